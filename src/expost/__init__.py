@@ -1,0 +1,48 @@
+"""expost: utility-first differential privacy.
+
+Say how accurate the answer must be; expost finds the cheapest private way to get there, and charges only what the
+released answer cost.
+"""
+
+from expost._version import __version__
+from expost.errors import ExpostError
+from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
+from expost.mechanisms.protocol import Estimate, Mechanism
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP
+from expost.randomness.source import Randomness, SimulationRandomness
+from expost.selection.above_threshold import AboveThreshold
+from expost.selection.candidate import Candidate
+from expost.selection.doubling import Doubling
+from expost.selection.noise_reduction import NoiseReduction
+from expost.selection.random_dropping import RandomDropping
+from expost.selection.release import FAILED, NOTHING, Release
+from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
+
+__all__ = [
+    "FAILED",
+    "NOTHING",
+    "ZCDP",
+    "AboveThreshold",
+    "ApproxDP",
+    "Candidate",
+    "Charges",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Doubling",
+    "Estimate",
+    "ExpostError",
+    "Mechanism",
+    "NoiseReduction",
+    "Poisson",
+    "PureDP",
+    "Query",
+    "RandomDropping",
+    "Randomness",
+    "Release",
+    "RenyiDP",
+    "RepeatAndSelect",
+    "SimulationRandomness",
+    "TruncatedNegativeBinomial",
+    "__version__",
+]

@@ -1,0 +1,60 @@
+"""Every exception expost raises on purpose.
+
+::
+
+    ExpostError
+    ├── InvalidInput (ValueError)      a field, its value, and what would be valid
+    │   ├── InvalidGuarantee           a promise that cannot be meant, or two that do not mix
+    │   ├── InvalidCandidate           a candidate, or a list of them, that cannot be selected from
+    │   └── InvalidRelease             a certificate that is not one
+    ├── SimulationOnly                 seeded randomness outside a simulation
+    └── MissingExtra (ImportError)     an optional dependency, with the command that installs it
+
+No message ever contains data, a drop level, a coin, a run count or an output.
+"""
+
+from __future__ import annotations
+
+
+class ExpostError(Exception):
+    """Base of all errors raised by expost."""
+
+
+class InvalidInput(ExpostError, ValueError):
+    """Bad input: names the field, the value, and what would be valid."""
+
+    def __init__(self, field: str, value: object, valid: str) -> None:
+        self.field = field
+        self.value = value
+        self.valid = valid
+        super().__init__(f"{field} = {_shorten(value)} is not valid: {valid}")
+
+
+class InvalidGuarantee(InvalidInput):
+    """A privacy promise that cannot be meant, or promises that cannot be combined."""
+
+
+class InvalidCandidate(InvalidInput):
+    """A candidate, or a list of candidates, that no selector can price."""
+
+
+class InvalidRelease(InvalidInput):
+    """A certificate that cannot be read, or does not match what it claims to certify."""
+
+
+class SimulationOnly(ExpostError):
+    """Seeded randomness was given to code that protects people."""
+
+
+class MissingExtra(ExpostError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(f"{package} is not installed; run: pip install 'expost[{extra}]'")
+
+
+def _shorten(value: object, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,1 @@
+"""Private selection: one algorithm one file, all of the same shape (``selector``)."""

@@ -1,0 +1,115 @@
+"""What may run: mechanisms with their promises and public settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from expost.errors import InvalidCandidate
+from expost.mechanisms.discrete_noise import Query
+from expost.privacy.guarantees import Guarantee
+from expost.randomness.source import Randomness
+from expost.rationals import Number, count_of, exact, exact_positive
+
+Call = Callable[[Any, Randomness], Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing that a selector may run.
+
+    ``mechanism``  a callable ``(data, randomness) → output`` that keeps a promise; for Algorithm 1, a bare ``Query``
+    ``params``     public settings, released with the winner
+    ``repeats``    how many copies compete; a copy costs nothing to describe, only to run
+    ``guarantee``  the promise of a plain function; a mechanism with a ``guarantee`` of its own needs none
+    ``drop_rate``  how fast random dropping drops it (default: chosen by the selector)
+    ``priority``   public rank among those that pass a target, higher first (default: cheapest first)
+    """
+
+    mechanism: Call | Query
+    params: Mapping[str, Any] = field(default_factory=dict)
+    repeats: int = 1
+    guarantee: Guarantee = None  # type: ignore[assignment]  # resolved below
+    drop_rate: Number | None = None
+    priority: Number | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.mechanism) and not isinstance(self.mechanism, Query):
+            raise InvalidCandidate("mechanism", self.mechanism, "give a callable (data, randomness) → output")
+        object.__setattr__(self, "guarantee", self._promise())
+        object.__setattr__(self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate))
+        if not isinstance(self.params, Mapping) or not all(isinstance(key, str) for key in self.params):
+            raise InvalidCandidate("params", self.params, "give a mapping from names to public settings")
+        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+        if self.drop_rate is not None:
+            exact_positive(self.drop_rate, "drop_rate", error=InvalidCandidate)
+        if self.priority is not None:
+            exact(self.priority, "priority", error=InvalidCandidate)
+
+    @property
+    def call(self) -> Call:
+        """The mechanism as something to call; a bare query is not."""
+        assert not isinstance(self.mechanism, Query)
+        return self.mechanism
+
+    def _promise(self) -> Guarantee:
+        own = getattr(self.mechanism, "guarantee", None)
+        if self.guarantee is not None and own is not None:
+            raise InvalidCandidate("guarantee", self.guarantee, "leave it out: the mechanism has a promise of its own")
+        promise = self.guarantee if self.guarantee is not None else own
+        if not isinstance(promise, Guarantee):
+            raise InvalidCandidate(
+                "guarantee", promise, "give the promise that the mechanism keeps, e.g. guarantee=PureDP(0.5)"
+            )
+        return promise
+
+
+def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[Candidate]:
+    """The candidates, refused unless they are a non-empty sequence on the same terms, bare queries only if allowed."""
+    if isinstance(candidates, Candidate) or not isinstance(candidates, Sequence):
+        raise InvalidCandidate("candidates", type(candidates).__name__, "give a list of Candidate")
+    if not candidates:
+        raise InvalidCandidate("candidates", candidates, "give at least one Candidate")
+    seen: set[int] = set()
+    first: Guarantee | None = None
+    for place, candidate in enumerate(candidates):
+        if not isinstance(candidate, Candidate):
+            raise InvalidCandidate(f"candidates[{place}]", type(candidate).__name__, "give a list of Candidate")
+        if not queries and isinstance(candidate.mechanism, Query):
+            raise InvalidCandidate(
+                f"candidates[{place}].mechanism", "Query", "a bare query has no noise; wrap it, e.g. DiscreteLaplace(query, ε)"
+            )
+        if id(candidate.guarantee) not in seen:
+            seen.add(id(candidate.guarantee))
+            first = first or candidate.guarantee
+            first.require_same_terms(candidate.guarantee)
+    return candidates
+
+
+@dataclass(frozen=True)
+class Group:
+    """Candidates with one promise and one drop rate; ``copies`` counts repeats."""
+
+    guarantee: Guarantee
+    drop_rate: Number | None
+    members: tuple[int, ...]
+    copies: int
+
+
+def group(candidates: Sequence[Candidate]) -> list[Group]:
+    """Candidates grouped by promise and drop rate, so that pricing and drawing follow the groups."""
+    canonical: dict[Guarantee, Guarantee] = {}
+    by_identity: dict[int, Guarantee] = {}
+    members: dict[tuple[int, Number | None], list[int]] = {}
+    for place, candidate in enumerate(candidates):
+        promise = by_identity.get(id(candidate.guarantee))
+        if promise is None:
+            promise = canonical.setdefault(candidate.guarantee, candidate.guarantee)
+            by_identity[id(candidate.guarantee)] = promise
+        members.setdefault((id(promise), candidate.drop_rate), []).append(place)
+    return [
+        Group(by_identity[promise], drop_rate, tuple(places), sum(candidates[place].repeats for place in places))
+        for (promise, drop_rate), places in members.items()
+    ]

@@ -1,0 +1,54 @@
+"""Doubling: one candidate after another, everything paid for (Whitehouse et al. 2019; the paper's baseline)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+from expost.errors import InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ApproxDP
+from expost.randomness.source import Randomness
+from expost.selection.candidate import Candidate
+from expost.selection.running import Rule, Run
+from expost.selection.selector import Draws, Selector, check_target
+
+
+@dataclass(frozen=True)
+class Doubling(Selector):
+    """Run the candidates in order until one reaches ``target``; release it, and pay for all that ran.
+
+    Guarantee: sequential composition with a stopping rule. Outcome i costs the sum of the promises up to candidate i (all its
+    copies), "nothing" the sum of all. For (ε, δ) promises every outcome carries the δ of the whole list, because the ex-post
+    definition has one δ. Name and customary use: each candidate doubles the ε of the one before.
+    Tests: ``tests/theorems/test_pure.py``.
+    """
+
+    target: float
+    name: ClassVar[str] = "doubling"
+
+    def __post_init__(self) -> None:
+        if self.target is None:
+            raise InvalidInput("target", None, "give the bar that a score must reach")
+        check_target(self.target)
+
+    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        charges = list(accumulate(candidate.guarantee * candidate.repeats for candidate in candidates))
+        total = charges[-1]
+        if isinstance(total, ApproxDP):
+            charges = [charge.to_approx(total.delta) for charge in charges]
+        return Charges.from_list(charges, total)
+
+    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        return "sequential composition, stopped at the first pass"
+
+    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        return {}
+
+    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+        return [Run(index, candidate.call) for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
+
+    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
+        return Rule.FIRST_PASS_OR_NOTHING

@@ -1,0 +1,102 @@
+"""Noise reduction as a selector: one query at several noise levels, coarse to fine; pay for the last level looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise
+from expost.mechanisms.noise_reduction import gaussian_path, laplace_path
+from expost.privacy.charges import Charges
+from expost.randomness.source import Randomness, require_protection
+from expost.selection.candidate import Call, Candidate
+from expost.selection.release import Release
+from expost.selection.running import Outcome, Rule, Run, attempt
+from expost.selection.selector import Draws, Selector, check_target
+
+
+@dataclass(frozen=True)
+class NoiseReduction(Selector):
+    """Refine one noisy answer until its score reaches ``target``; release that answer.
+
+    Candidates: the same ``Query`` under ``DiscreteLaplace`` with increasing ε, or under ``DiscreteGaussian`` with increasing ρ.
+    Their noises are coupled (``mechanisms.noise_reduction``), so outcome i costs ε_i (or ρ_i) and "nothing" costs the last.
+    The score sees an ``Estimate``, which carries its noise scale. ``refine`` hands the levels out one by one instead. Assumed: the query's sensitivity (ℓ1 for Laplace, ℓ2 for
+    Gaussian) is as stated. Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_reduction.py``.
+    """
+
+    target: float | None = None
+    name: ClassVar[str] = "noise-reduction"
+
+    def __post_init__(self) -> None:
+        check_target(self.target)
+
+    def refine(
+        self,
+        candidates: Sequence[Candidate],
+        data: Any,
+        *,
+        randomness: Randomness | None = None,
+        simulation: bool = False,
+    ) -> Iterator[Release]:
+        """The answers coarse to fine, on demand: stop whenever the last one will do, and pay for that one alone."""
+        checked = self._check(candidates)
+        charges = self._price(checked)
+        source = require_protection(randomness, simulation=simulation)
+        for run in self._runs(checked, self._draw(checked, source)):
+            value, score = attempt(run, data, source, score=None, on_failure=None)
+            yield self._release(checked, charges, Outcome(run.index, value, score, None), source)
+
+    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        _levels(candidates)
+        promises = [candidate.guarantee for candidate in candidates]
+        return Charges.from_list(promises, promises[-1])
+
+    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        if _levels(candidates)[0].law == "laplace":
+            return "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), discrete form"
+        return "Brownian noise reduction (Whitehouse et al. 2022), discrete Gaussian increments"
+
+    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        levels = _levels(candidates)
+        path = laplace_path if levels[0].law == "laplace" else gaussian_path
+        spreads = [level.spread for level in levels]
+        paths = [path(spreads, randomness) for _ in range(levels[0].query.dimension)]
+        return {"noise": [[z.as_integer_ratio() for z in level] for level in zip(*paths, strict=True)]}
+
+    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+        return [
+            Run(index, _with_noise(level, [Fraction(*ratio) for ratio in noise]))
+            for index, (level, noise) in enumerate(zip(_levels(candidates), draws["noise"], strict=True))
+        ]
+
+    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
+        if self.target is None:
+            raise InvalidInput("target", None, "give the bar that a score must reach, or use refine()")
+        return Rule.FIRST_PASS_OR_NOTHING
+
+
+def _with_noise(level: DiscreteNoise, noise: list[Fraction]) -> Call:
+    def call(data: Any, randomness: Randomness) -> Any:
+        return level.answer(data, noise)
+
+    return call
+
+
+def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
+    """The candidates' mechanisms, refused unless they are one query at increasing ε (or ρ)."""
+    levels = [each.mechanism for each in candidates if isinstance(each.mechanism, (DiscreteLaplace, DiscreteGaussian))]
+    if len(levels) < len(candidates) or len({type(level) for level in levels}) > 1:
+        raise InvalidCandidate("mechanism", "other mechanisms", "give only DiscreteLaplace, or only DiscreteGaussian")
+    if any(level.query != levels[0].query for level in levels):
+        raise InvalidCandidate("query", "several queries", "all levels must ask the same Query")
+    if any(candidate.repeats != 1 for candidate in candidates):
+        raise InvalidCandidate("repeats", ">1", "a noise level is looked at once; leave repeats out")
+    sizes = [candidate.guarantee.size for candidate in candidates]
+    if any(a >= b for a, b in pairwise(sizes)):
+        raise InvalidCandidate("guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)")
+    return list(levels)

@@ -1,0 +1,162 @@
+"""What leaves the room: the winner, what it cost, and the theorem the claim rests on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from expost._version import __version__
+from expost.errors import InvalidInput, InvalidRelease
+from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+
+_SCHEMA = 1
+
+
+class _Sentinel:
+    """A value that stands for an outcome, not for data."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+NOTHING: Final = _Sentinel("NOTHING")
+"""The outcome ⊥: no candidate was kept, or none passed."""
+
+FAILED: Final = _Sentinel("FAILED")
+"""The output of a candidate that raised; it ranks below every score."""
+
+_OUTCOMES: dict[str, Any] = {"nothing": NOTHING, "failed": FAILED}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A certificate. It may be published as a whole: what a selection keeps secret is not in it.
+
+    ``value``       the winner's output, ``NOTHING``, or ``FAILED``
+    ``params``      the winner's public settings
+    ``index``       the winner's place among the candidates, None for ``NOTHING``
+    ``score``       its score, None where there is none
+    ``passed``      whether the target was met, None if there was no target
+    ``spent``       what this outcome cost
+    ``worst_case``  what any outcome could have cost
+    ``theorem``     the result the claim rests on
+    ``selector``    the selector's public settings
+    ``simulated``   True if seeded randomness was used: then nothing is guaranteed
+    """
+
+    value: Any
+    params: Mapping[str, Any]
+    index: int | None
+    score: float | None
+    passed: bool | None
+    spent: Guarantee
+    worst_case: Guarantee
+    theorem: str
+    selector: Mapping[str, Any]
+    simulated: bool = False
+
+    def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+        """A JSON form; ``encode`` turns the value into something JSON can hold (by default plain values only)."""
+        outcome = next((name for name, sentinel in _OUTCOMES.items() if self.value is sentinel), "value")
+        value = None if outcome != "value" else (encode or plain)(self.value)
+        return {
+            "expost": __version__,
+            "schema": _SCHEMA,
+            "outcome": outcome,
+            "value": value,
+            "params": plain(dict(self.params), "params"),
+            "index": self.index,
+            "score": self.score,
+            "passed": self.passed,
+            "spent": self.spent.as_dict(),
+            "worst_case": self.worst_case.as_dict(),
+            "theorem": self.theorem,
+            "selector": plain(dict(self.selector), "selector"),
+            "simulated": self.simulated,
+        }
+
+    def to_json(self, encode: Callable[[Any], Any] | None = None) -> str:
+        """The certificate as JSON text."""
+        return json.dumps(self.as_dict(encode), indent=2, allow_nan=False, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str, decode: Callable[[Any], Any] | None = None) -> Release:
+        """The certificate that :meth:`to_json` wrote; ``decode`` undoes ``encode``."""
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            raise InvalidRelease("certificate", text, f"not JSON ({error})") from None
+        if not isinstance(record, dict) or record.get("schema") != _SCHEMA:
+            schema = record.get("schema") if isinstance(record, dict) else None
+            raise InvalidRelease("schema", schema, f"this version reads certificates of schema {_SCHEMA}")
+        try:
+            outcome = record["outcome"]
+            value = (decode(record["value"]) if decode else record["value"]) if outcome == "value" else _OUTCOMES[outcome]
+            return cls(
+                value=value,
+                params=_checked(record, "params", dict),
+                index=_checked(record, "index", int, None),
+                score=None if record["score"] is None else float(_checked(record, "score", int, float)),
+                passed=_checked(record, "passed", bool, None),
+                spent=guarantee_from_dict(_checked(record, "spent", dict)),
+                worst_case=guarantee_from_dict(_checked(record, "worst_case", dict)),
+                theorem=_checked(record, "theorem", str),
+                selector=_checked(record, "selector", dict),
+                simulated=_checked(record, "simulated", bool),
+            )
+        except KeyError as error:
+            raise InvalidRelease("certificate", error.args[0], "this key is missing or unknown") from None
+        except InvalidInput as error:
+            if isinstance(error, InvalidRelease):
+                raise
+            raise InvalidRelease(error.field, error.value, error.valid) from None
+
+    def save(self, path: str | Path, encode: Callable[[Any], Any] | None = None) -> None:
+        """Write the certificate to a file."""
+        Path(path).write_text(self.to_json(encode) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path, decode: Callable[[Any], Any] | None = None) -> Release:
+        """Read a certificate from a file."""
+        return cls.from_json(Path(path).read_text(encoding="utf-8"), decode)
+
+
+def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:
+    value = record[key]
+    for kind in types:
+        if value is None if kind is None else isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+    names = " or ".join("null" if kind is None else kind.__name__ for kind in types)
+    raise InvalidRelease(key, value, f"expected {names}")
+
+
+def plain(value: Any, name: str = "value") -> Any:
+    """``value`` in plain JSON types, or an error that says what to do."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (np.generic, np.ndarray)):
+        return plain(value.tolist(), name)
+    if hasattr(value, "as_dict"):
+        return plain(value.as_dict(), name)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: plain(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item, f"{name}[{place}]") for place, item in enumerate(value)]
+    raise InvalidRelease(name, type(value).__name__, "JSON cannot hold it; pass encode=… to give it a form")

@@ -1,0 +1,193 @@
+"""Repeat and select: a random number of runs, the best is released (Liu and Talwar 2019; Papernot and Steinke 2022)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from typing import Any, ClassVar
+
+from expost.errors import InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import PureDP, zero_like
+from expost.randomness.inversion import poisson, truncated_negative_binomial
+from expost.randomness.source import Randomness
+from expost.rationals import Number, exact, exact_positive, pad_up, round_up
+from expost.selection.candidate import Candidate
+from expost.selection.running import Rule, Run
+from expost.selection.selector import Draws, Selector, require_kind
+
+
+class RunCount(ABC):
+    """The law of the number of runs."""
+
+    @abstractmethod
+    def draw(self, randomness: Randomness) -> int: ...
+
+    @abstractmethod
+    def pure_charge(self, epsilon: Fraction) -> float:
+        """The ε of the selection when each run promises ``epsilon``, rounded up."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> float:
+        """The expected number of runs."""
+
+    @property
+    @abstractmethod
+    def deviation(self) -> float:
+        """The standard deviation of the number of runs."""
+
+    @property
+    @abstractmethod
+    def theorem(self) -> str: ...
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class TruncatedNegativeBinomial(RunCount):
+    """Papernot and Steinke's law of shape η > −1 on K ≥ 1; η = 1 is geometric (Liu and Talwar), η = 0 logarithmic.
+
+    Pure DP: (2 + η)·ε (their Corollary 3); with η = 1 the 3ε of Liu and Talwar.
+    """
+
+    shape: Number
+    gamma: Number
+
+    def __post_init__(self) -> None:
+        if exact(self.shape, "shape") <= -1:
+            raise InvalidInput("shape", self.shape, "give a number > -1")
+        if not 0 < exact(self.gamma, "gamma") < 1:
+            raise InvalidInput("gamma", self.gamma, "give a number strictly between 0 and 1")
+
+    @classmethod
+    def with_mean(cls, shape: Number, mean: float) -> TruncatedNegativeBinomial:
+        """The law of this shape with about this mean (> 1)."""
+        if not 1 < mean < math.inf:
+            raise InvalidInput("mean", mean, "give a finite number > 1")
+        low, high = -700.0, -1e-12  # log γ; the mean falls as γ grows
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if cls(shape, math.exp(middle)).mean > mean else (low, middle)
+        return cls(shape, math.exp(high))
+
+    def draw(self, randomness: Randomness) -> int:
+        return truncated_negative_binomial(exact(self.shape, "shape"), exact(self.gamma, "gamma"), randomness)
+
+    def pure_charge(self, epsilon: Fraction) -> float:
+        return round_up((2 + exact(self.shape, "shape")) * epsilon)
+
+    @property
+    def mean(self) -> float:
+        eta, gamma = float(self.shape), float(self.gamma)
+        if eta == 0:
+            return (1 / gamma - 1) / -math.log(gamma)
+        return eta * (1 - gamma) / gamma / -math.expm1(eta * math.log(gamma))
+
+    @property
+    def deviation(self) -> float:
+        eta, gamma = float(self.shape), float(self.gamma)
+        second = self.mean * (1 + eta * (1 - gamma)) / gamma  # E[K²] = E[K]·(1 + η(1−γ))/γ
+        return math.sqrt(max(0.0, second - self.mean**2))
+
+    @property
+    def theorem(self) -> str:
+        return "Liu-Talwar 2019, random stopping" if self.shape == 1 else "Papernot-Steinke 2022, Corollary 3"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"law": "truncated-negative-binomial", "shape": float(self.shape), "gamma": float(self.gamma)}
+
+
+@dataclass(frozen=True)
+class Poisson(RunCount):
+    """A Poisson number of runs; none at all is possible, and then nothing is released, free.
+
+    Pure DP: ε + μ·tanh(ε/2). The law of the best of K runs is f(q) for the generating function f(q) = e^{μ(q−1)}, so the
+    ratio of outcomes is at most e^ε·f′(q)/f′(q′) = e^{ε + μ(q−q′)}, and two events' probabilities under an ε-DP
+    mechanism differ by at most tanh(ε/2).
+    """
+
+    expected: Number
+
+    def __post_init__(self) -> None:
+        exact_positive(self.expected, "expected")
+
+    def draw(self, randomness: Randomness) -> int:
+        return poisson(exact(self.expected, "expected"), randomness)
+
+    def pure_charge(self, epsilon: Fraction) -> float:
+        value = float(epsilon)
+        return pad_up(value + float(self.expected) * math.tanh(value / 2))
+
+    @property
+    def mean(self) -> float:
+        return float(self.expected)
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.mean)
+
+    @property
+    def theorem(self) -> str:
+        return "Papernot-Steinke 2022, Poisson, by its generating function"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"law": "poisson", "expected": float(self.expected)}
+
+
+def geometric_runs(mean: float) -> TruncatedNegativeBinomial:
+    """Liu and Talwar's random stopping: K ≥ 1 with P(K = k) ∝ (1 − 1/mean)^k."""
+    if not 1 < mean < math.inf:
+        raise InvalidInput("mean", mean, "give a finite number > 1")
+    return TruncatedNegativeBinomial(1, 1 / mean)
+
+
+def logarithmic_runs(mean: float) -> TruncatedNegativeBinomial:
+    """Papernot and Steinke's logarithmic law (η = 0)."""
+    return TruncatedNegativeBinomial.with_mean(0, mean)
+
+
+@dataclass(frozen=True)
+class RepeatAndSelect(Selector):
+    """Draw a number of runs K; each run picks a candidate uniformly (copies count); release the best.
+
+    The base mechanism, "pick a candidate and run it", promises the largest ε of the list; every outcome therefore costs the
+    same: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs. Assumed: candidates keep their promises, scores depend on outputs
+    alone. Rounded up. Tests: ``tests/theorems/test_pure.py``.
+    """
+
+    runs: RunCount
+    name: ClassVar[str] = "repeat-and-select"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.runs, RunCount):
+            raise InvalidInput("runs", self.runs, "give TruncatedNegativeBinomial(shape, gamma) or Poisson(expected)")
+
+    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        require_kind(candidates, "RepeatAndSelect", PureDP)
+        worst = max(candidates, key=lambda candidate: candidate.guarantee.size).guarantee
+        charge = PureDP(self.runs.pure_charge(worst.size), worst.neighbours)
+        return Charges((charge,), (0,) * len(candidates), zero_like(charge))
+
+    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        return self.runs.theorem
+
+    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        ends = list(accumulate(candidate.repeats for candidate in candidates))
+        return {"picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))}
+
+    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+        return [Run(index, candidates[index].call) for index in draws["picked"]]
+
+    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
+        return Rule.BEST
+
+
+def _pick(ends: Sequence[int], randomness: Randomness) -> int:
+    return bisect_right(ends, randomness.below(ends[-1]))
