@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,7 +26,8 @@ class NoiseReduction(Selector):
 
     Candidates: the same ``Query`` under ``DiscreteLaplace`` with increasing ε, or under ``DiscreteGaussian`` with increasing ρ.
     Their noises are coupled (``mechanisms.noise_reduction``), so outcome i costs ε_i (or ρ_i) and "nothing" costs the last.
-    The score sees an ``Estimate``, which carries its noise scale. ``refine`` hands the levels out one by one instead. Assumed: the query's sensitivity (ℓ1 for Laplace, ℓ2 for
+    The score sees an ``Estimate``, which carries its noise scale. ``refine`` hands the levels out one by one instead.
+    Assumed: the query's sensitivity (ℓ1 for Laplace, ℓ2 for
     Gaussian) is as stated. Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_reduction.py``.
     """
 
@@ -48,7 +50,7 @@ class NoiseReduction(Selector):
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
         for run in self._runs(checked, self._draw(checked, source)):
-            value, score = attempt(run, data, source, score=None, on_failure=None)
+            value, score = attempt(run, data, source, score=_unscored, on_failure=None)
             yield self._release(checked, charges, Outcome(run.index, value, score, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
@@ -78,6 +80,10 @@ class NoiseReduction(Selector):
         if self.target is None:
             raise InvalidInput("target", None, "give the bar that a score must reach, or use refine()")
         return Rule.FIRST_PASS_OR_NOTHING
+
+
+def _unscored(value: Any) -> float:
+    return math.nan
 
 
 def _with_noise(level: DiscreteNoise, noise: list[Fraction]) -> Call:
