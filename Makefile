@@ -1,0 +1,29 @@
+# Everything runs in a .venv of the project, made on the first call and kept until pyproject.toml changes.
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check bench clean
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## the cheapest private classifier that passes a bar
+	$(BIN)/python examples/breast_cancer.py
+
+test: $(STAMP)  ## the whole test suite
+	$(BIN)/python -m pytest -n auto
+
+check: $(STAMP)  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## ratios against peers, measured side by side
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

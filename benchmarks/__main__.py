@@ -1,0 +1,32 @@
+"""``make bench``: every benchmark, one table. Ratios are measured side by side in this run; absolute times are this machine's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import foundation
+from benchmarks.measure import Row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    arguments = parser.parse_args()
+    rows: list[Row] = [*foundation.rows()]
+    table = Table(title="Benchmarks", title_justify="left")
+    for column in ("what", "expost", "against", "peer", "ratio", "target"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row.cells())
+    Console().print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([row.as_dict() for row in rows], indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

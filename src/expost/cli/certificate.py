@@ -1,0 +1,59 @@
+"""``expost certificate``: read a release and say what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from expost.cli.output import Json, show
+from expost.privacy.guarantees import Guarantee
+from expost.selection.release import Release, plain
+
+_LONGEST = 300
+
+
+def certificate(
+    file: Annotated[Path, typer.Argument(help="A certificate written by Release.save.", exists=True, dir_okay=False)],
+    as_json: Json = False,
+) -> None:
+    """Show a certificate: what was released, what it cost, and on which theorem the claim rests."""
+    release = Release.load(file)
+    show(release.as_dict(encode=plain), as_json=as_json, render=lambda console: _render(console, release))
+
+
+def _render(console: Console, release: Release) -> None:
+    table = Table(title="Certificate", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    rows: list[tuple[str, Any]] = [
+        ("value", release.value),
+        ("params", ", ".join(f"{key} = {value}" for key, value in release.params.items()) or "–"),
+        ("score", "–" if release.score is None else f"{release.score:g}"),
+        ("target reached", {None: "no target", True: "yes", False: "no"}[release.passed]),
+        ("spent", describe(release.spent)),
+        ("worst case", describe(release.worst_case)),
+        ("rests on", release.theorem),
+        ("selector", ", ".join(f"{key} = {value}" for key, value in release.selector.items() if value is not None)),
+    ]
+    for name, value in rows:
+        text = str(value)
+        table.add_row(name, text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…  (whole with --json)")
+    console.print(table)
+    if release.simulated:
+        console.print("[red]Simulated with seeded randomness: this release guarantees nothing.[/red]")
+
+
+def describe(guarantee: Guarantee) -> str:
+    """A promise in a line."""
+    numbers = guarantee.as_dict()
+    names = {"epsilon": "ε", "delta": "δ", "rho": "ρ", "orders": "orders", "epsilons": "ε"}
+    parts = [f"{names[key]} = {_number(value)}" for key, value in numbers.items() if key in names]
+    return ", ".join(parts) + f" ({guarantee.neighbours})"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else "[" + ", ".join(f"{each:.4g}" for each in value) + "]"

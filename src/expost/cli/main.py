@@ -1,0 +1,50 @@
+"""The ``expost`` command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from expost._version import __version__
+from expost.cli.certificate import certificate
+from expost.cli.output import BAD_INPUT, notes
+from expost.errors import ExpostError
+
+app = typer.Typer(
+    name="expost",
+    help="Utility-first differential privacy: say how accurate the answer must be, pay what the released answer cost.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"expost {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Options before a command."""
+
+
+app.command()(certificate)
+
+
+def main() -> None:
+    """Run the command; errors that were foreseen end with a line on stderr and a telling exit code."""
+    try:
+        app()
+    except (ExpostError, OSError, UnicodeDecodeError) as error:
+        notes.print(f"[red]error:[/red] {_escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(BAD_INPUT)
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", r"\[")
