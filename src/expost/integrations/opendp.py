@@ -6,6 +6,7 @@ OpenDP draws its own (float-safe) noise. Tests: ``tests/integrations/test_opendp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,11 @@ def from_opendp(measurement: Any, d_in: Any = 1, neighbours: str = ADD_REMOVE) -
         raise MissingExtra("opendp", "opendp") from None
     if not isinstance(measurement, Measurement):
         raise InvalidInput("measurement", type(measurement).__name__, "give an opendp Measurement")
-    measure, loss = str(measurement.output_measure), measurement.map(d_in)
-    promises: dict[str, Any] = {
+    measure, loss = str(measurement.output_measure), measurement.map(d_in)  # type: ignore[no-untyped-call]
+    promises: dict[str, Callable[[], Guarantee]] = {
         "MaxDivergence": lambda: PureDP(loss, neighbours),
         "ZeroConcentratedDivergence": lambda: ZCDP(loss, neighbours),
-        "Approximate(MaxDivergence)": lambda: ApproxDP(*loss, neighbours),
+        "Approximate(MaxDivergence)": lambda: ApproxDP(loss[0], loss[1], neighbours),
     }
     if measure not in promises:
         raise InvalidInput(

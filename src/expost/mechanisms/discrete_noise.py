@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from math import ceil, isqrt
 from typing import Any, ClassVar
@@ -44,7 +45,7 @@ class Query:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise InvalidInput("function", self.function, "give a function of the data")
+            raise InvalidInput("function", type(self.function).__name__, "give a function of the data")
         count_of(self.dimension, "dimension", at_least=1)
         object.__setattr__(self, "_sensitivity", exact_positive(self.sensitivity, "sensitivity"))
         object.__setattr__(self, "_grid", None if self.grid is None else exact_positive(self.grid, "grid"))
@@ -62,7 +63,7 @@ class Query:
     def evaluate(self, data: Any) -> list[int]:
         """The values in steps of the grid."""
         answer = self.function(data)
-        values = [answer] if self.dimension == 1 and np.ndim(answer) == 0 else list(np.asarray(answer).ravel())
+        values = [answer] if self.dimension == 1 and np.ndim(answer) == 0 else list(np.asarray(answer, dtype=object).ravel())
         if len(values) != self.dimension:
             raise InvalidInput("query", f"{len(values)} values", f"the query promised {self.dimension}")
         return [self._step(value) for value in values]
@@ -72,8 +73,7 @@ class Query:
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
                 raise InvalidInput("query", type(value).__name__, "return whole numbers, or give the query a grid")
             return int(value)
-        number = value if isinstance(value, (int, Fraction)) else float(value)
-        return int((Fraction(number) / self._grid + Fraction(1, 2)).__floor__())
+        return int((_rational(value) / self._grid + Fraction(1, 2)).__floor__())
 
     @property
     def unit(self) -> Fraction:
@@ -176,10 +176,21 @@ class DiscreteGaussian(DiscreteNoise):
         return [int(z) for z in vectorised.discrete_gaussian(self.spread, count, randomness)]
 
 
+def _rational(value: Any) -> Fraction:
+    """The rational that a value is: a float near it could lie further from a neighbour's than the sensitivity allows."""
+    if isinstance(value, np.ndarray):
+        value = value[()]
+    if isinstance(value, np.integer):
+        return Fraction(int(value))
+    if isinstance(value, (int, float, Fraction, Decimal, np.floating)):
+        return Fraction(*value.as_integer_ratio())
+    return Fraction(float(value))
+
+
 def _whole(value: Fraction) -> int | Fraction:
     return int(value) if value.denominator == 1 else value
 
 
 def _require_query(query: object) -> None:
     if not isinstance(query, Query):
-        raise InvalidInput("query", query, "wrap the function: Query(function, sensitivity=…)")
+        raise InvalidInput("query", type(query).__name__, "wrap the function: Query(function, sensitivity=…)")

@@ -41,7 +41,7 @@ class Guarantee(ABC):
     def _numbers(self, other: Self) -> Iterable[tuple[float, float]]:
         """The pairs of numbers that a comparison looks at."""
 
-    def require_same_terms(self, other: Guarantee) -> None:
+    def require_same_kind(self, other: Guarantee) -> None:
         """Refuse promises of another kind or another neighbouring relation."""
         if not isinstance(other, Guarantee) or self.kind != other.kind:
             raise InvalidGuarantee(
@@ -51,6 +51,10 @@ class Guarantee(ABC):
             raise InvalidGuarantee(
                 "neighbours", other.neighbours, f"the other promise is for {self.neighbours!r}; relations do not mix"
             )
+
+    def require_same_terms(self, other: Guarantee) -> None:
+        """Refuse promises that cannot be added or compared number by number."""
+        self.require_same_kind(other)
 
     def __add__(self, other: Self) -> Self:
         """The promise of running both (sequential composition)."""
@@ -264,7 +268,7 @@ def tight_epsilon(order: float, divergence: float, log_delta: float) -> float:
 
     Canonne, Kamath and Steinke (2020), Proposition 12; Asoodeh et al. (2020).
     """
-    first = math.log1p(-1 / order)
+    first = -math.log1p(1 / (order - 1))
     second = (log_delta + math.log(order)) / (order - 1)
     magnitude = divergence + abs(first) + (abs(log_delta) + math.log(order)) / (order - 1)
     return pad_up(divergence + first - second, magnitude)

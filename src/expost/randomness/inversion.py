@@ -54,8 +54,8 @@ def binomial_exp(trials: int, x: Fraction, randomness: Randomness) -> int:
     if x == 0:
         return trials
     a = arithmetic(20)
-    inverse = a.up.divide(Decimal(1), a.exp_minus(a.rational(x))[1])
-    block = trials if inverse * _BLOCK_MEAN >= trials else int(inverse * _BLOCK_MEAN)
+    wanted = a.up.divide(Decimal(_BLOCK_MEAN), a.exp_minus(a.rational(x))[1])
+    block = trials if wanted >= trials else int(wanted)
     total, left = 0, trials
     while left > 0:
         size = min(block, left)

@@ -1,7 +1,8 @@
 """Probability laws as certified brackets: P(0), P(1), … each between two decimals, to any precision.
 
 ``decimal`` rounds its sums, products and quotients in the direction it is told, and its ``exp`` and ``ln`` correctly to
-nearest; a step outwards after those two makes every bracket certain. No binary floating point is involved.
+nearest; a step outwards after those two makes every bracket certain. No binary floating point is involved. Every operation
+names its context: an operator (even unary minus) would round to the caller's own decimal context, 28 digits by default.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Arithmetic:
 
     def exp_minus(self, x: Bracket) -> Bracket:
         """e^{−x}, x ≥ 0."""
-        low = self.down.next_minus(self.down.exp(-x[1]))
-        high = self.up.next_plus(self.up.exp(-x[0]))
+        low = self.down.next_minus(self.down.exp(x[1].copy_negate()))
+        high = self.up.next_plus(self.up.exp(x[0].copy_negate()))
         return max(low, ZERO), min(high, ONE)
 
     def complement(self, a: Bracket) -> Bracket:
@@ -62,8 +63,8 @@ class Arithmetic:
 
     def minus_ln(self, a: Bracket) -> Bracket:
         """−ln a, for a ∈ [0, 1]."""
-        low = self.down.next_minus(-self.down.ln(a[1]))
-        high = self.up.next_plus(-self.up.ln(a[0]))
+        low = self.down.next_minus(self.down.ln(a[1]).copy_negate())
+        high = self.up.next_plus(self.up.ln(a[0]).copy_negate())
         return max(low, ZERO), high
 
 
@@ -192,14 +193,14 @@ def _gaussian_total(variance: Fraction, precision: int) -> Bracket:
     """The sum of all weights; the tail after y is at most weight(y)·r/(1−r), r = e^{−1/(2·variance)}·(last ratio)."""
     a = arithmetic(precision)
     total = (ONE, ONE)
-    negligible = Decimal(10) ** -precision
+    negligible = Decimal((0, (1,), -precision))
     previous = ONE
     for weight in _gaussian_weights(variance, precision):
         total = a.add(total, a.add(weight, weight))
         if weight[1] < negligible and previous > ZERO:
             ratio = a.up.divide(weight[1], previous)  # ratios fall with y, so this one bounds all later ones
             if ratio < Decimal("0.999999"):
-                tail = a.up.divide(a.up.multiply(2 * weight[1], ratio), a.down.subtract(ONE, ratio))
+                tail = a.up.divide(a.up.multiply(a.up.add(weight[1], weight[1]), ratio), a.down.subtract(ONE, ratio))
                 return total[0], a.up.add(total[1], tail)
         previous = weight[0]
     raise AssertionError("unreachable: weights never end")

@@ -109,7 +109,7 @@ def require_protection(randomness: Randomness | None, *, simulation: bool) -> Ra
     if randomness is None:
         return Randomness()
     if not isinstance(randomness, Randomness):
-        raise InvalidInput("randomness", randomness, "give an expost.Randomness, or leave it out for OS entropy")
+        raise InvalidInput("randomness", type(randomness).__name__, "give an expost.Randomness, or leave it out for OS entropy")
     if randomness.simulated and not simulation:
         raise SimulationOnly(
             f"{type(randomness).__name__} protects nobody; leave randomness out, "

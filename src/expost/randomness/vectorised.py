@@ -36,15 +36,17 @@ class Table:
     def __init__(self, law: Law, size: int, *, complete: bool = False, width: int = 64) -> None:
         self.law = law
         self.width = width
-        self.complete = complete
         self.bounds = _bounds(law, size - 1 if complete else size, width)
+        self.complete = complete and len(self.bounds) == size - 1
 
     def draw(self, count: int, randomness: Randomness) -> Integers:
         words = randomness.words(count)
         if self.width < 64:
             words = words >> np.uint64(64 - self.width)
         outcomes = np.searchsorted(self.bounds, words, side="right").astype(np.int64)
-        unsure = words == self.bounds[np.maximum(outcomes - 1, 0)]
+        unsure = np.zeros(count, dtype=np.bool_)
+        if len(self.bounds):
+            unsure |= words == self.bounds[np.maximum(outcomes - 1, 0)]
         if not self.complete:
             unsure |= outcomes == len(self.bounds)
         for place in np.flatnonzero(unsure):
@@ -68,7 +70,7 @@ def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
             bounds.append(low)
         else:
             return np.array(bounds, dtype=np.uint64)
-        if low == unit - 1:
+        if low == 2**width - 1:
             return np.array(bounds, dtype=np.uint64)
         digits *= 2
 

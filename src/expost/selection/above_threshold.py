@@ -10,46 +10,57 @@ from typing import Any, ClassVar
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.mechanisms.discrete_noise import Query
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ADD_REMOVE, Guarantee, PureDP
+from expost.privacy.guarantees import ADD_REMOVE, PureDP
 from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
-from expost.rationals import Number, count_of, exact_positive, round_up
-from expost.selection.candidate import Call, Candidate
-from expost.selection.dropping import draw_kept, rate_pure
+from expost.rationals import Number, exact, round_up
+from expost.selection.candidate import Call, Candidate, group
+from expost.selection.dropping import level_places, pure_levels, pure_rates
+from expost.selection.dropping_selector import DroppingSelector
 from expost.selection.running import Rule, Run
-from expost.selection.selector import Draws, Selector, check_target, require_kind
+from expost.selection.selector import Draws, require_kind
 
 
 @dataclass(frozen=True)
-class AboveThreshold(Selector):
+class AboveThreshold(DroppingSelector):
     """Go through the candidates in order and release the first that reaches ``target``, or nothing.
 
-    *Over mechanisms* (Algorithm 2, ``theorem:generalized-at``): candidate i is kept with probability e^{−γ_i·k}, γ_i ≥ ε_i, and
-    run; the first kept output whose score reaches the target is released. Charges: ε_i + γ_i + ε′, and ε′ for nothing.
+    *Over mechanisms* (Algorithm 2): candidate i is kept with probability e^{−γ_i·x} and run; the first kept output whose score
+    reaches the target is released. Pure DP (``theorem:generalized-at``): charges ε_i + γ_i + ε′ with γ_i ≥ ε_i, and ε′ for nothing.
+    Rényi DP (an extension of ours, docs/theory.md): with ``delta`` or ``order``, as in ``RandomDropping``; only the
+    candidates before the winner compete with it, and "nothing" is charged.
 
-    *Over queries* (Algorithm 1): the candidates' mechanisms are bare ``Query`` objects with whole values and sensitivity 1;
+    *Over queries* (Algorithm 1, pure DP): the candidates' mechanisms are bare ``Query`` objects with whole values and sensitivity 1;
     candidate i's guarantee says how much noise it gets: y_i ~ Geom(e^{−ε_i}). The first with f_i + y_i − k ≥ target is
     released together with that number, which is the free estimate. Charges: 2ε_i + ε′ (``theorem:at-classic``), or
     ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``: under add-remove, adding a person raises every query or
     none); ε′ for nothing. A repeated query is another look with fresh noise.
 
-    Assumed: candidates keep their promises; scores depend on outputs alone; queries never fail on valid data. Sums are exact
-    and rounded up. Tests: ``tests/theorems/test_pure.py``.
+    Assumed: candidates keep their promises; scores depend on outputs alone; queries never fail on valid data. Charges are rounded
+    up. Tests: ``tests/theorems/test_pure.py``, ``tests/theorems/test_renyi.py``.
     """
 
     overhead: Number
     target: float
     monotone: bool = False
     minimum_drop_level: int = 0
+    delta: Number | None = None
+    order: Number | tuple[Number, ...] | None = None
+    method: str = "sharp"
+    weights: tuple[float, ...] | None = None
     name: ClassVar[str] = "above-threshold"
     takes_queries: ClassVar[bool] = True
 
+    earlier_only: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        exact_positive(self.overhead, "overhead")
         if self.target is None:
             raise InvalidInput("target", None, "give the bar that a score must reach")
-        check_target(self.target)
-        count_of(self.minimum_drop_level, "minimum_drop_level", at_least=0)
+        self._check_settings()
+
+    @property
+    def _may_release_nothing(self) -> bool:
+        return True
 
     def _over_queries(self, candidates: Sequence[Candidate]) -> bool:
         queries = [isinstance(candidate.mechanism, Query) for candidate in candidates]
@@ -57,25 +68,31 @@ class AboveThreshold(Selector):
             raise InvalidCandidate("candidates", "queries and mechanisms", "give only one kind of the two")
         if self.monotone and not queries[0]:
             raise InvalidInput("monotone", True, "only queries can be monotone; over mechanisms leave it out")
+        if queries[0] and self._claim() is not None:
+            raise InvalidInput("delta, order", (self.delta, self.order), "over queries charges are pure; leave them out")
         return queries[0]
 
+    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+        """Algorithm 1's proof compares the noisy number itself: under a falling score every query looked at would cost."""
+        return (
+            "over queries the noisy number itself is compared with the bar; leave it out"
+            if self._over_queries(candidates)
+            else None
+        )
+
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        require_kind(candidates, "AboveThreshold", PureDP)
         over_queries = self._over_queries(candidates)
+        if self._claim() is not None:
+            return self.analyse(candidates).charges
+        require_kind(candidates, "AboveThreshold (without delta or order)", PureDP)
         if over_queries:
             self._check_queries(candidates)
-        overhead = exact_positive(self.overhead, "overhead")
-        levels: list[Guarantee] = []
-        level_of = [0] * len(candidates)
-        for place, rated in enumerate(rate_pure(candidates)):
-            promise = rated.group.guarantee
-            assert isinstance(promise, PureDP)
-            second = rated.rate if not over_queries else Fraction(0 if self.monotone else promise.epsilon)
-            charge = Fraction(promise.epsilon) + second + overhead
-            levels.append(PureDP(round_up(charge), promise.neighbours))
-            for member in rated.group.members:
-                level_of[member] = place
-        return Charges(tuple(levels), tuple(level_of), PureDP(round_up(overhead), levels[0].neighbours))
+        groups = group(candidates)
+        overhead = exact(self.overhead, "overhead")
+        second = [Fraction(0)] * len(groups) if self.monotone else pure_rates(groups)
+        levels = pure_levels(groups, [each + overhead for each in second])
+        nothing = PureDP(round_up(overhead), levels[0].neighbours)
+        return Charges(tuple(levels), level_places(groups, len(candidates)), nothing)
 
     def _check_queries(self, candidates: Sequence[Candidate]) -> None:
         if self.minimum_drop_level:
@@ -93,18 +110,18 @@ class AboveThreshold(Selector):
                 raise InvalidCandidate("guarantee", candidate.guarantee, "a query needs noise: give ε > 0")
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
-        if not self._over_queries(candidates):
+        if self._over_queries(candidates):
+            return "theorem:at-classic-monotone" if self.monotone else "theorem:at-classic"
+        if self._claim() is None:
             return "theorem:generalized-at"
-        return "theorem:at-classic-monotone" if self.monotone else "theorem:at-classic"
+        return f"theorem:generalized-at under Rényi DP (T1 and T2, {self.method})"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
-        overhead = exact_positive(self.overhead, "overhead")
         if self._over_queries(candidates):
-            return {"level": geometric(overhead, randomness)}
-        groups = rate_pure(candidates)
-        return {"kept": draw_kept(candidates, groups, overhead, self.minimum_drop_level, randomness)}
+            return {"level": geometric(exact(self.overhead, "overhead"), randomness)}
+        return {"kept": self.drop_law(candidates).draw(candidates, randomness)}
 
-    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
         if "kept" in draws:
             return [Run(index, candidates[index].call) for index in draws["kept"]]
         return [
@@ -119,10 +136,9 @@ class AboveThreshold(Selector):
 
 def noisy_comparison(candidate: Candidate, level: int) -> Call:
     """f(data) + y − k with y ~ Geom(e^{−ε}): what Algorithm 1 compares with the bar, and releases."""
-    query, promise = candidate.mechanism, candidate.guarantee
+    query = candidate.mechanism
     assert isinstance(query, Query)
-    assert isinstance(promise, PureDP)
-    rate = Fraction(promise.epsilon)
+    rate = candidate.guarantee.size
 
     def compare(data: Any, randomness: Randomness) -> int:
         return query.evaluate(data)[0] + geometric(rate, randomness) - level

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
@@ -37,7 +38,7 @@ class Candidate:
 
     def __post_init__(self) -> None:
         if not callable(self.mechanism) and not isinstance(self.mechanism, Query):
-            raise InvalidCandidate("mechanism", self.mechanism, "give a callable (data, randomness) → output")
+            raise InvalidCandidate("mechanism", type(self.mechanism).__name__, "give a callable (data, randomness) → output")
         object.__setattr__(self, "guarantee", self._promise())
         object.__setattr__(self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate))
         if not isinstance(self.params, Mapping) or not all(isinstance(key, str) for key in self.params):
@@ -84,13 +85,13 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
         if id(candidate.guarantee) not in seen:
             seen.add(id(candidate.guarantee))
             first = first or candidate.guarantee
-            first.require_same_terms(candidate.guarantee)
+            first.require_same_kind(candidate.guarantee)
     return candidates
 
 
 @dataclass(frozen=True)
 class Group:
-    """Candidates with one promise and one drop rate; ``copies`` counts repeats."""
+    """Candidates with one promise, one drop rate and one weight a copy; ``copies`` counts repeats."""
 
     guarantee: Guarantee
     drop_rate: Number | None
@@ -98,18 +99,28 @@ class Group:
     copies: int
 
 
-def group(candidates: Sequence[Candidate]) -> list[Group]:
-    """Candidates grouped by promise and drop rate, so that pricing and drawing follow the groups."""
-    canonical: dict[Guarantee, Guarantee] = {}
-    by_identity: dict[int, Guarantee] = {}
-    members: dict[tuple[int, Number | None], list[int]] = {}
+def group(candidates: Sequence[Candidate], weights: Sequence[Fraction] | None = None, *, in_order: bool = False) -> list[Group]:
+    """Equal candidates in groups, so that pricing and drawing follow the groups.
+
+    ``weights`` (one per candidate, shared by its copies) also tell candidates apart; ``in_order`` only joins neighbours.
+    """
+    canonical: dict[Guarantee, int] = {}
+    number_of: dict[int, int] = {}  # by identity first: hashing a long curve for each candidate would be slow
+    found: list[tuple[Guarantee, Number | None, list[int]]] = []
+    latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
+    previous: tuple[int, Number | None, Fraction | None] | None = None
     for place, candidate in enumerate(candidates):
-        promise = by_identity.get(id(candidate.guarantee))
-        if promise is None:
-            promise = canonical.setdefault(candidate.guarantee, candidate.guarantee)
-            by_identity[id(candidate.guarantee)] = promise
-        members.setdefault((id(promise), candidate.drop_rate), []).append(place)
+        number = number_of.get(id(candidate.guarantee))
+        if number is None:
+            number = canonical.setdefault(candidate.guarantee, len(canonical))
+            number_of[id(candidate.guarantee)] = number
+        key = (number, candidate.drop_rate, None if weights is None else weights[place] / candidate.repeats)
+        if key not in latest or (in_order and key != previous):
+            latest[key] = len(found)
+            found.append((candidate.guarantee, candidate.drop_rate, []))
+        found[latest[key]][2].append(place)
+        previous = key
     return [
-        Group(by_identity[promise], drop_rate, tuple(places), sum(candidates[place].repeats for place in places))
-        for (promise, drop_rate), places in members.items()
+        Group(promise, drop_rate, tuple(places), sum(candidates[place].repeats for place in places))
+        for promise, drop_rate, places in found
     ]

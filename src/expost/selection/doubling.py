@@ -47,7 +47,7 @@ class Doubling(Selector):
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         return {}
 
-    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
         return [Run(index, candidate.call) for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
 
     def _rule(self, candidates: Sequence[Candidate]) -> Rule:

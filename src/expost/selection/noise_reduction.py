@@ -49,7 +49,7 @@ class NoiseReduction(Selector):
         checked = self._check(candidates)
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
-        for run in self._runs(checked, self._draw(checked, source)):
+        for run in self._runs(checked, charges, self._draw(checked, source)):
             value, score = attempt(run, data, source, score=_unscored, on_failure=None)
             yield self._release(checked, charges, Outcome(run.index, value, score, None), source)
 
@@ -70,7 +70,7 @@ class NoiseReduction(Selector):
         paths = [path(spreads, randomness) for _ in range(levels[0].query.dimension)]
         return {"noise": [[z.as_integer_ratio() for z in level] for level in zip(*paths, strict=True)]}
 
-    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
         return [
             Run(index, _with_noise(level, [Fraction(*ratio) for ratio in noise]))
             for index, (level, noise) in enumerate(zip(_levels(candidates), draws["noise"], strict=True))

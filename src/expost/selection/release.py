@@ -81,7 +81,7 @@ class Release:
             "value": value,
             "params": plain(dict(self.params), "params"),
             "index": self.index,
-            "score": self.score,
+            "score": self.score if self.score is None or math.isfinite(self.score) else str(self.score),
             "passed": self.passed,
             "spent": self.spent.as_dict(),
             "worst_case": self.worst_case.as_dict(),
@@ -105,13 +105,13 @@ class Release:
             schema = record.get("schema") if isinstance(record, dict) else None
             raise InvalidRelease("schema", schema, f"this version reads certificates of schema {_SCHEMA}")
         try:
-            outcome = record["outcome"]
+            outcome = _checked(record, "outcome", str)
             value = (decode(record["value"]) if decode else record["value"]) if outcome == "value" else _OUTCOMES[outcome]
             return cls(
                 value=value,
                 params=_checked(record, "params", dict),
                 index=_checked(record, "index", int, None),
-                score=None if record["score"] is None else float(_checked(record, "score", int, float)),
+                score=_score(record),
                 passed=_checked(record, "passed", bool, None),
                 spent=guarantee_from_dict(_checked(record, "spent", dict)),
                 worst_case=guarantee_from_dict(_checked(record, "worst_case", dict)),
@@ -134,6 +134,14 @@ class Release:
     def load(cls, path: str | Path, decode: Callable[[Any], Any] | None = None) -> Release:
         """Read a certificate from a file."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"), decode)
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    """A score: JSON has no infinity, so that is written as text."""
+    if record["score"] in ("inf", "-inf"):
+        return float(record["score"])
+    score = _checked(record, "score", int, float, None)
+    return None if score is None else float(score)
 
 
 def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:

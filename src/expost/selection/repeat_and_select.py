@@ -182,7 +182,7 @@ class RepeatAndSelect(Selector):
         ends = list(accumulate(candidate.repeats for candidate in candidates))
         return {"picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))}
 
-    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]:
+    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
         return [Run(index, candidates[index].call) for index in draws["picked"]]
 
     def _rule(self, candidates: Sequence[Candidate]) -> Rule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
@@ -13,7 +14,7 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, require_protection
-from expost.rationals import exact
+from expost.rationals import exact, round_up
 from expost.selection.candidate import Candidate, check_candidates
 from expost.selection.release import Release, plain
 from expost.selection.running import OnFailure, Outcome, Progress, Rule, Run, Score, execute
@@ -58,13 +59,15 @@ class Selector(ABC):
         What runs, how often, and every losing output are secret: publish the returned Release, nothing else.
         """
         if score is not None and not callable(score):
-            raise InvalidInput("score", score, "give a function of a candidate's output")
+            raise InvalidInput("score", type(score).__name__, "give a function of a candidate's output")
         checked = self._check(candidates)
+        if score is not None and (reason := self._refuses_score(checked)):
+            raise InvalidInput("score", "a function", reason)
         source = require_protection(randomness, simulation=simulation)
         charges = self._price(checked)
         rule = self._rule(checked)
         outcome = execute(
-            self._runs(checked, self._draw(checked, source)),
+            self._runs(checked, charges, self._draw(checked, source)),
             data,
             source,
             rule=rule,
@@ -98,6 +101,8 @@ class Selector(ABC):
         """Whether a certificate's charges are those of this selector over these candidates."""
         checked = self._check(candidates)
         charges = self._price(checked)
+        if release.index is not None and not 0 <= release.index < len(checked):
+            return False
         spent = charges.nothing if release.index is None else charges[release.index]
         return (release.spent, release.worst_case, release.theorem, dict(release.selector)) == (
             spent,
@@ -109,6 +114,10 @@ class Selector(ABC):
     def _check(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         return check_candidates(candidates, queries=self.takes_queries)
 
+    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+        """Why a score may not be given, if so; most theorems cover any function of the output."""
+        return None
+
     @abstractmethod
     def _price(self, candidates: Sequence[Candidate]) -> Charges: ...
 
@@ -119,7 +128,7 @@ class Selector(ABC):
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws: ...
 
     @abstractmethod
-    def _runs(self, candidates: Sequence[Candidate], draws: Draws) -> Sequence[Run]: ...
+    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]: ...
 
     @abstractmethod
     def _rule(self, candidates: Sequence[Candidate]) -> Rule: ...
@@ -140,5 +149,5 @@ def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Gu
 
 def check_target(target: object) -> None:
     """Refuse a target that no score can be compared with."""
-    if target is not None:
-        exact(target, "target")  # type: ignore[arg-type]
+    if target is not None and round_up(abs(exact(target, "target"))) == math.inf:  # type: ignore[arg-type]
+        raise InvalidInput("target", type(target).__name__, "give a number that a float can hold")

@@ -1,0 +1,28 @@
+"""The Rényi orders used by default: dense where the best order of a tuning job lies."""
+
+from __future__ import annotations
+
+INTEGER_ORDERS: tuple[float, ...] = tuple(
+    float(order)
+    for order in (
+        *range(2, 65),
+        *range(66, 129, 2),
+        *range(132, 257, 4),
+        *range(264, 513, 8),
+        *range(528, 1025, 16),
+        1152,
+        1280,
+        1536,
+        1792,
+        2048,
+        2560,
+        3072,
+        4096,
+        6144,
+        8192,
+    )
+)
+"""Whole orders up to 1,024 with steps of at most 3.2 %, then sparser to 8,192 for very small ε."""
+
+DEFAULT_ORDERS: tuple[float, ...] = (1.1, 1.25, 1.5, 1.75, *INTEGER_ORDERS)
+"""The same and some orders below 2, which matter for large ε."""

@@ -1,0 +1,233 @@
+"""From candidates with Rényi promises to charges: curves on common orders, drop rates, weights, and the table.
+
+Pure and zCDP promises join as the curves they imply. Drop rates γ_j are free; by default they are the curves at one reference order,
+the one that converts the cheapest candidate best, so that the natural shift is about 1. The drop level lives on multiples of a
+step h, a small power of two of that natural shift, so that every coin stays exact.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.rationals import Number, exact, pad_up
+from expost.selection.candidate import Candidate, Group
+from expost.selection.dropping import level_places
+from expost.selection.renyi_charges import Priced, Problem, price
+from expost.selection.renyi_factors import METHODS
+
+Floats = npt.NDArray[np.float64]
+
+_STEPS = 256  # lattice steps in a natural shift
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What kind of charge is wanted: a stand-alone (ε̃, δ) claim, or Rényi charges at fixed orders for a filter."""
+
+    delta: float | None
+    orders: tuple[float, ...]
+    method: str
+
+    @classmethod
+    def check(cls, delta: Number | None, order: object, method: str) -> Claim | None:
+        """The claim that a selector's settings describe, or None for pure DP."""
+        if method not in METHODS:
+            raise InvalidInput("method", method, "give one of " + ", ".join(METHODS))
+        if delta is None and order is None:
+            return None
+        if delta is not None and order is not None:
+            raise InvalidInput("order", order, "give delta for a stand-alone claim, or order for a filter, not both")
+        if delta is not None:
+            if not 0 < exact(delta, "delta") < 1:
+                raise InvalidInput("delta", delta, "give 0 < delta < 1; Rényi promises imply nothing at delta = 0")
+            return cls(float(delta), (), method)
+        listed: list[Any] = list(order) if isinstance(order, (list, tuple)) else [order]
+        return cls(None, RenyiDP(tuple(listed), (0.0,) * len(listed)).orders, method)
+
+
+@dataclass(frozen=True, eq=False)
+class Rated:
+    """Groups on common orders with exact drop rates and the lattice step."""
+
+    groups: tuple[Group, ...]
+    orders: Floats
+    curves: Floats
+    rates: tuple[Fraction, ...]
+    step: Fraction
+
+
+def rate_renyi(groups: Sequence[Group], claim: Claim) -> Rated:
+    """Curves, drop rates and lattice step of the groups; public numbers only."""
+    orders, curves = _common_curves(groups, claim.orders)
+    reference = _reference_order(orders, curves, claim)
+    rates = tuple(_rate(group, curves[place, reference]) for place, group in enumerate(groups))
+    natural = max(curves[place, reference] / float(rate) for place, rate in enumerate(rates))
+    step = Fraction(2) ** (math.floor(math.log2(natural)) if natural > 0 else 0) / _STEPS
+    return Rated(tuple(groups), orders, curves, rates, step)
+
+
+def _rate(group: Group, divergence: float) -> Fraction:
+    if group.drop_rate is not None:
+        return exact(group.drop_rate, "drop_rate")
+    if divergence <= 0:
+        raise InvalidCandidate("guarantee", group.guarantee, "it promises 0: give the candidate a drop_rate > 0")
+    return Fraction(float(divergence))
+
+
+def _common_curves(groups: Sequence[Group], extra: Sequence[float]) -> tuple[Floats, Floats]:
+    """All promises as curves on the same orders; where tables differ, the next tabulated order stands in (it is larger)."""
+    promises = [group.guarantee for group in groups]
+    if any(isinstance(promise, ApproxDP) and promise.delta > 0 for promise in promises):
+        raise InvalidCandidate(
+            "guarantee", "ApproxDP", "an (ε, δ) promise implies no Rényi curve; give RenyiDP, ZCDP or PureDP"
+        )
+    tables = {promise.orders for promise in promises if isinstance(promise, RenyiDP)} or {DEFAULT_ORDERS}
+    last = min(table[-1] for table in tables)
+    if any(order > last for order in extra):
+        raise InvalidInput("order", max(extra), f"the candidates' curves end at order {last:g}")
+    wanted = {order for table in tables for order in table if order <= last} | set(extra)
+    if len(tables) > 1 or (promises and any(isinstance(p, RenyiDP) and not set(extra) <= set(p.orders) for p in promises)):
+        warnings.warn(
+            "Rényi curves on different orders: the divergence at an order that a curve does not list is taken from its next "
+            "larger one, which is valid because divergence grows with the order",
+            stacklevel=2,
+        )
+    orders = tuple(sorted(wanted))
+    return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
+
+
+def _reference_order(orders: Floats, curves: Floats, claim: Claim) -> int:
+    """The place of the order at which drop rates are read off: the fixed one, or the best for the cheapest candidate."""
+    if claim.delta is None:
+        return int(np.searchsorted(orders, claim.orders[len(claim.orders) // 2]))
+    conversion = np.log1p(-1 / orders) - (math.log(claim.delta) + np.log(orders)) / (orders - 1)
+    converted = curves + conversion
+    cheapest = int(np.argmin(converted.min(axis=1)))
+    return int(np.argmin(converted[cheapest]))
+
+
+@dataclass(frozen=True, eq=False)
+class RenyiTable:
+    """Charges and the analysis behind them, group by group."""
+
+    charges: Charges
+    problem: Problem
+    priced: tuple[Priced, ...]
+
+
+def price_renyi(
+    candidates: Sequence[Candidate],
+    rated: Rated,
+    claim: Claim,
+    *,
+    overhead: float,
+    minimum: int,
+    allow_nothing: bool,
+    earlier_only: bool,
+    weights: Sequence[float] | None,
+) -> RenyiTable:
+    """The table of charges of Algorithm 3, or of Algorithm 2 (``earlier_only``: groups in the order of the list)."""
+    copies = np.array([float(group.copies) for group in rated.groups])
+    rates = np.array([float(rate) for rate in rated.rates])
+    h = float(rated.step)
+    keep = np.expm1(-overhead * h) / np.expm1(-(overhead + rates) * h) * np.exp(-rates * h * minimum)
+    weigh_nothing = earlier_only or (allow_nothing and (claim.delta is None or claim.method == "paper"))
+    log_weights, log_weight_nothing = _weights(rated.groups, candidates, keep, copies, weights, weigh_nothing)
+    problem = Problem(
+        orders=rated.orders,
+        curves=rated.curves,
+        rates=rates,
+        copies=copies,
+        overhead=overhead,
+        step=rated.step,
+        minimum=minimum,
+        log_weights=log_weights,
+        log_weight_nothing=log_weight_nothing,
+        conditioned=not allow_nothing,
+        earlier_only=earlier_only,
+        method=claim.method,
+        log_delta=None if claim.delta is None else math.log(claim.delta),
+    )
+    places = [None] if claim.delta is not None else [[int(np.searchsorted(rated.orders, order))] for order in claim.orders]
+    priced = tuple(price(problem, place) for place in places)
+    if not all(np.isfinite(each.charges).all() for each in priced):
+        raise InvalidInput("method", claim.method, "no order and shift gives a finite charge; try 'sharp', or other drop rates")
+    return RenyiTable(_table(candidates, rated.groups, problem, priced, claim, allow_nothing), problem, priced)
+
+
+def _weights(
+    groups: Sequence[Group],
+    candidates: Sequence[Candidate],
+    keep: Floats,
+    copies: Floats,
+    weights: Sequence[float] | None,
+    weigh_nothing: bool,
+) -> tuple[Floats, float]:
+    """ln w of a copy in each group, and ln w_⊥; by default proportional to the keep chances, as in the paper."""
+    if weights is None:
+        total = float(copies @ keep) + (1.0 if weigh_nothing else 0.0)
+        return np.log(keep) - math.log(total) - 2.0**-40, -math.log(total) if weigh_nothing else -math.inf
+    given = check_weights(weights, candidates)
+    rest = 1 - sum(given)
+    if weigh_nothing and rest <= 0:
+        raise InvalidInput("weights", "sum 1", "leave some weight for the outcome 'nothing': let them sum to less than 1")
+    copy_weights = [float(given[group.members[0]] / candidates[group.members[0]].repeats) for group in groups]
+    return np.log(copy_weights) - 2.0**-40, math.log(rest) - 2.0**-40 if weigh_nothing else -math.inf
+
+
+def check_weights(weights: Sequence[Number], candidates: Sequence[Candidate]) -> list[Fraction]:
+    """Public weights, one per candidate, positive and with sum at most 1."""
+    if not isinstance(weights, (list, tuple)) or len(weights) != len(candidates):
+        raise InvalidInput("weights", weights, f"give one per candidate, {len(candidates)} in all")
+    given = [exact(weight, "weights") for weight in weights]
+    if min(given) <= 0 or sum(given) > 1:
+        raise InvalidInput("weights", weights, "give positive numbers that sum to at most 1")
+    return given
+
+
+def _table(
+    candidates: Sequence[Candidate],
+    groups: Sequence[Group],
+    problem: Problem,
+    priced: Sequence[Priced],
+    claim: Claim,
+    allow_nothing: bool,
+) -> Charges:
+    neighbours = candidates[0].guarantee.neighbours
+
+    def guarantee(losses: Sequence[float]) -> Guarantee:
+        rounded = tuple(pad_up(max(0.0, loss)) for loss in losses)
+        if claim.delta is not None:
+            return ApproxDP(rounded[0], claim.delta, neighbours)
+        return RenyiDP(claim.orders, rounded, neighbours)
+
+    levels = tuple(guarantee([float(each.charges[place]) for each in priced]) for place in range(len(groups)))
+    if problem.earlier_only:
+        nothing = guarantee([float(each.charges[-1]) for each in priced])
+    elif allow_nothing and math.isfinite(problem.log_weight_nothing):
+        nothing = guarantee(_nothing_losses(problem, claim))
+    else:
+        nothing = levels[0] * 0
+        if isinstance(nothing, ApproxDP):
+            nothing = nothing.to_approx(claim.delta or 0)
+    return Charges(levels, level_places(groups, len(candidates)), nothing)
+
+
+def _nothing_losses(problem: Problem, claim: Claim) -> list[float]:
+    """Algorithm 3's ⊥, whose chance is the same on all data: ln(P_⊥/w_⊥)/(α−1), with the paper's conversion where a δ is wanted."""
+    gap = max(0.0, math.log(problem.lattice.nothing) - problem.log_weight_nothing) if problem.lattice.nothing > 0 else 0.0
+    if claim.delta is None:
+        return [gap / (order - 1) for order in claim.orders]
+    return [(gap - math.log(claim.delta)) / (float(problem.orders[-1]) - 1)]
