@@ -47,6 +47,8 @@ def probability_nothing(
 ) -> tuple[float, float]:
     """A bracket of the chance that no copy is kept: Σ_k P(k)·Π_g (1 − e^{−γ_g·h·k})^{T_g}; the product grows with k."""
     rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
+    if not rate.all():  # a rate of 0 is kept at every level
+        return 0.0, 0.0
     edges = cell_edges(float(rate.max()) + overhead, overhead, growth)
     masses = cell_masses(edges, overhead, 0.0)
     firsts = minimum + edges

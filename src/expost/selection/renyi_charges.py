@@ -80,10 +80,7 @@ class Problem:
 
     def _charges(self, factors: Floats, place: int, order: float, shift: float) -> Floats:
         weighted = self.copies[:, None] * factors
-        if self.earlier_only:
-            others = np.cumsum(weighted, axis=0) - factors
-        else:
-            others = weighted.sum(axis=0)[None, :] - factors
+        others = (np.cumsum(weighted, axis=0) if self.earlier_only else weighted.sum(axis=0)[None, :]) - factors
         others = np.maximum(others * (1 + 1e-12), 0.0)
         log_moment = _log_sum(self.lattice.log_masses + others)
         if self.conditioned:

@@ -6,20 +6,28 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from expost.errors import InvalidInput
+import numpy as np
+import numpy.typing as npt
+
+from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import PureDP, zero_like
+from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
+from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.inversion import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_positive, pad_up, round_up
 from expost.selection.candidate import Candidate
+from expost.selection.renyi_pricing import Claim
 from expost.selection.running import Rule, Run
-from expost.selection.selector import Draws, Selector, require_kind
+from expost.selection.selector import Draws, Selector
+
+Floats = npt.NDArray[np.float64]
 
 
 class RunCount(ABC):
@@ -31,6 +39,14 @@ class RunCount(ABC):
     @abstractmethod
     def pure_charge(self, epsilon: Fraction) -> float:
         """The ε of the selection when each run promises ``epsilon``, rounded up."""
+
+    @abstractmethod
+    def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
+        """The curve of the selection when each run promises ``curve``, padded up."""
+
+    @abstractmethod
+    def approx_charge(self, promise: ApproxDP) -> ApproxDP:
+        """The (ε, δ) of the selection when each run promises (ε, δ), padded up."""
 
     @property
     @abstractmethod
@@ -83,6 +99,22 @@ class TruncatedNegativeBinomial(RunCount):
     def pure_charge(self, epsilon: Fraction) -> float:
         return round_up((2 + exact(self.shape, "shape")) * epsilon)
 
+    def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
+        """Their Theorem 2: ε(λ) + (1+η)·min over λ̂ of [(1−1/λ̂)ε(λ̂) + ln(1/γ)/λ̂] + ln E[K]/(λ−1), made monotone in λ."""
+        eta, gamma = float(self.shape), float(self.gamma)
+        orders, losses = np.array(curve.orders), np.array(curve.epsilons)
+        constant = (1 + eta) * float(np.min((1 - 1 / orders) * losses - math.log(gamma) / orders))
+        total = losses + constant + math.log(self.mean) / (orders - 1)
+        return _monotone(curve, total)
+
+    def approx_charge(self, promise: ApproxDP) -> ApproxDP:
+        """(ε + (1+η)·ln(e^ε + δ(1−γ)/γ), E[K]·δ): the privacy-profile bound of Koskela, Redberg and Wang (2024) at one point;
+        with η = 1 Liu and Talwar's random stopping under (ε, δ)-DP."""
+        eta, gamma = float(self.shape), float(self.gamma)
+        loss = math.log(math.exp(promise.epsilon) + promise.delta * (1 - gamma) / gamma)
+        epsilon = pad_up(promise.epsilon + (1 + eta) * loss)
+        return ApproxDP(epsilon, pad_up(self.mean * promise.delta), promise.neighbours)
+
     @property
     def mean(self) -> float:
         eta, gamma = float(self.shape), float(self.gamma)
@@ -125,6 +157,18 @@ class Poisson(RunCount):
         value = float(epsilon)
         return pad_up(value + float(self.expected) * math.tanh(value / 2))
 
+    def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
+        """Their Theorem 6: ε(λ) + μ·δ̂ + ln(μ)/(λ−1), where each run is (ln(1 + 1/(λ−1)), δ̂)-DP by the tight conversion."""
+        orders, losses = np.array(curve.orders), np.array(curve.epsilons)
+        wanted = np.log1p(1 / (orders - 1))[:, None]
+        log_delta = (orders - 1) * (losses - wanted) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
+        delta = np.exp(np.minimum(log_delta.min(axis=1), 0.0))
+        total = losses + self.mean * delta + max(0.0, math.log(self.mean)) / (orders - 1)
+        return _monotone(curve, total)
+
+    def approx_charge(self, promise: ApproxDP) -> ApproxDP:
+        raise InvalidInput("runs", self, "Poisson runs are priced for pure and Rényi promises only")
+
     @property
     def mean(self) -> float:
         return float(self.expected)
@@ -139,6 +183,12 @@ class Poisson(RunCount):
 
     def as_dict(self) -> dict[str, Any]:
         return {"law": "poisson", "expected": float(self.expected)}
+
+
+def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
+    """A curve from bounds at each order: a bound at a larger order also holds at a smaller one."""
+    best = np.minimum.accumulate(losses[::-1])[::-1]
+    return replace(curve, epsilons=tuple(pad_up(float(loss)) for loss in best))
 
 
 def geometric_runs(mean: float) -> TruncatedNegativeBinomial:
@@ -157,23 +207,38 @@ def logarithmic_runs(mean: float) -> TruncatedNegativeBinomial:
 class RepeatAndSelect(Selector):
     """Draw a number of runs K; each run picks a candidate uniformly (copies count); release the best.
 
-    The base mechanism, "pick a candidate and run it", promises the largest ε of the list; every outcome therefore costs the
-    same: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs. Assumed: candidates keep their promises, scores depend on outputs
-    alone. Rounded up. Tests: ``tests/theorems/test_pure.py``.
+    The base mechanism, "pick a candidate and run it", promises the worst of the list; every outcome therefore costs the same.
+    Pure DP: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs. Rényi promises: Papernot and Steinke's curve, as an (ε, δ) claim with
+    ``delta``, at the orders of ``order``, or whole. (ε, δ) promises: see ``approx_charge``. Assumed: candidates keep their
+    promises, scores depend on outputs alone. Rounded up. Tests: ``tests/theorems/test_pure.py``, ``tests/selection/test_baselines.py``.
     """
 
     runs: RunCount
+    delta: Number | None = None
+    order: Number | tuple[Number, ...] | None = None
     name: ClassVar[str] = "repeat-and-select"
 
     def __post_init__(self) -> None:
         if not isinstance(self.runs, RunCount):
             raise InvalidInput("runs", self.runs, "give TruncatedNegativeBinomial(shape, gamma) or Poisson(expected)")
+        Claim.check(self.delta, self.order, "sharp")
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        require_kind(candidates, "RepeatAndSelect", PureDP)
-        worst = max(candidates, key=lambda candidate: candidate.guarantee.size).guarantee
-        charge = PureDP(self.runs.pure_charge(worst.size), worst.neighbours)
+        charge = self._charge(worst_promise(candidates))
         return Charges((charge,), (0,) * len(candidates), zero_like(charge))
+
+    def _charge(self, promise: Guarantee) -> Guarantee:
+        claim = Claim.check(self.delta, self.order, "sharp")
+        if isinstance(promise, ApproxDP):
+            if claim is not None:
+                raise InvalidCandidate("guarantee", promise, "an (ε, δ) promise is charged as one; leave delta and order out")
+            return self.runs.approx_charge(promise)
+        if isinstance(promise, PureDP) and claim is None:
+            return PureDP(self.runs.pure_charge(promise.size), promise.neighbours)
+        curve = self.runs.renyi_charge(promise if isinstance(promise, RenyiDP) else promise.to_renyi(DEFAULT_ORDERS))
+        if claim is None:
+            return curve
+        return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         return self.runs.theorem
@@ -187,6 +252,12 @@ class RepeatAndSelect(Selector):
 
     def _rule(self, candidates: Sequence[Candidate]) -> Rule:
         return Rule.BEST
+
+
+def worst_promise(candidates: Sequence[Candidate]) -> Guarantee:
+    """The smallest promise that every candidate keeps."""
+    distinct = {id(candidate.guarantee): candidate.guarantee for candidate in candidates}.values()
+    return reduce(lambda a, b: a.at_worst(b), distinct)
 
 
 def _pick(ends: Sequence[int], randomness: Randomness) -> int:

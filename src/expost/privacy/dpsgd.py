@@ -1,0 +1,183 @@
+"""DP-SGD's Rényi curve, for one training or a whole grid of them at once, and the noise that a target needs.
+
+A step takes each example independently with probability q, clips and sums gradients, and adds Gaussian noise of ``noise_multiplier`` times
+the clipping norm. At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α−1),
+A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)} (Mironov, Talwar and Zhang 2019, §3.3); steps add up.
+These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` asks it directly), padded up by 2^{−40}.
+Tests: ``tests/privacy/test_dpsgd.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.errors import InvalidInput
+from expost.privacy.guarantees import RenyiDP
+from expost.privacy.orders import INTEGER_ORDERS
+
+Floats = npt.NDArray[np.float64]
+
+_PAD = 1 + 2.0**-40
+_COARSE = 6  # every sixth order is enough to find the neighbourhood of the best
+_WINDOW = 7  # orders on either side of the best that are looked at closely
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
+
+
+def dpsgd_curve(sampling_rate: float, noise_multiplier: float, steps: int, orders: Sequence[float] = INTEGER_ORDERS) -> RenyiDP:
+    """The promise of a training: ``steps`` Poisson-sampled Gaussian steps, under add-remove neighbours."""
+    curve = dpsgd_curves([sampling_rate], [noise_multiplier], [steps], orders)[0]
+    finite = np.isfinite(curve)
+    if not finite.any():
+        raise InvalidInput("noise_multiplier", noise_multiplier, "the divergence overflows at every order; give more noise")
+    listed = np.asarray(orders, dtype=float)[finite]
+    return RenyiDP(tuple(listed.tolist()), tuple(curve[finite].tolist()))
+
+
+def dpsgd_curves(
+    sampling_rates: npt.ArrayLike,
+    noise_multipliers: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    orders: Sequence[float] = INTEGER_ORDERS,
+) -> Floats:
+    """Curves of many trainings at once: trainings × orders."""
+    rates, noises, counts = _checked(sampling_rates, noise_multipliers, steps)
+    whole = _whole_orders(orders)
+    return np.stack([_step_divergence(rates, noises, order) for order in whole], axis=1) * counts[:, None] * _PAD
+
+
+def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
+    """ln(A_α)/(α−1) of one step for each (q, σ)."""
+    k = np.arange(order + 1, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_q, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
+        spread = np.where(order - k == 0, 0.0, (order - k) * log_rest)  # 0·ln 0 = 0 at q = 1
+        exponent = _log_binomials(order) + k * log_q + spread + k * (k - 1) / (2 * noises[:, None] ** 2)
+    peak = exponent.max(axis=1)
+    total = np.log(np.exp(exponent - peak[:, None]).sum(axis=1)) + peak
+    return np.asarray(np.maximum(total, 0.0) / (order - 1))
+
+
+@lru_cache(maxsize=512)
+def _log_binomials(order: int) -> Floats:
+    """ln C(α, k) for k = 0 … α."""
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, order + 1, dtype=float)))])
+    return np.asarray(log_factorial[-1] - log_factorial - log_factorial[::-1])
+
+
+def calibrate_noise(
+    sampling_rates: npt.ArrayLike,
+    steps: npt.ArrayLike,
+    epsilons: npt.ArrayLike,
+    delta: float,
+    orders: Sequence[float] = INTEGER_ORDERS,
+) -> Floats:
+    """The least noise multiplier (to 1e-9 relative) with which each training is (ε, δ)-DP. Never too little.
+
+    All trainings are bracketed together; equal ones are solved once; orders far from the best are left out after a coarse look, which can
+    only overstate ε.
+    """
+    if not 0 < delta < 1:
+        raise InvalidInput("delta", delta, "give 0 < delta < 1")
+    rates, targets, counts = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (sampling_rates, epsilons, steps)))
+    shape = rates.shape
+    table = np.stack([rates.ravel(), targets.ravel(), counts.ravel()], axis=1)
+    distinct, back = np.unique(table, axis=0, return_inverse=True)
+    solved = _solve(distinct[:, 0], distinct[:, 1], distinct[:, 2], delta, _whole_orders(orders))
+    return solved[back.ravel()].reshape(shape)
+
+
+def _solve(rates: Floats, targets: Floats, counts: Floats, delta: float, orders: list[int]) -> Floats:
+    _checked(rates, np.ones_like(rates), counts)
+    if not np.all((targets > 0) & np.isfinite(targets)):
+        raise InvalidInput("epsilon", targets.tolist(), "give finite numbers > 0")
+    problem = _Calibration(rates, counts, delta, orders)
+    low, high = np.full(len(rates), math.log(_LEAST_NOISE)), np.full(len(rates), math.log(_MOST_NOISE))
+    every = np.broadcast_to(np.arange(0, len(orders), _COARSE), (len(rates), len(range(0, len(orders), _COARSE))))
+    if np.any(problem.epsilon(high, every)[0] > targets):
+        raise InvalidInput(
+            "epsilon", float(targets.min()), f"no noise multiplier up to {_MOST_NOISE:g} reaches it with these orders"
+        )
+    low, high, best = _narrow(problem, every, targets, low, high, 0.02)
+    centre = every[0][best]
+    while True:  # look closely around the best order; follow it if it moves to the edge of what is looked at
+        window = np.clip(centre[:, None] + np.arange(-_WINDOW, _WINDOW + 1), 0, len(orders) - 1)
+        low = high - 0.1
+        while np.any(short := problem.epsilon(low, window)[0] <= targets):
+            low = np.where(short, low - 0.2, low)
+        _, high, best = _narrow(problem, window, targets, low, high, 1e-10)
+        moved = window[np.arange(len(best)), best]
+        at_edge = np.isin(best, (0, 2 * _WINDOW)) & (moved > 0) & (moved < len(orders) - 1) & (moved != centre)
+        if not at_edge.any():
+            return np.asarray(np.exp(high) * (1 + 1e-12))
+        centre = np.where(at_edge, moved, centre)
+
+
+def _narrow(
+    problem: _Calibration, places: npt.NDArray[np.int64], targets: Floats, low: Floats, high: Floats, width: float
+) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """Shrink [low, high] in ln σ around ε(σ) = target, keeping ε(high) ≤ target; secant steps inside a bisection."""
+    top, best = problem.epsilon(high, places)
+    bottom, _ = problem.epsilon(low, places)
+    for turn in range(200):
+        if np.all(high - low <= width):
+            break
+        middle = (low + high) / 2
+        if turn % 3:  # ln ε falls almost linearly in ln σ
+            with np.errstate(all="ignore"):
+                slope = (np.log(bottom) - np.log(top)) / (high - low)
+                guess = high - (np.log(targets) - np.log(top)) / slope
+            inside = np.isfinite(guess) & (guess > low) & (guess < high)
+            nudge = np.where(turn % 3 == 1, 1.0, -1.0) * np.maximum(1e-3 * (high - low), 0.2 * width)
+            middle = np.where(inside, np.clip(guess + nudge, low, high), middle)
+        value, place = problem.epsilon(middle, places)
+        enough = value <= targets
+        high, top, best = np.where(enough, middle, high), np.where(enough, value, top), np.where(enough, place, best)
+        low, bottom = np.where(enough, low, middle), np.where(enough, bottom, value)
+    return low, high, best
+
+
+class _Calibration:
+    """ε at a noise level for each training, each with its own list of orders to look at."""
+
+    def __init__(self, rates: Floats, counts: Floats, delta: float, orders: list[int]) -> None:
+        self.rates, self.counts, self.orders = rates, counts, orders
+        order = np.array(orders, dtype=float)
+        self.conversion = np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
+
+    def epsilon(self, log_noises: Floats, places: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """The least ε over the listed orders, padded like a promise, and where in the list it stands."""
+        noises = np.exp(log_noises)
+        values = np.full(places.shape, np.inf)
+        for place in np.unique(places):
+            rows, columns = np.nonzero(places == place)
+            divergence = _step_divergence(self.rates[rows], noises[rows], self.orders[place]) * self.counts[rows] * _PAD
+            values[rows, columns] = divergence * (1 + 2.0**-42) + self.conversion[place] + 2.0**-42
+        best = values.argmin(axis=1)
+        return values[np.arange(len(best)), best], best
+
+
+def _whole_orders(orders: Sequence[float]) -> list[int]:
+    if not len(orders) or any(order != int(order) or order < 2 for order in orders):
+        raise InvalidInput(
+            "orders", orders, "the vectorised accounting takes whole orders ≥ 2; others: integrations.dp_accounting"
+        )
+    return [int(order) for order in orders]
+
+
+def _checked(
+    sampling_rates: npt.ArrayLike, noise_multipliers: npt.ArrayLike, steps: npt.ArrayLike
+) -> tuple[Floats, Floats, Floats]:
+    rates, noises, counts = (np.atleast_1d(np.asarray(x, dtype=float)) for x in (sampling_rates, noise_multipliers, steps))
+    if not np.all((rates > 0) & (rates <= 1)):
+        raise InvalidInput("sampling_rate", rates.tolist(), "give numbers with 0 < rate ≤ 1")
+    if not np.all((noises > 0) & np.isfinite(noises)):
+        raise InvalidInput("noise_multiplier", noises.tolist(), "give finite numbers > 0")
+    if not np.all((counts >= 1) & (counts == np.floor(counts))):
+        raise InvalidInput("steps", counts.tolist(), "give whole numbers ≥ 1")
+    rates, noises, counts = np.broadcast_arrays(rates, noises, counts)
+    return rates, noises, counts
