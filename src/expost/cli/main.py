@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from expost._version import __version__
+from expost.cli import experiment
 from expost.cli.certificate import certificate
 from expost.cli.output import BAD_INPUT, notes
+from expost.cli.plan import plan
 from expost.errors import ExpostError
 
 app = typer.Typer(
@@ -34,7 +36,9 @@ def options(
     """Options before a command."""
 
 
+app.command()(plan)
 app.command()(certificate)
+app.add_typer(experiment.app, name="experiment")
 
 
 def main() -> None:

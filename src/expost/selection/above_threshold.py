@@ -56,6 +56,8 @@ class AboveThreshold(DroppingSelector):
     def __post_init__(self) -> None:
         if self.target is None:
             raise InvalidInput("target", None, "give the bar that a score must reach")
+        if not isinstance(self.monotone, bool):
+            raise InvalidInput("monotone", self.monotone, "give True or False: True claims more and pays less")
         self._check_settings()
 
     @property

@@ -11,7 +11,8 @@ from expost.privacy.guarantees import ZCDP, PureDP, RenyiDP
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.selection.candidate import Candidate, group
 from expost.selection.dropping import DropLaw, pure_rates
-from expost.selection.renyi_pricing import Claim, Rated, RenyiTable, check_weights, price_renyi, rate_renyi
+from expost.selection.renyi_charges import Problem
+from expost.selection.renyi_pricing import Claim, Rated, RenyiTable, check_weights, price_renyi, rate_renyi, renyi_problem
 from expost.selection.selector import Selector, check_target, require_kind
 
 
@@ -49,10 +50,10 @@ class DroppingSelector(Selector):
         weights = None if self.weights is None else check_weights(self.weights, candidates)
         return rate_renyi(group(candidates, weights, in_order=self.earlier_only), claim), claim
 
-    def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
-        """Rényi charges with the order and shift behind each; no data is touched."""
+    def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
+        """What the Rényi pricing works on; no data is touched."""
         rated, claim = self._rated(candidates)
-        return price_renyi(
+        return renyi_problem(
             candidates,
             rated,
             claim,
@@ -62,6 +63,11 @@ class DroppingSelector(Selector):
             earlier_only=self.earlier_only,
             weights=self.weights,
         )
+
+    def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
+        """Rényi charges with the order and shift behind each; no data is touched."""
+        rated, claim = self._rated(candidates)
+        return price_renyi(candidates, rated, claim, self.renyi_problem(candidates))
 
     def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
         """The law of what is kept: exact, public, the same for every data set."""

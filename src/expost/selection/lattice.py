@@ -8,7 +8,7 @@ function that falls with k is bounded above by its value at the first level of e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, expm1, log
+from math import ceil, expm1, log
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +28,17 @@ def cell_edges(fastest: float, slowest: float, growth: float) -> Floats:
     return np.unique(np.concatenate([unit, np.ceil(start * growth ** np.arange(count))]))
 
 
-def cell_masses(edges: Floats, overhead: float, rate: float) -> Floats:
-    """Σ over each cell of P(G = k)·e^{−rate·k}; the cells are [edge, next edge), the last one endless."""
+def log_cell_masses(edges: Floats, overhead: float, rate: float, minimum: int = 0) -> Floats:
+    """ln of Σ over each cell of P(G = k)·e^{−rate·(k₀+k)}; the cells are [edge, next edge), the last one endless."""
     decay = overhead + rate
-    ends = np.append(np.exp(-decay * edges), 0.0)
     width = np.append(np.diff(edges), np.inf)
-    shape = -np.expm1(-decay * width)  # no cancellation where a cell is short
-    return ends[:-1] * shape * (expm1(-overhead) / expm1(-decay))
+    shape = np.log(-np.expm1(-decay * width))  # no cancellation where a cell is short
+    return shape - decay * edges + log_keep_probability(overhead, rate, minimum)
 
 
-def keep_probability(overhead: float, rate: float, minimum: int = 0) -> float:
-    """τ: the chance that a copy is kept, (1−e^{−ε′h})·e^{−γhk₀}/(1−e^{−(ε′+γ)h})."""
-    return expm1(-overhead) / expm1(-(overhead + rate)) * exp(-rate * minimum)
+def log_keep_probability(overhead: float, rate: float, minimum: int = 0) -> float:
+    """ln τ, the chance that a copy is kept: (1−e^{−ε′h})·e^{−γhk₀}/(1−e^{−(ε′+γ)h})."""
+    return log(expm1(-overhead) / expm1(-(overhead + rate))) - rate * minimum
 
 
 def probability_nothing(
@@ -50,7 +49,7 @@ def probability_nothing(
     if not rate.all():  # a rate of 0 is kept at every level
         return 0.0, 0.0
     edges = cell_edges(float(rate.max()) + overhead, overhead, growth)
-    masses = cell_masses(edges, overhead, 0.0)
+    masses = np.exp(log_cell_masses(edges, overhead, 0.0))
     firsts = minimum + edges
     lasts = np.append(firsts[1:] - 1.0, np.inf)
     bounds = []
@@ -74,24 +73,21 @@ class Lattice:
     log_masses: Floats  # groups × cells: ln Σ_cell P(k)·e^{−γhk}
     log_masses_nothing: Floats  # cells: the same without the factor of a winner
     keeping: Floats  # groups × cells: e^{−γhk} at the first level of the cell
-    keep: Floats  # groups: τ
+    log_keep: Floats  # groups: ln τ
     nothing: float  # an upper bound of the chance that nothing is kept
 
     @classmethod
     def build(cls, overhead: float, rates: npt.ArrayLike, copies: npt.ArrayLike, minimum: int = 0) -> Lattice:
         rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
         edges = cell_edges(float(rate.max()) + overhead, overhead, 1.1)
-        masses = np.array([cell_masses(edges, overhead, each) * exp(-each * minimum) for each in rate])
-        with np.errstate(divide="ignore"):
-            log_masses, log_nothing = np.log(masses), np.log(cell_masses(edges, overhead, 0.0))
         return cls(
             overhead=overhead,
             rates=rate,
             copies=count,
             minimum=minimum,
-            log_masses=log_masses,
-            log_masses_nothing=log_nothing,
+            log_masses=np.array([log_cell_masses(edges, overhead, each, minimum) for each in rate]),
+            log_masses_nothing=log_cell_masses(edges, overhead, 0.0),
             keeping=np.exp(-rate[:, None] * (minimum + edges)),
-            keep=np.array([keep_probability(overhead, each, minimum) for each in rate]),
+            log_keep=np.array([log_keep_probability(overhead, each, minimum) for each in rate]),
             nothing=probability_nothing(overhead, rate, count, minimum)[1],
         )

@@ -1,34 +1,276 @@
-"""What a selection will do, from its public settings alone: chances, run counts, repeats. No data, no charge.
+"""Planning a tuning job from public numbers: what each level would cost, how many runs to expect. No data, no charge.
 
-Everything here is for planning and may use floating point: no guarantee rests on it.
+Charges come from the selector that would run; the rest is for orientation and may use floating point.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, exp, log
+from itertools import pairwise
+from math import ceil, exp, inf, log
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from expost.errors import InvalidInput
-from expost.rationals import Number, exact_positive
+from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
+from expost.privacy.gaussian import gaussian_for
+from expost.privacy.guarantees import Guarantee, RenyiDP
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.randomness.source import Randomness
+from expost.rationals import Number, count_of, exact_positive
+from expost.selection.candidate import Candidate
+from expost.selection.lattice import log_keep_probability, probability_nothing
+from expost.selection.published import published_charges
+from expost.selection.random_dropping import RandomDropping
+from expost.selection.repeat_and_select import TruncatedNegativeBinomial
+from expost.selection.run_counts import RunCounts, run_counts
 
-Floats = npt.NDArray[np.float64]
+OVERHEADS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
+_SURCHARGE = 1.05  # a recommended overhead costs at most 5 % more than the cheapest at the first level
+_MOST_REDRAWS = 0.999  # chance that a draw keeps nothing, above which dropping more is no way to run less
+_SHAPES = (-0.5, 0.0, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class LevelPlan:
+    """One privacy level: what its candidates promise, and what releasing one of them would cost, by four accounts."""
+
+    epsilon: float
+    charge: float
+    charge_paper: float
+    charge_repeat_and_select: float
+    charge_composition: float
+    order: float
+    shift: float
+    keep_probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a tuning job would cost and do. ``overhead`` is ε′ as a fraction of the first level's drop rate."""
+
+    overhead: float
+    recommended: bool
+    delta: float
+    configurations: int
+    repeats: int
+    minimum_drop_level: int
+    counts: RunCounts
+    cheapest_runs: float
+    levels: tuple[LevelPlan, ...]
+    selector: RandomDropping
+    candidates: tuple[Candidate, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON form of ``expost plan``."""
+        return {
+            "overhead": self.overhead,
+            "overhead_recommended": self.recommended,
+            "overhead_epsilon": float(self.selector.overhead),
+            "delta": self.delta,
+            "configurations": self.configurations,
+            "repeats": self.repeats,
+            "minimum_drop_level": self.minimum_drop_level,
+            "expected_runs": self.counts.mean,
+            "expected_runs_per_draw": self.counts.mean_per_draw,
+            "p_nothing": self.counts.nothing,
+            "p_cheapest_level_runs": self.cheapest_runs,
+            "runs": {
+                "p50": self.counts.quantile(0.5),
+                "p90": self.counts.quantile(0.9),
+                "p99": self.counts.quantile(0.99),
+                "max": self.counts.copies,
+            },
+            "levels": [vars(level) for level in self.levels],
+        }
+
+
+def plan(
+    epsilons: Sequence[float],
+    configurations: int,
+    *,
+    delta: float,
+    overhead: float | None = None,
+    repeats: int = 1,
+    sampling_rate: float | None = None,
+    epochs: float | None = None,
+    target_charge: float | None = None,
+    max_runs: int | None = None,
+) -> Plan:
+    """Plan a job: ``configurations`` settings at each of the ``epsilons``, each ``repeats`` times.
+
+    Levels are Gaussian-like mechanisms calibrated to (ε, δ), or DP-SGD trainings if ``sampling_rate`` and ``epochs`` are given.
+    Without ``overhead`` the largest is recommended that costs at most 5 % more at the first level than the cheapest (or, with
+    ``target_charge``, that charges the first level at most this). ``max_runs`` raises the minimum drop level until 99 % of
+    draws make no more runs than that.
+    """
+    levels = _check_levels(epsilons)
+    copies = count_of(configurations, "configurations", at_least=1) * count_of(repeats, "repeats", at_least=1)
+    candidates = [
+        Candidate(_never_run, {"epsilon": epsilon}, repeats=copies, guarantee=promise)
+        for epsilon, promise in zip(levels, level_promises(levels, delta, sampling_rate, epochs), strict=True)
+    ]
+    if overhead is not None and target_charge is not None:
+        raise InvalidInput("target_charge", target_charge, "give an overhead, or a target charge to find one, not both")
+    fraction = _recommend(candidates, delta, target_charge) if overhead is None else float(exact_positive(overhead, "overhead"))
+    selector = _limit_runs(_selector(candidates, delta, fraction), candidates, max_runs)
+    counts = run_counts(selector.drop_law(candidates))
+    return Plan(
+        overhead=fraction,
+        recommended=overhead is None,
+        delta=float(delta),
+        configurations=configurations,
+        repeats=repeats,
+        minimum_drop_level=selector.minimum_drop_level,
+        counts=counts,
+        cheapest_runs=_chance_of_first(selector, candidates, counts),
+        levels=tuple(_levels(selector, candidates, copies, counts)),
+        selector=selector,
+        candidates=tuple(candidates),
+    )
+
+
+def level_promises(
+    epsilons: Sequence[float], delta: float, sampling_rate: float | None, epochs: float | None
+) -> list[Guarantee]:
+    """A Rényi curve for each level: Gaussian-like, or DP-SGD with its noise calibrated to the level."""
+    if (sampling_rate is None) != (epochs is None):
+        raise InvalidInput("sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither")
+    if sampling_rate is None or epochs is None:
+        return [gaussian_for(epsilon, delta).to_renyi(DEFAULT_ORDERS) for epsilon in epsilons]
+    if not 0 < sampling_rate <= 1:
+        raise InvalidInput("sampling_rate", sampling_rate, "give a number with 0 < rate ≤ 1")
+    steps = ceil(exact_positive(epochs, "epochs") / Fraction(sampling_rate))
+    noises = calibrate_noise(sampling_rate, steps, np.asarray(epsilons), delta)
+    return [dpsgd_curve(sampling_rate, float(noise), steps) for noise in noises]
+
+
+def charges_at(job: Plan, overhead: float) -> tuple[list[float], list[float]]:
+    """The charge of each level of a job at another overhead, and the paper's (for figures)."""
+    selector = _selector(job.candidates, job.delta, overhead)
+    rows = _levels(selector, job.candidates, job.configurations * job.repeats, job.counts)
+    return [row.charge for row in rows], [row.charge_paper for row in rows]
+
+
+def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:
+    """The selector whose overhead is this fraction of the first level's drop rate."""
+    law = RandomDropping(overhead=1, delta=delta).drop_law(candidates)  # overhead 1: its step is the lattice step
+    first = next(rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members)
+    return RandomDropping(overhead=float(first / law.overhead) * fraction, delta=delta)
+
+
+def _recommend(candidates: Sequence[Candidate], delta: float, target: float | None) -> float:
+    """The largest overhead of the list that keeps the first level's charge low enough.
+
+    The order and shift that serve one overhead serve its neighbours nearly as well, so one search is enough.
+    """
+    table = _selector(candidates, delta, 0.1).analyse(candidates)
+    first = table.charges.level_of[0]
+    place = int(np.searchsorted(table.problem.orders, table.priced[0].orders[first]))
+    shift = float(table.priced[0].shifts[first])
+    charges = {
+        fraction: float(_selector(candidates, delta, fraction).renyi_problem(candidates).evaluate(place, shift)[first])
+        for fraction in OVERHEADS
+    }
+    cheapest = min(charges.values())
+    limit = cheapest * _SURCHARGE if target is None else float(exact_positive(target, "target_charge"))
+    allowed = [fraction for fraction, charge in charges.items() if charge <= limit]
+    if not allowed:
+        raise InvalidInput(
+            "target_charge", target, f"the first level costs at least about {cheapest:.4g}; give more, or lower levels"
+        )
+    return max(allowed)
+
+
+def _limit_runs(selector: RandomDropping, candidates: Sequence[Candidate], max_runs: int | None) -> RandomDropping:
+    """The selector with the least minimum drop level (of powers of two and their halves) that keeps 99 % of draws within limits."""
+    if max_runs is None:
+        return selector
+    count_of(max_runs, "max_runs", at_least=1)
+
+    def runs(level: int) -> int:
+        counts = run_counts(replace(selector, minimum_drop_level=level).drop_law(candidates))
+        if counts.nothing > _MOST_REDRAWS:
+            raise InvalidInput("max_runs", max_runs, "too few for this many settings: give fewer settings, or more runs")
+        return counts.quantile(0.99)
+
+    low, high = 0, 0
+    while runs(high) > max_runs:
+        low, high = high, max(1, 2 * high)
+    while high - low > max(1, high // 16):
+        middle = (low + high) // 2
+        low, high = (middle, high) if runs(middle) > max_runs else (low, middle)
+    return replace(selector, minimum_drop_level=high)
+
+
+def _chance_of_first(selector: RandomDropping, candidates: Sequence[Candidate], counts: RunCounts) -> float:
+    """The chance that a copy of the first level runs, given that something does."""
+    law = selector.drop_law(candidates)
+    place = next(place for place, each in enumerate(law.groups) if 0 in each.members)
+    none = sum(probability_nothing(float(law.overhead), [float(law.rates[place])], [law.groups[place].copies], law.minimum)) / 2
+    return min(1.0, (1.0 - none) / max(1.0 - counts.nothing, 1e-300))
+
+
+def _levels(selector: RandomDropping, candidates: Sequence[Candidate], copies: int, counts: RunCounts) -> list[LevelPlan]:
+    sharp = selector.analyse(candidates)
+    problem = sharp.problem
+    paper = published_charges(problem.orders, problem.curves, problem.copies, problem.overhead, log(float(selector.delta or 0)))
+    law = selector.drop_law(candidates)
+    rows = []
+    for place, candidate in enumerate(candidates):
+        at = sharp.charges.level_of[place]
+        promise = candidate.guarantee
+        assert isinstance(promise, RenyiDP)
+        rows.append(
+            LevelPlan(
+                epsilon=float(candidate.params["epsilon"]),
+                charge=float(sharp.charges[place].size),
+                charge_paper=float(paper[at]),
+                charge_repeat_and_select=_repeat_and_select(promise, counts.mean, float(selector.delta or 0)),
+                charge_composition=(promise * copies).to_approx(float(selector.delta or 0)).epsilon,
+                order=float(sharp.priced[0].orders[at]),
+                shift=float(sharp.priced[0].shifts[at]),
+                keep_probability=exp(log_keep_probability(float(law.overhead), float(law.rates[at]), law.minimum)),
+            )
+        )
+    return rows
+
+
+def _repeat_and_select(promise: RenyiDP, runs: float, delta: float) -> float:
+    """Papernot–Steinke tuning at one level with as many expected runs, at the best of four shapes."""
+    mean = max(runs, 1.01)
+    laws = [TruncatedNegativeBinomial.with_mean(shape, mean) for shape in _SHAPES]
+    return min(law.renyi_charge(promise).to_approx(delta).epsilon for law in laws)
+
+
+def _check_levels(epsilons: Sequence[float]) -> list[float]:
+    if not epsilons:
+        raise InvalidInput("epsilons", list(epsilons), "give at least one level")
+    levels = [float(exact_positive(epsilon, "epsilons")) for epsilon in epsilons]
+    if any(a >= b for a, b in pairwise(levels)) or levels[-1] == inf:
+        raise InvalidInput("epsilons", levels, "give levels in ascending order, each once")
+    return levels
+
+
+def _never_run(data: Any, randomness: Randomness) -> Any:
+    raise AssertionError("a plan runs nothing")
 
 
 def repeats_for(success: Number, failure: Number, epsilon: Number, overhead: Number, drop_rate: Number | None = None) -> int:
     """Copies T_i for which a good output is found with probability 1 − β (``theorem:goodness-guarantee``).
 
     ``success`` is α, the chance that one run of some candidate is good; ``failure`` is β. T_i = ⌈(1/α)·(2/β)^{ε_i/ε′}·ln(2/β)⌉,
-    with the drop rate in the place of ε_i if it is larger. Rounded up.
+    with the drop rate in the place of ε_i if one is given. Rounded up.
     """
     alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
     if alpha >= 1 or beta >= 1:
         raise InvalidInput("success, failure", (success, failure), "give probabilities strictly between 0 and 1")
-    exponent = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon") / exact_positive(overhead, "overhead")
+    rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
     logarithm = log(2.0) - log(beta)
-    log_copies = float(exponent) * logarithm + log(logarithm) - log(alpha)
+    log_copies = float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
     if log_copies < 600:
         return ceil(Fraction(exp(log_copies) * (1 + 1e-12)))
     return int(2 ** ceil(log_copies / log(2.0)))

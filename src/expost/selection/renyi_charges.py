@@ -25,7 +25,7 @@ from expost.selection.renyi_factors import Competitors
 Floats = npt.NDArray[np.float64]
 
 _SHIFT_GRID = 96  # log-spaced shifts; neighbours differ by about 6 %
-_SHIFT_RANGE = (2.0**-7, 2.0**2)  # times the natural shift ε/γ
+_SHIFT_RANGE = (2.0**-6, 2.0**3)  # times the natural shift
 _DRIVERS = 12  # at most this many outcomes steer the search; all profit from it
 
 
@@ -39,6 +39,7 @@ class Problem:
     copies: Floats  # groups
     overhead: float  # ε′, per unit of x
     step: Fraction  # h
+    natural_shift: float  # the scale of useful shifts: about ε/γ
     minimum: int  # k₀
     log_weights: Floats  # groups: ln w of one copy
     log_weight_nothing: float  # ln w_⊥; −∞ where nothing needs no weight
@@ -62,9 +63,8 @@ class Problem:
 
     def shift(self, place: int) -> float:
         """A shift of the grid, as a multiple of the lattice step."""
-        natural = float(np.max(self.curves[:, len(self.orders) // 2] / self.rates))
         low, high = _SHIFT_RANGE
-        wanted = natural * low * (high / low) ** (place / (_SHIFT_GRID - 1))
+        wanted = self.natural_shift * low * (high / low) ** (place / (_SHIFT_GRID - 1))
         return max(1, round(float(wanted) / float(self.step))) * float(self.step)
 
     def evaluate(self, place: int, shift: float) -> Floats:

@@ -1,8 +1,7 @@
 """From candidates with Rényi promises to charges: curves on common orders, drop rates, weights, and the table.
 
-Pure and zCDP promises join as the curves they imply. Drop rates γ_j are free; by default they are the curves at one reference order,
-the one that converts the cheapest candidate best, so that the natural shift is about 1. The drop level lives on multiples of a
-step h, a small power of two of that natural shift, so that every coin stays exact.
+Pure and zCDP promises join as the curves they imply. Drop rates γ_j are free; by default they are proportional to the candidates'
+divergences. The drop level lives on multiples of a step h, a small power of two of the natural shift, so that every coin stays exact.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from expost.privacy.orders import DEFAULT_ORDERS
 from expost.rationals import Number, exact, pad_up
 from expost.selection.candidate import Candidate, Group
 from expost.selection.dropping import level_places
+from expost.selection.lattice import log_keep_probability
 from expost.selection.renyi_charges import Priced, Problem, price
 from expost.selection.renyi_factors import METHODS
 
@@ -71,19 +71,19 @@ class Rated:
 def rate_renyi(groups: Sequence[Group], claim: Claim) -> Rated:
     """Curves, drop rates and lattice step of the groups; public numbers only."""
     orders, curves = _common_curves(groups, claim.orders)
-    reference = _reference_order(orders, curves, claim)
-    rates = tuple(_rate(group, curves[place, reference]) for place, group in enumerate(groups))
-    natural = max(curves[place, reference] / float(rate) for place, rate in enumerate(rates))
-    step = Fraction(2) ** (math.floor(math.log2(natural)) if natural > 0 else 0) / _STEPS
+    natural = _natural_rates(orders, curves, claim)
+    rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
+    shift = max(float(own) / float(rate) for own, rate in zip(natural, rates, strict=True))
+    step = Fraction(2) ** (math.floor(math.log2(shift)) if shift > 0 else 0) / _STEPS
     return Rated(tuple(groups), orders, curves, rates, step)
 
 
-def _rate(group: Group, divergence: float) -> Fraction:
+def _rate(group: Group, natural: float) -> Fraction:
     if group.drop_rate is not None:
         return exact(group.drop_rate, "drop_rate")
-    if divergence <= 0:
+    if natural <= 0:
         raise InvalidCandidate("guarantee", group.guarantee, "it promises 0: give the candidate a drop_rate > 0")
-    return Fraction(float(divergence))
+    return Fraction(float(natural))
 
 
 def _common_curves(groups: Sequence[Group], extra: Sequence[float]) -> tuple[Floats, Floats]:
@@ -108,14 +108,20 @@ def _common_curves(groups: Sequence[Group], extra: Sequence[float]) -> tuple[Flo
     return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
 
 
-def _reference_order(orders: Floats, curves: Floats, claim: Claim) -> int:
-    """The place of the order at which drop rates are read off: the fixed one, or the best for the cheapest candidate."""
+def _natural_rates(orders: Floats, curves: Floats, claim: Claim) -> Floats:
+    """Drop rates proportional to the candidates' divergences, in the scale in which the natural shift is 1.
+
+    At fixed orders: the divergence at the middle one. For an (ε̃, δ) claim: the slope ε_j(α_j)/α_j of each curve at the order that
+    converts it best, times the cheapest candidate's order (for Gaussian curves that is the divergence at that order). Reading
+    all curves at one order would misjudge DP-SGD, whose curves explode beyond an order of their own.
+    """
     if claim.delta is None:
-        return int(np.searchsorted(orders, claim.orders[len(claim.orders) // 2]))
-    conversion = np.log1p(-1 / orders) - (math.log(claim.delta) + np.log(orders)) / (orders - 1)
-    converted = curves + conversion
-    cheapest = int(np.argmin(converted.min(axis=1)))
-    return int(np.argmin(converted[cheapest]))
+        return np.asarray(curves[:, np.searchsorted(orders, claim.orders[len(claim.orders) // 2])])
+    converted = curves + np.log1p(-1 / orders) - (math.log(claim.delta) + np.log(orders)) / (orders - 1)
+    best = converted.argmin(axis=1)
+    rows = np.arange(len(best))
+    cheapest = int(np.argmin(converted[rows, best]))
+    return np.asarray(curves[rows, best] / orders[best] * orders[best[cheapest]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +133,7 @@ class RenyiTable:
     priced: tuple[Priced, ...]
 
 
-def price_renyi(
+def renyi_problem(
     candidates: Sequence[Candidate],
     rated: Rated,
     claim: Claim,
@@ -137,21 +143,22 @@ def price_renyi(
     allow_nothing: bool,
     earlier_only: bool,
     weights: Sequence[float] | None,
-) -> RenyiTable:
-    """The table of charges of Algorithm 3, or of Algorithm 2 (``earlier_only``: groups in the order of the list)."""
+) -> Problem:
+    """What has to be priced for Algorithm 3, or for Algorithm 2 (``earlier_only``: groups in the order of the list)."""
     copies = np.array([float(group.copies) for group in rated.groups])
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
-    keep = np.expm1(-overhead * h) / np.expm1(-(overhead + rates) * h) * np.exp(-rates * h * minimum)
+    log_keep = np.array([log_keep_probability(overhead * h, rate * h, minimum) for rate in rates])
     weigh_nothing = earlier_only or (allow_nothing and (claim.delta is None or claim.method == "paper"))
-    log_weights, log_weight_nothing = _weights(rated.groups, candidates, keep, copies, weights, weigh_nothing)
-    problem = Problem(
+    log_weights, log_weight_nothing = _weights(rated.groups, candidates, log_keep, copies, weights, weigh_nothing)
+    return Problem(
         orders=rated.orders,
         curves=rated.curves,
         rates=rates,
         copies=copies,
         overhead=overhead,
         step=rated.step,
+        natural_shift=float(rated.step * _STEPS),
         minimum=minimum,
         log_weights=log_weights,
         log_weight_nothing=log_weight_nothing,
@@ -160,25 +167,30 @@ def price_renyi(
         method=claim.method,
         log_delta=None if claim.delta is None else math.log(claim.delta),
     )
+
+
+def price_renyi(candidates: Sequence[Candidate], rated: Rated, claim: Claim, problem: Problem) -> RenyiTable:
+    """The table of charges: searched once for a stand-alone claim, or once at each fixed order."""
     places = [None] if claim.delta is not None else [[int(np.searchsorted(rated.orders, order))] for order in claim.orders]
     priced = tuple(price(problem, place) for place in places)
     if not all(np.isfinite(each.charges).all() for each in priced):
         raise InvalidInput("method", claim.method, "no order and shift gives a finite charge; try 'sharp', or other drop rates")
-    return RenyiTable(_table(candidates, rated.groups, problem, priced, claim, allow_nothing), problem, priced)
+    return RenyiTable(_table(candidates, rated.groups, problem, priced, claim), problem, priced)
 
 
 def _weights(
     groups: Sequence[Group],
     candidates: Sequence[Candidate],
-    keep: Floats,
+    log_keep: Floats,
     copies: Floats,
     weights: Sequence[float] | None,
     weigh_nothing: bool,
 ) -> tuple[Floats, float]:
     """ln w of a copy in each group, and ln w_⊥; by default proportional to the keep chances, as in the paper."""
     if weights is None:
-        total = float(copies @ keep) + (1.0 if weigh_nothing else 0.0)
-        return np.log(keep) - math.log(total) - 2.0**-40, -math.log(total) if weigh_nothing else -math.inf
+        runs = np.append(np.log(copies) + log_keep, 0.0 if weigh_nothing else -np.inf)
+        log_total = float(np.logaddexp.reduce(runs)) + 2.0**-40
+        return log_keep - log_total, -log_total if weigh_nothing else -math.inf
     given = check_weights(weights, candidates)
     rest = 1 - sum(given)
     if weigh_nothing and rest <= 0:
@@ -203,7 +215,6 @@ def _table(
     problem: Problem,
     priced: Sequence[Priced],
     claim: Claim,
-    allow_nothing: bool,
 ) -> Charges:
     neighbours = candidates[0].guarantee.neighbours
 
@@ -216,7 +227,7 @@ def _table(
     levels = tuple(guarantee([float(each.charges[place]) for each in priced]) for place in range(len(groups)))
     if problem.earlier_only:
         nothing = guarantee([float(each.charges[-1]) for each in priced])
-    elif allow_nothing and math.isfinite(problem.log_weight_nothing):
+    elif math.isfinite(problem.log_weight_nothing):
         nothing = guarantee(_nothing_losses(problem, claim))
     else:
         nothing = levels[0] * 0

@@ -83,10 +83,12 @@ def attempt(
         value = run.call(data, randomness)
         number = float(value if score is None else score(value))
     except Exception as error:
-        if on_failure is not None:
-            on_failure(run.index, error)
-        return FAILED, None
-    return value, None if math.isnan(number) else number
+        failure = error
+    else:
+        return value, None if math.isnan(number) else number
+    if on_failure is not None:  # outside the handler: should it raise, the candidate's error is not chained to its own
+        on_failure(run.index, failure)
+    return FAILED, None
 
 
 def _rank(score: float | None) -> tuple[bool, float]:
