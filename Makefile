@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench figures clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -24,6 +24,9 @@ check: $(STAMP)  ## lint and types
 
 bench: $(STAMP)  ## ratios against peers, measured side by side
 	$(BIN)/python -m benchmarks
+
+figures: $(STAMP)  ## every figure of the README and the docs
+	$(BIN)/python scripts/figures.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -28,7 +28,7 @@ def figure1(plot: Plot = None, as_json: Json = False) -> None:
     """Mean and standard deviation of the number of runs: Algorithm 3 and Papernot–Steinke."""
     plots.check_path(plot)
     if plot is not None:
-        _draw_figure1(plot)
+        draw_figure1(plot)
         notes.print(f"figure: {plot}")
     show(figure_one.as_dict(), as_json=as_json, render=_render_figure1)
 
@@ -51,7 +51,8 @@ def _render_figure1(console: Console) -> None:
         console.print(table)
 
 
-def _draw_figure1(path: Path) -> None:
+def draw_figure1(path: Path) -> None:
+    """Both curves, and the paper's coordinates as crosses."""
     drawn, (axes,) = plots.figure(1)
     labels = {"random-dropping": "random dropping (Algorithm 3)", "repeat-and-select": "Papernot–Steinke, η = 0.1"}
     for colour, (name, curve) in zip(plots.INK, figure_one.points().items(), strict=False):

@@ -9,7 +9,8 @@ At order α and shift s, with u = e^{−γ_j·x} the chance that j is kept at dr
 
 All three fall as the level grows, so the first level of a cell bounds the cell. The maximum of ``sharp`` is bracketed: with
 b_l ≤ b* ≤ b_r it is at most α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r), which needs no trust in how the root was found. Every bound is padded
-by 2^{−44} of the terms it was added from. Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
+by 2^{−44} of the terms it was added from, and by what the rounding of a probability near 1 does to ln(1−·).
+Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ Floats = npt.NDArray[np.float64]
 METHODS = ("sharp", "closed-form", "paper")
 
 _PAD = 2.0**-44
+_ULPS = 2.0**-50  # of a probability that took a few roundings
+_CLIMBS = 16  # Newton steps at most; a dozen reach the root to rounding
 _CHOICES = 48  # how many orders β of a curve are tried
 
 
@@ -54,7 +57,7 @@ class Competitors:
             return None
         inside = np.exp(log_k)[:, None] * self.keeping
         exponent = np.exp((2 * order - 1) * np.log1p(-1 / order))
-        return np.asarray(-exponent * np.log1p(-inside) * (1 + _PAD))
+        return np.asarray(exponent * (-np.log1p(-inside) * (1 + _PAD) + _ULPS * inside / (1 - inside)))
 
     def _sharp(self, order: float, shift: float) -> Floats:
         """The bound with the order β that is best at the first level, and again at a typical level, of each curve."""
@@ -91,14 +94,19 @@ def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: F
             rise = (order - 1) * big_c + kept * big_a * big_c * cross * np.exp(power * t)
             return rise - order * big_a * power * np.exp((power - 1) * t)
 
-        # Without its last term g has its root at `start`; with it the first root lies higher, and iterating climbs to it.
+        # The first root solves t = m(t) = (β−1)·ln(((α−1)C + AC(αp−α+1)·e^{pt})/(αAp)). m is convex and m(−∞) = `start`, so Newton's
+        # steps from there climb to the root and do not pass it.
         margin = 1e-11 * (beta - 1)  # in t; far above the rounding of t, far below what the bound would feel
         start = np.minimum((beta - 1) * (np.log((order - 1) / (order * power)) + divergence - gap) + 0.0 * top, top)
         climbed, step = start, np.zeros_like(start)
-        for _ in range(4):
-            rise = (order - 1) * big_c + kept * big_a * big_c * cross * np.exp(power * climbed)
-            higher = np.clip((beta - 1) * np.log(rise / (order * big_a * power)), climbed, top)
+        for _ in range(_CLIMBS):
+            added = kept * big_a * big_c * cross * np.exp(power * climbed)
+            rise = (order - 1) * big_c + added
+            ahead = (beta - 1) * np.log(rise / (order * big_a * power)) - climbed
+            higher = np.clip(climbed + ahead / np.maximum(1 - beta * added / rise, 1e-9), climbed, top)
             step, climbed = higher - climbed, higher
+            if np.all((step <= margin) | (climbed >= top)):
+                break
         low = climbed - margin - 1e-12 * np.abs(climbed)
         for fallback in (start - margin - 1e-12 * np.abs(start), np.full_like(start, -np.inf)):
             low = np.where(slope(low) >= 0, low, fallback)  # g ≥ 0 at b_l: the first root is not below it
@@ -109,13 +117,14 @@ def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: F
                 break
             high = np.where(short, np.minimum(high + 8 * (high - climbed), top), high)
         high = np.where(slope(high) > 0, top, np.minimum(high + margin, top))  # g ≤ 0 at b_r, or b_r is all there is
-        inner = _padded(
-            order * np.log1p(-kept * big_a * np.exp(power * low)), (order - 1) * np.log1p(-kept * big_c * np.exp(high))
-        )
-        end = _padded(order * np.log1p(-kept * big_a), (order - 1) * np.log1p(-kept * big_c))
+        inner = _padded(order, kept * big_a * np.exp(power * low), kept * big_c * np.exp(high))
+        end = _padded(order, kept * big_a, kept * big_c)
         best = np.fmax(np.where(slope(top) <= 0, inner, -np.inf), end)  # fmax: b = 1 may have A = 1, where f = −∞
     return np.maximum(best, 0.0)
 
 
-def _padded(gain: Floats, loss: Floats) -> Floats:
-    return np.asarray(gain - loss + _PAD * (np.abs(gain) + np.abs(loss)))
+def _padded(order: float, a: Floats, c: Floats) -> Floats:
+    """α·ln(1−a) − (α−1)·ln(1−c), padded up; a and c are known to 2^{−50} of themselves, which matters where they are near 1."""
+    gain, loss = order * np.log1p(-a), (order - 1) * np.log1p(-c)
+    doubt = order * a / (1 - a) + (order - 1) * c / (1 - c)
+    return np.asarray(gain - loss + _PAD * (np.abs(gain) + np.abs(loss)) + _ULPS * doubt)
