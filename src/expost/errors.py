@@ -8,6 +8,9 @@
     │   ├── InvalidCandidate           a candidate, or a list of them, that cannot be selected from
     │   └── InvalidRelease             a certificate that is not one
     ├── SimulationOnly                 seeded randomness outside a simulation
+    ├── BudgetRefused                  the budget cannot pay: requested, remaining, held
+    ├── LedgerError                    a ledger that is missing, newer, damaged, or cannot be written
+    ├── CheckpointMismatch             a checkpoint of another selection, another data set or another ledger
     └── MissingExtra (ImportError)     an optional dependency, with the command that installs it
 
 No message ever contains data, a drop level, a coin, a run count or an output.
@@ -44,6 +47,28 @@ class InvalidRelease(InvalidInput):
 
 class SimulationOnly(ExpostError):
     """Seeded randomness was given to code that protects people."""
+
+
+class BudgetRefused(ExpostError):
+    """A request was refused and nothing was changed; a smaller one may still pass."""
+
+    def __init__(self, budget: str, requested: object, remaining: object, held: object) -> None:
+        self.budget = budget
+        self.requested = requested
+        self.remaining = remaining
+        self.held = held
+        super().__init__(
+            f"budget {budget!r} refuses: requested {requested}, remaining {remaining} "
+            f"(a further {held} is held by running jobs); nothing was charged"
+        )
+
+
+class LedgerError(ExpostError):
+    """The ledger cannot be used as asked."""
+
+
+class CheckpointMismatch(ExpostError):
+    """A checkpoint belongs to another selection."""
 
 
 class MissingExtra(ExpostError, ImportError):

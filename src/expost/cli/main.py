@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from expost._version import __version__
-from expost.cli import experiment
+from expost.cli import experiment, ledger
 from expost.cli.certificate import certificate
-from expost.cli.output import BAD_INPUT, notes
+from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, notes
 from expost.cli.plan import plan
-from expost.errors import ExpostError
+from expost.errors import BudgetRefused, ExpostError
 
 app = typer.Typer(
     name="expost",
@@ -38,6 +38,7 @@ def options(
 
 app.command()(plan)
 app.command()(certificate)
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(experiment.app, name="experiment")
 
 
@@ -47,7 +48,7 @@ def main() -> None:
         app()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
         notes.print(f"[red]error:[/red] {_escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(BAD_INPUT)
+        sys.exit(BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT)
 
 
 def _escape(text: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+FAILURE = 1
 BAD_INPUT = 2
 BUDGET_REFUSES = 3
 

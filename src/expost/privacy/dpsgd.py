@@ -3,7 +3,8 @@
 A step takes each example independently with probability q, clips and sums gradients, and adds Gaussian noise of ``noise_multiplier`` times
 the clipping norm. At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α−1),
 A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)} (Mironov, Talwar and Zhang 2019, §3.3); steps add up.
-These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` asks it directly), padded up by 2^{−40}.
+These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` asks it directly), padded up by 2^{−40} of themselves
+and by 2^{−50} a step for the rounding of a logarithm near 0.
 Tests: ``tests/privacy/test_dpsgd.py``.
 """
 
@@ -51,22 +52,29 @@ def dpsgd_curves(
 
 
 def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
-    """ln(A_α)/(α−1) of one step for each (q, σ)."""
+    """ln(A_α)/(α−1) of one step for each (q, σ), padded by what rounding can do: 2^{−50} of the terms of the exponents that matter."""
     k = np.arange(order + 1, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_q, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
-        spread = np.where(order - k == 0, 0.0, (order - k) * log_rest)  # 0·ln 0 = 0 at q = 1
-        exponent = _log_binomials(order) + k * log_q + spread + k * (k - 1) / (2 * noises[:, None] ** 2)
-    peak = exponent.max(axis=1)
-    total = np.log(np.exp(exponent - peak[:, None]).sum(axis=1)) + peak
-    return np.asarray(np.maximum(total, 0.0) / (order - 1))
+        falling = k * log_q + np.where(order - k == 0, 0.0, (order - k) * log_rest)  # 0·ln 0 = 0 at q = 1
+        rising = _log_binomials(order) + k * (k - 1) / (2 * noises[:, None] ** 2)
+        exponent = rising + falling
+        peak = exponent.max(axis=1)
+        shares = np.exp(exponent - peak[:, None])
+        total = shares.sum(axis=1)
+        doubt = np.einsum("ij,ij->i", shares, np.where(shares > 0, rising - falling, 0.0)) / total
+        log_moment = np.log(total) + peak + 2.0**-50 * (1 + doubt)
+    return np.asarray(np.maximum(log_moment, 0.0) / (order - 1))
 
 
 @lru_cache(maxsize=512)
 def _log_binomials(order: int) -> Floats:
-    """ln C(α, k) for k = 0 … α."""
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, order + 1, dtype=float)))])
-    return np.asarray(log_factorial[-1] - log_factorial - log_factorial[::-1])
+    """ln C(α, k) for k = 0 … α, each from the exact integer."""
+    logs, coefficient = np.empty(order + 1), 1
+    for k in range(order // 2 + 1):
+        logs[k] = logs[order - k] = math.log(coefficient)
+        coefficient = coefficient * (order - k) // (k + 1)
+    return logs
 
 
 def calibrate_noise(

@@ -46,7 +46,7 @@ class DroppingSelector(Selector):
         claim = self._claim()
         if claim is None:
             raise InvalidInput("delta", None, "give delta for a stand-alone (ε̃, δ) claim, or order for a filter")
-        require_kind(candidates, type(self).__name__, RenyiDP, ZCDP, PureDP)
+        require_kind(self._check(candidates), type(self).__name__, RenyiDP, ZCDP, PureDP)
         weights = None if self.weights is None else check_weights(self.weights, candidates)
         return rate_renyi(group(candidates, weights, in_order=self.earlier_only), claim), claim
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -50,8 +49,8 @@ class NoiseReduction(Selector):
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
         for run in self._runs(checked, charges, self._draw(checked, source)):
-            value, score = attempt(run, data, source, score=_unscored, on_failure=None)
-            yield self._release(checked, charges, Outcome(run.index, value, score, None), source)
+            value = attempt(run, data, source, on_failure=None)
+            yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
         _levels(candidates)
@@ -80,10 +79,6 @@ class NoiseReduction(Selector):
         if self.target is None:
             raise InvalidInput("target", None, "give the bar that a score must reach, or use refine()")
         return Rule.FIRST_PASS_OR_NOTHING
-
-
-def _unscored(value: Any) -> float:
-    return math.nan
 
 
 def _with_noise(level: DiscreteNoise, noise: list[Fraction]) -> Call:

@@ -171,6 +171,10 @@ def renyi_problem(
 
 def price_renyi(candidates: Sequence[Candidate], rated: Rated, claim: Claim, problem: Problem) -> RenyiTable:
     """The table of charges: searched once for a stand-alone claim, or once at each fixed order."""
+    if problem.conditioned and problem.lattice.nothing >= 1:
+        raise InvalidInput(
+            "overhead", problem.overhead, "almost surely nothing is kept; raise it or the repeats, or lower minimum_drop_level"
+        )
     places = [None] if claim.delta is not None else [[int(np.searchsorted(rated.orders, order))] for order in claim.orders]
     priced = tuple(price(problem, place) for place in places)
     if not all(np.isfinite(each.charges).all() for each in priced):

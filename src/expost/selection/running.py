@@ -14,6 +14,7 @@ from typing import Any
 
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Call
+from expost.selection.checkpoint import Checkpoint
 from expost.selection.release import FAILED, NOTHING
 
 Score = Callable[[Any], Any]
@@ -57,11 +58,21 @@ def execute(
     target: float | None,
     progress: Progress | None,
     on_failure: OnFailure | None,
+    checkpoint: Checkpoint | None = None,
 ) -> Outcome:
-    """Make the runs in order and choose by ``rule``; a rule that looks for a pass stops at the first."""
+    """Make the runs in order and choose by ``rule``; a rule that looks for a pass stops at the first.
+
+    Outputs that a checkpoint holds already are not made again; new ones are recorded before they are looked at.
+    """
     chosen: Outcome | None = None
     for done, run in enumerate(runs):
-        value, scored = attempt(run, data, randomness, score, on_failure)
+        if checkpoint is not None and done in checkpoint.outputs:
+            value = checkpoint.outputs[done]
+        else:
+            value = attempt(run, data, randomness, on_failure)
+            if checkpoint is not None:
+                checkpoint.record(done, value)
+        value, scored = rate(run, value, score, on_failure)
         passed = None if target is None else scored is not None and scored >= target
         outcome = Outcome(run.index, value, scored, passed)
         if progress is not None:
@@ -75,20 +86,27 @@ def execute(
     return chosen
 
 
-def attempt(
-    run: Run, data: Any, randomness: Randomness, score: Score | None, on_failure: OnFailure | None
-) -> tuple[Any, float | None]:
-    """A run's output and score; an exception in either is the outcome FAILED."""
+def attempt(run: Run, data: Any, randomness: Randomness, on_failure: OnFailure | None) -> Any:
+    """A run's output; an exception is the outcome FAILED."""
     try:
-        value = run.call(data, randomness)
+        return run.call(data, randomness)
+    except Exception as error:
+        if on_failure is not None:
+            on_failure(run.index, error)
+        return FAILED
+
+
+def rate(run: Run, value: Any, score: Score | None, on_failure: OnFailure | None) -> tuple[Any, float | None]:
+    """An output and its score; an output that cannot be scored is the outcome FAILED."""
+    if value is FAILED:
+        return FAILED, None
+    try:
         number = float(value if score is None else score(value))
     except Exception as error:
-        failure = error
-    else:
-        return value, None if math.isnan(number) else number
-    if on_failure is not None:  # outside the handler: should it raise, the candidate's error is not chained to its own
-        on_failure(run.index, failure)
-    return FAILED, None
+        if on_failure is not None:
+            on_failure(run.index, error)
+        return FAILED, None
+    return value, None if math.isnan(number) else number
 
 
 def _rank(score: float | None) -> tuple[bool, float]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
-from expost.errors import InvalidCandidate, InvalidInput
+from expost.errors import BudgetRefused, InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import exact, round_up
 from expost.selection.candidate import Candidate, check_candidates
+from expost.selection.checkpoint import Checkpoint
+from expost.selection.codec import Codec, JsonCodec, name_of
+from expost.selection.fingerprint import fingerprint
 from expost.selection.release import Release, plain
 from expost.selection.running import OnFailure, Outcome, Progress, Rule, Run, Score, execute
 
@@ -48,6 +53,13 @@ class Selector(ABC):
         simulation: bool = False,
         progress: Progress | None = None,
         on_failure: OnFailure | None = None,
+        ledger: Account | None = None,
+        budget: str | None = None,
+        analyst: str = "",
+        memo: str = "",
+        checkpoint: str | Path | None = None,
+        codec: Codec | None = None,
+        data_fingerprint: str | None = None,
     ) -> Release:
         """Run the selection and release the winner with what it cost.
 
@@ -55,6 +67,11 @@ class Selector(ABC):
         ``randomness``  OS entropy by default; a seeded source is refused unless ``simulation=True``
         ``progress``    called with (runs done, runs drawn); for the curator's own eyes, like ``on_failure``
         ``on_failure``  called with (candidate, exception) for a candidate that raises; the run still counts as lowest
+
+        With a ``ledger`` the worst case is reserved in ``budget`` (for ``analyst``, with ``memo``) before data is read, and settled at
+        what the outcome cost; a crash in between leaves the worst case charged. With a ``checkpoint`` file the same call, made
+        again after a crash, finishes the same selection: same draws, finished outputs kept, one charge. ``codec`` stores the
+        outputs (plain JSON by default); ``data_fingerprint`` names data that has no fingerprint of its own.
 
         What runs, how often, and every losing output are secret: publish the returned Release, nothing else.
         """
@@ -64,19 +81,57 @@ class Selector(ABC):
         if score is not None and (reason := self._refuses_score(checked)):
             raise InvalidInput("score", "a function", reason)
         source = require_protection(randomness, simulation=simulation)
+        if ledger is not None and source.simulated:
+            raise InvalidInput("ledger", ledger, "a simulation is not charged; leave the ledger out")
         charges = self._price(checked)
         rule = self._rule(checked)
-        outcome = execute(
-            self._runs(checked, charges, self._draw(checked, source)),
-            data,
-            source,
-            rule=rule,
-            score=score,
-            target=None if self.target is None else float(self.target),
-            progress=progress,
-            on_failure=on_failure,
+        account = None if ledger is None else [ledger.identity, budget, analyst]
+        chosen = codec or JsonCodec()
+
+        def identify(salt: bytes) -> str:
+            described = [self.settings(), [describe(each) for each in checked], account, name_of(chosen)]
+            return fingerprint([json.dumps(described, default=repr), data_fingerprint or data], salt)
+
+        chosen = codec or JsonCodec()
+        kept = (
+            None if checkpoint is None else Checkpoint.open(checkpoint, chosen, identify, lambda: self._draw(checked, source))
         )
-        return self._release(checked, charges, outcome, source)
+        try:
+            draws = self._draw(checked, source) if kept is None else kept.draws
+            reservation = None
+            if ledger is not None:
+                identity = None if kept is None else kept.reservation_id
+                try:
+                    reservation = ledger.reserve(charges, memo, budget=budget, analyst=analyst, reservation_id=identity)
+                except (
+                    BudgetRefused,
+                    InvalidInput,
+                ):  # certainly not recorded; other errors leave the checkpoint for another try
+                    if kept is not None:
+                        kept.erase()
+                        kept = None
+                    raise
+            outcome = execute(
+                self._runs(checked, charges, draws),
+                data,
+                source,
+                rule=rule,
+                score=score,
+                target=None if self.target is None else float(self.target),
+                progress=progress,
+                on_failure=on_failure,
+                checkpoint=kept,
+            )
+            release = self._release(checked, charges, outcome, source)
+            if ledger is not None:
+                ledger.settle(reservation, outcome.index)
+            if kept is not None:
+                kept.erase()
+                kept = None
+            return release
+        finally:
+            if kept is not None:
+                kept.close()
 
     def _release(self, candidates: Sequence[Candidate], charges: Charges, outcome: Outcome, randomness: Randomness) -> Release:
         return Release(
@@ -132,6 +187,33 @@ class Selector(ABC):
 
     @abstractmethod
     def _rule(self, candidates: Sequence[Candidate]) -> Rule: ...
+
+
+class Account(Protocol):
+    """What a selector needs of a ledger (``expost.budget.ledger.Ledger``)."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def reserve(
+        self,
+        charges: Charges,
+        memo: str = ...,
+        *,
+        budget: str | None = ...,
+        analyst: str = ...,
+        reservation_id: str | None = ...,
+    ) -> Any: ...
+
+    def settle(self, reservation: Any, outcome: object) -> Guarantee: ...
+
+
+def describe(candidate: Candidate) -> list[Any]:
+    """What tells a candidate from another in a checkpoint: everything public about it."""
+    mechanism = candidate.mechanism
+    name = getattr(mechanism, "__qualname__", type(mechanism).__qualname__)
+    public = [candidate.repeats, candidate.drop_rate, candidate.priority]
+    return [name, dict(candidate.params), candidate.guarantee.as_dict(), *public]
 
 
 def _number(value: Any) -> Any:

@@ -1,0 +1,9 @@
+"""Budgets: a filter that admits or refuses, and a durable ledger around it.
+
+``terms``       what a budget limits, and how charges are measured against it
+``filter``      the admission rule: pure state, no input or output
+``ledger``      reserve → settle, durable, hash-chained, many processes at once
+``store``       the SQL behind the ledger
+``chain``       hashes of the entries, and what verifying them finds
+``checkpoint``  the secret draws and finished outputs of a selection, to resume it after a crash
+"""

@@ -1,0 +1,217 @@
+"""The SQL behind the ledger: one file of SQLite, or one PostgreSQL schema. Knows rows, not privacy.
+
+Every write happens inside :meth:`Store.writing`: one transaction that first takes the ledger's only lock (SQLite: BEGIN IMMEDIATE;
+PostgreSQL: the head row FOR UPDATE), so writers follow one another and each sees all that came before. Commits are durable before they
+return (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit=on).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any
+
+from expost.budget.chain import GENESIS, Entry
+from expost.errors import LedgerError, MissingExtra
+
+SCHEMA_VERSION = 1
+_BUSY_SECONDS = 120
+
+_TABLES = (
+    "CREATE TABLE expost_meta (name VARCHAR(40) PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE expost_head (place INTEGER PRIMARY KEY, sequence BIGINT NOT NULL, hash CHAR(64) NOT NULL)",
+    "CREATE TABLE expost_totals (budget VARCHAR(200) NOT NULL, analyst VARCHAR(200) NOT NULL, terms TEXT NOT NULL, "
+    "settled TEXT NOT NULL, held TEXT NOT NULL, PRIMARY KEY (budget, analyst))",
+    "CREATE TABLE expost_reservations (id VARCHAR(64) PRIMARY KEY, budget VARCHAR(200) NOT NULL, analyst VARCHAR(200) NOT NULL, "
+    "status VARCHAR(20) NOT NULL, worst TEXT NOT NULL, charges TEXT NOT NULL, outcome TEXT)",
+    "CREATE TABLE expost_entries (sequence BIGINT PRIMARY KEY, time VARCHAR(40) NOT NULL, action VARCHAR(20) NOT NULL, "
+    "budget VARCHAR(200) NOT NULL, analyst VARCHAR(200) NOT NULL, reservation VARCHAR(64) NOT NULL, detail TEXT NOT NULL, "
+    "memo TEXT NOT NULL, previous CHAR(64) NOT NULL, hash CHAR(64) NOT NULL)",
+)
+_COLUMNS = ", ".join(field.name for field in fields(Entry))
+
+
+def _sqlalchemy() -> Any:
+    try:
+        import sqlalchemy
+    except ImportError:
+        raise MissingExtra("sqlalchemy", "sql") from None
+    return sqlalchemy
+
+
+def normalise(url: str | Path) -> str:
+    """A database URL; a bare path means a SQLite file."""
+    text = os.fspath(url)
+    if "://" not in text:
+        return f"sqlite:///{text}"
+    return text.replace("postgresql://", "postgresql+psycopg://", 1).replace("postgres://", "postgresql+psycopg://", 1)
+
+
+class Store:
+    """A connection to the ledger's tables. Safe after a fork: a child opens connections of its own."""
+
+    def __init__(self, url: str | Path) -> None:
+        self.sql = _sqlalchemy()
+        try:
+            self.url = self.sql.engine.make_url(normalise(url))
+        except self.sql.exc.ArgumentError:
+            raise LedgerError(f"{url!r} is not a database URL; give a file name, sqlite:///file or postgresql://…") from None
+        self.backend = self.url.get_backend_name()
+        if self.backend not in ("sqlite", "postgresql"):
+            raise LedgerError(f"{self.backend} databases are not supported; give a file name, sqlite:///file or postgresql://…")
+        self._engine: Any = None
+        self._owner = 0
+        self._texts: dict[str, Any] = {}
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, if it is one."""
+        if self.backend != "sqlite":
+            return None
+        if not self.url.database or self.url.database == ":memory:":
+            raise LedgerError("a ledger in memory would not survive its process; give a file name")
+        return Path(self.url.database)
+
+    def _connect(self) -> Any:
+        if self._engine is None or self._owner != os.getpid():
+            if self._engine is not None:
+                self._engine.dispose(close=False)
+            self._engine, self._owner = self._make_engine(), os.getpid()
+        return self._engine.connect()
+
+    def _make_engine(self) -> Any:
+        try:
+            if self.backend == "sqlite":
+                engine = self.sql.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None})
+                self.sql.event.listen(engine, "connect", _prepare_sqlite)
+                return engine
+            return self.sql.create_engine(self.url, pool_pre_ping=True)
+        except ImportError:
+            raise MissingExtra("psycopg", "postgres") from None
+
+    def exists(self) -> bool:
+        """Whether a ledger is there; never creates a file."""
+        if self.file is not None and (not self.file.exists() or self.file.stat().st_size == 0):
+            return False
+        with self._guard(), self._connect() as connection:
+            return bool(self.sql.inspect(connection).has_table("expost_meta"))
+
+    def create(self) -> None:
+        """Make the tables; a SQLite file is created readable by its owner only."""
+        if self.file is not None and not self.file.exists():
+            try:
+                os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            except OSError as error:
+                raise LedgerError(f"cannot create {self.file}: {error.strerror}") from None
+        with self._guard(), self._connect() as connection:
+            self._begin(connection)
+            if self.sql.inspect(connection).has_table("expost_meta"):
+                connection.rollback()
+                raise LedgerError("there is a ledger already; open it, or add a budget to it")
+            for statement in _TABLES:
+                connection.execute(self.sql.text(statement))
+            self._run(connection, "INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION))
+            self._run(connection, "INSERT INTO expost_head VALUES (1, 0, :hash)", hash=GENESIS)
+            connection.commit()
+
+    def check_schema(self) -> None:
+        """Refuse what is not a ledger of this version."""
+        if not self.exists():
+            raise LedgerError(f"there is no ledger at {self.url.render_as_string()}; make one with: expost ledger create")
+        with self.reading() as rows:
+            found = int(rows.one("SELECT value FROM expost_meta WHERE name = 'schema'")[0])
+        if found > SCHEMA_VERSION:
+            raise LedgerError(f"the ledger has schema {found}, this expost knows {SCHEMA_VERSION}; install a newer expost")
+        if found < SCHEMA_VERSION:
+            raise LedgerError(f"the ledger has schema {found}; migrate it to {SCHEMA_VERSION} first")
+
+    @contextmanager
+    def reading(self) -> Iterator[Rows]:
+        """A consistent view for reading."""
+        with self._guard(), self._connect() as connection:
+            if self.backend == "sqlite":
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            yield Rows(self, connection)
+            connection.rollback()
+
+    @contextmanager
+    def writing(self) -> Iterator[Rows]:
+        """One transaction, alone in the ledger; committed durably at the end, or not at all."""
+        with self._guard(), self._connect() as connection:
+            self._begin(connection)
+            try:
+                yield Rows(self, connection)
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+
+    def _begin(self, connection: Any) -> None:
+        if self.backend == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+
+    def _run(self, connection: Any, statement: str, **values: Any) -> Any:
+        return connection.execute(self._text(statement), values)
+
+    def _text(self, statement: str) -> Any:
+        if statement not in self._texts:
+            self._texts[statement] = self.sql.text(statement)
+        return self._texts[statement]
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Database errors as LedgerError: what happened, and that nothing was charged."""
+        try:
+            yield
+        except self.sql.exc.DBAPIError as error:
+            reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+            raise LedgerError(f"the ledger could not be used: {reason}; the request was not recorded") from error
+
+
+class Rows:
+    """Reading and writing rows inside one transaction."""
+
+    def __init__(self, store: Store, connection: Any) -> None:
+        self._store, self._connection = store, connection
+
+    def all(self, statement: str, **values: Any) -> Sequence[Any]:
+        return list(self._store._run(self._connection, statement, **values).all())
+
+    def one(self, statement: str, **values: Any) -> Any:
+        return self._store._run(self._connection, statement, **values).one()
+
+    def first(self, statement: str, **values: Any) -> Any | None:
+        return self._store._run(self._connection, statement, **values).first()
+
+    def run(self, statement: str, **values: Any) -> None:
+        self._store._run(self._connection, statement, **values)
+
+    def lock_head(self) -> tuple[int, str]:
+        """The last entry's number and hash; from here on no other writer can move it."""
+        lock = " FOR UPDATE" if self._store.backend == "postgresql" else ""
+        sequence, last = self.one(f"SELECT sequence, hash FROM expost_head WHERE place = 1{lock}")
+        return int(sequence), str(last)
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry behind the head."""
+        names = [field.name for field in fields(Entry)]
+        marks = ", ".join(f":{name}" for name in names)
+        self.run(f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({marks})", **dict(zip(names, astuple(entry), strict=True)))
+        self.run("UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1", s=entry.sequence, h=entry.hash)
+
+    def entries(self, after: int = 0, limit: int = 10_000) -> list[Entry]:
+        """Entries in order, a page at a time."""
+        statement = f"SELECT {_COLUMNS} FROM expost_entries WHERE sequence > :after ORDER BY sequence LIMIT :limit"
+        return [Entry(*row) for row in self.all(statement, after=after, limit=limit)]
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")

@@ -1,0 +1,310 @@
+"""What a budget limits: one or more sums of charges, as exact rationals.
+
+Each kind of budget turns a charge into *coordinates* (ε; ε and δ; ρ; or ε at each order) and says which charges it understands:
+
+* ``pure``    PureDP charges; their sum.
+* ``approx``  PureDP and ApproxDP charges; the sums of ε̃ and of δ.
+* ``zcdp``    ZCDP charges; their sum. An ex-post pure charge does *not* become ε̃²/2, so it is refused.
+* ``renyi``   RenyiDP charges that list the budget's orders, ZCDP charges as αρ, PureDP charges as ε̃ at every order (``lem:rdp-v-dp``).
+  ``all``: every order must stay within its limit; each order is its own filter (``theorem:rdp-filter``), so the whole curve holds.
+  ``any``: some order must. With limits B(α) = ε − ln(1/δ_α)/(α−1) the total is (ε, Σ_α w_α·δ_α)-DP, w_α = (1/α)(1−1/α)^{α−1}; the tight
+  conversion at every order would not be valid.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from expost.errors import InvalidGuarantee, InvalidInput
+from expost.privacy.gaussian import gaussian_for
+from expost.privacy.guarantees import ADD_REMOVE, RELATIONS, ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
+from expost.rationals import Number, exact_positive, round_down, round_up
+
+Coordinates = tuple[Fraction, ...]
+
+
+class Budget(ABC):
+    """A limit on what may be spent under one neighbouring relation."""
+
+    kind: ClassVar[str]
+    neighbours: str
+    rule: str = "all"
+
+    @property
+    @abstractmethod
+    def limits(self) -> Coordinates:
+        """The most each coordinate may reach."""
+
+    @abstractmethod
+    def _coordinates(self, charge: Guarantee) -> Coordinates | None:
+        """A charge in coordinates, or None if this kind of budget does not understand it."""
+
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """What holds for everything the budget ever admits."""
+
+    @abstractmethod
+    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
+        """An amount for people and JSON; rounded up, or down for what remains."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """A JSON form, read back by :func:`budget_from_dict`."""
+
+    def coordinates(self, charge: Guarantee) -> Coordinates:
+        """A charge in coordinates; refused if it cannot be measured against this budget."""
+        if charge.neighbours != self.neighbours:
+            raise InvalidGuarantee(
+                "neighbours", charge.neighbours, f"the budget is for {self.neighbours!r} neighbours; relations do not mix"
+            )
+        measured = self._coordinates(charge)
+        if measured is None:
+            raise InvalidGuarantee("charge", charge, f"a {self.kind} budget cannot add it; {self._understands()}")
+        return measured
+
+    @abstractmethod
+    def _understands(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class PureBudget(Budget):
+    """A total ε."""
+
+    epsilon: float
+    neighbours: str = ADD_REMOVE
+    kind: ClassVar[str] = "pure"
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=_limit(self.epsilon, "epsilon"), neighbours=_relation(self.neighbours))
+
+    @property
+    def limits(self) -> Coordinates:
+        return (Fraction(self.epsilon),)
+
+    def _coordinates(self, charge: Guarantee) -> Coordinates | None:
+        return (Fraction(charge.epsilon),) if isinstance(charge, PureDP) else None
+
+    def _understands(self) -> str:
+        return "give PureDP charges"
+
+    def guarantee(self) -> Guarantee:
+        return PureDP(self.epsilon, self.neighbours)
+
+    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
+        return _rounded(amount[0], up)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "epsilon": self.epsilon, "neighbours": self.neighbours}
+
+
+@dataclass(frozen=True)
+class ApproxBudget(Budget):
+    """A total ε and a total δ."""
+
+    epsilon: float
+    delta: float
+    neighbours: str = ADD_REMOVE
+    kind: ClassVar[str] = "approx"
+
+    def __post_init__(self) -> None:
+        _set(self, epsilon=_limit(self.epsilon, "epsilon"), delta=_delta(self.delta), neighbours=_relation(self.neighbours))
+
+    @property
+    def limits(self) -> Coordinates:
+        return (Fraction(self.epsilon), Fraction(self.delta))
+
+    def _coordinates(self, charge: Guarantee) -> Coordinates | None:
+        if isinstance(charge, PureDP):
+            return (Fraction(charge.epsilon), Fraction(0))
+        return (Fraction(charge.epsilon), Fraction(charge.delta)) if isinstance(charge, ApproxDP) else None
+
+    def _understands(self) -> str:
+        return "give PureDP or ApproxDP charges"
+
+    def guarantee(self) -> Guarantee:
+        return ApproxDP(self.epsilon, self.delta, self.neighbours)
+
+    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
+        return {"epsilon": _rounded(amount[0], up), "delta": _rounded(amount[1], up)}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "epsilon": self.epsilon, "delta": self.delta, "neighbours": self.neighbours}
+
+
+@dataclass(frozen=True)
+class ZCDPBudget(Budget):
+    """A total ρ."""
+
+    rho: float
+    neighbours: str = ADD_REMOVE
+    kind: ClassVar[str] = "zcdp"
+
+    def __post_init__(self) -> None:
+        _set(self, rho=_limit(self.rho, "rho"), neighbours=_relation(self.neighbours))
+
+    @classmethod
+    def for_approx(cls, epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> ZCDPBudget:
+        """The largest ρ that implies (ε, δ) by the tight conversion."""
+        return cls(gaussian_for(epsilon, delta).rho, neighbours)
+
+    @property
+    def limits(self) -> Coordinates:
+        return (Fraction(self.rho),)
+
+    def _coordinates(self, charge: Guarantee) -> Coordinates | None:
+        return (Fraction(charge.rho),) if isinstance(charge, ZCDP) else None
+
+    def _understands(self) -> str:
+        return "give ZCDP charges"
+
+    def guarantee(self) -> Guarantee:
+        return ZCDP(self.rho, self.neighbours)
+
+    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
+        return _rounded(amount[0], up)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind, "rho": self.rho, "neighbours": self.neighbours}
+
+
+@dataclass(frozen=True)
+class RenyiBudget(Budget):
+    """A limit at each order; ``rule`` says whether all of them must hold, or any. See :meth:`for_approx` for limits from (ε, δ)."""
+
+    orders: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    rule: str = "all"
+    neighbours: str = ADD_REMOVE
+    target: tuple[float, float] | None = None
+    kind: ClassVar[str] = "renyi"
+
+    def __post_init__(self) -> None:
+        curve = RenyiDP(self.orders, self.epsilons, self.neighbours)
+        if self.rule not in ("all", "any"):
+            raise InvalidInput("rule", self.rule, "give 'all' or 'any'")
+        if self.rule == "any" and self.target is None:
+            raise InvalidInput("rule", "any", "limits for 'any' come from (ε, δ): use RenyiBudget.for_approx")
+        target = None if self.target is None else (float(self.target[0]), float(self.target[1]))
+        _set(self, orders=curve.orders, epsilons=curve.epsilons, target=target)
+
+    @classmethod
+    def for_approx(
+        cls, epsilon: float, delta: float, orders: Sequence[float], rule: str = "all", neighbours: str = ADD_REMOVE
+    ) -> RenyiBudget:
+        """Limits that imply (ε, δ).
+
+        ``any``: B(α) = ε − ln(1/δ_α)/(α−1) with one δ_α for all orders, such that Σ w_α·δ_α ≤ δ. ``all``: the zCDP-like curve αρ for the
+        largest ρ that implies (ε, δ) at the best listed order; one order alone gets the tight conversion's limit.
+        """
+        _limit(epsilon, "epsilon")
+        _delta(delta)
+        listed = RenyiDP(tuple(orders), (0.0,) * len(tuple(orders)), neighbours).orders
+        if rule == "any":
+            share = delta / max(1.0, math.fsum(any_weight(order) for order in listed))
+            limits = [epsilon + math.log(share) / (order - 1) for order in listed]
+        else:
+            gain = [math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1) for order in listed]
+            rho = max((epsilon - more) / order for order, more in zip(listed, gain, strict=True))
+            limits = [rho * order for order in listed]
+        usable = [(order, limit * (1 - 2.0**-40)) for order, limit in zip(listed, limits, strict=True) if limit > 0]
+        if not usable:
+            raise InvalidInput("orders", listed, f"none of them can promise ε = {epsilon} at δ = {delta}; give larger orders")
+        return cls(tuple(o for o, _ in usable), tuple(e for _, e in usable), rule, neighbours, (epsilon, delta))
+
+    @property
+    def limits(self) -> Coordinates:
+        return tuple(Fraction(epsilon) for epsilon in self.epsilons)
+
+    def _coordinates(self, charge: Guarantee) -> Coordinates | None:
+        if isinstance(charge, PureDP):
+            return (Fraction(charge.epsilon),) * len(self.orders)
+        if isinstance(charge, ZCDP):
+            return tuple(Fraction(charge.rho) * Fraction(order) for order in self.orders)
+        if isinstance(charge, RenyiDP) and set(self.orders) <= set(charge.orders):
+            table = dict(zip(charge.orders, charge.epsilons, strict=True))
+            return tuple(Fraction(table[order]) for order in self.orders)
+        return None
+
+    def _understands(self) -> str:
+        return f"give RenyiDP charges at the orders {list(self.orders)}, or ZCDP or PureDP charges"
+
+    def guarantee(self) -> Guarantee:
+        if self.rule == "all" and self.target is None:
+            return RenyiDP(self.orders, self.epsilons, self.neighbours)
+        assert self.target is not None
+        return ApproxDP(*self.target, self.neighbours)
+
+    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
+        if len(amount) == 1:
+            return _rounded(amount[0], up)
+        return {"orders": list(self.orders), "epsilons": [_rounded(each, up) for each in amount]}
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "orders": list(self.orders),
+            "epsilons": list(self.epsilons),
+            "rule": self.rule,
+            "neighbours": self.neighbours,
+            "target": None if self.target is None else list(self.target),
+        }
+
+
+def any_weight(order: float) -> float:
+    """w_α = (1/α)(1−1/α)^{α−1}: the share of δ that an order of an ``any`` budget takes."""
+    return math.exp((order - 1) * math.log1p(-1 / order)) / order
+
+
+def as_budget(budget: Budget | Guarantee) -> Budget:
+    """A budget, or the one that a promise describes: PureDP(10) is a total ε of 10."""
+    if isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, PureDP):
+        return PureBudget(budget.epsilon, budget.neighbours)
+    if isinstance(budget, ApproxDP):
+        return ApproxBudget(budget.epsilon, budget.delta, budget.neighbours)
+    if isinstance(budget, ZCDP):
+        return ZCDPBudget(budget.rho, budget.neighbours)
+    if isinstance(budget, RenyiDP):
+        return RenyiBudget(budget.orders, budget.epsilons, "all", budget.neighbours)
+    raise InvalidInput("budget", budget, "give a budget such as PureBudget(10), or a promise such as PureDP(10)")
+
+
+def budget_from_dict(record: Mapping[str, Any]) -> Budget:
+    """The budget that :meth:`Budget.as_dict` wrote."""
+    kinds: dict[str, type[Budget]] = {cls.kind: cls for cls in (PureBudget, ApproxBudget, ZCDPBudget, RenyiBudget)}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+    kind = values.pop("kind", None)
+    if kind not in kinds:
+        raise InvalidInput("kind", kind, "one of " + ", ".join(kinds))
+    return kinds[kind](**values)
+
+
+def _set(instance: Budget, **values: object) -> None:
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def _limit(value: Number, field: str) -> float:
+    return round_down(exact_positive(value, field))
+
+
+def _delta(value: Number) -> float:
+    if not 0 < exact_positive(value, "delta") < 1:
+        raise InvalidInput("delta", value, "give 0 < delta < 1")
+    return round_down(exact_positive(value, "delta"))
+
+
+def _relation(value: str) -> str:
+    if value not in RELATIONS:
+        raise InvalidInput("neighbours", value, "give 'add-remove' or 'replace'")
+    return value
+
+
+def _rounded(value: Fraction, up: bool) -> float:
+    return round_up(value) if up else round_down(value)

@@ -1,0 +1,167 @@
+"""A selection that can be resumed: its draws and its finished outputs, on disk as they happen.
+
+After a crash the same call must finish the *same* selection: drawing anew would be another mechanism. So the first thing written, before a
+budget is asked and before data is read, is a header with the draws and the id of the reservation to come; then each finished output is
+appended. The file is readable by its owner only, every write is synced, the header appears by an atomic rename, and a torn last line
+(the write that a crash cut off) is dropped on opening. A finished selection erases its checkpoint.
+
+What is in the file is secret (``docs/ledger.md``). Tests: ``tests/budget/test_checkpoint.py``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from expost.errors import CheckpointMismatch, InvalidInput
+from expost.selection.codec import Codec
+from expost.selection.release import FAILED
+
+_SCHEMA = 1
+
+
+@dataclass(repr=False)
+class Checkpoint:
+    """An open checkpoint; hold it only while the selection runs."""
+
+    path: Path
+    codec: Codec
+    descriptor: int
+    header: Mapping[str, Any]
+    outputs: dict[int, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(
+        cls, path: str | Path, codec: Codec, identify: Callable[[bytes], str], draw: Callable[[], Mapping[str, Any]]
+    ) -> Checkpoint:
+        """Resume the selection in ``path``, or start one there.
+
+        ``identify`` fingerprints the selection with a salt; a file with another fingerprint is refused. ``draw`` makes the secret
+        draws of a new one.
+        """
+        place = Path(path)
+        if not place.exists():
+            _create(place, identify, draw)
+        try:
+            descriptor = os.open(place, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise InvalidInput("checkpoint", str(place), f"cannot be opened: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise CheckpointMismatch(f"{place} is in use by another process") from None
+        try:
+            header, records = _read(place, descriptor)
+            if header.get("schema") != _SCHEMA:
+                raise CheckpointMismatch(f"{place} has schema {header.get('schema')!r}; this expost knows {_SCHEMA}")
+            if header["identity"] != identify(bytes.fromhex(header["salt"])):
+                raise CheckpointMismatch(
+                    f"{place} belongs to another selection (other candidates, settings, data, or ledger); "
+                    "use another file, or give up the old selection by deleting its checkpoint: its reservation stays charged"
+                )
+            opened = cls(place, codec, descriptor, header)
+            for record in records:
+                opened.outputs[record["run"]] = FAILED if record["failed"] else codec.decode(record["output"])
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return opened
+
+    @property
+    def draws(self) -> dict[str, Any]:
+        return dict(self.header["draws"])
+
+    @property
+    def reservation_id(self) -> str:
+        return str(self.header["reservation"])
+
+    def record(self, run: int, value: Any) -> None:
+        """Append a finished output, durably."""
+        failed = value is FAILED
+        line = _line({"run": run, "failed": failed, "output": None if failed else self.codec.encode(value)})
+        _write(self.descriptor, line)
+        self.outputs[run] = value
+
+    def close(self) -> None:
+        """Let go of the file; it stays for the next call."""
+        os.close(self.descriptor)
+
+    def erase(self) -> None:
+        """Remove a finished (or refused) selection's checkpoint."""
+        self.path.unlink(missing_ok=True)
+        _sync_folder(self.path)
+        self.close()
+
+
+def _create(place: Path, identify: Callable[[bytes], str], draw: Callable[[], Mapping[str, Any]]) -> None:
+    if not place.resolve().parent.is_dir():
+        raise InvalidInput("checkpoint", str(place), "the folder does not exist")
+    salt = secrets.token_bytes(16)
+    header = {
+        "schema": _SCHEMA,
+        "salt": salt.hex(),
+        "identity": identify(salt),
+        "reservation": secrets.token_hex(16),
+        "draws": draw(),
+    }
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        _write(descriptor, _line(header))
+    finally:
+        os.close(descriptor)
+    try:
+        os.link(temporary, place)  # like a rename, but never over a checkpoint that appeared meanwhile
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+    _sync_folder(place)
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """All of the content, on the disk when this returns."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+    os.fsync(descriptor)
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """A record with its checksum, on one line."""
+    text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+    return f"{hashlib.sha256(text.encode()).hexdigest()} {text}\n".encode()
+
+
+def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Header and records; a torn last line is cut off, any other damage is refused."""
+    size = os.fstat(descriptor).st_size
+    content = os.pread(descriptor, size, 0)
+    lines = content.split(b"\n")
+    torn = lines.pop()
+    if torn:
+        os.ftruncate(descriptor, size - len(torn))
+    records = []
+    for number, line in enumerate(lines, start=1):
+        checksum, _, text = line.partition(b" ")
+        if hashlib.sha256(text).hexdigest().encode() != checksum:
+            raise CheckpointMismatch(f"{place} is damaged at line {number}; its selection cannot be resumed and stays charged")
+        records.append(json.loads(text))
+    if not records:
+        raise CheckpointMismatch(f"{place} is not a checkpoint")
+    return records[0], records[1:]
+
+
+def _sync_folder(place: Path) -> None:
+    descriptor = os.open(place.resolve().parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
