@@ -5,6 +5,7 @@ released answer cost.
 """
 
 from expost._version import __version__
+from expost.analytics.api import count
 from expost.errors import ExpostError
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.mechanisms.protocol import Estimate, Mechanism
@@ -45,4 +46,5 @@ __all__ = [
     "SimulationRandomness",
     "TruncatedNegativeBinomial",
     "__version__",
+    "count",
 ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 GENESIS = "0" * 64
@@ -30,14 +30,22 @@ class Entry:
 
     def computed_hash(self) -> str:
         """The hash that the entry's own content calls for."""
-        content = {key: value for key, value in asdict(self).items() if key != "hash"}
-        return digest(content)
+        return digest({name: getattr(self, name) for name in _CONTENT})
+
+    @property
+    def well_typed(self) -> bool:
+        """Whether every column holds what it should (SQLite does not insist)."""
+        texts = (getattr(self, name) for name in (*_CONTENT[1:], "hash"))
+        return type(self.sequence) is int and all(isinstance(text, str) for text in texts)
 
     @property
     def facts(self) -> dict[str, Any]:
         """The detail, parsed."""
         parsed: dict[str, Any] = json.loads(self.detail)
         return parsed
+
+
+_CONTENT = tuple(each.name for each in fields(Entry) if each.name != "hash")
 
 
 def digest(content: Any) -> str:
@@ -50,15 +58,14 @@ def canonical(content: Any) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def broken_links(entries: Iterable[Entry]) -> Iterator[str]:
-    """What is wrong with the chain itself, row by row."""
-    expected, previous = 1, GENESIS
-    for entry in entries:
-        if entry.sequence != expected:
-            missing = f"row {expected}" if entry.sequence == expected + 1 else f"rows {expected}–{entry.sequence - 1}"
-            yield f"{missing}: removed"
-        if entry.hash != entry.computed_hash():
-            yield f"row {entry.sequence}: edited (its content does not match its hash)"
-        if entry.sequence == expected and entry.previous != previous:
-            yield f"row {entry.sequence}: does not follow the row before it (moved, replaced, or the row before was edited)"
-        expected, previous = entry.sequence + 1, entry.hash
+def broken_link(entry: Entry, last: int, previous: str) -> Iterator[str]:
+    """What is wrong between an entry and the one before it, whose number and hash are given."""
+    if entry.sequence > last + 1:
+        missing = f"row {last + 1}" if entry.sequence == last + 2 else f"rows {last + 1}–{entry.sequence - 1}"
+        yield f"{missing}: removed"
+    elif entry.sequence <= last:
+        yield f"row {entry.sequence}: out of order"
+    if entry.hash != entry.computed_hash():
+        yield f"row {entry.sequence}: edited (its content does not match its hash)"
+    if entry.sequence == last + 1 and entry.previous != previous:
+        yield f"row {entry.sequence}: does not follow the row before it (moved, replaced, or the row before was edited)"

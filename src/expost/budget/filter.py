@@ -54,6 +54,8 @@ class Filter:
         """Replace a held worst case by what the outcome cost."""
         if any(cost > most for cost, most in zip(realised, worst, strict=True)):
             raise InvalidInput("outcome", "its charge", "an outcome cannot cost more than the reserved worst case")
+        if any(realised[place] != worst[place] for place in self.budget.never_refunded):
+            raise InvalidInput("outcome", "its δ", "δ covers all outcomes together; an outcome cannot cost less of it")
         if any(less > held for less, held in zip(worst, self.held, strict=True)):
             raise InvalidInput("reservation", "its worst case", "it is not held any more")
         held = tuple(before - less for before, less in zip(self.held, worst, strict=True))

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from expost.budget.chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, broken_links, canonical, digest
+from expost.budget.chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, canonical, digest
 from expost.budget.filter import Filter
-from expost.budget.replay import Replay
+from expost.budget.replay import Replay, numbers, texts
 from expost.budget.store import Rows, Store
 from expost.budget.terms import Budget, Coordinates, as_budget, budget_from_dict
 from expost.errors import InvalidInput, LedgerError
@@ -28,8 +28,9 @@ from expost.selection.release import NOTHING, Release
 
 OPEN, SETTLED, ABANDONED = "open", "settled", "abandoned"
 _EVERYBODY = ""
+_RESERVATION = "id, budget, analyst, status, worst, charges, outcome"
 _BUDGETS = "SELECT budget FROM expost_totals WHERE analyst = '' ORDER BY budget"
-_LONGEST_NAME, _LONGEST_MEMO = 200, 10_000
+_LONGEST_NAME, _LONGEST_IDENTITY, _LONGEST_MEMO = 200, 64, 10_000
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,8 @@ class Ledger:
         store = Store(url)
         if store.exists():
             raise LedgerError("there is a ledger already; open it, or add a budget to it")
-        store.create()
-        ledger = cls(store)
-        ledger.add_budget(name, terms, caps=limits)
-        return ledger
+        store.create(lambda rows: _add_budget(rows, name, terms, limits))
+        return cls(store)
 
     @classmethod
     def open(cls, url: str | Path) -> Ledger:
@@ -122,13 +121,7 @@ class Ledger:
         for who, cap in limits.items():
             _check_cap(terms, who, cap)
         with self._store.writing() as rows:
-            head = rows.lock_head()
-            if rows.first("SELECT 1 FROM expost_totals WHERE budget = :b", b=name):
-                raise LedgerError(f"there is a budget {name!r} already; its terms cannot be changed")
-            for who, cap in {_EVERYBODY: terms, **limits}.items():
-                action = CAP if who else CREATE
-                head = _append(rows, head, action, name, who, "", {"terms": cap.as_dict()}, "")
-                _insert_total(rows, Filter.empty(cap), name, who)
+            _add_budget(rows, name, terms, limits)
 
     def budgets(self) -> list[str]:
         """The names of the budgets."""
@@ -151,25 +144,27 @@ class Ledger:
         """
         table = charges if isinstance(charges, Charges) else Charges.from_list([charges], charges)
         _check_memo(memo)
-        identity = reservation_id or secrets.token_hex(16)
+        _check_name(analyst or "everybody", "analyst")
+        identity = secrets.token_hex(16) if reservation_id is None else reservation_id
+        _check_name(identity, "reservation_id", _LONGEST_IDENTITY)
         with self._store.writing() as rows:
             head = rows.lock_head()
-            name, filters = _open_budget(rows, budget, analyst)
             found = None if reservation_id is None else _reservation(rows, identity)
             if found is not None:
-                return _same_request(found, name, analyst, table)
-            worst = filters[0].budget.coordinates(table.worst_case)
+                return _same_request(found, budget, analyst, table)
+            name, filters = _open_budget(rows, budget, analyst)
+            worst = filters[0].budget.worst(table)
             nexts = [each.reserve(worst) for each in filters]
-            detail = {"worst": _text(worst), "charges": digest(table.as_dict())}
+            detail = {"worst": texts(worst), "charges": digest(table.as_dict())}
             _append(rows, head, RESERVE, name, analyst, identity, detail, memo)
             _update_totals(rows, nexts, name, analyst)
-            rows.run(
+            rows.change(
                 "INSERT INTO expost_reservations VALUES (:id, :b, :a, :s, :w, :c, NULL)",
                 id=identity,
                 b=name,
                 a=analyst,
                 s=OPEN,
-                w=canonical(_text(worst)),
+                w=canonical(texts(worst)),
                 c=canonical(table.as_dict()),
             )
         return Reservation(identity, name, analyst, table)
@@ -191,7 +186,7 @@ class Ledger:
                 raise LedgerError(f"reservation {row.id} is {row.status} already; it cannot be settled with another outcome")
             filters = _filters(rows, row.budget, row.analyst)
             realised = filters[0].budget.coordinates(charge)
-            detail = {"spent": _text(realised)}
+            detail = {"spent": texts(realised), "outcome": _outcome_text(index)}
             _append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
             _finish(rows, filters, row, realised, SETTLED, _outcome_text(index))
         return charge
@@ -206,7 +201,7 @@ class Ledger:
             if row.status != OPEN:
                 raise LedgerError(f"reservation {row.id} is {row.status} already; it cannot be abandoned")
             filters = _filters(rows, row.budget, row.analyst)
-            _append(rows, head, ABANDON, row.budget, row.analyst, row.id, {"spent": _text(row.worst)}, "")
+            _append(rows, head, ABANDON, row.budget, row.analyst, row.id, {"spent": texts(row.worst)}, "")
             _finish(rows, filters, row, row.worst, ABANDONED, None)
         return row.charges.worst_case
 
@@ -224,15 +219,19 @@ class Ledger:
     def standing(self, budget: str | None = None, analyst: str = _EVERYBODY) -> Standing:
         """Settled, held and remaining of a budget, or of an analyst's cap."""
         with self._store.reading() as rows:
-            name, found = _open_budget(rows, budget, analyst)
-            if analyst and len(found) == 1:
-                raise InvalidInput("analyst", analyst, f"no cap is set for them in budget {name!r}")
+            name, filter_ = _standing(rows, budget, analyst)
             count = rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0]
-        return Standing(name, analyst, found[-1], int(count))
+        return Standing(name, analyst, filter_, int(count))
+
+    def kind_of(self, budget: str | None = None) -> str:
+        """The kind of a budget: pure, approx, zcdp or renyi."""
+        with self._store.reading() as rows:
+            return _open_budget(rows, budget, _EVERYBODY)[1][0].budget.kind
 
     def remaining(self, budget: str | None = None, analyst: str = _EVERYBODY) -> float | dict[str, Any]:
         """What the next worst case may be; rounded down."""
-        filter_ = self.standing(budget, analyst).filter
+        with self._store.reading() as rows:
+            _, filter_ = _standing(rows, budget, analyst)
         return filter_.budget.describe(filter_.remaining, up=False)
 
     def open_reservations(self, budget: str | None = None) -> list[Reservation]:
@@ -245,7 +244,7 @@ class Ledger:
 
     def entries(self) -> Iterator[Entry]:
         """All entries, oldest first."""
-        last = 0
+        last = None
         while True:
             with self._store.reading() as rows:
                 page = rows.entries(last)
@@ -256,18 +255,13 @@ class Ledger:
 
     def verify(self) -> list[str]:
         """What is wrong with the ledger: broken links, sums that do not add up, an overspent instant. Empty if all is well."""
+        replay = Replay()
         with self._store.reading() as rows:
-            entries = _all_entries(rows)
-            problems = list(broken_links(entries))
-            replay = Replay()
-            problems += [problem for entry in entries for problem in replay.step(entry)]
-            sequence, last = rows.one("SELECT sequence, hash FROM expost_head WHERE place = 1")
-            if entries and (entries[-1].sequence, entries[-1].hash) != (int(sequence), str(last).strip()):
-                problems.append(f"rows after {entries[-1].sequence}: removed (the ledger had {sequence} rows)")
-            if not entries and int(sequence):
-                problems.append(f"rows 1–{sequence}: removed")
-            problems += replay.compare_totals(rows.all("SELECT budget, analyst, settled, held FROM expost_totals"))
-            problems += replay.compare_reservations(rows.all("SELECT id, status, charges FROM expost_reservations"))
+            problems = list(replay.check(_all_entries(rows)))
+            problems += replay.compare_head(rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1"))
+            problems += replay.compare_totals(rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals"))
+            problems += replay.compare_reservations(rows.all(f"SELECT {_RESERVATION} FROM expost_reservations"))
+            problems += rows.damage()
         return problems
 
 
@@ -285,12 +279,12 @@ class _Row:
 
 
 def _reservation(rows: Rows, identity: str) -> _Row | None:
-    columns = "id, budget, analyst, status, worst, charges, outcome"
-    row = rows.first(f"SELECT {columns} FROM expost_reservations WHERE id = :i", i=identity)
+    row = rows.first(f"SELECT {_RESERVATION} FROM expost_reservations WHERE id = :i", i=identity)
     if row is None:
         return None
     name, budget, analyst, status, worst, charges, outcome = row
-    return _Row(name, budget, analyst, status, _numbers(json.loads(worst)), Charges.from_dict(json.loads(charges)), outcome)
+    with _sound(f"reservation {identity}"):
+        return _Row(name, budget, analyst, status, numbers(json.loads(worst)), Charges.from_dict(json.loads(charges)), outcome)
 
 
 def _known_reservation(rows: Rows, reservation: Reservation | str) -> _Row:
@@ -301,12 +295,12 @@ def _known_reservation(rows: Rows, reservation: Reservation | str) -> _Row:
     return row
 
 
-def _same_request(found: _Row, budget: str, analyst: str, charges: Charges) -> Reservation:
-    if (found.budget, found.analyst, found.charges) != (budget, analyst, charges):
+def _same_request(found: _Row, budget: str | None, analyst: str, charges: Charges) -> Reservation:
+    if (found.budget, found.analyst, found.charges) != (budget or found.budget, analyst, charges):
         raise LedgerError(f"reservation {found.id} exists already, for another request")
     if found.status == ABANDONED:
         raise LedgerError(f"reservation {found.id} was abandoned; its worst case is charged and the job cannot go on")
-    return Reservation(found.id, budget, analyst, charges)
+    return Reservation(found.id, found.budget, analyst, charges)
 
 
 def _open_budget(rows: Rows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
@@ -314,6 +308,8 @@ def _open_budget(rows: Rows, budget: str | None, analyst: str) -> tuple[str, lis
     names = [] if budget is not None else [str(row[0]) for row in rows.all(_BUDGETS)]
     if budget is None and len(names) > 1:
         raise InvalidInput("budget", None, "the ledger holds several budgets; name one of " + ", ".join(names))
+    if budget is None and not names:
+        raise LedgerError("the ledger is damaged: it holds no budget; run: expost ledger verify")
     name = budget if budget is not None else names[0]
     filters = _filters(rows, name, analyst)
     if not filters:
@@ -321,39 +317,66 @@ def _open_budget(rows: Rows, budget: str | None, analyst: str) -> tuple[str, lis
     return name, filters
 
 
+def _standing(rows: Rows, budget: str | None, analyst: str) -> tuple[str, Filter]:
+    """The filter of a budget, or of an analyst's cap inside it."""
+    name, found = _open_budget(rows, budget, analyst)
+    if analyst and len(found) == 1:
+        raise InvalidInput("analyst", analyst, f"no cap is set for them in budget {name!r}")
+    return name, found[-1]
+
+
 def _filters(rows: Rows, budget: str, analyst: str) -> list[Filter]:
     """The budget's filter and, if there is one, that of the analyst's cap."""
     statement = (
         "SELECT analyst, terms, settled, held FROM expost_totals WHERE budget = :b AND analyst IN ('', :a) ORDER BY analyst"
     )
-    return [
-        Filter(
-            budget_from_dict(json.loads(terms)),
-            _numbers(json.loads(settled)),
-            _numbers(json.loads(held)),
-            f"{budget}, cap of {who}" if who else budget,
-        )
-        for who, terms, settled, held in rows.all(statement, b=budget, a=analyst)
-    ]
+    with _sound(f"the totals of budget {budget!r}"):
+        return [
+            Filter(
+                budget_from_dict(json.loads(terms)),
+                numbers(json.loads(settled)),
+                numbers(json.loads(held)),
+                f"{budget}, cap of {who}" if who else budget,
+            )
+            for who, terms, settled, held in rows.all(statement, b=budget, a=analyst)
+        ]
+
+
+@contextmanager
+def _sound(what: str) -> Iterator[None]:
+    """Rows that cannot be read as what they should be, as a LedgerError."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        raise LedgerError(f"the ledger is damaged at {what}; run: expost ledger verify") from None
+
+
+def _add_budget(rows: Rows, name: str, terms: Budget, caps: Mapping[str, Budget]) -> None:
+    head = rows.lock_head()
+    if rows.first("SELECT 1 FROM expost_totals WHERE budget = :b", b=name):
+        raise LedgerError(f"there is a budget {name!r} already; its terms cannot be changed")
+    for who, cap in {_EVERYBODY: terms, **caps}.items():
+        head = _append(rows, head, CAP if who else CREATE, name, who, "", {"terms": cap.as_dict()}, "")
+        _insert_total(rows, Filter.empty(cap), name, who)
 
 
 def _insert_total(rows: Rows, state: Filter, budget: str, analyst: str) -> None:
-    rows.run(
+    rows.change(
         "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h)",
         b=budget,
         a=analyst,
         t=canonical(state.budget.as_dict()),
-        s=canonical(_text(state.settled)),
-        h=canonical(_text(state.held)),
+        s=canonical(texts(state.settled)),
+        h=canonical(texts(state.held)),
     )
 
 
 def _update_totals(rows: Rows, states: list[Filter], budget: str, analyst: str) -> None:
     for who, state in zip((_EVERYBODY, analyst), states, strict=False):
-        rows.run(
+        rows.change(
             "UPDATE expost_totals SET settled = :s, held = :h WHERE budget = :b AND analyst = :a",
-            s=canonical(_text(state.settled)),
-            h=canonical(_text(state.held)),
+            s=canonical(texts(state.settled)),
+            h=canonical(texts(state.held)),
             b=budget,
             a=who,
         )
@@ -362,7 +385,7 @@ def _update_totals(rows: Rows, states: list[Filter], budget: str, analyst: str) 
 def _finish(rows: Rows, filters: list[Filter], row: _Row, realised: Coordinates, status: str, outcome: str | None) -> None:
     nexts = [each.settle(row.worst, realised) for each in filters]
     _update_totals(rows, nexts, row.budget, row.analyst)
-    rows.run("UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i", s=status, o=outcome, i=row.id)
+    rows.change("UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i", s=status, o=outcome, i=row.id)
 
 
 def _append(
@@ -382,11 +405,11 @@ def _append(
     return entry.sequence, entry.hash
 
 
-def _all_entries(rows: Rows) -> list[Entry]:
-    found: list[Entry] = []
-    while page := rows.entries(found[-1].sequence if found else 0):
-        found.extend(page)
-    return found
+def _all_entries(rows: Rows) -> Iterator[Entry]:
+    last = None
+    while page := rows.entries(last):
+        yield from page
+        last = page[-1].sequence
 
 
 def _outcome_index(outcome: object) -> int | None:
@@ -411,17 +434,9 @@ def _charge_of(charges: Charges, index: int | None) -> Guarantee:
     return charges[index]
 
 
-def _text(amount: Coordinates) -> list[str]:
-    return [str(each) for each in amount]
-
-
-def _numbers(texts: list[str]) -> Coordinates:
-    return tuple(Fraction(text) for text in texts)
-
-
-def _check_name(name: object, field: str) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or "\x00" in name:
-        raise InvalidInput(field, name, f"give a text of 1 to {_LONGEST_NAME} characters")
+def _check_name(name: object, field: str, longest: int = _LONGEST_NAME) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= longest or "\x00" in name:
+        raise InvalidInput(field, name, f"give a text of 1 to {longest} characters")
 
 
 def _check_memo(memo: object) -> None:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from expost.budget.chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, digest
+from expost.budget.chain import ABANDON, CAP, CREATE, GENESIS, RESERVE, SETTLE, Entry, broken_link, canonical
 from expost.budget.filter import Filter
 from expost.budget.terms import Coordinates, budget_from_dict
 from expost.errors import ExpostError
 
 _STATUS = {RESERVE: "open", SETTLE: "settled", ABANDON: "abandoned"}
+_COLUMNS = ("budget", "analyst", "status", "worst", "charges", "outcome")
+
+
+@dataclass
+class Job:
+    """A reservation as the entries tell it."""
+
+    budget: str
+    analyst: str
+    worst: Coordinates
+    charges: str
+    status: str = "open"
+    outcome: str | None = None
+
+    def columns(self) -> tuple[str | None, ...]:
+        """What the table must hold, in the order of ``_COLUMNS``; charges as their digest."""
+        return (self.budget, self.analyst, self.status, canonical(texts(self.worst)), self.charges, self.outcome)
 
 
 @dataclass
@@ -21,69 +38,120 @@ class Replay:
     """Filters and reservations as the entries tell them."""
 
     filters: dict[tuple[str, str], Filter] = field(default_factory=dict)
-    held: dict[str, tuple[Coordinates, str]] = field(default_factory=dict)
-    status: dict[str, str] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    last: tuple[int, str] = (0, GENESIS)
 
-    def step(self, entry: Entry) -> Iterator[str]:
-        """Apply an entry; say what is wrong with it."""
+    def check(self, entries: Iterable[Entry]) -> Iterator[str]:
+        """Apply entries; say what is wrong with each."""
+        for entry in entries:
+            if not entry.well_typed:
+                yield f"row {entry.sequence!r}: edited (a column does not hold what it should)"
+                self.last = (self.last[0] + 1, str(entry.hash))
+                continue
+            yield from broken_link(entry, *self.last)
+            yield from self._step(entry)
+            self.last = (entry.sequence, entry.hash)
+
+    def _step(self, entry: Entry) -> Iterator[str]:
         try:
             problem = self._apply(entry)
-        except (ExpostError, ValueError, KeyError, TypeError) as error:
+        except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
             problem = str(error) or type(error).__name__
         if problem:
             yield f"row {entry.sequence}: {problem}"
 
     def _apply(self, entry: Entry) -> str | None:
-        facts = entry.facts
         if entry.action in (CREATE, CAP):
-            self.filters[entry.budget, entry.analyst] = Filter.empty(budget_from_dict(facts["terms"]), entry.budget)
-            return None
-        places = [(entry.budget, who) for who in dict.fromkeys(("", entry.analyst)) if (entry.budget, who) in self.filters]
-        if not places:
+            return self._create(entry)
+        if (entry.budget, "") not in self.filters:
             return f"uses the budget {entry.budget!r}, which was never created"
         if entry.action == RESERVE:
-            worst = _numbers(facts["worst"])
-            overspent = [place for place in places if not self.filters[place].admits(worst)]
-            if overspent:
-                return f"overspends the budget {entry.budget!r}"
-            self._replace(places, [self.filters[place].reserve(worst) for place in places])
-            self.held[entry.reservation] = (worst, facts["charges"])
-        elif entry.action in (SETTLE, ABANDON):
-            if self.status.get(entry.reservation) != "open":
-                return "finishes a reservation that is not open"
-            worst, _ = self.held[entry.reservation]
-            spent = _numbers(facts["spent"])
-            if entry.action == ABANDON and spent != worst:
-                return "abandons a reservation for less than its worst case"
-            self._replace(places, [self.filters[place].settle(worst, spent) for place in places])
-        else:
-            return f"has the unknown action {entry.action!r}"
-        self.status[entry.reservation] = _STATUS[entry.action]
+            return self._reserve(entry)
+        if entry.action in (SETTLE, ABANDON):
+            return self._finish(entry)
+        return f"has the unknown action {entry.action!r}"
+
+    def _create(self, entry: Entry) -> str | None:
+        if (entry.budget, entry.analyst) in self.filters:
+            return f"creates the budget {entry.budget!r} again"
+        self.filters[entry.budget, entry.analyst] = Filter.empty(budget_from_dict(entry.facts["terms"]), entry.budget)
         return None
 
-    def _replace(self, places: Sequence[tuple[str, str]], states: Sequence[Filter]) -> None:
-        self.filters.update(zip(places, states, strict=True))
+    def _reserve(self, entry: Entry) -> str | None:
+        if entry.reservation in self.jobs:
+            return "reserves with an id that was used before"
+        worst = numbers(entry.facts["worst"])
+        self.jobs[entry.reservation] = Job(entry.budget, entry.analyst, worst, entry.facts["charges"])
+        places = self._places(entry)
+        fits = all(self.filters[place].admits(worst) for place in places)
+        for place in places:
+            state = self.filters[place]
+            self.filters[place] = replace(state, held=tuple(a + b for a, b in zip(state.held, worst, strict=True)))
+        return None if fits else f"overspends the budget {entry.budget!r}"
+
+    def _finish(self, entry: Entry) -> str | None:
+        job = self.jobs.get(entry.reservation)
+        if job is None or job.status != "open":
+            return "finishes a reservation that is not open"
+        if (job.budget, job.analyst) != (entry.budget, entry.analyst):
+            return "finishes a reservation of another budget or analyst"
+        spent = numbers(entry.facts["spent"])
+        if entry.action == ABANDON and spent != job.worst:
+            return "abandons a reservation for less than its worst case"
+        after = {place: self.filters[place].settle(job.worst, spent) for place in self._places(entry)}
+        self.filters.update(after)
+        job.status, job.outcome = _STATUS[entry.action], entry.facts.get("outcome")
+        return None
+
+    def _places(self, entry: Entry) -> list[tuple[str, str]]:
+        places = dict.fromkeys(((entry.budget, ""), (entry.budget, entry.analyst)))
+        return [place for place in places if place in self.filters]
+
+    def compare_head(self, row: Sequence[Any] | None) -> Iterator[str]:
+        """Whether the ledger ends where it says it does."""
+        if row is None:
+            yield "head: removed"
+            return
+        sequence, digest = row
+        if isinstance(sequence, int) and sequence > self.last[0]:
+            yield f"rows after {self.last[0]}: removed (the ledger had {sequence} rows)"
+        elif (sequence, str(digest).strip()) != self.last:
+            yield f"head: edited, or row {self.last[0]} was replaced"
 
     def compare_totals(self, rows: Sequence[Any]) -> Iterator[str]:
         """Totals in the tables that the entries do not add up to."""
-        stored = {(row[0], row[1]): (_numbers(json.loads(row[2])), _numbers(json.loads(row[3]))) for row in rows}
-        for place in sorted(set(stored) | set(self.filters)):
+        stored = {(row[0], row[1]): tuple(row[2:]) for row in rows}
+        for place in sorted(set(stored) | set(self.filters), key=str):
             state = self.filters.get(place)
-            told = None if state is None else (state.settled, state.held)
-            if stored.get(place) != told:
+            told = None if state is None else (state.budget.as_dict(), texts(state.settled), texts(state.held))
+            if stored.get(place) != (None if told is None else tuple(map(canonical, told))):
                 who = f" for {place[1]!r}" if place[1] else ""
                 yield f"totals of budget {place[0]!r}{who}: do not match the entries"
 
     def compare_reservations(self, rows: Sequence[Any]) -> Iterator[str]:
         """Reservations in the tables that the entries tell differently."""
-        stored = {row[0]: (row[1], row[2]) for row in rows}
-        for identity in sorted(set(stored) | set(self.status)):
-            status, charges = stored.get(identity, (None, None))
-            if status != self.status.get(identity):
-                yield f"reservation {identity}: its status does not match the entries"
-            elif charges is not None and digest(json.loads(charges)) != self.held[identity][1]:
-                yield f"reservation {identity}: its charges do not match the entries"
+        stored = {row[0]: (*row[1:5], _digest(row[5]), row[6]) for row in rows}
+        for identity in sorted(set(stored) | set(self.jobs), key=str):
+            if identity not in stored:
+                yield f"reservation {identity}: removed"
+            elif identity not in self.jobs:
+                yield f"reservation {identity}: no entry tells of it"
+            else:
+                pairs = zip(_COLUMNS, stored[identity], self.jobs[identity].columns(), strict=True)
+                for column in (name for name, found, told in pairs if found != told):
+                    yield f"reservation {identity}: its {column} does not match the entries"
 
 
-def _numbers(texts: list[str]) -> Coordinates:
-    return tuple(Fraction(text) for text in texts)
+def numbers(amounts: Sequence[str]) -> Coordinates:
+    """Exact amounts from their texts."""
+    return tuple(Fraction(text) for text in amounts)
+
+
+def texts(amounts: Coordinates) -> list[str]:
+    """Exact amounts as texts."""
+    return [str(each) for each in amounts]
+
+
+def _digest(charges: Any) -> str:
+    """The digest of charges as stored (in canonical form, so that of the text)."""
+    return hashlib.sha256(str(charges).encode()).hexdigest()

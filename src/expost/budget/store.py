@@ -8,9 +8,10 @@ return (SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit=on).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ _TABLES = (
     "budget VARCHAR(200) NOT NULL, analyst VARCHAR(200) NOT NULL, reservation VARCHAR(64) NOT NULL, detail TEXT NOT NULL, "
     "memo TEXT NOT NULL, previous CHAR(64) NOT NULL, hash CHAR(64) NOT NULL)",
 )
-_COLUMNS = ", ".join(field.name for field in fields(Entry))
+_NAMES = tuple(field.name for field in fields(Entry))
+_COLUMNS = ", ".join(_NAMES)
+_APPEND = f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_MARK = re.compile(r":(\w+)")
 
 
 def _sqlalchemy() -> Any:
@@ -42,12 +46,13 @@ def _sqlalchemy() -> Any:
     return sqlalchemy
 
 
-def normalise(url: str | Path) -> str:
-    """A database URL; a bare path means a SQLite file."""
+def _parse(sql: Any, url: str | Path) -> Any:
+    """A database URL; a bare path (whatever characters it has) means a SQLite file."""
     text = os.fspath(url)
     if "://" not in text:
-        return f"sqlite:///{text}"
-    return text.replace("postgresql://", "postgresql+psycopg://", 1).replace("postgres://", "postgresql+psycopg://", 1)
+        return sql.engine.URL.create("sqlite", database=text)
+    text = text.replace("postgresql://", "postgresql+psycopg://", 1).replace("postgres://", "postgresql+psycopg://", 1)
+    return sql.engine.make_url(text)
 
 
 class Store:
@@ -56,15 +61,14 @@ class Store:
     def __init__(self, url: str | Path) -> None:
         self.sql = _sqlalchemy()
         try:
-            self.url = self.sql.engine.make_url(normalise(url))
-        except self.sql.exc.ArgumentError:
-            raise LedgerError(f"{url!r} is not a database URL; give a file name, sqlite:///file or postgresql://…") from None
+            self.url = _parse(self.sql, url)
+        except (self.sql.exc.ArgumentError, ValueError):  # the text may hold a password: it is not repeated
+            raise LedgerError("this is not a database URL; give a file name, sqlite:///file or postgresql://…") from None
         self.backend = self.url.get_backend_name()
         if self.backend not in ("sqlite", "postgresql"):
             raise LedgerError(f"{self.backend} databases are not supported; give a file name, sqlite:///file or postgresql://…")
         self._engine: Any = None
         self._owner = 0
-        self._texts: dict[str, Any] = {}
 
     @property
     def file(self) -> Path | None:
@@ -88,7 +92,7 @@ class Store:
                 engine = self.sql.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None})
                 self.sql.event.listen(engine, "connect", _prepare_sqlite)
                 return engine
-            return self.sql.create_engine(self.url, pool_pre_ping=True)
+            return self.sql.create_engine(self.url, pool_pre_ping=True, isolation_level="READ COMMITTED")
         except ImportError:
             raise MissingExtra("psycopg", "postgres") from None
 
@@ -99,8 +103,8 @@ class Store:
         with self._guard(), self._connect() as connection:
             return bool(self.sql.inspect(connection).has_table("expost_meta"))
 
-    def create(self) -> None:
-        """Make the tables; a SQLite file is created readable by its owner only."""
+    def create(self, fill: Callable[[Rows], None]) -> None:
+        """Make the tables and ``fill`` them, all or nothing; a SQLite file is created readable by its owner only."""
         if self.file is not None and not self.file.exists():
             try:
                 os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -115,6 +119,7 @@ class Store:
                 connection.execute(self.sql.text(statement))
             self._run(connection, "INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION))
             self._run(connection, "INSERT INTO expost_head VALUES (1, 0, :hash)", hash=GENESIS)
+            fill(Rows(self, connection))
             connection.commit()
 
     def check_schema(self) -> None:
@@ -122,10 +127,12 @@ class Store:
         if not self.exists():
             raise LedgerError(f"there is no ledger at {self.url.render_as_string()}; make one with: expost ledger create")
         with self.reading() as rows:
-            found = int(rows.one("SELECT value FROM expost_meta WHERE name = 'schema'")[0])
-        if found > SCHEMA_VERSION:
+            found = str(rows.one("SELECT value FROM expost_meta WHERE name = 'schema'")[0])
+        if not found.isdecimal():
+            raise LedgerError(f"the ledger is damaged: its schema is {found!r}")
+        if int(found) > SCHEMA_VERSION:
             raise LedgerError(f"the ledger has schema {found}, this expost knows {SCHEMA_VERSION}; install a newer expost")
-        if found < SCHEMA_VERSION:
+        if int(found) < SCHEMA_VERSION:
             raise LedgerError(f"the ledger has schema {found}; migrate it to {SCHEMA_VERSION} first")
 
     @contextmanager
@@ -158,12 +165,10 @@ class Store:
             connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
 
     def _run(self, connection: Any, statement: str, **values: Any) -> Any:
-        return connection.execute(self._text(statement), values)
-
-    def _text(self, statement: str) -> Any:
-        if statement not in self._texts:
-            self._texts[statement] = self.sql.text(statement)
-        return self._texts[statement]
+        """A statement with ``:name`` marks, straight to the driver."""
+        if self.backend == "postgresql":
+            statement = _MARK.sub(r"%(\1)s", statement)
+        return connection.exec_driver_sql(statement, values)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -172,7 +177,11 @@ class Store:
             yield
         except self.sql.exc.DBAPIError as error:
             reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-            raise LedgerError(f"the ledger could not be used: {reason}; the request was not recorded") from error
+            lost = "the connection was lost, so ask again with the same reservation id, or look whether it was recorded"
+            recorded = lost if error.connection_invalidated else "the request was not recorded"
+            raise LedgerError(f"the ledger could not be used: {reason}; {recorded}") from error
+        except self.sql.exc.NoResultFound as error:
+            raise LedgerError("the ledger is damaged: a row is missing; run: expost ledger verify") from error
 
 
 class Rows:
@@ -190,8 +199,16 @@ class Rows:
     def first(self, statement: str, **values: Any) -> Any | None:
         return self._store._run(self._connection, statement, **values).first()
 
-    def run(self, statement: str, **values: Any) -> None:
-        self._store._run(self._connection, statement, **values)
+    def change(self, statement: str, **values: Any) -> None:
+        """Write exactly one row; a row that is not found (a damaged index, say) must not pass for a charge that was written."""
+        if self._store._run(self._connection, statement, **values).rowcount != 1:
+            raise LedgerError("the ledger is damaged: a row could not be written; run: expost ledger verify")
+
+    def damage(self) -> Iterator[str]:
+        """What the database itself finds wrong with its file (SQLite: pages and indexes)."""
+        if self._store.backend == "sqlite":
+            found = [str(row[0]) for row in self.all("PRAGMA integrity_check")]
+            yield from (f"file: {problem}" for problem in found if problem != "ok")
 
     def lock_head(self) -> tuple[int, str]:
         """The last entry's number and hash; from here on no other writer can move it."""
@@ -201,15 +218,14 @@ class Rows:
 
     def append(self, entry: Entry) -> None:
         """Write an entry behind the head."""
-        names = [field.name for field in fields(Entry)]
-        marks = ", ".join(f":{name}" for name in names)
-        self.run(f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({marks})", **dict(zip(names, astuple(entry), strict=True)))
-        self.run("UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1", s=entry.sequence, h=entry.hash)
+        self.change(_APPEND, **{name: getattr(entry, name) for name in _NAMES})
+        self.change("UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1", s=entry.sequence, h=entry.hash)
 
-    def entries(self, after: int = 0, limit: int = 10_000) -> list[Entry]:
-        """Entries in order, a page at a time."""
-        statement = f"SELECT {_COLUMNS} FROM expost_entries WHERE sequence > :after ORDER BY sequence LIMIT :limit"
-        return [Entry(*row) for row in self.all(statement, after=after, limit=limit)]
+    def entries(self, after: int | None = None, limit: int = 10_000) -> list[Entry]:
+        """Entries in order, a page at a time: those behind ``after``, or the first."""
+        where, values = ("", {}) if after is None else ("WHERE sequence > :after ", {"after": after})
+        statement = f"SELECT {_COLUMNS} FROM expost_entries {where}ORDER BY sequence LIMIT :limit"
+        return [Entry(*row) for row in self.all(statement, limit=limit, **values)]
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

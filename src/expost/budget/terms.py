@@ -3,7 +3,8 @@
 Each kind of budget turns a charge into *coordinates* (ε; ε and δ; ρ; or ε at each order) and says which charges it understands:
 
 * ``pure``    PureDP charges; their sum.
-* ``approx``  PureDP and ApproxDP charges; the sums of ε̃ and of δ.
+* ``approx``  PureDP and ApproxDP charges; the sums of ε̃ and of δ. One δ covers all outcomes of a request together, so it is never refunded:
+  a request whose outcomes list different δ is refused (with δ back after every harmless outcome, one could try until it fails).
 * ``zcdp``    ZCDP charges; their sum. An ex-post pure charge does *not* become ε̃²/2, so it is refused.
 * ``renyi``   RenyiDP charges that list the budget's orders, ZCDP charges as αρ, PureDP charges as ε̃ at every order (``lem:rdp-v-dp``).
   ``all``: every order must stay within its limit; each order is its own filter (``theorem:rdp-filter``), so the whole curve holds.
@@ -21,6 +22,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from expost.errors import InvalidGuarantee, InvalidInput
+from expost.privacy.charges import Charges
 from expost.privacy.gaussian import gaussian_for
 from expost.privacy.guarantees import ADD_REMOVE, RELATIONS, ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
 from expost.rationals import Number, exact_positive, round_down, round_up
@@ -34,6 +36,7 @@ class Budget(ABC):
     kind: ClassVar[str]
     neighbours: str
     rule: str = "all"
+    never_refunded: ClassVar[tuple[int, ...]] = ()
 
     @property
     @abstractmethod
@@ -66,6 +69,10 @@ class Budget(ABC):
         if measured is None:
             raise InvalidGuarantee("charge", charge, f"a {self.kind} budget cannot add it; {self._understands()}")
         return measured
+
+    def worst(self, charges: Charges) -> Coordinates:
+        """What a request must hold: the worst case of its outcomes, in coordinates."""
+        return self.coordinates(charges.worst_case)
 
     @abstractmethod
     def _understands(self) -> str: ...
@@ -110,6 +117,7 @@ class ApproxBudget(Budget):
     delta: float
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "approx"
+    never_refunded: ClassVar[tuple[int, ...]] = (1,)
 
     def __post_init__(self) -> None:
         _set(self, epsilon=_limit(self.epsilon, "epsilon"), delta=_delta(self.delta), neighbours=_relation(self.neighbours))
@@ -122,6 +130,14 @@ class ApproxBudget(Budget):
         if isinstance(charge, PureDP):
             return (Fraction(charge.epsilon), Fraction(0))
         return (Fraction(charge.epsilon), Fraction(charge.delta)) if isinstance(charge, ApproxDP) else None
+
+    def worst(self, charges: Charges) -> Coordinates:
+        deltas = {level.delta for level in (*charges.levels, charges.nothing) if isinstance(level, ApproxDP)}
+        if len(deltas) > 1:
+            raise InvalidGuarantee(
+                "delta", sorted(deltas), "one δ covers all outcomes together: give every outcome, and nothing, the largest"
+            )
+        return super().worst(charges)
 
     def _understands(self) -> str:
         return "give PureDP or ApproxDP charges"
@@ -189,8 +205,20 @@ class RenyiBudget(Budget):
             raise InvalidInput("rule", self.rule, "give 'all' or 'any'")
         if self.rule == "any" and self.target is None:
             raise InvalidInput("rule", "any", "limits for 'any' come from (ε, δ): use RenyiBudget.for_approx")
-        target = None if self.target is None else (float(self.target[0]), float(self.target[1]))
-        _set(self, orders=curve.orders, epsilons=curve.epsilons, target=target)
+        target = None if self.target is None else (_limit(self.target[0], "target"), _delta(self.target[1]))
+        _set(self, orders=curve.orders, epsilons=curve.epsilons, target=target, neighbours=curve.neighbours)
+        if target is not None and not self._implies(*target):
+            raise InvalidInput(
+                "epsilons", self.epsilons, f"they do not imply ε = {target[0]} at δ = {target[1]}; use for_approx"
+            )
+
+    def _implies(self, epsilon: float, delta: float) -> bool:
+        """Whether the limits imply (ε, δ) under the rule; sums are padded up."""
+        if self.rule == "all":
+            return RenyiDP(self.orders, self.epsilons).to_approx(delta).epsilon <= epsilon
+        pairs = zip(self.orders, self.epsilons, strict=True)
+        logs = [math.log(any_weight(order)) + (order - 1) * (limit - epsilon) for order, limit in pairs]
+        return math.fsum(map(math.exp, logs)) <= delta
 
     @classmethod
     def for_approx(
@@ -205,13 +233,15 @@ class RenyiBudget(Budget):
         _delta(delta)
         listed = RenyiDP(tuple(orders), (0.0,) * len(tuple(orders)), neighbours).orders
         if rule == "any":
-            share = delta / max(1.0, math.fsum(any_weight(order) for order in listed))
+            share = delta / max(1.0, math.fsum(any_weight(order) for order in listed)) * (1 - 2.0**-40)
             limits = [epsilon + math.log(share) / (order - 1) for order in listed]
         else:
             gain = [math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1) for order in listed]
             rho = max((epsilon - more) / order for order, more in zip(listed, gain, strict=True))
             limits = [rho * order for order in listed]
-        usable = [(order, limit * (1 - 2.0**-40)) for order, limit in zip(listed, limits, strict=True) if limit > 0]
+        margin = 2.0**-40 * (epsilon + abs(math.log(delta)))  # above what rounding in the lines before can lose
+        padded = [(order, limit - margin * max(1.0, order)) for order, limit in zip(listed, limits, strict=True)]
+        usable = [(order, limit) for order, limit in padded if limit > 0]
         if not usable:
             raise InvalidInput("orders", listed, f"none of them can promise ε = {epsilon} at δ = {delta}; give larger orders")
         return cls(tuple(o for o, _ in usable), tuple(e for _, e in usable), rule, neighbours, (epsilon, delta))

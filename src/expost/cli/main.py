@@ -10,6 +10,7 @@ import typer
 from expost._version import __version__
 from expost.cli import experiment, ledger
 from expost.cli.certificate import certificate
+from expost.cli.count import count
 from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, notes
 from expost.cli.plan import plan
 from expost.errors import BudgetRefused, ExpostError
@@ -37,6 +38,7 @@ def options(
 
 
 app.command()(plan)
+app.command()(count)
 app.command()(certificate)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(experiment.app, name="experiment")

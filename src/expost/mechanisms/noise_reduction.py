@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from expost.randomness import coins
+from expost.randomness import coins, vectorised
 from expost.randomness.source import Randomness
 
 
@@ -67,6 +67,18 @@ def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list
 
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness) -> Integers:
+    """``count`` independent exact paths at once (levels × count): :func:`laplace_path`, vectorised."""
+    path = np.empty((len(scales), count), dtype=np.int64)
+    path[-1] = vectorised.discrete_laplace(scales[-1], count, randomness)
+    for level in range(len(scales) - 2, -1, -1):
+        keep = vectorised.keep_coins(1 / scales[level], 1 / scales[level + 1], count, randomness)
+        fresh = vectorised.discrete_laplace(scales[level], count, randomness)
+        path[level] = path[level + 1] + np.where(keep, 0, fresh)
+    return path
 
 
 def simulate_laplace_paths(scales: Sequence[float], count: int, generator: np.random.Generator) -> Floats:

@@ -95,6 +95,26 @@ class GeometricLaw:
 
 
 @dataclass(frozen=True)
+class KeepLaw:
+    """Outcome 0 with probability (p_b/p_a)·((1−p_a)/(1−p_b))², else 1; p_a = e^{−coarse}, p_b = e^{−fine}, fine > coarse.
+
+    The coin of noise reduction (``mechanisms.noise_reduction``).
+    """
+
+    coarse: Fraction
+    fine: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        closer = a.exp_minus(a.rational(self.fine - self.coarse))
+        rest = [a.complement(a.exp_minus(a.rational(rate))) for rate in (self.coarse, self.fine)]
+        ratio = a.over(*rest)
+        keep = a.times(closer, a.times(ratio, ratio))
+        yield keep
+        yield a.complement((keep[0], min(keep[1], ONE)))
+
+
+@dataclass(frozen=True)
 class BinomialLaw:
     """Successes among ``trials`` coins of probability e^{−x}, x > 0."""
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from expost.errors import InvalidInput
 from expost.randomness import coins
 from expost.randomness.inversion import invert
-from expost.randomness.laws import ZERO, FoldedGaussianLaw, GeometricLaw, Law, arithmetic
+from expost.randomness.laws import ZERO, FoldedGaussianLaw, GeometricLaw, KeepLaw, Law, arithmetic
 from expost.randomness.source import Randomness
 
 Integers = npt.NDArray[np.int64]
@@ -101,6 +101,16 @@ def discrete_laplace(scale: Fraction, count: int, randomness: Randomness) -> Int
     """``count`` draws of y with probability ∝ e^{−|y|/scale}: the difference of two geometric draws."""
     rate = 1 / scale
     return geometric(rate, count, randomness) - geometric(rate, count, randomness)
+
+
+@lru_cache(maxsize=1024)
+def _keep_table(coarse: Fraction, fine: Fraction) -> Table:
+    return Table(KeepLaw(coarse, fine), 2, complete=True)
+
+
+def keep_coins(coarse: Fraction, fine: Fraction, count: int, randomness: Randomness) -> npt.NDArray[np.bool_]:
+    """``count`` coins of noise reduction: True with probability (p_b/p_a)·((1−p_a)/(1−p_b))²."""
+    return np.asarray(_keep_table(coarse, fine).draw(count, randomness) == 0)
 
 
 @lru_cache(maxsize=64)

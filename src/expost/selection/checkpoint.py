@@ -55,11 +55,13 @@ class Checkpoint:
             raise InvalidInput("checkpoint", str(place), f"cannot be opened: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(place)):
+                raise OSError  # it was finished and erased between the opening and the lock
         except OSError:
             os.close(descriptor)
             raise CheckpointMismatch(f"{place} is in use by another process") from None
         try:
-            header, records = _read(place, descriptor)
+            header, records, whole = _read(place, descriptor)
             if header.get("schema") != _SCHEMA:
                 raise CheckpointMismatch(f"{place} has schema {header.get('schema')!r}; this expost knows {_SCHEMA}")
             if header["identity"] != identify(bytes.fromhex(header["salt"])):
@@ -67,6 +69,7 @@ class Checkpoint:
                     f"{place} belongs to another selection (other candidates, settings, data, or ledger); "
                     "use another file, or give up the old selection by deleting its checkpoint: its reservation stays charged"
                 )
+            os.ftruncate(descriptor, whole)  # only now: a file that is no checkpoint of this selection is left as it is
             opened = cls(place, codec, descriptor, header)
             for record in records:
                 opened.outputs[record["run"]] = FAILED if record["failed"] else codec.decode(record["output"])
@@ -113,16 +116,17 @@ def _create(place: Path, identify: Callable[[bytes], str], draw: Callable[[], Ma
         "draws": draw(),
     }
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except OSError as error:
+        raise InvalidInput("checkpoint", str(place), f"cannot be written: {error.strerror}") from None
     try:
         _write(descriptor, _line(header))
-    finally:
-        os.close(descriptor)
-    try:
         os.link(temporary, place)  # like a rename, but never over a checkpoint that appeared meanwhile
     except FileExistsError:
         pass
     finally:
+        os.close(descriptor)
         temporary.unlink()
     _sync_folder(place)
 
@@ -140,14 +144,12 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return f"{hashlib.sha256(text.encode()).hexdigest()} {text}\n".encode()
 
 
-def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Header and records; a torn last line is cut off, any other damage is refused."""
-    size = os.fstat(descriptor).st_size
-    content = os.pread(descriptor, size, 0)
+def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+    """Header, records, and how far whole lines go; a torn last line is left out, any other damage is refused."""
+    with open(descriptor, "rb", closefd=False) as file:  # reads on where one read call would stop (at 2 GiB)
+        content = file.read()
     lines = content.split(b"\n")
-    torn = lines.pop()
-    if torn:
-        os.ftruncate(descriptor, size - len(torn))
+    whole = len(content) - len(lines.pop())
     records = []
     for number, line in enumerate(lines, start=1):
         checksum, _, text = line.partition(b" ")
@@ -156,7 +158,7 @@ def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, 
         records.append(json.loads(text))
     if not records:
         raise CheckpointMismatch(f"{place} is not a checkpoint")
-    return records[0], records[1:]
+    return records[0], records[1:], whole
 
 
 def _sync_folder(place: Path) -> None:

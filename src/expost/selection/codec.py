@@ -26,16 +26,18 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class JsonCodec:
-    """Numbers, texts, lists, mappings with text keys, fractions, and estimates."""
+    """Numbers (NumPy's too), texts, lists, mappings with text keys, fractions, and estimates."""
 
     def encode(self, value: Any) -> Any:
         if isinstance(value, Estimate):
             return {"expost": "estimate", "value": self.encode(value.value), "scale": value.scale, "law": value.law}
         if isinstance(value, Fraction):
             return {"expost": "fraction", "value": str(value)}
-        if isinstance(value, float) and not math.isfinite(value):
+        if type(value) is float and not math.isfinite(value):
             return {"expost": "float", "value": repr(value)}
-        if value is None or (isinstance(value, (bool, int, float, str)) and type(value) in (bool, int, float, str)):
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+            return {"expost": "number", "value": self.encode(value.item()), "type": value.dtype.str}
+        if value is None or type(value) in (bool, int, float, str):
             return value
         if type(value) in (list, tuple):
             kind = "list" if isinstance(value, list) else "tuple"
@@ -54,6 +56,8 @@ class JsonCodec:
             return Fraction(value)
         if kind == "float":
             return float(value)
+        if kind == "number":
+            return np.dtype(stored["type"]).type(self.decode(value))
         if kind == "dict":
             return {key: self.decode(each) for key, each in value.items()}
         items = [self.decode(each) for each in value]
@@ -65,18 +69,17 @@ class NpzCodec:
     """A NumPy array, or a mapping from names to arrays."""
 
     def encode(self, value: Any) -> Any:
-        arrays = value if isinstance(value, dict) else {"expost_single": value}
-        converted = {name: np.asarray(array) for name, array in arrays.items()}
-        if any(array.dtype == object for array in converted.values()):
-            raise InvalidInput("output", type(value).__name__, "an array of objects cannot be stored; give arrays of numbers")
+        arrays = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(array, np.ndarray) and not array.dtype.hasobject for array in arrays):
+            raise InvalidInput("output", type(value).__name__, "give an array of numbers, or a mapping from names to arrays")
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **converted)
-        return base64.b64encode(buffer.getvalue()).decode("ascii")
+        np.savez(buffer, *arrays)  # without objects there is nothing to pickle
+        return {"names": list(value) if isinstance(value, dict) else None, "npz": base64.b64encode(buffer.getvalue()).decode()}
 
     def decode(self, stored: Any) -> Any:
-        with np.load(io.BytesIO(base64.b64decode(stored)), allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        return arrays["expost_single"] if list(arrays) == ["expost_single"] else arrays
+        with np.load(io.BytesIO(base64.b64decode(stored["npz"])), allow_pickle=False) as archive:
+            arrays = [archive[f"arr_{place}"] for place in range(len(archive.files))]
+        return arrays[0] if stored["names"] is None else dict(zip(stored["names"], arrays, strict=True))
 
 
 def name_of(codec: Codec) -> str:

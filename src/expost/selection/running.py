@@ -91,9 +91,8 @@ def attempt(run: Run, data: Any, randomness: Randomness, on_failure: OnFailure |
     try:
         return run.call(data, randomness)
     except Exception as error:
-        if on_failure is not None:
-            on_failure(run.index, error)
-        return FAILED
+        failure = error
+    return _failed(run, failure, on_failure)
 
 
 def rate(run: Run, value: Any, score: Score | None, on_failure: OnFailure | None) -> tuple[Any, float | None]:
@@ -103,10 +102,17 @@ def rate(run: Run, value: Any, score: Score | None, on_failure: OnFailure | None
     try:
         number = float(value if score is None else score(value))
     except Exception as error:
-        if on_failure is not None:
-            on_failure(run.index, error)
-        return FAILED, None
-    return value, None if math.isnan(number) else number
+        failure = error
+    else:
+        return value, None if math.isnan(number) else number
+    return _failed(run, failure, on_failure), None
+
+
+def _failed(run: Run, failure: Exception, on_failure: OnFailure | None) -> Any:
+    """Tell the curator, outside the handler: should that raise, the candidate's error is not chained to it."""
+    if on_failure is not None:
+        on_failure(run.index, failure)
+    return FAILED
 
 
 def _rank(score: float | None) -> tuple[bool, float]:

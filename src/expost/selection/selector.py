@@ -207,6 +207,8 @@ class Account(Protocol):
 
     def settle(self, reservation: Any, outcome: object) -> Guarantee: ...
 
+    def kind_of(self, budget: str | None = ...) -> str: ...
+
 
 def describe(candidate: Candidate) -> list[Any]:
     """What tells a candidate from another in a checkpoint: everything public about it."""

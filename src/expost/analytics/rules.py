@@ -1,0 +1,134 @@
+"""When an estimate is good enough, and intervals that keep their coverage although the estimate decides when to stop.
+
+**The rule.** Stop at the first level whose published half-width κ·h_n is within the wanted relative error of the estimate:
+κ·h_n ≤ within·ŷ_n, where h_n is the half-width of the noise at the confidence asked for. (``paper``: the paper's σ-rule.)
+
+**The factor κ.** An estimate that is too large stops early, so h_n itself would cover too rarely. κ is the least factor for which
+
+    Σ_n min( P(stop at n and miss), P(get to n) ) ≤ 1 − confidence   for every true count y.
+
+Missing at level n means |z_n| > κ·h_n; stopping there means y + z_n ≥ κ·h_n/within; getting there means y + z_{n−1} < κ·h_{n−1}/within.
+All three are tail events of one noise variable with a known law, so the sum bounds P(the group is answered and its interval misses). It
+holds whatever other groups do, and whenever the budget ends, because being answered at n implies the event. The sum is maximised over a
+fine grid of y.
+
+**Groups not answered** are published at the last level that was looked at. Which level that is may depend on everything, so their interval
+holds at all levels at once (union bound).
+Tests: ``tests/analytics/test_rules.py`` (the bound against simulation).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.analytics.levels import Levels
+from expost.errors import InvalidInput
+
+Floats = npt.NDArray[np.float64]
+
+_COUNTS_PER_FOLD = 400  # grid points a factor e of true counts
+_LARGEST_FACTOR = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A stop rule on levels: ``least[n]`` is the smallest estimate that stops at level n, ``half_widths[n]`` what is then published."""
+
+    within: float
+    confidence: float
+    name: str
+    factor: float
+    least: Floats
+    half_widths: Floats
+    open_half_widths: Floats
+
+
+def make_rule(levels: Levels, within: float, confidence: float, name: str = "confidence") -> Rule:
+    """The rule for these levels; ``name`` is ``confidence`` or ``paper``."""
+    if not 0 < within < 1:
+        raise InvalidInput("within", within, "give a relative error strictly between 0 and 1")
+    if not 0 < confidence < 1:
+        raise InvalidInput("confidence", confidence, "give a number strictly between 0 and 1")
+    if name not in ("confidence", "paper"):
+        raise InvalidInput("rule", name, "give 'confidence' or 'paper'")
+    widths = half_width(levels, confidence)
+    everywhere = half_width(levels, 1 - (1 - confidence) / len(levels.costs))
+    if name == "confidence":
+        factor = coverage_factor(levels, within, confidence)
+        return Rule(within, confidence, name, factor, factor * widths / within, factor * widths, everywhere)
+    least = paper_least(levels, within)
+    factor = _search(levels, lambda kappa: (kappa * widths, least), confidence)
+    return Rule(within, confidence, name, factor, least, factor * widths, everywhere)
+
+
+def half_width(levels: Levels, confidence: float) -> Floats:
+    """Half-width of a central interval of the noise at each level (exact for discrete Laplace noise, normal for Gaussian)."""
+    if levels.law == "laplace":
+        return np.asarray(levels.scales * np.log(_discrete(levels.scales) / (1 - confidence)))
+    return np.asarray(levels.scales * NormalDist().inv_cdf((1 + confidence) / 2))
+
+
+def _discrete(scales: npt.ArrayLike) -> Floats:
+    """2/(1+p), p = e^{−1/scale}: how much heavier a discrete Laplace tail is than e^{−x/scale}, P(|Z| ≥ m) = 2p^m/(1+p)."""
+    return np.asarray(2 / (1 + np.exp(-1 / np.asarray(scales, dtype=float))))
+
+
+def paper_least(levels: Levels, within: float) -> Floats:
+    """The paper's σ-rule, (ŷ+σ)/(ŷ−σ) ≤ 1 + within and ŷ ≥ σ, as a least estimate: ŷ ≥ σ·(2+within)/within."""
+    return np.asarray(levels.scales * (2 + within) / within)
+
+
+def coverage_factor(levels: Levels, within: float, confidence: float) -> float:
+    """The least κ for which the bound above is at most 1 − confidence at every true count."""
+    widths = half_width(levels, confidence)
+    return _search(levels, lambda kappa: (kappa * widths, kappa * widths / within), confidence)
+
+
+def _search(levels: Levels, rule: Callable[[float], tuple[Floats, Floats]], confidence: float) -> float:
+    def missing(kappa: float) -> float:
+        widths, least = rule(kappa)
+        return worst_miss(levels, widths, least)
+
+    low, high = 1.0, _LARGEST_FACTOR
+    if missing(low) <= 1 - confidence:
+        return low
+    while high - low > 1e-4:
+        middle = (low + high) / 2
+        low, high = (middle, high) if missing(middle) > 1 - confidence else (low, middle)
+    return high
+
+
+def worst_miss(levels: Levels, widths: Floats, least: Floats) -> float:
+    """The largest, over true counts, of the bound on the chance to be answered with an interval that misses."""
+    scales = levels.scales
+    finest, coarsest = float(least[-1]), float(least[0])
+    folds = math.log(max(coarsest, 2.0) * 4) - math.log(max(finest / 4, 0.5))
+    counts = np.exp(
+        np.linspace(math.log(max(finest / 4, 0.5)), math.log(max(coarsest, 2.0) * 4), int(folds * _COUNTS_PER_FOLD))
+    )
+    total = np.zeros(len(counts))
+    reached = np.ones(len(counts))
+    for width, smallest, scale in zip(widths, least, scales, strict=True):
+        threshold = (smallest - counts) / scale  # z/scale must be at least this to stop
+        edge = width / scale
+        high = _tail(levels.law, np.maximum(threshold, edge), scale)
+        low = np.where(threshold < -edge, _tail(levels.law, np.full_like(counts, edge), scale), 0.0)
+        total += np.minimum(high + low, reached)
+        reached = np.where(threshold < 0, _tail(levels.law, -threshold, scale), 1.0)  # P(z below the threshold)
+    return float(total.max())
+
+
+def _tail(law: str, x: Floats, scale: float) -> Floats:
+    """An upper bound of P(Z ≥ x·scale), x ≥ 0, for the noise of a level."""
+    if law == "laplace":
+        return np.asarray(0.5 * _discrete(scale) * np.exp(-x))
+    return np.asarray(0.5 * _ERFC(x / math.sqrt(2)), dtype=float)
+
+
+_ERFC = np.frompyfunc(math.erfc, 1, 1)
