@@ -11,10 +11,16 @@ from rich.table import Table
 
 from expost import plots
 from expost.cli.output import Json, notes, show
+from expost.experiments import counting_tables
 from expost.experiments import figure1 as figure_one
 
 app = typer.Typer(help="The paper's tables and figures, recomputed.", no_args_is_help=True)
 
+Datasets = Annotated[str, typer.Option(help="S8000, S16000, S32000, S64000, S128000, msweb, reddit2008.")]
+Trials = Annotated[int, typer.Option(help="Independent runs.", min=1)]
+Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
+Data = Annotated[Path | None, typer.Option(help="Folder (or file) of the real tables; default: ../shared/data if it is there.")]
+Seed = Annotated[int, typer.Option(help="Seed of the simulation.")]
 Plot = Annotated[Path | None, typer.Option("--plot", help="Write a figure to this file (.png, .pdf, .svg).")]
 
 
@@ -31,6 +37,87 @@ def figure1(plot: Plot = None, as_json: Json = False) -> None:
         draw_figure1(plot)
         notes.print(f"figure: {plot}")
     show(figure_one.as_dict(), as_json=as_json, render=_render_figure1)
+
+
+@app.command()
+def table1(
+    datasets: Datasets = ",".join(counting_tables.SYNTHETIC),
+    trials: Trials = 1000,
+    jobs: Jobs = 1,
+    data: Data = None,
+    seed: Seed = 20130,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Counts within 10 % under a total ε of 10: seven mechanisms, beside the paper's figures."""
+    _counting_table(1, datasets, trials, jobs, data, seed, plot, as_json)
+
+
+@app.command()
+def table2(
+    datasets: Datasets = ",".join(counting_tables.SYNTHETIC),
+    trials: Trials = 1000,
+    jobs: Jobs = 1,
+    data: Data = None,
+    seed: Seed = 20130,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Counts within 10 % under a total (10, 1e-6): Gaussian mechanisms, beside the paper's figures."""
+    _counting_table(2, datasets, trials, jobs, data, seed, plot, as_json)
+
+
+def _counting_table(
+    number: int, datasets: str, trials: int, jobs: int, data: Path | None, seed: int, plot: Path | None, as_json: bool
+) -> None:
+    plots.check_path(plot)
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    rows = counting_tables.table(number, names, trials, seed=seed, folder=data, jobs=jobs)
+    if plot is not None:
+        draw_counting(number, rows, plot)
+        notes.print(f"figure: {plot}")
+    document = {"table": number, "trials": trials, "seed": seed, "rows": [vars(row) for row in rows]}
+    show(document, as_json=as_json, render=lambda console: _render_counting(console, number, rows))
+
+
+def _render_counting(console: Console, number: int, rows: list[counting_tables.Row]) -> None:
+    table = Table(title=f"Table {number}: counts answered within 10 % ({rows[0].trials} trials)", title_justify="left")
+    for heading in ("data", "mechanism", "answers", "precision", "paper's answers", "precision"):
+        table.add_column(heading, justify="left" if heading in ("data", "mechanism") else "right")
+    for row in rows:
+        paper = ("–", "–") if row.paper_answers is None else (f"{row.paper_answers:g}", f"{row.paper_precision:g}")
+        table.add_row(
+            row.dataset,
+            row.mechanism,
+            f"{row.answers_mean:.2f} ± {row.answers_sd:.2f}",
+            "–" if row.precision_mean is None else f"{row.precision_mean:.3f}",
+            *paper,
+            style=None if row.private else "red",
+        )
+    console.print(table)
+    console.print("[red]no-dropping: reproduces the paper's column, carries no guarantee.[/red]")
+
+
+def draw_counting(number: int, rows: list[counting_tables.Row], path: Path) -> None:
+    """Answers by mechanism and data set; the paper's figures as crosses."""
+    drawn, (axes,) = plots.figure(1, width=8)
+    names = list(dict.fromkeys(row.dataset for row in rows))
+    mechanisms = list(dict.fromkeys(row.mechanism for row in rows))
+    width = 0.8 / len(mechanisms)
+    for place, mechanism in enumerate(mechanisms):
+        chosen = [row for row in rows if row.mechanism == mechanism]
+        centres = [names.index(row.dataset) + (place - len(mechanisms) / 2 + 0.5) * width for row in chosen]
+        colour = "#9b2226" if not chosen[0].private else plots.INK[place % len(plots.INK)]
+        label = mechanism if chosen[0].private else f"{mechanism} (no guarantee)"
+        axes.bar(centres, [row.answers_mean for row in chosen], width * 0.9, color=colour, alpha=0.85, label=label)
+        printed = [(x, row.paper_answers) for x, row in zip(centres, chosen, strict=True) if row.paper_answers is not None]
+        if printed:
+            axes.plot(*zip(*printed, strict=True), "kx", markersize=5)
+    axes.plot([], [], "kx", markersize=5, label="as printed in the paper")
+    axes.set(yscale="log", xticks=range(len(names)), xticklabels=names, ylabel="answers within 10 %")
+    axes.set_title(f"Table {number}", loc="left")
+    axes.legend(fontsize=7, ncols=2)
+    plots.save(drawn, path)
 
 
 def _render_figure1(console: Console) -> None:

@@ -1,13 +1,14 @@
 """Tables 1 and 2: how many thread counts can be answered to 10 % under a total budget, by mechanism. Simulations, in floating point.
 
-Threads are asked in order, largest first; a count is accepted by the paper's σ-rule; when the budget cannot pay the next charge, the run ends.
-All trials run side by side in arrays. Where the paper's text and numbers disagree, the numbers are followed: the synthetic density is x^{−0.75}, and σ is the
-scale parameter (1/ε for Laplace). docs/reproduction.md explains the two findings.
+Threads are asked in order, largest first; a count is accepted by the paper's σ-rule; when the budget cannot pay the next charge, the
+run ends. All trials run side by side in arrays. Where the paper's text and numbers disagree, the numbers are followed: the synthetic
+density is x^{−0.75}, and σ is the scale parameter (1/ε for Laplace). docs/reproduction.md explains the two findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,14 +39,50 @@ SYNTHETIC = ("S8000", "S16000", "S32000", "S64000", "S128000")
 _CHUNK = 200  # trials in memory at once
 
 PAPER_1 = {
-    "doubling": {"S8000": (14.77, 0.911), "S16000": (22.47, 0.912), "S32000": (33.96, 0.910), "S64000": (50.90, 0.909), "S128000": (76.09, 0.909)},
-    "noise-reduction": {"S8000": (2.22, 0.999), "S16000": (4.47, 0.999), "S32000": (8.12, 0.998), "S64000": (15.14, 0.998), "S128000": (27.68, 0.997)},
-    "no-dropping": {"S8000": (20.37, 0.912), "S16000": (30.63, 0.911), "S32000": (45.74, 0.905), "S64000": (68.39, 0.911), "S128000": (102.1, 0.912)},
+    "doubling": {
+        "S8000": (14.77, 0.911),
+        "S16000": (22.47, 0.912),
+        "S32000": (33.96, 0.910),
+        "S64000": (50.90, 0.909),
+        "S128000": (76.09, 0.909),
+    },
+    "noise-reduction": {
+        "S8000": (2.22, 0.999),
+        "S16000": (4.47, 0.999),
+        "S32000": (8.12, 0.998),
+        "S64000": (15.14, 0.998),
+        "S128000": (27.68, 0.997),
+    },
+    "no-dropping": {
+        "S8000": (20.37, 0.912),
+        "S16000": (30.63, 0.911),
+        "S32000": (45.74, 0.905),
+        "S64000": (68.39, 0.911),
+        "S128000": (102.1, 0.912),
+    },
 }
 PAPER_2 = {
-    "doubling": {"S8000": (17.20, 0.969), "S16000": (30.75, 0.971), "S32000": (54.74, 0.973), "S64000": (96.95, 0.974), "S128000": (173.6, 0.980)},
-    "brownian": {"S8000": (28.63, 0.974), "S16000": (50.44, 0.973), "S32000": (88.58, 0.974), "S64000": (154.8, 0.975), "S128000": (269.7, 0.977)},
-    "no-dropping": {"S8000": (6.694, 0.970), "S16000": (11.97, 0.972), "S32000": (20.61, 0.971), "S64000": (33.84, 0.973), "S128000": (52.33, 0.970)},
+    "doubling": {
+        "S8000": (17.20, 0.969),
+        "S16000": (30.75, 0.971),
+        "S32000": (54.74, 0.973),
+        "S64000": (96.95, 0.974),
+        "S128000": (173.6, 0.980),
+    },
+    "brownian": {
+        "S8000": (28.63, 0.974),
+        "S16000": (50.44, 0.973),
+        "S32000": (88.58, 0.974),
+        "S64000": (154.8, 0.975),
+        "S128000": (269.7, 0.977),
+    },
+    "no-dropping": {
+        "S8000": (6.694, 0.970),
+        "S16000": (11.97, 0.972),
+        "S32000": (20.61, 0.971),
+        "S64000": (33.84, 0.973),
+        "S128000": (52.33, 0.970),
+    },
 }
 
 
@@ -59,8 +96,8 @@ class Row:
     trials: int
     answers_mean: float
     answers_sd: float
-    precision_mean: float
-    precision_sd: float
+    precision_mean: float | None
+    precision_sd: float | None
     paper_answers: float | None
     paper_precision: float | None
 
@@ -109,8 +146,6 @@ def table(
     tasks = [(number, name, mechanism, trials, seed, folder) for name in datasets for mechanism in mechanisms]
     if jobs <= 1:
         return [_row(*task) for task in tasks]
-    from concurrent.futures import ProcessPoolExecutor
-
     with ProcessPoolExecutor(jobs) as pool:
         return list(pool.map(_row_of, tasks))
 
@@ -129,7 +164,7 @@ def _row(number: int, dataset: str, mechanism: str, trials: int, seed: int, fold
         parts.append(run(truth, generator))
     result = Result.join(parts)
     made = result.answers > 0
-    precision = result.right[made] / result.answers[made] if made.any() else np.array([np.nan])
+    precision = result.right[made] / result.answers[made]
     printed = (PAPER_1 if number == 1 else PAPER_2).get(mechanism, {}).get(dataset)
     return Row(
         dataset=dataset,
@@ -138,8 +173,8 @@ def _row(number: int, dataset: str, mechanism: str, trials: int, seed: int, fold
         trials=trials,
         answers_mean=float(result.answers.mean()),
         answers_sd=float(result.answers.std()),
-        precision_mean=float(precision.mean()),
-        precision_sd=float(precision.std()),
+        precision_mean=float(precision.mean()) if made.any() else None,
+        precision_sd=float(precision.std()) if made.any() else None,
         paper_answers=None if printed is None else printed[0],
         paper_precision=None if printed is None else printed[1],
     )
@@ -163,15 +198,17 @@ def _tally(truth: Floats, estimates: Floats, costs: Floats, total: float) -> Res
 
 def _first_accepted(noisy: Floats, scales: Floats) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """The first level (axis 0) whose value the σ-rule accepts, and whether there is one."""
-    accepted = noisy >= LEAST * scales[:, None, None]
-    return accepted.argmax(axis=0), accepted.any(axis=0)
+    accepted = np.asarray(noisy >= LEAST * scales[:, None, None])
+    return np.asarray(accepted.argmax(axis=0)), np.asarray(accepted.any(axis=0))
 
 
 def _take(noisy: Floats, level: npt.NDArray[np.int64]) -> Floats:
-    return np.take_along_axis(noisy, level[None], axis=0)[0]
+    return np.asarray(np.take_along_axis(noisy, level[None], axis=0)[0])
 
 
-def _refining(truth: Floats, noise: Floats, grid: Floats, scales: Floats, price: Callable[[Any], Floats], total: float) -> Result:
+def _refining(
+    truth: Floats, noise: Floats, grid: Floats, scales: Floats, price: Callable[[Any], Floats], total: float
+) -> Result:
     noisy = truth + noise.reshape(len(grid), *truth.shape)
     level, found = _first_accepted(noisy, scales)
     return _tally(truth, _take(noisy, level), np.where(found, price(level), np.inf), total)
@@ -201,11 +238,16 @@ def random_dropping_paper(truth: Floats, generator: Generator) -> Result:
     level_drop = generator.geometric(-np.expm1(-PURE_OVERHEAD), truth.shape) - 1
     kept = generator.random(levels) < np.exp(-PURE_GRID[:, None, None] * level_drop)
     noisy = truth + generator.laplace(0.0, 1.0, levels) / PURE_GRID[:, None, None]
-    good = kept & (noisy >= LEAST / PURE_GRID[:, None, None])
-    winner = np.where(good.any(axis=0), good.argmax(axis=0), kept.argmax(axis=0))  # the cheapest good, else the cheapest kept
-    costs = np.where(kept.any(axis=0), 2 * PURE_GRID[winner] + PURE_OVERHEAD, 0.0)
-    affordable = np.cumsum(costs, axis=1) <= PURE_TOTAL + 1e-12
-    answered = affordable & good.any(axis=0)
+    charges = 2 * PURE_GRID + PURE_OVERHEAD
+    return _one_shot(truth, kept, noisy, 1 / PURE_GRID[:, None, None], charges, 0.0, PURE_TOTAL)
+
+
+def _one_shot(truth: Floats, kept: Any, noisy: Floats, scales: Floats, charges: Floats, nothing: float, total: float) -> Result:
+    """Each thread once: the cheapest good kept level, else the cheapest kept; the next thread follows whatever happened."""
+    good = kept & (noisy >= LEAST * scales)
+    winner = np.where(good.any(axis=0), good.argmax(axis=0), kept.argmax(axis=0))
+    costs = np.where(kept.any(axis=0), charges[winner], nothing)
+    answered = (np.cumsum(costs, axis=1) <= total + 1e-12) & good.any(axis=0)
     right = answered & (np.abs(_take(noisy, winner) - truth) <= WITHIN * truth)
     return Result(answered.sum(axis=1).astype(float), right.sum(axis=1).astype(float))
 
@@ -217,17 +259,20 @@ class Ladder:
     grid: Floats
     scales: Floats
     total: float
-    laplace: bool
 
     def sequential(
-        self, truth: Floats, generator: Generator, attempt: Callable[[Floats, Any, Generator], tuple[Any, Any, Any, Any]], start: int
+        self,
+        truth: Floats,
+        generator: Generator,
+        attempt: Callable[[Floats, Any, Generator], tuple[Any, Any, Any, Any]],
     ) -> Result:
         """Thread after thread; ``attempt`` gives (cost, level, estimate, good) for all trials at once, from the guessed level.
 
-        A failed attempt is paid and followed by another at a finer guess; a good one moves the trial on and sets the next guess.
+        The first guess is the coarsest level. A failed attempt is paid and followed by another at a finer guess; a good one moves the
+        trial on and sets the next guess.
         """
         trials, threads = truth.shape
-        guess, left = np.full(trials, start), np.full(trials, self.total)
+        guess, left = np.zeros(trials, dtype=int), np.full(trials, self.total)
         thread, answers, right = np.zeros(trials, dtype=int), np.zeros(trials), np.zeros(trials)
         running = np.ones(trials, dtype=bool)
         while running.any():
@@ -244,26 +289,38 @@ class Ladder:
         return Result(answers, right)
 
 
-PURE_LADDER = Ladder(PURE_GRID, 1 / PURE_GRID, PURE_TOTAL, True)
-ZCDP_LADDER = Ladder(ZCDP_GRID, np.sqrt(0.5 / ZCDP_GRID), float(ZCDP_TOTAL), False)
-RELATIVE_OVERHEAD, OFFSETS, COPIES = 0.1, (0, 1), (8, 4)  # found by scripts/tune_counting.py
+PURE_LADDER = Ladder(PURE_GRID, 1 / PURE_GRID, PURE_TOTAL)
 
 
-def random_dropping_pure(truth: Floats, generator: Generator) -> Result:
+@dataclass(frozen=True)
+class Tuning:
+    """How an honest run of Algorithm 3 goes about a thread; chosen by scripts/tune_counting.py."""
+
+    overhead: float  # ε′ as a fraction of the first level's rate
+    offsets: tuple[int, ...]  # levels tried, counted from the guess
+    copies: tuple[int, ...]
+    order: float = 32.0  # Rényi order of the filter (Table 2)
+
+
+PURE_TUNING = Tuning(overhead=0.05, offsets=(0,), copies=(16,))
+RENYI_TUNING = Tuning(overhead=0.05, offsets=(0,), copies=(4,))
+
+
+def random_dropping_pure(truth: Floats, generator: Generator, tuning: Tuning = PURE_TUNING) -> Result:
     """Algorithm 3 with a real guarantee: levels near the guessed need, overhead a fraction of it, drawn again instead of ⊥."""
 
     def attempt(sizes: Floats, guess: Any, generator: Generator) -> tuple[Any, Any, Any, Any]:
-        levels = np.minimum(guess[None] + np.array(OFFSETS)[:, None], len(PURE_GRID) - 1)
+        levels = np.minimum(guess[None] + np.array(tuning.offsets)[:, None], len(PURE_GRID) - 1)
         epsilons = PURE_GRID[levels]
-        overhead = RELATIVE_OVERHEAD * epsilons[0]
-        kept, noisy = _dropped_runs(sizes, epsilons, overhead, epsilons, 1 / epsilons, np.array(COPIES), True, generator)
+        overhead = tuning.overhead * epsilons[0]
+        kept, noisy = _dropped_runs(sizes, epsilons, overhead, 1 / epsilons, np.array(tuning.copies), True, generator)
         return _cheapest_good(kept, noisy, levels, 1 / epsilons, 2 * epsilons + overhead)
 
-    return PURE_LADDER.sequential(truth, generator, attempt, start=9)
+    return PURE_LADDER.sequential(truth, generator, attempt)
 
 
 def _dropped_runs(
-    sizes: Floats, rates: Floats, overhead: Floats, _costs: Floats, scales: Floats, copies: Any, laplace: bool, generator: Generator
+    sizes: Floats, rates: Floats, overhead: Floats, scales: Floats, copies: Any, laplace: bool, generator: Generator
 ) -> tuple[Any, Floats]:
     """Kept copies (levels × copies × trials) given that at least one is, and their noisy counts."""
     most = int(copies.max())
@@ -300,8 +357,10 @@ def above_threshold(truth: Floats, generator: Generator) -> Result:
     def attempt(sizes: Floats, guess: Any, generator: Generator) -> tuple[Any, Any, Any, Any]:
         overhead = AT_OVERHEAD * PURE_GRID[guess]
         threshold_noise = np.floor(generator.exponential(1.0, len(sizes)) / overhead)
-        cost, level, estimate = overhead.copy(), guess.copy(), np.zeros(len(sizes))
-        good = np.zeros(len(sizes), dtype=bool)
+        cost: Any = overhead.copy()
+        level: Any = guess.copy()
+        estimate: Any = np.zeros(len(sizes))
+        good: Any = np.zeros(len(sizes), dtype=bool)
         for offset in range(6):
             place = np.minimum(guess + offset, len(PURE_GRID) - 1)
             epsilon = PURE_GRID[place]
@@ -313,7 +372,7 @@ def above_threshold(truth: Floats, generator: Generator) -> Result:
             estimate, good = np.where(passes, value - bias, estimate), good | passes
         return cost, level, estimate, good
 
-    return PURE_LADDER.sequential(truth, generator, attempt, start=9)
+    return PURE_LADDER.sequential(truth, generator, attempt)
 
 
 def doubling_gaussian(truth: Floats, generator: Generator) -> Result:
@@ -330,6 +389,75 @@ def brownian(truth: Floats, generator: Generator) -> Result:
     return _refining(truth, noise, ZCDP_GRID, scales, lambda level: ZCDP_GRID[level], float(ZCDP_TOTAL))
 
 
+PUBLISHED_ORDER, PUBLISHED_OVERHEAD = 100.0, 0.001  # not stated in the paper; these come closest to its column
+
+
+def published_losses() -> tuple[Floats, Floats]:
+    """Divergence of each level at that order, and the paper's charge with ℓ = 0 (``theorem:max-score-rdp``)."""
+    losses = PUBLISHED_ORDER * ZCDP_GRID
+    runs = float((PUBLISHED_OVERHEAD / (PUBLISHED_OVERHEAD + losses)).sum())
+    others = np.exp(-losses).sum() - np.exp(-losses)
+    return losses, 2 * losses + PUBLISHED_OVERHEAD + (np.log1p(runs) + others) / (PUBLISHED_ORDER - 1)
+
+
+PUBLISHED_TOTAL = 10.0 - np.log(1 / DELTA) / (PUBLISHED_ORDER - 1)
+
+
+def no_dropping_gaussian(truth: Floats, generator: Generator) -> Result:
+    """Algorithm 3 with x ≡ 0 under Rényi accounting: the paper's column. Carries no guarantee."""
+    scales = np.sqrt(0.5 / ZCDP_GRID)
+    noise = generator.normal(0.0, 1.0, (len(ZCDP_GRID), truth.size)) * scales[:, None]
+    _, charges = published_losses()
+    return _refining(truth, noise, ZCDP_GRID, scales, lambda level: charges[level], PUBLISHED_TOTAL)
+
+
+def random_dropping_paper_gaussian(truth: Floats, generator: Generator) -> Result:
+    """Algorithm 3 as parametrised in the paper, with its dropping: x ~ Exp(0.001), and ⊥ charged ln(τ+1)/(α−1)."""
+    losses, charges = published_losses()
+    runs = float((PUBLISHED_OVERHEAD / (PUBLISHED_OVERHEAD + losses)).sum())
+    levels = (len(ZCDP_GRID), *truth.shape)
+    drop = generator.exponential(1 / PUBLISHED_OVERHEAD, truth.shape)
+    kept = generator.random(levels) < np.exp(-losses[:, None, None] * drop)
+    scales = np.sqrt(0.5 / ZCDP_GRID)[:, None, None]
+    noisy = truth + generator.normal(0.0, 1.0, levels) * scales
+    return _one_shot(truth, kept, noisy, scales, charges, float(np.log1p(runs)) / (PUBLISHED_ORDER - 1), PUBLISHED_TOTAL)
+
+
+@lru_cache(maxsize=64)
+def renyi_charges(place: int, tuning: Tuning) -> tuple[Floats, Floats, float]:
+    """Charges at the filter's order, drop rates and ε′ of a thread whose guessed level is ``place``; priced like a real selection."""
+    levels = [min(place + offset, len(ZCDP_GRID) - 1) for offset in tuning.offsets]
+    rates = np.array([tuning.order * ZCDP_GRID[level] for level in levels])
+    overhead = tuning.overhead * float(rates[0])
+    candidates = [
+        Candidate(_never_run, repeats=copies, guarantee=ZCDP(float(ZCDP_GRID[level])), drop_rate=float(rate))
+        for level, copies, rate in zip(levels, tuning.copies, rates, strict=True)
+    ]
+    table = RandomDropping(overhead=overhead, order=tuning.order).charges(candidates)
+    return np.array([float(table[each].size) for each in range(len(levels))]), rates, overhead
+
+
+def random_dropping_gaussian(truth: Floats, generator: Generator, tuning: Tuning = RENYI_TUNING) -> Result:
+    """Algorithm 3 with a real guarantee: sharp Rényi charges under a filter at one order, levels near the guessed need."""
+    order = tuning.order
+    total = 10.0 - (np.log1p(-1 / order) - (np.log(DELTA) + np.log(order)) / (order - 1))
+    tables = [renyi_charges(place, tuning) for place in range(len(ZCDP_GRID))]
+    charges, rates = np.array([each[0] for each in tables]), np.array([each[1] for each in tables])
+    overheads = np.array([each[2] for each in tables])
+
+    def attempt(sizes: Floats, guess: Any, generator: Generator) -> tuple[Any, Any, Any, Any]:
+        levels = np.minimum(guess[None] + np.array(tuning.offsets)[:, None], len(ZCDP_GRID) - 1)
+        scales = np.sqrt(0.5 / ZCDP_GRID[levels])
+        kept, noisy = _dropped_runs(sizes, rates[guess].T, overheads[guess], scales, np.array(tuning.copies), False, generator)
+        return _cheapest_good(kept, noisy, levels, scales, charges[guess].T)
+
+    return Ladder(ZCDP_GRID, np.sqrt(0.5 / ZCDP_GRID), float(total)).sequential(truth, generator, attempt)
+
+
+def _never_run(data: Any, randomness: Randomness) -> Any:
+    raise AssertionError("pricing runs nothing")
+
+
 PURE: dict[str, Mechanism] = {
     "doubling": doubling_pure,
     "noise-reduction": noise_reduction,
@@ -338,5 +466,10 @@ PURE: dict[str, Mechanism] = {
     "random-dropping-paper": random_dropping_paper,
     "no-dropping": no_dropping_pure,
 }
-APPROXIMATE: dict[str, Mechanism] = {"doubling": doubling_gaussian, "brownian": brownian}
-_ = (lru_cache, ZCDP, Randomness, Candidate, RandomDropping)
+APPROXIMATE: dict[str, Mechanism] = {
+    "doubling": doubling_gaussian,
+    "brownian": brownian,
+    "random-dropping": random_dropping_gaussian,
+    "random-dropping-paper": random_dropping_paper_gaussian,
+    "no-dropping": no_dropping_gaussian,
+}

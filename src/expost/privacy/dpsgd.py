@@ -54,7 +54,7 @@ def dpsgd_curves(
 def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
     """ln(A_α)/(α−1) of one step for each (q, σ), padded by what rounding can do: 2^{−50} of the terms of the exponents that matter."""
     k = np.arange(order + 1, dtype=float)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_q, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
         falling = k * log_q + np.where(order - k == 0, 0.0, (order - k) * log_rest)  # 0·ln 0 = 0 at q = 1
         rising = _log_binomials(order) + k * (k - 1) / (2 * noises[:, None] ** 2)

@@ -122,15 +122,21 @@ class RandomDropping(DroppingSelector):
         return [Run(index, candidates[index].call) for index in kept]
 
     def _rule(self, candidates: Sequence[Candidate]) -> Rule:
-        return Rule.BEST if self.target is None else Rule.FIRST_PASS_OR_FIRST
+        if self.target is None:
+            return Rule.BEST
+        _check_priorities(candidates)  # here, before anything is reserved or drawn
+        return Rule.FIRST_PASS_OR_FIRST
+
+
+def _check_priorities(candidates: Sequence[Candidate]) -> None:
+    if len({candidate.priority is None for candidate in candidates}) > 1:
+        raise InvalidCandidate("priority", None, "give a priority to every candidate, or to none")
 
 
 def _priorities(candidates: Sequence[Candidate], charges: Charges) -> list[Fraction]:
     """Public priorities: those given, or minus the charge (cheapest first)."""
-    given = [candidate.priority for candidate in candidates]
-    if all(priority is None for priority in given):
-        level_rank = [-level.size for level in charges.levels]
-        return [level_rank[level] for level in charges.level_of]
-    if any(priority is None for priority in given):
-        raise InvalidCandidate("priority", None, "give a priority to every candidate, or to none")
-    return [exact(priority, "priority") for priority in given if priority is not None]
+    given = [exact(candidate.priority, "priority") for candidate in candidates if candidate.priority is not None]
+    if given:
+        return given
+    level_rank = [-level.size for level in charges.levels]
+    return [level_rank[level] for level in charges.level_of]
