@@ -14,6 +14,8 @@ from expost.cli.output import Json, notes, show
 from expost.experiments import counting_tables
 from expost.experiments import figure1 as figure_one
 
+_SYNTHETIC = ",".join(counting_tables.SYNTHETIC)
+
 app = typer.Typer(help="The paper's tables and figures, recomputed.", no_args_is_help=True)
 
 Datasets = Annotated[str, typer.Option(help="S8000, S16000, S32000, S64000, S128000, msweb, reddit2008.")]
@@ -41,7 +43,7 @@ def figure1(plot: Plot = None, as_json: Json = False) -> None:
 
 @app.command()
 def table1(
-    datasets: Datasets = ",".join(counting_tables.SYNTHETIC),
+    datasets: Datasets = _SYNTHETIC,
     trials: Trials = 1000,
     jobs: Jobs = 1,
     data: Data = None,
@@ -55,7 +57,7 @@ def table1(
 
 @app.command()
 def table2(
-    datasets: Datasets = ",".join(counting_tables.SYNTHETIC),
+    datasets: Datasets = _SYNTHETIC,
     trials: Trials = 1000,
     jobs: Jobs = 1,
     data: Data = None,
@@ -82,14 +84,15 @@ def _counting_table(
 
 def _render_counting(console: Console, number: int, rows: list[counting_tables.Row]) -> None:
     table = Table(title=f"Table {number}: counts answered within 10 % ({rows[0].trials} trials)", title_justify="left")
-    for heading in ("data", "mechanism", "answers", "precision", "paper's answers", "precision"):
-        table.add_column(heading, justify="left" if heading in ("data", "mechanism") else "right")
+    for heading in ("data", "mechanism", "answers", "±", "precision", "paper", "precision"):
+        table.add_column(heading, justify="left" if heading in ("data", "mechanism") else "right", no_wrap=True)
     for row in rows:
         paper = ("–", "–") if row.paper_answers is None else (f"{row.paper_answers:g}", f"{row.paper_precision:g}")
         table.add_row(
             row.dataset,
             row.mechanism,
-            f"{row.answers_mean:.2f} ± {row.answers_sd:.2f}",
+            f"{row.answers_mean:.2f}",
+            f"{row.answers_sd:.2f}",
             "–" if row.precision_mean is None else f"{row.precision_mean:.3f}",
             *paper,
             style=None if row.private else "red",

@@ -115,6 +115,8 @@ class Result:
 
 
 Mechanism = Callable[[Floats, Generator], Result]
+Attempt = tuple[Any, Any, Any, Any, Any]
+"""Worst case, cost, level, estimate, good: an array over trials each."""
 
 
 def synthetic(name: str, trials: int, generator: Generator) -> Floats:
@@ -264,9 +266,9 @@ class Ladder:
         self,
         truth: Floats,
         generator: Generator,
-        attempt: Callable[[Floats, Any, Generator], tuple[Any, Any, Any, Any]],
+        attempt: Callable[[Floats, Any, Generator], Attempt],
     ) -> Result:
-        """Thread after thread; ``attempt`` gives (cost, level, estimate, good) for all trials at once, from the guessed level.
+        """Thread after thread; ``attempt`` tries one, for all trials at once, from the guessed level.
 
         The first guess is the coarsest level. A failed attempt is paid and followed by another at a finer guess; a good one moves the
         trial on and sets the next guess.
@@ -277,8 +279,8 @@ class Ladder:
         running = np.ones(trials, dtype=bool)
         while running.any():
             sizes = truth[np.arange(trials), np.minimum(thread, threads - 1)]
-            cost, level, estimate, good = attempt(sizes, np.clip(guess, 0, len(self.grid) - 1), generator)
-            running &= (cost <= left + 1e-12) & (thread < threads)
+            worst, cost, level, estimate, good = attempt(sizes, np.clip(guess, 0, len(self.grid) - 1), generator)
+            running &= (worst <= left + 1e-12) & (thread < threads)  # the filter looks at the worst case, then pays the cost
             left = np.where(running, left - cost, left)
             won = running & good
             answers += won
@@ -309,7 +311,7 @@ RENYI_TUNING = Tuning(overhead=0.05, offsets=(0,), copies=(4,))
 def random_dropping_pure(truth: Floats, generator: Generator, tuning: Tuning = PURE_TUNING) -> Result:
     """Algorithm 3 with a real guarantee: levels near the guessed need, overhead a fraction of it, drawn again instead of ⊥."""
 
-    def attempt(sizes: Floats, guess: Any, generator: Generator) -> tuple[Any, Any, Any, Any]:
+    def attempt(sizes: Floats, guess: Any, generator: Generator) -> Attempt:
         levels = np.minimum(guess[None] + np.array(tuning.offsets)[:, None], len(PURE_GRID) - 1)
         epsilons = PURE_GRID[levels]
         overhead = tuning.overhead * epsilons[0]
@@ -326,7 +328,7 @@ def _dropped_runs(
     most = int(copies.max())
     kept = np.zeros((len(rates), most, len(sizes)), dtype=bool)
     exists = np.arange(most)[None, :, None] < copies[:, None, None]
-    empty = np.ones(len(sizes), dtype=bool)
+    empty: Any = np.ones(len(sizes), dtype=bool)
     while empty.any():
         drop = generator.exponential(1.0, len(sizes)) / overhead
         drop = np.floor(drop) if laplace else drop  # Geom(e^{−ε′}) is the floor of Exp(ε′)
@@ -337,40 +339,40 @@ def _dropped_runs(
     return kept, sizes + noise * scales[:, None, :]
 
 
-def _cheapest_good(kept: Any, noisy: Floats, levels: Any, scales: Floats, charges: Floats) -> tuple[Any, Any, Any, Any]:
-    """The first good kept copy by increasing level, else the first kept: (charge, level, estimate, good)."""
+def _cheapest_good(kept: Any, noisy: Floats, levels: Any, scales: Floats, charges: Floats) -> Attempt:
+    """The first good kept copy by increasing level, else the first kept."""
     good = kept & (noisy >= LEAST * scales[:, None, :])
     flat_kept, flat_good = kept.reshape(-1, kept.shape[-1]), good.reshape(-1, good.shape[-1])
     winner = np.where(flat_good.any(axis=0), flat_good.argmax(axis=0), flat_kept.argmax(axis=0))
     row = winner // kept.shape[1]
     trial = np.arange(kept.shape[-1])
     estimate = noisy.reshape(-1, kept.shape[-1])[winner, trial]
-    return charges[row, trial], levels[row, trial], estimate, flat_good.any(axis=0)
+    return charges.max(axis=0), charges[row, trial], levels[row, trial], estimate, flat_good.any(axis=0)
 
 
-AT_OVERHEAD = 1.0  # threshold noise as fine as the level guessed
+AT_OVERHEAD, AT_LEVELS = 1.0, 2  # threshold noise as fine as the level guessed; levels looked at from there
 
 
 def above_threshold(truth: Floats, generator: Generator) -> Result:
     """Algorithm 1, monotone: the first level from the guess whose noisy count reaches what the σ-rule needs there; the estimate is free."""
 
-    def attempt(sizes: Floats, guess: Any, generator: Generator) -> tuple[Any, Any, Any, Any]:
+    def attempt(sizes: Floats, guess: Any, generator: Generator) -> Attempt:
         overhead = AT_OVERHEAD * PURE_GRID[guess]
-        threshold_noise = np.floor(generator.exponential(1.0, len(sizes)) / overhead)
+        threshold_noise: Any = np.floor(generator.exponential(1.0, len(sizes)) / overhead)
         cost: Any = overhead.copy()
         level: Any = guess.copy()
         estimate: Any = np.zeros(len(sizes))
         good: Any = np.zeros(len(sizes), dtype=bool)
-        for offset in range(6):
-            place = np.minimum(guess + offset, len(PURE_GRID) - 1)
+        for offset in range(AT_LEVELS):
+            place: Any = np.minimum(guess + offset, len(PURE_GRID) - 1)
             epsilon = PURE_GRID[place]
             query_noise = np.floor(generator.exponential(1.0, len(sizes)) / epsilon)
             value = sizes + query_noise - threshold_noise
-            passes = ~good & (value >= LEAST / epsilon)
+            passes: Any = ~good & (value >= LEAST / epsilon)
             bias = 1 / np.expm1(epsilon) - 1 / np.expm1(overhead)
             cost, level = np.where(passes, epsilon + overhead, cost), np.where(passes, place, level)
             estimate, good = np.where(passes, value - bias, estimate), good | passes
-        return cost, level, estimate, good
+        return PURE_GRID[np.minimum(guess + AT_LEVELS - 1, len(PURE_GRID) - 1)] + overhead, cost, level, estimate, good
 
     return PURE_LADDER.sequential(truth, generator, attempt)
 
@@ -445,7 +447,7 @@ def random_dropping_gaussian(truth: Floats, generator: Generator, tuning: Tuning
     charges, rates = np.array([each[0] for each in tables]), np.array([each[1] for each in tables])
     overheads = np.array([each[2] for each in tables])
 
-    def attempt(sizes: Floats, guess: Any, generator: Generator) -> tuple[Any, Any, Any, Any]:
+    def attempt(sizes: Floats, guess: Any, generator: Generator) -> Attempt:
         levels = np.minimum(guess[None] + np.array(tuning.offsets)[:, None], len(ZCDP_GRID) - 1)
         scales = np.sqrt(0.5 / ZCDP_GRID[levels])
         kept, noisy = _dropped_runs(sizes, rates[guess].T, overheads[guess], scales, np.array(tuning.copies), False, generator)
