@@ -2,6 +2,9 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
+comma := ,
+REAL := $(if $(wildcard ../shared/data/msweb_user_area.npz),$(comma)msweb$(comma)reddit2008)
+DATASETS := S8000,S16000,S32000,S64000,S128000$(REAL)
 
 .PHONY: demo test check bench figures clean
 
@@ -25,8 +28,11 @@ check: $(STAMP)  ## lint and types
 bench: $(STAMP)  ## ratios against peers, measured side by side
 	$(BIN)/python -m benchmarks
 
-figures: $(STAMP)  ## every figure of the README and the docs
+figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(BIN)/python scripts/figures.py
+	$(BIN)/python scripts/coverage.py
+	for table in table1 table2; do $(BIN)/expost experiment $$table --jobs 2 --datasets $(DATASETS) --json > docs/results/$$table.json; done
+	$(BIN)/python scripts/reproduction.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,4 +1,4 @@
-"""How often the published intervals of ``expost count`` hold: the worst over true counts, by simulation. Writes docs/results/coverage.json."""
+"""How often the published intervals of ``expost count`` hold, at the worst true count, by simulation (docs/results/coverage.json)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def main() -> None:
             }
             rows.append(row)
             print(row, flush=True)
-    RESULTS.write_text(json.dumps({"confidence": 0.9, "within": 0.1, "paths": PATHS, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    RESULTS.write_text(
+        json.dumps({"confidence": 0.9, "within": 0.1, "paths": PATHS, "rows": rows}, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reproduction.md from docs/results/*.json (which ``expost experiment`` wrote), between its markers."""
+"""Writes the tables of docs/reproduction.md and docs/counting.md from docs/results/*.json, between their markers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,27 @@ def cell(row: dict[str, float | None]) -> str:
     return text if row["paper_answers"] is None else f"{text} [{row['paper_answers']:g}]"
 
 
-def main() -> None:
-    page = DOCS / "reproduction.md"
+def coverage() -> str:
+    """Factor and measured coverage by noise and ratio."""
+    rows = json.loads((DOCS / "results" / "coverage.json").read_text(encoding="utf-8"))["rows"]
+    lines = ["| noise | ratio | factor | coverage | without the factor |", "|---|---|---|---|---|"]
+    for row in rows:
+        numbers = f"{row['ratio']:.3g} | {row['factor']:.3f} | {row['coverage']:.3f} | {row['naive_coverage']:.3f}"
+        lines.append(f"| {row['law']} | {numbers} |")
+    return "\n".join(lines)
+
+
+def fill(page: Path, marker: str, content: str) -> None:
+    """Replace what stands between a marker and its end."""
     text = page.read_text(encoding="utf-8")
-    for number in (1, 2):
-        block = f"<!-- table{number} -->\n{rendered(number)}\n<!-- end -->"
-        text = re.sub(rf"<!-- table{number} -->.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
-    page.write_text(text, encoding="utf-8")
+    block = f"<!-- {marker} -->\n{content}\n<!-- end -->"
+    page.write_text(re.sub(rf"<!-- {marker} -->.*?<!-- end -->", lambda _: block, text, flags=re.DOTALL), encoding="utf-8")
+
+
+def main() -> None:
+    fill(DOCS / "reproduction.md", "table1", rendered(1))
+    fill(DOCS / "reproduction.md", "table2", rendered(2))
+    fill(DOCS / "counting.md", "coverage", coverage())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -55,6 +56,18 @@ def _parse(sql: Any, url: str | Path) -> Any:
     return sql.engine.make_url(text)
 
 
+_STORES: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """A child inherits what SQLite's library remembers of its locks, but not the locks: let no connection be open across a fork."""
+    for store in list(_STORES):
+        store.close()
+
+
+os.register_at_fork(before=_before_fork)
+
+
 class Store:
     """A connection to the ledger's tables. Safe after a fork: a child opens connections of its own."""
 
@@ -69,6 +82,7 @@ class Store:
             raise LedgerError(f"{self.backend} databases are not supported; give a file name, sqlite:///file or postgresql://…")
         self._engine: Any = None
         self._owner = 0
+        _STORES.add(self)
 
     @property
     def file(self) -> Path | None:
@@ -85,6 +99,11 @@ class Store:
                 self._engine.dispose(close=False)
             self._engine, self._owner = self._make_engine(), os.getpid()
         return self._engine.connect()
+
+    def close(self) -> None:
+        """Close idle connections; the next use opens others."""
+        if self._engine is not None and self._owner == os.getpid():
+            self._engine.dispose()
 
     def _make_engine(self) -> Any:
         try:

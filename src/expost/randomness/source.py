@@ -106,6 +106,8 @@ class SimulationRandomness(Randomness):
 
 def require_protection(randomness: Randomness | None, *, simulation: bool) -> Randomness:
     """The source to use; refuses a seeded one unless the caller said that this is a simulation."""
+    if not isinstance(simulation, bool):
+        raise InvalidInput("simulation", simulation, "give True or False")
     if randomness is None:
         return Randomness()
     if not isinstance(randomness, Randomness):

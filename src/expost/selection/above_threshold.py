@@ -18,7 +18,7 @@ from expost.selection.candidate import Call, Candidate, group
 from expost.selection.dropping import level_places, pure_levels, pure_rates
 from expost.selection.dropping_selector import DroppingSelector
 from expost.selection.running import Rule, Run
-from expost.selection.selector import Draws, require_kind
+from expost.selection.selector import Draws, all_copies, require_kind
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class AboveThreshold(DroppingSelector):
         return Charges(tuple(levels), level_places(groups, len(candidates)), nothing)
 
     def _check_queries(self, candidates: Sequence[Candidate]) -> None:
+        all_copies(candidates)
         if self.minimum_drop_level:
             raise InvalidInput("minimum_drop_level", self.minimum_drop_level, "over queries nothing is dropped; leave it out")
         if self.monotone and candidates[0].guarantee.neighbours != ADD_REMOVE:
@@ -126,11 +127,7 @@ class AboveThreshold(DroppingSelector):
     def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
         if "kept" in draws:
             return [Run(index, candidates[index].call) for index in draws["kept"]]
-        return [
-            Run(index, noisy_comparison(candidate, draws["level"]))
-            for index, candidate in enumerate(candidates)
-            for _ in range(candidate.repeats)
-        ]
+        return [Run(index, noisy_comparison(candidates[index], draws["level"])) for index in all_copies(candidates)]
 
     def _rule(self, candidates: Sequence[Candidate]) -> Rule:
         return Rule.FIRST_PASS_OR_NOTHING

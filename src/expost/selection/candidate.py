@@ -14,6 +14,8 @@ from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact, exact_positive
 
+MOST_REPEATS = 10**300
+
 Call = Callable[[Any, Randomness], Any]
 
 
@@ -41,6 +43,8 @@ class Candidate:
             raise InvalidCandidate("mechanism", type(self.mechanism).__name__, "give a callable (data, randomness) → output")
         object.__setattr__(self, "guarantee", self._promise())
         object.__setattr__(self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate))
+        if self.repeats > MOST_REPEATS:
+            raise InvalidCandidate("repeats", "more than 10^300", "give at most 10^300")
         if not isinstance(self.params, Mapping) or not all(isinstance(key, str) for key in self.params):
             raise InvalidCandidate("params", self.params, "give a mapping from names to public settings")
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))

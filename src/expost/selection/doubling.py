@@ -13,7 +13,7 @@ from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.selection.running import Rule, Run
-from expost.selection.selector import Draws, Selector, check_target
+from expost.selection.selector import Draws, Selector, all_copies, check_target
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Doubling(Selector):
         check_target(self.target)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        all_copies(candidates)
         charges = list(accumulate(candidate.guarantee * candidate.repeats for candidate in candidates))
         total = charges[-1]
         if isinstance(total, ApproxDP):
@@ -48,7 +49,7 @@ class Doubling(Selector):
         return {}
 
     def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
-        return [Run(index, candidate.call) for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
+        return [Run(index, candidates[index].call) for index in all_copies(candidates)]
 
     def _rule(self, candidates: Sequence[Candidate]) -> Rule:
         return Rule.FIRST_PASS_OR_NOTHING

@@ -17,7 +17,7 @@ from expost.selection.dropping import DropLaw, level_places, pure_levels, pure_r
 from expost.selection.dropping_selector import DroppingSelector
 from expost.selection.lattice import probability_nothing
 from expost.selection.running import Rule, Run
-from expost.selection.selector import Draws, require_kind
+from expost.selection.selector import Draws, check_flag, require_kind
 
 _FEWEST_CHANCES = 1e-4
 
@@ -38,7 +38,7 @@ class RandomDropping(DroppingSelector):
 
     ``overhead``            ε′: small is cheap but drops more
     ``target``              a bar on the score. The winner is then the first kept run, by descending public priority, that
-                            reaches it (the highest-priority kept run if none does): the law of running everything with the
+                            reaches it (if none does, the highest-priority one that did not fail): the law of running everything with the
                             score (passed?, priority), without running everything
     ``allow_nothing``       False: draw again until something is kept. That conditions on an event that does not depend on
                             data and after which nothing has run. True: the paper's ⊥
@@ -65,6 +65,7 @@ class RandomDropping(DroppingSelector):
 
     def __post_init__(self) -> None:
         self._check_settings()
+        check_flag(self.allow_nothing, "allow_nothing")
         if self.max_runs is not None:
             count_of(self.max_runs, "max_runs", at_least=1)
 

@@ -19,7 +19,7 @@ from expost.selection.release import FAILED, NOTHING
 
 Score = Callable[[Any], Any]
 Progress = Callable[[int, int], None]
-OnFailure = Callable[[int, Exception], None]
+OnFailure = Callable[[int, Exception | SystemExit], None]
 
 
 class Rule(Enum):
@@ -27,7 +27,7 @@ class Rule(Enum):
 
     BEST = "the highest score"
     FIRST_PASS_OR_NOTHING = "the first run that passes, else nothing"
-    FIRST_PASS_OR_FIRST = "the first run that passes, else the first run"
+    FIRST_PASS_OR_FIRST = "the first run that passes, else the first that did not fail, else the first"
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +79,7 @@ def execute(
             progress(done + 1, len(runs))
         if rule is not Rule.BEST and passed:
             return outcome
-        if chosen is None or (rule is Rule.BEST and _rank(scored) > _rank(chosen.score)):
+        if chosen is None or _beats(rule, outcome, chosen):
             chosen = outcome
     if chosen is None or rule is Rule.FIRST_PASS_OR_NOTHING:
         return Outcome(None, NOTHING, None, None if target is None else False)
@@ -90,7 +90,7 @@ def attempt(run: Run, data: Any, randomness: Randomness, on_failure: OnFailure |
     """A run's output; an exception is the outcome FAILED."""
     try:
         return run.call(data, randomness)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a candidate must not end the program: that would tell about the data
         failure = error
     return _failed(run, failure, on_failure)
 
@@ -108,11 +108,18 @@ def rate(run: Run, value: Any, score: Score | None, on_failure: OnFailure | None
     return _failed(run, failure, on_failure), None
 
 
-def _failed(run: Run, failure: Exception, on_failure: OnFailure | None) -> Any:
+def _failed(run: Run, failure: Exception | SystemExit, on_failure: OnFailure | None) -> Any:
     """Tell the curator, outside the handler: should that raise, the candidate's error is not chained to it."""
     if on_failure is not None:
         on_failure(run.index, failure)
     return FAILED
+
+
+def _beats(rule: Rule, later: Outcome, earlier: Outcome) -> bool:
+    """Whether a later run that did not pass is preferred; ties stay with the earlier one."""
+    if rule is Rule.BEST:
+        return _rank(later.score) > _rank(earlier.score)
+    return earlier.value is FAILED and later.value is not FAILED
 
 
 def _rank(score: float | None) -> tuple[bool, float]:

@@ -24,6 +24,8 @@ from expost.selection.fingerprint import fingerprint
 from expost.selection.release import Release, plain
 from expost.selection.running import OnFailure, Outcome, Progress, Rule, Run, Score, execute
 
+_MOST_COPIES = 1_000_000
+
 Draws = dict[str, Any]
 """The secret coins of one selection, as plain integers."""
 
@@ -81,6 +83,9 @@ class Selector(ABC):
         if score is not None and (reason := self._refuses_score(checked)):
             raise InvalidInput("score", "a function", reason)
         source = require_protection(randomness, simulation=simulation)
+        for name, function in (("progress", progress), ("on_failure", on_failure)):
+            if function is not None and not callable(function):
+                raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
         if ledger is not None and source.simulated:
             raise InvalidInput("ledger", ledger, "a simulation is not charged; leave the ledger out")
         charges = self._price(checked)
@@ -153,18 +158,23 @@ class Selector(ABC):
         return {"name": self.name} | {key: plain(_number(value), key) for key, value in values.items()}
 
     def verify(self, release: Release, candidates: Sequence[Candidate]) -> bool:
-        """Whether a certificate's charges are those of this selector over these candidates."""
+        """Whether a certificate's charges and settings are those of this selector over these candidates.
+
+        The value and its score cannot be checked; whether randomness was real stands in ``release.simulated``.
+        """
         checked = self._check(candidates)
         charges = self._price(checked)
         if release.index is not None and not 0 <= release.index < len(checked):
             return False
         spent = charges.nothing if release.index is None else charges[release.index]
-        return (release.spent, release.worst_case, release.theorem, dict(release.selector)) == (
-            spent,
-            charges.worst_case,
-            self._theorem(checked),
-            self.settings(),
-        )
+        params = {} if release.index is None else dict(checked[release.index].params)
+        return (
+            release.spent,
+            release.worst_case,
+            release.theorem,
+            dict(release.selector),
+            plain(dict(release.params), "params"),
+        ) == (spent, charges.worst_case, self._theorem(checked), self.settings(), plain(params, "params"))
 
     def _check(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         return check_candidates(candidates, queries=self.takes_queries)
@@ -229,6 +239,20 @@ def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Gu
     if not isinstance(promise, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidCandidate("guarantee", promise, f"{selector} needs candidates that promise {names}")
+
+
+def check_flag(value: object, field: str) -> None:
+    """Refuse anything but True and False: a text such as 'no' would count as true."""
+    if not isinstance(value, bool):
+        raise InvalidInput(field, value, "give True or False")
+
+
+def all_copies(candidates: Sequence[Candidate]) -> list[int]:
+    """Every copy as its candidate's index, for selectors that look at each in turn."""
+    copies = sum(candidate.repeats for candidate in candidates)
+    if copies > _MOST_COPIES:
+        raise InvalidCandidate("repeats", copies, f"every copy is run in turn here: give at most {_MOST_COPIES} in all")
+    return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
 
 
 def check_target(target: object) -> None:
