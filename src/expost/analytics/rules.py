@@ -68,10 +68,11 @@ def make_rule(levels: Levels, within: float, confidence: float, name: str = "con
 
 
 def half_width(levels: Levels, confidence: float) -> Floats:
-    """Half-width of a central interval of the noise at each level (exact for discrete Laplace noise, normal for Gaussian)."""
+    """Half-width of an interval that holds with at least this confidence at each level: twice ``_tail`` is then 1 − confidence."""
     if levels.law == "laplace":
         return np.asarray(levels.scales * np.log(_discrete(levels.scales) / (1 - confidence)))
-    return np.asarray(levels.scales * NormalDist().inv_cdf((1 + confidence) / 2))
+    shifted = levels.scales * NormalDist().inv_cdf((1 + confidence) / 2) + 0.5
+    return np.asarray(np.minimum(shifted, levels.scales * math.sqrt(2 * math.log(2 / (1 - confidence)))))
 
 
 def _discrete(scales: npt.ArrayLike) -> Floats:
@@ -125,10 +126,14 @@ def worst_miss(levels: Levels, widths: Floats, least: Floats) -> float:
 
 
 def _tail(law: str, x: Floats, scale: float) -> Floats:
-    """An upper bound of P(Z ≥ x·scale), x ≥ 0, for the noise of a level."""
+    """An upper bound of P(Z ≥ x·scale), x ≥ 0, for the noise of a level.
+
+    Gaussian: a discrete Gaussian is at most a normal variable plus ½ (in law), hence so is an average of them; and it is sub-Gaussian.
+    """
     if law == "laplace":
         return np.asarray(0.5 * _discrete(scale) * np.exp(-x))
-    return np.asarray(0.5 * _ERFC(x / math.sqrt(2)), dtype=float)
+    normal = np.asarray(0.5 * _ERFC((x - 0.5 / scale) / math.sqrt(2)), dtype=float)
+    return np.asarray(np.minimum(normal, np.exp(-np.square(x) / 2)))
 
 
 _ERFC = np.frompyfunc(math.erfc, 1, 1)

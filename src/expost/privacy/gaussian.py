@@ -10,7 +10,9 @@ def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> 
     """The zCDP promise of a Gaussian mechanism calibrated to (ε, δ): never above it, and within 1e-9 of it."""
     if not 0 < epsilon < float("inf"):
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")
-    low, high = 0.0, epsilon  # at ρ = ε the conversion is above ε already
+    low, high = 0.0, epsilon
+    while ZCDP(high).to_approx(delta).epsilon <= epsilon:
+        low, high = high, 2 * high
     while high - low > 1e-10 * high:
         middle = (low + high) / 2
         if ZCDP(middle).to_approx(delta).epsilon <= epsilon:

@@ -36,14 +36,13 @@ def _locate(law: Law, known: int, bits: int, digits: int) -> int | None:
     unit = Decimal(2**bits)
     low, high = a.down.divide(Decimal(known), unit), a.up.divide(Decimal(known + 1), unit)
     below = (ZERO, ZERO)
-    outcome = -1
     for outcome, mass in enumerate(law.masses(digits)):
         below = a.add(below, mass)
         if high <= below[0]:
             return outcome
         if low < below[1]:
             return None
-    return outcome  # a finite law: the last outcome takes what rounding left over
+    return None  # never: the masses of a law sum to 1, which is above ``low``
 
 
 def binomial_exp(trials: int, x: Fraction, randomness: Randomness) -> int:

@@ -55,17 +55,17 @@ class Arithmetic:
         """e^{−x}, x ≥ 0."""
         low = self.down.next_minus(self.down.exp(x[1].copy_negate()))
         high = self.up.next_plus(self.up.exp(x[0].copy_negate()))
-        return max(low, ZERO), min(high, ONE)
+        return max(ZERO, low), min(high, ONE)
 
     def complement(self, a: Bracket) -> Bracket:
-        """1 − a, for a ∈ [0, 1]."""
-        return max(self.down.subtract(ONE, a[1]), ZERO), self.up.subtract(ONE, a[0])
+        """1 − a, for a ∈ [0, 1]. ZERO stands first: 1 − 1 rounds down to −0, and a quotient by −0 would be −∞."""
+        return max(ZERO, self.down.subtract(ONE, a[1])), self.up.subtract(ONE, a[0])
 
     def minus_ln(self, a: Bracket) -> Bracket:
         """−ln a, for a ∈ [0, 1]."""
         low = self.down.next_minus(self.down.ln(a[1]).copy_negate())
         high = self.up.next_plus(self.up.ln(a[0]).copy_negate())
-        return max(low, ZERO), high
+        return max(ZERO, low), high
 
 
 @lru_cache(maxsize=32)

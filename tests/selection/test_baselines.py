@@ -1,0 +1,289 @@
+"""Repeat-and-select, doubling and Brownian noise reduction beyond pure DP: against dp_accounting and by exact enumeration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from expost import (
+    ZCDP,
+    ApproxDP,
+    Candidate,
+    DiscreteGaussian,
+    Doubling,
+    NoiseReduction,
+    Poisson,
+    PureDP,
+    Query,
+    RenyiDP,
+    RepeatAndSelect,
+    TruncatedNegativeBinomial,
+)
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.guarantees import Guarantee
+from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
+from tests.theorems import finite
+from tests.theorems.finite_renyi import ORDERS, Array, exact_curves, log_moment, random_pair
+
+WHOLE_ORDERS = (1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
+
+
+def unused(data: object, randomness: object) -> object:
+    raise AssertionError("pricing never runs a candidate")
+
+
+def candidate(guarantee: Guarantee, repeats: int = 1) -> Candidate:
+    return Candidate(unused, guarantee=guarantee, repeats=repeats)
+
+
+# Rényi curves of repeat-and-select: dp_accounting's.
+
+
+def gaussian_curve(noise: float) -> RenyiDP:
+    return RenyiDP(WHOLE_ORDERS, tuple(order / (2 * noise**2) for order in WHOLE_ORDERS))
+
+
+def accountant_curve(noise: float, mean: float, shape: float) -> Array:
+    accounting = pytest.importorskip("dp_accounting")
+    accountant = accounting.rdp.RdpAccountant(orders=list(WHOLE_ORDERS))
+    accountant.compose(accounting.dp_event.RepeatAndSelectDpEvent(accounting.GaussianDpEvent(noise), mean, shape))
+    return np.asarray(accountant._rdp)
+
+
+@pytest.mark.parametrize("shape", [0, 0.3, 1, 2.5])
+@pytest.mark.parametrize("mean", [1.5, 10.0, 300.0])
+@pytest.mark.parametrize("noise", [0.8, 4.0])
+def test_truncated_negative_binomial_curves_are_dp_accountings(noise: float, mean: float, shape: float) -> None:
+    """dp_accounting takes the mean and looks for γ; so do we."""
+    runs = TruncatedNegativeBinomial.with_mean(shape, mean)
+    curve = RepeatAndSelect(runs).charges([candidate(gaussian_curve(noise), repeats=4)])[0]
+    assert curve.orders == WHOLE_ORDERS
+    assert curve.epsilons == pytest.approx(accountant_curve(noise, mean, shape), rel=1e-6)
+
+
+@pytest.mark.parametrize("mean", [1.0, 5.0, 80.0])
+@pytest.mark.parametrize("noise", [0.8, 2.0, 6.0])
+def test_poisson_curves_are_dp_accountings(noise: float, mean: float) -> None:
+    """Made monotone, which dp_accounting leaves out here."""
+    curve = RepeatAndSelect(Poisson(mean)).charges([candidate(gaussian_curve(noise))])[0]
+    theirs = np.minimum.accumulate(accountant_curve(noise, mean, math.inf)[::-1])[::-1]
+    assert np.all(np.array(curve.epsilons) >= theirs * (1 - 1e-9))
+    assert curve.epsilons == pytest.approx(theirs, rel=1e-6)
+
+
+def test_named_laws_have_the_mean_they_promise() -> None:
+    assert geometric_runs(7.0).mean == pytest.approx(7, rel=1e-12)
+    assert logarithmic_runs(7.0).mean == pytest.approx(7, rel=1e-9)
+    for shape in (-0.9, -0.5, 0.5, 3):
+        assert TruncatedNegativeBinomial.with_mean(shape, 20.0).mean == pytest.approx(20, rel=1e-9)
+
+
+def test_negative_shapes_are_priced() -> None:
+    """dp_accounting refuses them; the theorem does not. A shape nearer −1 has a heavier tail and a smaller charge."""
+    losses = []
+    for shape in (-0.9, -0.5, 0, 1):
+        runs = TruncatedNegativeBinomial.with_mean(shape, 10.0)
+        losses.append(RepeatAndSelect(runs, delta=1e-6).charges([candidate(ZCDP(0.01))])[0].epsilon)
+    assert all(0 < loss < math.inf for loss in losses)
+    assert losses == sorted(losses)
+    assert losses[0] < 0.85 * losses[-1]
+
+
+def test_claims_are_conversions_of_one_curve() -> None:
+    runs, candidates = geometric_runs(10.0), [candidate(gaussian_curve(4.0))]
+    whole = RepeatAndSelect(runs).charges(candidates)[0]
+    assert RepeatAndSelect(runs, delta=1e-5).charges(candidates)[0] == whole.to_approx(1e-5)
+    assert RepeatAndSelect(runs, order=(3, 12)).charges(candidates)[0] == whole.on((3, 12))
+    worst = RepeatAndSelect(runs).charges([candidate(gaussian_curve(4.0)), candidate(gaussian_curve(9.0), 50)])
+    assert worst[0] == worst[1] == whole  # the base mechanism may pick the worst candidate
+
+
+def test_promises_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InvalidInput):
+        RepeatAndSelect(Poisson(3)).charges([candidate(ApproxDP(1, 1e-6))])
+    with pytest.raises(InvalidCandidate):
+        RepeatAndSelect(geometric_runs(3.0), delta=1e-6).charges([candidate(ApproxDP(1, 1e-6))])
+    with pytest.raises(InvalidInput):
+        RepeatAndSelect(geometric_runs(3.0), order=1000).charges([candidate(gaussian_curve(1.0))])
+
+
+# The law of the best of K runs, exactly.
+
+
+class Selections:
+    """A few hundred random base mechanisms on neighbouring data, and the law of repeat-and-select over them."""
+
+    def __init__(self, seed: int, instances: int, candidates: int = 2, outputs: int = 4) -> None:
+        rng = np.random.default_rng(seed)
+        drawn = [[random_pair(rng, outputs) for _ in range(candidates)] for _ in range(instances)]
+        self.here, self.there = np.moveaxis(np.array(drawn), 2, 0)
+        self.copies = rng.integers(1, 4, (instances, candidates))
+        self.both = ((self.here, self.there), (self.there, self.here))
+
+    def laws(self, runs: RunCount) -> tuple[Array, Array, float]:
+        """Chances (instance, outcome) on either dataset, and the chance of nothing."""
+        ones = np.ones(len(self.here))
+        if isinstance(runs, Poisson):
+            law, nothing = finite.poisson(runs.mean * ones), math.exp(-runs.mean)
+        else:
+            law, nothing = finite.truncated_negative_binomial(float(runs.shape), float(runs.gamma) * ones), 0.0
+        chances = [finite.repeat_and_select(q, self.copies, law).low.reshape(len(ones), -1) for q in (self.here, self.there)]
+        return chances[0], chances[1], nothing
+
+    def base(self) -> tuple[Array, Array]:
+        """The base mechanism, "pick a copy and run it"."""
+        share = (self.copies / self.copies.sum(1, keepdims=True))[..., None]
+        return (self.here * share).reshape(len(share), -1), (self.there * share).reshape(len(share), -1)
+
+
+def hockey_stick(p: Array, q: Array, epsilon: float | Array) -> Array:
+    return np.maximum(p - np.exp(np.broadcast_to(epsilon, (len(p),)))[:, None] * q, 0.0).sum(1)
+
+
+RUNS: list[TruncatedNegativeBinomial] = [
+    TruncatedNegativeBinomial(shape, gamma) for shape in (-0.5, 0, 1, 2.5) for gamma in (0.02, 0.3, 0.9)
+]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7, 2.0])
+def test_approximate_charges_hold_by_enumeration(epsilon: float) -> None:
+    """Each instance promises (ε, its own exact δ at ε); the selection must then be (ε_out, δ_out)-DP."""
+    selections, closest = Selections(11, 300), 0.0
+    deltas = np.max([hockey_stick(p, q, epsilon) for p, q in _both(*selections.base())], axis=0)
+    for runs in RUNS:
+        promises = [ApproxDP(epsilon, float(delta)) for delta in deltas]
+        fits = np.array([runs.mean * promise.delta < 1 for promise in promises])
+        bounds = [runs.approx_charge(promise) for promise, fit in zip(promises, fits, strict=True) if fit]
+        law, other, _ = selections.laws(runs)
+        for p, q in _both(law[fits], other[fits]):
+            realised = hockey_stick(p, q, np.array([bound.epsilon for bound in bounds]))
+            allowed = np.array([bound.delta for bound in bounds])
+            assert np.all(realised <= allowed * (1 + 1e-9))
+            closest = max(closest, float(np.max(realised[allowed > 0] / allowed[allowed > 0])))
+    assert closest > 0.02
+
+
+def test_approximate_charges_are_nearly_met() -> None:
+    """A top output of chance δ on D and never on D′: found by some of K runs with chance about E[K]·δ."""
+    delta, runs = 1e-6, geometric_runs(10.0)
+    here, there = np.array([[[1 - delta, delta]]]), np.array([[[1.0, 0.0]]])
+    law, other = (
+        finite.repeat_and_select(q, np.ones((1, 1)), finite.truncated_negative_binomial(1, np.array([0.1]))).low.reshape(1, -1)
+        for q in (here, there)
+    )
+    bound = runs.approx_charge(ApproxDP(0.5, delta))
+    realised = float(hockey_stick(law, other, bound.epsilon)[0])
+    assert 0.999 * bound.delta <= realised <= bound.delta
+    assert realised > 9 * delta  # so the δ of a single run would not do
+
+
+def _both(p: Array, q: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    return (p, q), (q, p)
+
+
+@pytest.mark.parametrize("mean", [0.2, 1.0, 15.0])
+def test_poisson_pure_charges_hold_by_enumeration(mean: float) -> None:
+    """ε + μ·tanh(ε/2), which is below 2ε for small μ: the log ratio of every outcome."""
+    selections, runs = Selections(12, 400), Poisson(mean)
+    base, base_there = (np.log(q) for q in selections.base())
+    epsilons = np.abs(base - base_there).max(1)
+    law, other, _ = selections.laws(runs)
+    realised = np.abs(np.log(law) - np.log(other)).max(1)
+    charges = np.array([RepeatAndSelect(runs).charges([candidate(PureDP(each))])[0].epsilon for each in epsilons])
+    assert np.all(realised <= charges + 1e-9)
+    assert np.max(realised / charges) > 0.6
+
+
+@pytest.mark.parametrize("runs", [*RUNS, Poisson(0.3), Poisson(1), Poisson(20)], ids=str)
+def test_renyi_charges_hold_by_enumeration(runs: RunCount) -> None:
+    """The moment over all outcomes, "nothing" among them, at every order and both ways round."""
+    selections = Selections(13, 150)
+    base = selections.base()
+    curves = exact_curves(*base)
+    law, other, nothing = selections.laws(runs)
+    charges = [RepeatAndSelect(runs).charges([candidate(RenyiDP(ORDERS, tuple(curve.tolist())))]) for curve in curves]
+    for place, order in enumerate(ORDERS):
+        losses = np.array([table[0].epsilons[place] for table in charges])
+        free = np.array([table.nothing.epsilons[place] for table in charges])
+        for p, q in _both(law, other):
+            total = np.exp(log_moment(p, q, order) - (order - 1) * losses) + nothing * np.exp(-(order - 1) * free)
+            assert np.all(total <= 1 + 1e-9)
+
+
+def test_nothing_is_not_free_under_renyi_dp() -> None:
+    """A Poisson selection whose moment sits in one rare output: with a free "nothing" the sum of ex-post RDP is 1.2."""
+    order, orders = 120.0, (2, 8, 32, 64, 80, 100, 110, 120, 130, 200)
+    rare, grown = math.exp(-230), math.exp(-228)
+    here, there = np.array([[1 - grown, grown]]), np.array([[1 - rare, rare]])
+    curve = RenyiDP(orders, tuple(exact_curves(here, there, orders)[0].tolist()))
+    table = RepeatAndSelect(Poisson(1), order=order).charges([candidate(curve)])
+    law, other = (np.array([[math.exp(-1) * math.expm1(1 - q[0, 1]), -math.expm1(-q[0, 1])]]) for q in (here, there))
+    released = math.exp(log_moment(law, other, order)[0] - (order - 1) * table[0].epsilons[0])
+    assert released + math.exp(-1) > 1.2
+    assert released + math.exp(-1) * math.exp(-(order - 1) * table.nothing.epsilons[0]) <= 1
+
+
+def test_nothing_carries_the_delta_of_the_claim() -> None:
+    """δ is one number for all outcomes: a filter that got δ = 0 back for every "nothing" could be asked again for ever."""
+    table = RepeatAndSelect(Poisson(0.01), delta=1e-6).charges([candidate(ZCDP(0.01))])
+    assert table.nothing == ApproxDP(0, 1e-6)
+    assert RepeatAndSelect(Poisson(2)).charges([candidate(PureDP(1))]).nothing == PureDP(0)
+
+
+# Doubling: sums, whatever the kind of promise.
+
+
+def cumulative(values: Sequence[float], repeats: Sequence[int]) -> list[Fraction]:
+    total, sums = Fraction(0), []
+    for value, count in zip(values, repeats, strict=True):
+        total += Fraction(value) * count
+        sums.append(total)
+    return sums
+
+
+REPEATS = (1, 3, 2)
+
+
+def test_doubling_adds_zcdp_promises() -> None:
+    rhos = (0.1, 0.2, 0.4)
+    table = Doubling(1.0).charges([candidate(ZCDP(rho), count) for rho, count in zip(rhos, REPEATS, strict=True)])
+    for place, total in enumerate(cumulative(rhos, REPEATS)):
+        assert total <= Fraction(table[place].rho) <= total * (1 + Fraction(1, 2**50))
+    assert table.nothing == table[2]
+
+
+def test_doubling_adds_curves_order_by_order() -> None:
+    orders, curves = (2, 8, 32), [(0.1, 0.3, 0.9), (0.2, 0.3, 0.7), (0.4, 0.5, 0.6)]
+    table = Doubling(1.0).charges([candidate(RenyiDP(orders, curve), n) for curve, n in zip(curves, REPEATS, strict=True)])
+    for order, losses in enumerate(zip(*curves, strict=True)):
+        for place, total in enumerate(cumulative(losses, REPEATS)):
+            assert total <= Fraction(table[place].epsilons[order]) <= total * (1 + Fraction(1, 2**50))
+    assert table.nothing == table[2]
+
+
+def test_doubling_adds_epsilons_and_charges_the_whole_delta() -> None:
+    """An early stop saves ε, never δ: the ex-post definition has one δ for all outcomes."""
+    epsilons, deltas = (0.1, 0.2, 0.4), (1e-7, 2e-7, 3e-7)
+    promises = [ApproxDP(epsilon, delta) for epsilon, delta in zip(epsilons, deltas, strict=True)]
+    table = Doubling(1.0).charges([candidate(promise, count) for promise, count in zip(promises, REPEATS, strict=True)])
+    for place, total in enumerate(cumulative(epsilons, REPEATS)):
+        assert total <= Fraction(table[place].epsilon) <= total * (1 + Fraction(1, 2**50))
+        assert table[place].delta == table.nothing.delta >= 1e-7 + 3 * 2e-7 + 2 * 3e-7 - 1e-20
+    assert table.nothing == table[2]
+
+
+# Brownian noise reduction.
+
+
+def test_brownian_noise_reduction_charges_the_level() -> None:
+    """ρ of the level released, not the sum; "nothing" has looked at all of them."""
+    query, rhos = Query(len), (Fraction(1, 1000), Fraction(1, 100), Fraction(1, 10))
+    table = NoiseReduction(target=0).charges([Candidate(DiscreteGaussian(query, rho)) for rho in rhos])
+    assert [table[place] for place in range(3)] == [ZCDP(rho) for rho in rhos]
+    assert table.nothing == table.worst_case == ZCDP(rhos[-1])
+    with pytest.raises(InvalidCandidate):
+        NoiseReduction(target=0).charges([Candidate(DiscreteGaussian(query, rho)) for rho in rhos[::-1]])
