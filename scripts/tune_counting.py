@@ -6,7 +6,10 @@ from itertools import product
 
 import numpy as np
 
-from expost.experiments.counting_tables import Tuning, random_dropping_gaussian, random_dropping_pure, synthetic
+from expost.experiments.counting_common import Tuning
+from expost.experiments.counting_gaussian import random_dropping_gaussian
+from expost.experiments.counting_pure import random_dropping_pure
+from expost.experiments.counting_tables import synthetic
 
 SHAPES = (((0,), (1,)), ((0,), (4,)), ((0,), (8,)), ((0,), (16,)), ((0, 1), (8, 4)), ((0, 1, 2), (8, 4, 2)))
 

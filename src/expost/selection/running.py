@@ -7,15 +7,17 @@ and a candidate that raised rank lowest (theory: a candidate that raises is an o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Call
 from expost.selection.checkpoint import Checkpoint
 from expost.selection.release import FAILED, NOTHING
+
+_LOOK_AHEAD = 32  # runs made together under a rule that may stop at the first pass
 
 Score = Callable[[Any], Any]
 Progress = Callable[[int, int], None]
@@ -65,13 +67,9 @@ def execute(
     Outputs that a checkpoint holds already are not made again; new ones are recorded before they are looked at.
     """
     chosen: Outcome | None = None
+    outputs = _Outputs(runs, data, randomness, rule, on_failure, checkpoint)
     for done, run in enumerate(runs):
-        if checkpoint is not None and done in checkpoint.outputs:
-            value = checkpoint.outputs[done]
-        else:
-            value = attempt(run, data, randomness, on_failure)
-            if checkpoint is not None:
-                checkpoint.record(done, value)
+        value = outputs.get(done)
         value, scored = rate(run, value, score, on_failure)
         passed = None if target is None else scored is not None and scored >= target
         outcome = Outcome(run.index, value, scored, passed)
@@ -84,6 +82,62 @@ def execute(
     if chosen is None or rule is Rule.FIRST_PASS_OR_NOTHING:
         return Outcome(None, NOTHING, None, None if target is None else False)
     return chosen
+
+
+class Together(Protocol):
+    """A mechanism that can be run in one go with others of the same ``together_key`` (a fleet of trainings, say).
+
+    Each output has the law it would have alone, independent of the others; a run that fails gives FAILED in its place.
+    """
+
+    together_key: Hashable
+
+    def run_together(self, calls: Sequence[Any], data: Any, randomness: Randomness) -> Sequence[Any]: ...
+
+
+class _Outputs:
+    """Outputs in the order of the runs: from the checkpoint, alone, or together with runs to come that can share the work.
+
+    Running ahead of a rule that may stop early changes nothing: outputs beyond the first pass are never looked at.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        data: Any,
+        randomness: Randomness,
+        rule: Rule,
+        on_failure: OnFailure | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._runs, self._data, self._randomness = runs, data, randomness
+        self._on_failure, self._checkpoint = on_failure, checkpoint
+        self._ahead = len(runs) if rule is Rule.BEST else _LOOK_AHEAD
+        self._known: dict[int, Any] = {} if checkpoint is None else dict(checkpoint.outputs)
+
+    def get(self, place: int) -> Any:
+        if place not in self._known:
+            for made, value in self._make(place):
+                if self._checkpoint is not None:
+                    self._checkpoint.record(made, value)
+                self._known[made] = value
+        return self._known.pop(place)
+
+    def _make(self, place: int) -> Iterator[tuple[int, Any]]:
+        call = self._runs[place].call
+        key = getattr(call, "together_key", None)
+        if key is None:
+            yield place, attempt(self._runs[place], self._data, self._randomness, self._on_failure)
+            return
+        places = [
+            other
+            for other in range(place, min(len(self._runs), place + self._ahead))
+            if other not in self._known and getattr(self._runs[other].call, "together_key", None) == key
+        ]
+        calls = [self._runs[other].call for other in places]
+        together = Run(self._runs[place].index, lambda data, randomness: call.run_together(calls, data, randomness))  # type: ignore[attr-defined]
+        values = attempt(together, self._data, self._randomness, self._on_failure)
+        yield from zip(places, [FAILED] * len(places) if values is FAILED else values, strict=True)
 
 
 def attempt(run: Run, data: Any, randomness: Randomness, on_failure: OnFailure | None) -> Any:
