@@ -13,15 +13,16 @@ import numpy as np
 
 from expost.analytics.counting import GIVEN, RACE, Answer, Counting, Job, make_job
 from expost.analytics.partition import partition_guarantee, select_groups
-from expost.analytics.source import GroupCounts, as_table, count_bounded, count_users, open_source, pair_columns
+from expost.analytics.source import GroupCounts, as_table, count_bounded, count_users, may_collate, open_source, pair_columns
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ZCDP, ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness, require_protection
-from expost.rationals import exact_positive, round_down, round_up
+from expost.rationals import count_of, exact, exact_positive, round_down, round_up
 from expost.selection.selector import Account
 
 _SHARES = 1000  # a ledger entry is settled in thousandths of the job's worst case, rounded up
+_TOO_MANY = 2**53  # above, a float would no longer hold a count, and its noise might not fit into 64 bits
 _KEYS_SHARE = 0.1  # of ε, and half of δ, goes to finding out privately which groups exist
 
 
@@ -106,6 +107,8 @@ def count(
     if ledger is not None and source.simulated:
         raise InvalidInput("ledger", ledger, "a simulation is not charged; leave the ledger out")
     _check_keys(data, keys, private_keys, delta)
+    count_of(max_groups_per_user, "max_groups_per_user", at_least=1)
+    expected = None if prior is None else {str(group): float(exact(size, "prior")) for group, size in prior.items()}
     key_epsilon = _KEYS_SHARE * float(epsilon) if private_keys else 0.0
     key_delta = float(delta or 0) / 2 if private_keys else 0.0
     settings: dict[str, Any] = {
@@ -125,8 +128,8 @@ def count(
     private = _private_counts(opened, keys, private_keys, max_groups_per_user, key_epsilon, key_delta, source)
     if on_ignored is not None:
         on_ignored(private.rows_ignored)
-    groups, counts = _sorted(private, prior)
-    job = make_job(len(groups), **settings)
+    groups, counts = _sorted(private, expected)
+    job = plan if keys is not None else make_job(len(groups), **settings)
     counting = Counting(job, groups, counts, source)
     answers = []
     try:
@@ -159,7 +162,7 @@ def _open(data: Any, by: str | None, user: str | None, table: str | None) -> Any
     if by is None or user is None:
         raise InvalidInput("by, user", (by, user), "name the columns of the group and of the person")
     opened = open_source(data, table) if isinstance(data, (str, Path)) else as_table(data)
-    return pair_columns(opened, by, user)
+    return pair_columns(opened, by, user, collated=may_collate(data))
 
 
 def _check_keys(data: Any, keys: Sequence[str] | None, private_keys: bool, delta: float | None) -> None:
@@ -203,15 +206,15 @@ def _private_counts(
 
 
 def _whole(group: object, number: object) -> int:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
-        raise InvalidInput(f"counts[{group!r}]", type(number).__name__, "give whole numbers ≥ 0")
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or not 0 <= number < _TOO_MANY:
+        raise InvalidInput(f"counts[{group!r}]", type(number).__name__, "give whole numbers ≥ 0 and < 2^53")
     return int(number)
 
 
 def _sorted(private: GroupCounts, prior: Mapping[str, float] | None) -> tuple[tuple[str, ...], Any]:
     if prior is None:
         return private.groups, private.counts
-    order = sorted(range(len(private.groups)), key=lambda place: -float(prior.get(private.groups[place], 0.0)))
+    order = sorted(range(len(private.groups)), key=lambda place: -prior.get(private.groups[place], 0.0))
     return tuple(private.groups[place] for place in order), private.counts[order]
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -33,7 +35,7 @@ from expost.errors import InvalidInput
 Floats = npt.NDArray[np.float64]
 
 _COUNTS_PER_FOLD = 400  # grid points a factor e of true counts
-_LARGEST_FACTOR = 20.0
+_MOST_SMOOTHING = 1.01  # beyond this factor a shift of ½ bounds a Gaussian tail better
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +70,15 @@ def make_rule(levels: Levels, within: float, confidence: float, name: str = "con
 
 
 def half_width(levels: Levels, confidence: float) -> Floats:
-    """Half-width of an interval that holds with at least this confidence at each level: twice ``_tail`` is then 1 − confidence."""
+    """Half-width of an interval that holds with this confidence at each level: where twice ``_tail`` is 1 − confidence."""
     if levels.law == "laplace":
         return np.asarray(levels.scales * np.log(_discrete(levels.scales) / (1 - confidence)))
-    shifted = levels.scales * NormalDist().inv_cdf((1 + confidence) / 2) + 0.5
-    return np.asarray(np.minimum(shifted, levels.scales * math.sqrt(2 * math.log(2 / (1 - confidence)))))
+    normal = [
+        shift - scale * NormalDist().inv_cdf((1 - confidence) / (2 * factor))
+        for scale, (shift, factor) in zip(levels.scales, lattice(levels.costs), strict=True)
+    ]
+    widths = np.minimum(normal, levels.scales * math.sqrt(2 * math.log(2 / (1 - confidence))))
+    return np.asarray(np.maximum.accumulate(widths[::-1])[::-1])  # never wider at a finer level
 
 
 def _discrete(scales: npt.ArrayLike) -> Floats:
@@ -96,9 +102,11 @@ def _search(levels: Levels, rule: Callable[[float], tuple[Floats, Floats]], conf
         widths, least = rule(kappa)
         return worst_miss(levels, widths, least)
 
-    low, high = 1.0, _LARGEST_FACTOR
+    low, high = 1.0, 2.0
     if missing(low) <= 1 - confidence:
         return low
+    while missing(high) > 1 - confidence:
+        low, high = high, 2 * high
     while high - low > 1e-4:
         middle = (low + high) / 2
         low, high = (middle, high) if missing(middle) > 1 - confidence else (low, middle)
@@ -115,25 +123,42 @@ def worst_miss(levels: Levels, widths: Floats, least: Floats) -> float:
     )
     total = np.zeros(len(counts))
     reached = np.ones(len(counts))
-    for width, smallest, scale in zip(widths, least, scales, strict=True):
+    for level, (width, smallest, scale) in enumerate(zip(widths, least, scales, strict=True)):
         threshold = (smallest - counts) / scale  # z/scale must be at least this to stop
         edge = width / scale
-        high = _tail(levels.law, np.maximum(threshold, edge), scale)
-        low = np.where(threshold < -edge, _tail(levels.law, np.full_like(counts, edge), scale), 0.0)
+        high = _tail(levels, level, np.maximum(threshold, edge))
+        low = np.where(threshold < -edge, _tail(levels, level, np.array([edge])), 0.0)
         total += np.minimum(high + low, reached)
-        reached = np.where(threshold < 0, _tail(levels.law, -threshold, scale), 1.0)  # P(z below the threshold)
+        reached = np.where(threshold < 0, _tail(levels, level, np.maximum(-threshold, 0)), 1.0)  # P(z below the threshold)
     return float(total.max())
 
 
-def _tail(law: str, x: Floats, scale: float) -> Floats:
-    """An upper bound of P(Z ≥ x·scale), x ≥ 0, for the noise of a level.
-
-    Gaussian: a discrete Gaussian is at most a normal variable plus ½ (in law), hence so is an average of them; and it is sub-Gaussian.
-    """
-    if law == "laplace":
+def _tail(levels: Levels, level: int, x: Floats) -> Floats:
+    """An upper bound of P(Z ≥ x·scale), x ≥ 0, for the noise of a level."""
+    scale = float(levels.scales[level])
+    if levels.law == "laplace":
         return np.asarray(0.5 * _discrete(scale) * np.exp(-x))
-    normal = np.asarray(0.5 * _ERFC((x - 0.5 / scale) / math.sqrt(2)), dtype=float)
-    return np.asarray(np.minimum(normal, np.exp(-np.square(x) / 2)))
+    shift, factor = lattice(levels.costs)[level]
+    normal = np.asarray(0.5 * factor * _ERFC((x - shift / scale) / math.sqrt(2)), dtype=float)
+    sub_gaussian = np.exp(-np.square(x) / 2)  # as discrete Gaussians are, and averages of them
+    return np.asarray(np.minimum(normal, sub_gaussian))
+
+
+@lru_cache(maxsize=256)
+def lattice(costs: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
+    """For each Gaussian level n a (shift, factor) with P(Z_n ≥ x) ≤ factor·P(N(0, σ_n²) ≥ x − shift): Z_n is not normal.
+
+    It is an average of discrete Gaussians, each at most a normal variable plus ½ in law: (½, 1). Or so for the first alone, of weight
+    c_0/c_n; once that one is normal, release k has a density of at most 1 + ε_k times the normal one, ε_k = 2·Σ_m e^{−am²} with
+    a = π²c_{k−1}/((c_k−c_{k−1})c_k) (Poisson summation). As e^{−am²} ≤ e^{−a(3m−2)}, the sum is at most e^{−a}/(1−e^{−3a}).
+    """
+    found = [(0.5, 1.0)]
+    factor = 1.0
+    for before, cost in pairwise(costs):
+        rate = math.pi**2 * before / ((cost - before) * cost)
+        factor *= 1 + 2 * math.exp(-rate) / -math.expm1(-3 * rate)
+        found.append((0.5 * costs[0] / cost, factor) if factor < _MOST_SMOOTHING else (0.5, 1.0))
+    return tuple(found)
 
 
 _ERFC = np.frompyfunc(math.erfc, 1, 1)

@@ -2,14 +2,22 @@
 
 Rows whose user or group is NULL belong to nobody or to no group: they are ignored. Whether there were any is said to the curator only.
 Columns are addressed as columns, never pasted into SQL, so a name with quotes in it is just a name.
+
+How rows are read must not depend on the rows, or one person could change every count. So the delimiter of a CSV file is that of its header,
+quotes are double, and nothing is guessed; and groups are told apart byte by byte, whatever collation a database column has (else the name
+under which "Ann" and "ann" are counted together would be that of whichever row comes first).
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +26,13 @@ from expost.errors import InvalidInput, MissingExtra
 
 _GROUP, _COUNT, _NULLS = "expost_group", "expost_count", "expost_nulls"
 _SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
+_DELIMITERS = (",", ";", "\t", "|")
+_CASELESS = ("duckdb", "pyspark")  # engines for which the columns g and G are one
+_BYTES = {  # functions from text to bytes and back, with their further arguments
+    "duckdb": ("encode", "decode", ()),
+    "postgres": ("convert_to", "convert_from", ("UTF8",)),
+    "pyspark": ("encode", "decode", ("UTF-8",)),
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ def open_source(source: str | Path, table: str | None = None) -> Any:
             connection = ibis.connect(text)
             return connection.table(table)
         except Exception as error:
-            raise InvalidInput("source", _without_password(text), f"cannot be opened: {_first_line(error)}") from None
+            raise InvalidInput("source", _without_password(text), f"cannot be opened: {_harmless(error, text)}") from None
     path = Path(text)
     if not path.is_file():
         raise InvalidInput("source", text, "there is no such file; give a CSV or Parquet file, or a connection URL")
@@ -48,10 +63,38 @@ def open_source(source: str | Path, table: str | None = None) -> Any:
         raise InvalidInput("source", text, "give a file ending in " + ", ".join(_SUFFIXES))
     try:
         if text.lower().endswith(".parquet"):
-            return ibis.duckdb.connect().read_parquet(path)
-        return ibis.duckdb.connect().read_csv(path, header=True, all_varchar=True)
+            return ibis.duckdb.connect().read_parquet(_literal(path))
+        return ibis.duckdb.connect().read_csv(_literal(path), **_csv_format(path))
+    except (OSError, InvalidInput):
+        raise
     except Exception as error:
         raise InvalidInput("source", text, f"cannot be read: {_first_line(error)}") from None
+
+
+def _csv_format(path: Path) -> dict[str, Any]:
+    """All that DuckDB would otherwise guess from the rows; from the header alone."""
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rb") as stream:
+        line = stream.readline()
+        while line.count(b'"') % 2 and (more := stream.readline()):  # a name with a line break in it
+            line += more
+    header = line.decode("utf-8-sig")
+    delimiters = ("\t",) if path.suffix.lower() == ".tsv" else _DELIMITERS
+    names, delimiter = max(
+        ((next(csv.reader([header], delimiter=each), []), each) for each in delimiters), key=lambda found: len(found[0])
+    )
+    if not any(names):
+        raise InvalidInput("source", str(path), "the first line must name the columns")
+    names = [name or f"column{place}" for place, name in enumerate(names)]
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidInput("source", str(path), "two columns have the same name (capitals do not count); rename one")
+    columns = dict.fromkeys(names, "VARCHAR")
+    return {"header": True, "auto_detect": False, "delim": delimiter, "quote": '"', "escape": '"', "columns": columns}
+
+
+def _literal(path: Path) -> str:
+    """A path that DuckDB takes for one file, although its name has wildcards in it."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", str(path.absolute()))
 
 
 def as_table(data: Any) -> Any:
@@ -87,15 +130,39 @@ def count_bounded(pairs: Any, contributions: int) -> GroupCounts:
     return GroupCounts(groups, np.array([int(found[_COUNT][place]) for place in order], dtype=np.int64), False)
 
 
-def pair_columns(table: Any, by: str, user: str) -> Any:
-    """The two columns that matter, under names of ours; groups as text."""
-    known = list(table.columns)
+def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> Any:
+    """The two columns that matter, under names of ours; groups as text, ``collated`` if it may have a collation to be rid of."""
+    ibis = _ibis()
+    known, engine = list(table.columns), ibis.get_backend(table).name
     for field, name in (("by", by), ("user", user)):
         if name not in known:
             raise InvalidInput(field, name, "the table has the columns " + ", ".join(repr(each) for each in known[:50]))
+        if engine in _CASELESS and sum(each.lower() == name.lower() for each in known) > 1:
+            raise InvalidInput(field, name, f"{engine} cannot tell it from a column with other capitals; rename one")
     group = table[by]
     text = group if group.type().is_string() else group.cast("string")
-    return table.select(**{_GROUP: text, "expost_user": table[user]})
+    return table.select(**{_GROUP: _byte_by_byte(text, engine) if collated else text, "expost_user": table[user]})
+
+
+def may_collate(data: Any) -> bool:
+    """Whether text columns may have a collation: those of databases, not of files and data frames."""
+    return "://" in str(data) if isinstance(data, (str, Path)) else isinstance(data, _ibis().Table)
+
+
+def _byte_by_byte(text: Any, engine: str) -> Any:
+    """The same text without the collation of its column."""
+    ibis = _ibis()
+    if engine not in _BYTES:
+        return text
+    there, back, further = _BYTES[engine]
+    more = ("string",) * len(further)
+    encode = ibis.udf.scalar.builtin(_placeholder, name=there, signature=(("string", *more), "binary"))
+    decode = ibis.udf.scalar.builtin(_placeholder, name=back, signature=(("binary", *more), "string"))
+    return decode(encode(text, *further), *further)
+
+
+def _placeholder(*arguments: Any) -> Any:
+    """Ibis wants a function to hang a built-in's signature on."""
 
 
 def _aggregate(pairs: Any) -> dict[str, list[Any]]:
@@ -109,7 +176,8 @@ def _fetch(expression: Any) -> dict[str, list[Any]]:
     try:
         table = expression.to_pyarrow()
     except Exception as error:
-        raise InvalidInput("source", "the table", f"cannot be counted: {_first_line(error)}") from None
+        line = re.search(r"CSV Error on Line: \d+", str(error))  # other messages may quote a value
+        raise InvalidInput("source", "the table", f"cannot be counted: {line[0] if line else type(error).__name__}") from None
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
@@ -128,4 +196,17 @@ def _first_line(error: Exception) -> str:
 
 def _without_password(url: str) -> str:
     scheme, _, rest = url.partition("://")
-    return f"{scheme}://…@{rest.rpartition('@')[2]}" if "@" in rest else url
+    place = rest.partition("?")[0].rpartition("@")[2]
+    return f"{scheme}://{'…@' if '@' in rest else ''}{place}{'?…' if '?' in rest else ''}"
+
+
+def _harmless(error: Exception, url: str) -> str:
+    """The first line of a message, unless it holds any part of a password."""
+    rest = url.partition("://")[2]
+    options = [
+        value for key, value in parse_qsl(rest.partition("?")[2]) if re.search("pass|pwd|token|secret|key", key, re.IGNORECASE)
+    ]
+    secret = [rest.rpartition("@")[0].partition(":")[2], *options]
+    parts = {part for each in secret for part in (each, unquote(each), *re.split(r"[/?#@:&=]", each)) if part}
+    line = _first_line(error)
+    return type(error).__name__ if any(part in line for part in parts) else line

@@ -3,6 +3,7 @@
 ``terms``       what a budget limits, and how charges are measured against it
 ``filter``      the admission rule: pure state, no input or output
 ``ledger``      reserve → settle, durable, hash-chained, many processes at once
+``requests``    what may be asked of it
 ``store``       the SQL behind the ledger
 ``chain``       hashes of the entries, and what verifying them finds
 ``checkpoint``  the secret draws and finished outputs of a selection, to resume it after a crash

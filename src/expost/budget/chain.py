@@ -28,6 +28,12 @@ class Entry:
     previous: str
     hash: str = ""
 
+    @classmethod
+    def after(cls, head: tuple[int, str], **content: str) -> Entry:
+        """The entry that follows the one with this number and hash."""
+        whole: dict[str, Any] = {"sequence": head[0] + 1, "previous": head[1], **content}
+        return cls(**whole, hash=digest(whole))
+
     def computed_hash(self) -> str:
         """The hash that the entry's own content calls for."""
         return digest({name: getattr(self, name) for name in _CONTENT})
@@ -45,6 +51,7 @@ class Entry:
         return parsed
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 _CONTENT = tuple(each.name for each in fields(Entry) if each.name != "hash")
 
 
@@ -55,7 +62,7 @@ def digest(content: Any) -> str:
 
 def canonical(content: Any) -> str:
     """The one way a JSON document is written here."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(content)
 
 
 def broken_link(entry: Entry, last: int, previous: str) -> Iterator[str]:

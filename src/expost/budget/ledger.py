@@ -11,26 +11,27 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from expost.budget.chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, canonical, digest
+from expost.budget.chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, canonical
 from expost.budget.filter import Filter
 from expost.budget.replay import Replay, numbers, texts
+from expost.budget.requests import LONGEST_IDENTITY, charge_of, check_cap, check_memo, check_name, outcome_text
 from expost.budget.store import Rows, Store
 from expost.budget.terms import Budget, Coordinates, as_budget, budget_from_dict
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
-from expost.selection.release import NOTHING, Release
 
 OPEN, SETTLED, ABANDONED = "open", "settled", "abandoned"
 _EVERYBODY = ""
 _RESERVATION = "id, budget, analyst, status, worst, charges, outcome"
 _BUDGETS = "SELECT budget FROM expost_totals WHERE analyst = '' ORDER BY budget"
-_LONGEST_NAME, _LONGEST_IDENTITY, _LONGEST_MEMO = 200, 64, 10_000
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class Ledger:
     ) -> Ledger:
         """Make a new ledger with one budget; refused if there is one already. The terms can never be changed."""
         terms, limits = as_budget(budget), {who: as_budget(cap) for who, cap in (caps or {}).items()}
-        _check_name(name, "name")
+        check_name(name, "name")
         for who, cap in limits.items():
-            _check_cap(terms, who, cap)
+            check_cap(terms, who, cap)
         store = Store(url)
         if store.exists():
             raise LedgerError("there is a ledger already; open it, or add a budget to it")
@@ -117,9 +118,9 @@ class Ledger:
     ) -> None:
         """Add another named budget (one per data set), with an optional cap for each analyst inside it."""
         terms, limits = as_budget(budget), {who: as_budget(cap) for who, cap in (caps or {}).items()}
-        _check_name(name, "name")
+        check_name(name, "name")
         for who, cap in limits.items():
-            _check_cap(terms, who, cap)
+            check_cap(terms, who, cap)
         with self._store.writing() as rows:
             _add_budget(rows, name, terms, limits)
 
@@ -143,19 +144,20 @@ class Ledger:
         repeated: the second time it returns the same reservation and holds nothing more.
         """
         table = charges if isinstance(charges, Charges) else Charges.from_list([charges], charges)
-        _check_memo(memo)
-        _check_name(analyst or "everybody", "analyst")
         identity = secrets.token_hex(16) if reservation_id is None else reservation_id
-        _check_name(identity, "reservation_id", _LONGEST_IDENTITY)
+        check_name(identity, "reservation_id", LONGEST_IDENTITY)
         with self._store.writing() as rows:
             head = rows.lock_head()
             found = None if reservation_id is None else _reservation(rows, identity)
             if found is not None:
                 return _same_request(found, budget, analyst, table)
+            check_memo(memo)
+            check_name(analyst or "everybody", "analyst")
             name, filters = _open_budget(rows, budget, analyst)
             worst = filters[0].budget.worst(table)
             nexts = [each.reserve(worst) for each in filters]
-            detail = {"worst": texts(worst), "charges": digest(table.as_dict())}
+            recorded = canonical(table.as_dict())
+            detail = {"worst": texts(worst), "charges": sha256(recorded.encode()).hexdigest()}
             _append(rows, head, RESERVE, name, analyst, identity, detail, memo)
             _update_totals(rows, nexts, name, analyst)
             rows.change(
@@ -165,7 +167,7 @@ class Ledger:
                 a=analyst,
                 s=OPEN,
                 w=canonical(texts(worst)),
-                c=canonical(table.as_dict()),
+                c=recorded,
             )
         return Reservation(identity, name, analyst, table)
 
@@ -175,20 +177,20 @@ class Ledger:
         ``outcome`` is a candidate's index, a Release, or NOTHING (None). Settling again with the same outcome changes nothing; with
         another one it is refused.
         """
-        index = _outcome_index(outcome)
+        text = outcome_text(outcome)
         with self._store.writing() as rows:
             head = rows.lock_head()
             row = _known_reservation(rows, reservation)
-            charge = _charge_of(row.charges, index)
-            if row.status == SETTLED and row.outcome == _outcome_text(index):
+            charge = charge_of(row.charges, outcome)
+            if row.status == SETTLED and row.outcome == text:
                 return charge
             if row.status != OPEN:
                 raise LedgerError(f"reservation {row.id} is {row.status} already; it cannot be settled with another outcome")
             filters = _filters(rows, row.budget, row.analyst)
             realised = filters[0].budget.coordinates(charge)
-            detail = {"spent": texts(realised), "outcome": _outcome_text(index)}
+            detail = {"spent": texts(realised), "outcome": text}
             _append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
-            _finish(rows, filters, row, realised, SETTLED, _outcome_text(index))
+            _finish(rows, filters, row, realised, SETTLED, text)
         return charge
 
     def abandon(self, reservation: Reservation | str) -> Guarantee:
@@ -284,7 +286,7 @@ def _reservation(rows: Rows, identity: str) -> _Row | None:
         return None
     name, budget, analyst, status, worst, charges, outcome = row
     with _sound(f"reservation {identity}"):
-        return _Row(name, budget, analyst, status, numbers(json.loads(worst)), Charges.from_dict(json.loads(charges)), outcome)
+        return _Row(name, budget, analyst, status, _amounts(worst), _charges(charges), outcome)
 
 
 def _known_reservation(rows: Rows, reservation: Reservation | str) -> _Row:
@@ -333,13 +335,28 @@ def _filters(rows: Rows, budget: str, analyst: str) -> list[Filter]:
     with _sound(f"the totals of budget {budget!r}"):
         return [
             Filter(
-                budget_from_dict(json.loads(terms)),
-                numbers(json.loads(settled)),
-                numbers(json.loads(held)),
+                _terms(terms),
+                _amounts(settled),
+                _amounts(held),
                 f"{budget}, cap of {who}" if who else budget,
             )
             for who, terms, settled, held in rows.all(statement, b=budget, a=analyst)
         ]
+
+
+@lru_cache(maxsize=64)
+def _amounts(text: str) -> Coordinates:
+    return numbers(json.loads(text))
+
+
+@lru_cache(maxsize=64)
+def _terms(text: str) -> Budget:
+    return budget_from_dict(json.loads(text))
+
+
+@lru_cache(maxsize=8)  # a table may be long
+def _charges(text: str) -> Charges:
+    return Charges.from_dict(json.loads(text))
 
 
 @contextmanager
@@ -398,9 +415,16 @@ def _append(
     detail: dict[str, Any],
     memo: str,
 ) -> tuple[int, str]:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    entry = Entry(head[0] + 1, now, action, budget, analyst, reservation, canonical(detail), memo, head[1])
-    entry = replace(entry, hash=entry.computed_hash())
+    entry = Entry.after(
+        head,
+        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        action=action,
+        budget=budget,
+        analyst=analyst,
+        reservation=reservation,
+        detail=canonical(detail),
+        memo=memo,
+    )
     rows.append(entry)
     return entry.sequence, entry.hash
 
@@ -410,42 +434,3 @@ def _all_entries(rows: Rows) -> Iterator[Entry]:
     while page := rows.entries(last):
         yield from page
         last = page[-1].sequence
-
-
-def _outcome_index(outcome: object) -> int | None:
-    if isinstance(outcome, Release):
-        return outcome.index
-    if outcome is None or outcome is NOTHING:
-        return None
-    if isinstance(outcome, int) and not isinstance(outcome, bool):
-        return outcome
-    raise InvalidInput("outcome", outcome, "give a candidate's index, a Release, or NOTHING")
-
-
-def _outcome_text(index: int | None) -> str:
-    return "nothing" if index is None else str(index)
-
-
-def _charge_of(charges: Charges, index: int | None) -> Guarantee:
-    if index is None:
-        return charges.nothing
-    if not 0 <= index < len(charges):
-        raise InvalidInput("outcome", index, f"the reservation has outcomes 0 … {len(charges) - 1}")
-    return charges[index]
-
-
-def _check_name(name: object, field: str, longest: int = _LONGEST_NAME) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= longest or "\x00" in name:
-        raise InvalidInput(field, name, f"give a text of 1 to {longest} characters")
-
-
-def _check_memo(memo: object) -> None:
-    if not isinstance(memo, str) or len(memo) > _LONGEST_MEMO or "\x00" in memo:
-        raise InvalidInput("memo", memo, f"give a text of at most {_LONGEST_MEMO} characters")
-
-
-def _check_cap(terms: Budget, analyst: str, cap: Budget) -> None:
-    _check_name(analyst, "analyst")
-    same_orders = getattr(terms, "orders", None) == getattr(cap, "orders", None)
-    if (cap.kind, cap.neighbours, cap.rule) != (terms.kind, terms.neighbours, terms.rule) or not same_orders:
-        raise InvalidInput(f"caps[{analyst!r}]", cap, "a cap has the kind, relation and orders of its budget")

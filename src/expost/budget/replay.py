@@ -144,7 +144,8 @@ class Replay:
 
 def numbers(amounts: Sequence[str]) -> Coordinates:
     """Exact amounts from their texts."""
-    return tuple(Fraction(text) for text in amounts)
+    parts = (text.partition("/") for text in amounts)
+    return tuple(Fraction(int(above), int(below or 1)) for above, _, below in parts)
 
 
 def texts(amounts: Coordinates) -> list[str]:

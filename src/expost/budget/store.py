@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,12 @@ class Store:
         return Path(self.url.database)
 
     def _connect(self) -> Any:
+        """A connection of the pool, with the driver's own methods; close it to give it back."""
         if self._engine is None or self._owner != os.getpid():
             if self._engine is not None:
                 self._engine.dispose(close=False)
             self._engine, self._owner = self._make_engine(), os.getpid()
-        return self._engine.connect()
+        return self._engine.raw_connection()
 
     def close(self) -> None:
         """Close idle connections; the next use opens others."""
@@ -106,12 +107,14 @@ class Store:
             self._engine.dispose()
 
     def _make_engine(self) -> Any:
+        """Connections without a limit: a thread waits for the ledger's lock, never for the pool."""
         try:
             if self.backend == "sqlite":
-                engine = self.sql.create_engine(self.url, connect_args={"timeout": _BUSY_SECONDS, "isolation_level": None})
+                waiting = {"timeout": _BUSY_SECONDS, "isolation_level": None}
+                engine = self.sql.create_engine(self.url, connect_args=waiting, max_overflow=-1)
                 self.sql.event.listen(engine, "connect", _prepare_sqlite)
                 return engine
-            return self.sql.create_engine(self.url, pool_pre_ping=True, isolation_level="READ COMMITTED")
+            return self.sql.create_engine(self.url, pool_pre_ping=True, isolation_level="READ COMMITTED", max_overflow=-1)
         except ImportError:
             raise MissingExtra("psycopg", "postgres") from None
 
@@ -119,8 +122,8 @@ class Store:
         """Whether a ledger is there; never creates a file."""
         if self.file is not None and (not self.file.exists() or self.file.stat().st_size == 0):
             return False
-        with self._guard(), self._connect() as connection:
-            return bool(self.sql.inspect(connection).has_table("expost_meta"))
+        with self.reading() as rows:
+            return rows.has_tables()
 
     def create(self, fill: Callable[[Rows], None]) -> None:
         """Make the tables and ``fill`` them, all or nothing; a SQLite file is created readable by its owner only."""
@@ -129,17 +132,15 @@ class Store:
                 os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             except OSError as error:
                 raise LedgerError(f"cannot create {self.file}: {error.strerror}") from None
-        with self._guard(), self._connect() as connection:
-            self._begin(connection)
-            if self.sql.inspect(connection).has_table("expost_meta"):
-                connection.rollback()
+        with self.writing() as rows:
+            if rows.has_tables():
                 raise LedgerError("there is a ledger already; open it, or add a budget to it")
             for statement in _TABLES:
-                connection.execute(self.sql.text(statement))
-            self._run(connection, "INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION))
-            self._run(connection, "INSERT INTO expost_head VALUES (1, 0, :hash)", hash=GENESIS)
-            fill(Rows(self, connection))
-            connection.commit()
+                number = "INTEGER" if self.backend == "sqlite" else "BIGINT"  # SQLite: the row's own number, no second index
+                rows.run(statement.replace("BIGINT PRIMARY", f"{number} PRIMARY"))
+            rows.change("INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION))
+            rows.change("INSERT INTO expost_head VALUES (1, 0, :hash)", hash=GENESIS)
+            fill(rows)
 
     def check_schema(self) -> None:
         """Refuse what is not a ledger of this version."""
@@ -157,87 +158,104 @@ class Store:
     @contextmanager
     def reading(self) -> Iterator[Rows]:
         """A consistent view for reading."""
-        with self._guard(), self._connect() as connection:
-            if self.backend == "sqlite":
-                connection.exec_driver_sql("BEGIN")
-            else:
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            yield Rows(self, connection)
-            connection.rollback()
+        with self._guard(), closing(self._connect()) as connection:  # giving it back ends the transaction
+            rows = Rows(self.backend, connection)
+            rows.run("BEGIN" if self.backend == "sqlite" else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield rows
 
     @contextmanager
     def writing(self) -> Iterator[Rows]:
         """One transaction, alone in the ledger; committed durably at the end, or not at all."""
-        with self._guard(), self._connect() as connection:
-            self._begin(connection)
+        with self._guard(), closing(self._connect()) as connection:
+            rows = Rows(self.backend, connection)
+            rows.run("BEGIN IMMEDIATE" if self.backend == "sqlite" else "SET LOCAL synchronous_commit = on")
             try:
-                yield Rows(self, connection)
+                yield rows
             except BaseException:
                 connection.rollback()
                 raise
+            self._commit(connection)
+
+    def _commit(self, connection: Any) -> None:
+        """Durable when this returns; an error says whether it can be known that nothing was recorded."""
+        try:
             connection.commit()
+        except self._driver_errors() as error:
+            if not getattr(connection.dbapi_connection, "closed", False):
+                raise
+            raise LedgerError(
+                f"the connection to the ledger was lost while it was written ({_first_line(error)}): "
+                "ask again with the same reservation id, or look whether it was recorded"
+            ) from error
 
-    def _begin(self, connection: Any) -> None:
-        if self.backend == "sqlite":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
-
-    def _run(self, connection: Any, statement: str, **values: Any) -> Any:
-        """A statement with ``:name`` marks, straight to the driver."""
-        if self.backend == "postgresql":
-            statement = _MARK.sub(r"%(\1)s", statement)
-        return connection.exec_driver_sql(statement, values)
+    def _driver_errors(self) -> tuple[type[Exception], ...]:
+        return () if self._engine is None else (self._engine.dialect.loaded_dbapi.Error,)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
         """Database errors as LedgerError: what happened, and that nothing was charged."""
         try:
             yield
-        except self.sql.exc.DBAPIError as error:
-            reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-            lost = "the connection was lost, so ask again with the same reservation id, or look whether it was recorded"
-            recorded = lost if error.connection_invalidated else "the request was not recorded"
-            raise LedgerError(f"the ledger could not be used: {reason}; {recorded}") from error
-        except self.sql.exc.NoResultFound as error:
-            raise LedgerError("the ledger is damaged: a row is missing; run: expost ledger verify") from error
+        except self._driver_errors() as error:
+            raise LedgerError(f"the ledger could not be used: {_first_line(error)}; the request was not recorded") from error
+        except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+            raise LedgerError("the ledger is damaged: the database file holds bytes that are no text") from error
+
+
+def _first_line(error: object) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 class Rows:
-    """Reading and writing rows inside one transaction."""
+    """Reading and writing rows inside one transaction. Statements have ``:name`` marks and go straight to the driver."""
 
-    def __init__(self, store: Store, connection: Any) -> None:
-        self._store, self._connection = store, connection
+    def __init__(self, backend: str, connection: Any) -> None:
+        self._backend = backend
+        self._cursor = connection.cursor()
 
-    def all(self, statement: str, **values: Any) -> Sequence[Any]:
-        return list(self._store._run(self._connection, statement, **values).all())
+    def run(self, statement: str, **values: Any) -> Any:
+        self._cursor.execute(statement if self._backend == "sqlite" else _MARK.sub(r"%(\1)s", statement), values)
+        return self._cursor
 
-    def one(self, statement: str, **values: Any) -> Any:
-        return self._store._run(self._connection, statement, **values).one()
+    def all(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self.run(statement, **values).fetchall()
+        return found
 
-    def first(self, statement: str, **values: Any) -> Any | None:
-        return self._store._run(self._connection, statement, **values).first()
+    def first(self, statement: str, **values: Any) -> tuple[Any, ...] | None:
+        found = self.all(statement, **values)
+        return found[0] if found else None
+
+    def one(self, statement: str, **values: Any) -> tuple[Any, ...]:
+        found = self.first(statement, **values)
+        if found is None:
+            raise LedgerError("the ledger is damaged: a row is missing; run: expost ledger verify")
+        return found
 
     def change(self, statement: str, **values: Any) -> None:
         """Write exactly one row; a row that is not found (a damaged index, say) must not pass for a charge that was written."""
-        if self._store._run(self._connection, statement, **values).rowcount != 1:
+        if self.run(statement, **values).rowcount != 1:
             raise LedgerError("the ledger is damaged: a row could not be written; run: expost ledger verify")
+
+    def has_tables(self) -> bool:
+        """Whether there is a ledger, of whatever schema."""
+        look = "SELECT name FROM sqlite_master WHERE name = 'expost_meta'"
+        return self.one(f"SELECT ({look})" if self._backend == "sqlite" else "SELECT to_regclass('expost_meta')")[0] is not None
 
     def damage(self) -> Iterator[str]:
         """What the database itself finds wrong with its file (SQLite: pages and indexes)."""
-        if self._store.backend == "sqlite":
+        if self._backend == "sqlite":
             found = [str(row[0]) for row in self.all("PRAGMA integrity_check")]
             yield from (f"file: {problem}" for problem in found if problem != "ok")
 
     def lock_head(self) -> tuple[int, str]:
         """The last entry's number and hash; from here on no other writer can move it."""
-        lock = " FOR UPDATE" if self._store.backend == "postgresql" else ""
+        lock = " FOR UPDATE" if self._backend == "postgresql" else ""
         sequence, last = self.one(f"SELECT sequence, hash FROM expost_head WHERE place = 1{lock}")
         return int(sequence), str(last)
 
     def append(self, entry: Entry) -> None:
         """Write an entry behind the head."""
-        self.change(_APPEND, **{name: getattr(entry, name) for name in _NAMES})
+        self.change(_APPEND, **vars(entry))
         self.change("UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1", s=entry.sequence, h=entry.hash)
 
     def entries(self, after: int | None = None, limit: int = 10_000) -> list[Entry]:

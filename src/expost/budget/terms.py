@@ -71,8 +71,9 @@ class Budget(ABC):
         return measured
 
     def worst(self, charges: Charges) -> Coordinates:
-        """What a request must hold: the worst case of its outcomes, in coordinates."""
-        return self.coordinates(charges.worst_case)
+        """What a request must hold: the worst of its outcomes, coordinate by coordinate."""
+        outcomes = dict.fromkeys((*charges.levels, charges.nothing))
+        return tuple(max(column) for column in zip(*(self.coordinates(each) for each in outcomes), strict=True))
 
     @abstractmethod
     def _understands(self) -> str: ...

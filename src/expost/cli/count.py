@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from expost import plots
 from expost.analytics.api import CountResult
@@ -77,12 +78,12 @@ def count(
     listed = None if keys is None else read_keys(keys)
     expected = None if prior is None else read_prior(prior)
     opened = None if ledger is None else Ledger.open(ledger)
-    stream = None if out is None else out.open("w", encoding="utf-8", newline="")
+    stream = None if out is None else out.open("x", encoding="utf-8", newline="")
     writer = None if stream is None else _Writer(stream)
+    made = 0
     try:
         with _progress() as progress:
             task = progress.add_task("budget", total=1.0, answers=0)
-            made = 0
 
             def released(answer: Answer, spent: float) -> None:
                 nonlocal made
@@ -118,13 +119,17 @@ def count(
         if writer is not None:
             for answer in result.unanswered:
                 writer.write(answer, answered=False)
+    except BaseException:
+        if out is not None and not made:
+            out.unlink(missing_ok=True)  # nothing is lost, and the same command may be given again
+        raise
     finally:
         if stream is not None:
             stream.close()
-    if plot is not None:
+    show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result))
+    if plot is not None:  # after the answers: they are paid for, whatever becomes of the figure
         draw(result, plot)
         notes.print(f"figure: {plot}")
-    show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result))
 
 
 def read_keys(path: Path) -> list[str]:
@@ -183,7 +188,9 @@ def _render(console: Console, result: CountResult) -> None:
     for heading in ("group", "estimate", f"{result.confidence:.0%} interval", "spent"):
         table.add_column(heading, justify="left" if heading == "group" else "right", overflow="fold")
     for answer in result.answers[:_SHOWN]:
-        table.add_row(answer.group, f"{answer.estimate:,.0f}", f"{answer.low:,.0f} – {answer.high:,.0f}", f"{answer.spent:.4g}")
+        table.add_row(
+            Text(answer.group), f"{answer.estimate:,.0f}", f"{answer.low:,.0f} – {answer.high:,.0f}", f"{answer.spent:.4g}"
+        )
     console.print(table)
     if len(result.answers) > _SHOWN:
         console.print(f"… and {len(result.answers) - _SHOWN} more (--out or --json for all).")

@@ -13,6 +13,7 @@ from expost.cli.certificate import certificate
 from expost.cli.count import count
 from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, notes
 from expost.cli.plan import plan
+from expost.cli.tune import tune
 from expost.errors import BudgetRefused, ExpostError
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ def options(
 
 
 app.command()(plan)
+app.command()(tune)
 app.command()(count)
 app.command()(certificate)
 app.add_typer(ledger.app, name="ledger")

@@ -79,6 +79,7 @@ class Guarantee(ABC):
         return all(mine <= theirs for mine, theirs in self._numbers(other))
 
     def __ge__(self, other: Self) -> bool:
+        self.require_same_terms(other)
         return other <= self
 
     @property
@@ -207,7 +208,7 @@ class ZCDP(Guarantee):
             order = 1 + math.exp(log_excess)
             return tight_epsilon(order, round_up(Fraction(order) * Fraction(self.rho)), log_delta)
 
-        guess = 0.5 * (math.log(max(-log_delta, 1e-3)) - math.log(self.rho))
+        guess = max(-20.0, 0.5 * (math.log(max(-log_delta, 1e-3)) - math.log(self.rho)))  # orders stay above 1 in floats
         best = _minimise(epsilon, guess - 12, guess + 12)
         return ApproxDP(max(0.0, best), delta, self.neighbours)  # type: ignore[arg-type]
 

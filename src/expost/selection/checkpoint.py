@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class Checkpoint:
                     f"{place} belongs to another selection (other candidates, settings, data, or ledger); "
                     "use another file, or give up the old selection by deleting its checkpoint: its reservation stays charged"
                 )
+            _sweep(place)
             os.ftruncate(descriptor, whole)  # only now: a file that is no checkpoint of this selection is left as it is
             opened = cls(place, codec, descriptor, header)
             for record in records:
@@ -123,12 +125,19 @@ def _create(place: Path, identify: Callable[[bytes], str], draw: Callable[[], Ma
     try:
         _write(descriptor, _line(header))
         os.link(temporary, place)  # like a rename, but never over a checkpoint that appeared meanwhile
-    except FileExistsError:
-        pass
+    except (FileExistsError, FileNotFoundError):
+        pass  # another process was first (and may have swept this file away)
     finally:
         os.close(descriptor)
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     _sync_folder(place)
+
+
+def _sweep(place: Path) -> None:
+    """Remove what crashes left behind while a checkpoint was made. Whoever holds the checkpoint's lock may: a maker is late anyway."""
+    for name in os.listdir(place.resolve().parent):
+        if re.fullmatch(re.escape(f".{place.name}.") + "[0-9a-f]{16}", name):
+            place.with_name(name).unlink(missing_ok=True)
 
 
 def _write(descriptor: int, content: bytes) -> None:

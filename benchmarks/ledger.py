@@ -1,0 +1,165 @@
+"""The ledger against the durable commits it cannot do without, against its own history, and the filter against OpenDP's."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+from benchmarks.measure import Row, interleaved
+from expost import Charges, PureDP
+from expost.budget.chain import RESERVE, SETTLE, Entry, canonical, digest
+from expost.budget.filter import Filter
+from expost.budget.ledger import Ledger
+from expost.budget.terms import PureBudget
+
+FEW, MANY = 1_000, 1_000_000
+JOBS = 20  # a turn
+TURNS = 15
+QUERIES, BLOCK = 5_000, 500
+CHARGE = PureDP(2.0**-30)
+_TABLE = Charges.from_list([CHARGE], CHARGE)
+_WHEN = "2025-01-01T00:00:00.000+00:00"
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield against_bare_commits(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        yield against_history(Path(folder))
+    yield from growth()
+
+
+def against_bare_commits(folder: Path) -> Row:
+    """A job is two durable commits; here beside two commits of one row each, with the same settings, on the same disk."""
+    ledger = Ledger.create(folder / "ledger.db", PureDP(1000))
+    ours, bare = interleaved(jobs(ledger), bare_commits(folder / "bare.db"), turns=TURNS)
+    return Row("reserve + settle", ours / JOBS, "two bare durable commits", bare / JOBS, "≥ 0.6×")
+
+
+def against_history(folder: Path) -> Row:
+    """The same job in a ledger with a thousand entries and in one with a million."""
+    short, long = (filled(folder / f"{entries}.db", entries) for entries in (FEW, MANY))
+    assert short.verify() == []
+    few, many = interleaved(jobs(short), jobs(long), turns=TURNS)
+    return Row(f"reserve + settle at {MANY:,} entries", many / JOBS, f"at {FEW:,} entries", few / JOBS, "≥ 0.8×")
+
+
+def jobs(ledger: Ledger) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(JOBS):
+            ledger.settle(ledger.reserve(CHARGE, "benchmark"), 0)
+
+    return run
+
+
+def bare_commits(path: Path) -> Callable[[], None]:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE bare (number INTEGER PRIMARY KEY, content TEXT)")
+
+    def run() -> None:
+        for _ in range(2 * JOBS):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO bare (content) VALUES (?)", ("x" * 400,))
+            connection.execute("COMMIT")
+
+    return run
+
+
+def filled(path: Path, entries: int) -> Ledger:
+    """A ledger with this many entries (whole jobs), written at once, every hash and sum as the ledger itself would have it."""
+    ledger = Ledger.create(path, PureDP(1000))
+    (first,) = ledger.entries()
+    ledger._store.close()
+    count = entries // 2
+    history = jobs_of_the_past(first, count)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=OFF")
+    connection.execute("PRAGMA synchronous=OFF")
+    connection.execute("BEGIN")
+    worst, table = canonical([str(Fraction(CHARGE.epsilon))]), canonical(_TABLE.as_dict())
+    last = first
+    for reserve, last in history:
+        for entry in (reserve, last):
+            connection.execute("INSERT INTO expost_entries VALUES (?,?,?,?,?,?,?,?,?,?)", tuple(vars(entry).values()))
+        job = (reserve.reservation, first.budget, "", "settled", worst, table, "0")
+        connection.execute("INSERT INTO expost_reservations VALUES (?,?,?,?,?,?,?)", job)
+    settled = canonical([str(count * Fraction(CHARGE.epsilon))])
+    connection.execute("UPDATE expost_totals SET settled = ?", (settled,))
+    connection.execute("UPDATE expost_head SET sequence = ?, hash = ?", (last.sequence, last.hash))
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA journal_mode=DELETE")  # leaves OFF, so that the ledger finds a file it can switch back
+    connection.close()
+    return Ledger.open(path)
+
+
+def jobs_of_the_past(first: Entry, count: int) -> Iterator[tuple[Entry, Entry]]:
+    """Chained reserve and settle entries behind the first."""
+    amount = [str(Fraction(CHARGE.epsilon))]
+    held = canonical({"worst": amount, "charges": digest(_TABLE.as_dict())})
+    spent = canonical({"spent": amount, "outcome": "0"})
+    last = first
+    for _ in range(count):
+        identity = secrets.token_hex(16)
+        reserve = chained(last, RESERVE, identity, held, "benchmark")
+        last = chained(reserve, SETTLE, identity, spent, "")
+        yield reserve, last
+
+
+def chained(last: Entry, action: str, identity: str, detail: str, memo: str) -> Entry:
+    told = {"time": _WHEN, "action": action, "budget": last.budget, "analyst": "", "reservation": identity, "memo": memo}
+    return Entry.after((last.sequence, last.hash), detail=detail, **told)
+
+
+def growth() -> Iterator[Row]:
+    """The time of a request at the end of 5,000, beside the time of one at the start: 1× means it does not grow."""
+    for what, ask in (("expost's filter", our_filter()), ("OpenDP's filter", opendp_filter())):
+        if ask is None:
+            yield Row(f"a request late in {QUERIES:,}, OpenDP's filter", float("nan"), "not measured: it failed")
+            continue
+        early, late = blocks(ask)
+        yield Row(f"a request, last {BLOCK} of {QUERIES:,}, {what}", late, f"its first {BLOCK}", early)
+
+
+def blocks(ask: Callable[[], None]) -> tuple[float, float]:
+    """Seconds of a request in the first and in the last block."""
+    times = []
+    for _ in range(QUERIES // BLOCK):
+        start = time.perf_counter()
+        for _ in range(BLOCK):
+            ask()
+        times.append((time.perf_counter() - start) / BLOCK)
+    return statistics.fmean(times[:1]), statistics.fmean(times[-1:])
+
+
+def our_filter() -> Callable[[], None]:
+    state = Filter.empty(PureBudget(1000))
+    amount = state.budget.coordinates(PureDP(0.001))
+
+    def ask() -> None:
+        nonlocal state
+        state = state.reserve(amount).settle(amount, amount)
+
+    return ask
+
+
+def opendp_filter() -> Callable[[], None] | None:
+    """A pure filter in memory with a Laplace query; it also runs the query, some 20 µs of each request."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
+    try:
+        odometer = dp.c.make_fully_adaptive_composition(*space, dp.max_divergence())
+        queryable = dp.c.make_privacy_filter(odometer, d_in=1, d_out=1000.0)(0)
+    except Exception:  # a peer that cannot be asked is a note in the table, not an error
+        return None
+    measurement = dp.m.make_laplace(*space, scale=1000.0)
+    return lambda: queryable(measurement)

@@ -1,0 +1,48 @@
+"""Ledgers on both databases. A server is started once per session (once per worker under xdist), when a test first asks for it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.budget import postgres
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    try:
+        server = postgres.start()
+    except postgres.Unavailable as reason:
+        warnings.warn(f"tests on PostgreSQL are skipped: {reason}", stacklevel=1)  # pytest prints it, a skip alone stays silent
+        pytest.skip(str(reason))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a new ledger may be made, on each database in turn."""
+    return str(tmp_path / "ledger.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def fast_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: syncing costs nothing there, so that many writes fit into a test."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(prefix="expost", dir=memory))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

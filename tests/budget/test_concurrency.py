@@ -1,0 +1,233 @@
+"""Sixteen processes at once on one ledger: never over budget, nothing lost, every refusal right at its moment.
+
+What happened is read from the chain afterwards. Each process writes down what it was told; both stories must agree.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from expost import Charges, PureDP
+from expost.budget.filter import Filter
+from expost.budget.ledger import Ledger
+from expost.budget.terms import PureBudget, budget_from_dict
+from expost.errors import BudgetRefused
+
+PROCESSES, REQUESTS = 16, 500
+BUDGET, CAPS = 25.0, {"ann": 4.0, "bob": 7.0}
+ANALYSTS = ("", "ann", "bob", "cleo")
+
+pytestmark = pytest.mark.slow
+
+
+def head(ledger: Ledger) -> int:
+    with ledger._store.reading() as rows:
+        return int(rows.one("SELECT sequence FROM expost_head")[0])
+
+
+def work(ledger: Ledger, seed: int, folder: Path, requests: int) -> None:
+    """Reserve, settle and abandon at random; write down every answer."""
+    coin = random.Random(seed)
+    log: list[dict[str, object]] = []
+    mine: list[tuple[str, list[float]]] = []
+    for _ in range(requests):
+        if mine and coin.random() < 0.45:
+            identity, outcomes = mine.pop(coin.randrange(len(mine)))
+            if coin.random() < 0.1:
+                ledger.abandon(identity)
+                log.append({"act": "abandon", "id": identity, "cost": max(outcomes)})
+            else:
+                outcome = coin.randrange(len(outcomes))
+                ledger.settle(identity, outcome)
+                log.append({"act": "settle", "id": identity, "cost": outcomes[outcome]})
+            continue
+        outcomes = [coin.choice([0.0, 0.001, 0.01, 0.1, 0.3]) * coin.random() for _ in range(2)]
+        analyst = coin.choice(ANALYSTS)
+        table = Charges.from_list([PureDP(each) for each in outcomes], PureDP(0.0))
+        before = head(ledger)
+        try:
+            job = ledger.reserve(table, f"by {seed}", analyst=analyst)
+        except BudgetRefused as no:
+            moment = {"from": before, "to": head(ledger), "budget": no.budget, "remaining": no.remaining, "held": no.held}
+            log.append({"act": "refused", "analyst": analyst, "worst": max(outcomes), **moment})
+        else:
+            mine.append((job.id, outcomes))
+            log.append({"act": "reserve", "id": job.id, "analyst": analyst, "cost": max(outcomes)})
+    (folder / f"{seed}.json").write_text(json.dumps(log))
+
+
+def run_processes(ledger: Ledger, folder: Path, requests: int) -> list[dict]:
+    """The ledger is opened before the fork and used after it: a child must not share its parent's connection."""
+    ledger.remaining()
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=work, args=(ledger, seed, folder, requests)) for seed in range(PROCESSES)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(300)
+    assert [child.exitcode for child in children] == [0] * PROCESSES
+    return [record for seed in range(PROCESSES) for record in json.loads((folder / f"{seed}.json").read_text())]
+
+
+@dataclass
+class Moment:
+    """The filters after an entry: the budget's, and those of the caps."""
+
+    filters: dict[str, Filter]
+
+
+def replay(ledger: Ledger) -> list[Moment]:
+    """The state after each entry, computed here from the entries alone (no code of the ledger's own replay)."""
+    filters: dict[str, Filter] = {}
+    worst: dict[str, tuple[str, Fraction]] = {}
+    moments = [Moment({})]
+    for entry in ledger.entries():
+        facts = json.loads(entry.detail)
+        if entry.action in ("create", "cap"):
+            filters[entry.analyst] = Filter.empty(budget_from_dict(facts["terms"]))
+        elif entry.action == "reserve":
+            worst[entry.reservation] = (entry.analyst, Fraction(facts["worst"][0]))
+            for who in {"", entry.analyst} & filters.keys():
+                state = filters[who]
+                held = state.held[0] + worst[entry.reservation][1]
+                assert state.settled[0] + held <= state.budget.limits[0], f"overspent at {entry.sequence}"
+                filters[who] = Filter(state.budget, state.settled, (held,))
+        else:
+            analyst, most = worst.pop(entry.reservation)
+            spent = Fraction(facts["spent"][0])
+            assert spent <= most
+            for who in {"", analyst} & filters.keys():
+                state = filters[who]
+                filters[who] = Filter(state.budget, (state.settled[0] + spent,), (state.held[0] - most,))
+        moments.append(Moment(dict(filters)))
+    return moments
+
+
+def check_nothing_lost(ledger: Ledger, log: list[dict]) -> None:
+    """What the processes were told is what the chain tells, each thing once and at the same price."""
+    told = Counter((each["act"], each["id"], Fraction(each["cost"])) for each in log if each["act"] != "refused")
+    kept: Counter = Counter()
+    for entry in ledger.entries():
+        if entry.action in ("reserve", "settle", "abandon"):
+            facts = json.loads(entry.detail)
+            kept[entry.action, entry.reservation, Fraction(facts["worst" if entry.action == "reserve" else "spent"][0])] += 1
+    assert told == kept
+    assert set(told.values()) == {1}
+
+
+def check_refusals(log: list[dict], moments: list[Moment]) -> int:
+    """Every refusal names a state that the ledger was in during the call, and into which the request did not fit."""
+    refusals = [each for each in log if each["act"] == "refused"]
+    for each in refusals:
+        who = each["budget"].partition("cap of ")[2]
+        assert who in ("", each["analyst"])
+        states = [moment.filters[who] for moment in moments[each["from"] : each["to"] + 1]]
+        matching = [
+            state
+            for state in states
+            if (state.budget.describe(state.remaining, up=False), state.budget.describe(state.held))
+            == (each["remaining"], each["held"])
+        ]
+        assert any(not state.admits((Fraction(each["worst"]),)) for state in matching), each
+    return len(refusals)
+
+
+def check(ledger: Ledger, log: list[dict], requests: int) -> None:
+    assert len(log) == PROCESSES * requests
+    moments = replay(ledger)
+    check_nothing_lost(ledger, log)
+    refused = check_refusals(log, moments)
+    acts = Counter(each["act"] for each in log)
+    assert refused > requests / 10  # the budget was fought over
+    assert min(acts[act] for act in ("reserve", "settle", "abandon")) > requests / 10
+    assert len(moments) - 1 == 1 + len(CAPS) + sum(acts.values()) - refused
+    last = moments[-1].filters
+    for who in ("", *CAPS):
+        state = ledger.standing(analyst=who).filter
+        assert (state.settled, state.held) == (last[who].settled, last[who].held)
+    assert ledger.verify() == []
+
+
+def create(url: str | Path) -> Ledger:
+    return Ledger.create(url, PureBudget(BUDGET), caps={who: PureBudget(cap) for who, cap in CAPS.items()})
+
+
+def test_sixteen_processes_on_one_sqlite_file(fast_folder):
+    """Catches a check and a charge that are not one transaction, lost updates, and a child that uses its parent's connection."""
+    ledger = create(fast_folder / "ledger.db")
+    check(ledger, run_processes(ledger, fast_folder, REQUESTS), REQUESTS)
+
+
+def test_sixteen_processes_on_postgresql(postgres_url, tmp_path):
+    """The same against a server."""
+    ledger = create(postgres_url)
+    check(ledger, run_processes(ledger, tmp_path, REQUESTS), REQUESTS)
+
+
+def grab(ledger: Ledger, barrier: object) -> None:
+    barrier.wait()  # type: ignore[attr-defined]
+    try:
+        ledger.reserve(Charges.from_list([PureDP(0.6)], PureDP(0.0)))
+    except BudgetRefused:
+        os._exit(3)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_of_many_who_grab_the_last_of_the_budget_one_gets_it(where, request, tmp_path):
+    """Catches check-then-spend: all start at the same instant, and only one request fits."""
+    url = tmp_path / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    ledger = Ledger.create(url, PureBudget(1.0))
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(8)
+    children = [context.Process(target=grab, args=(ledger, barrier)) for _ in range(8)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert Counter(child.exitcode for child in children) == {0: 1, 3: 7}
+    assert ledger.remaining() == float(1 - Fraction(0.6))
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_many_threads_share_one_ledger(where, request, fast_folder):
+    """Catches a connection used by two threads at once, or a pool that runs out and fails with an error of its own."""
+    url = fast_folder / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    ledger = Ledger.create(url, PureBudget(1.0))
+    starting, refused = threading.Barrier(30), []
+
+    def spend(_: int) -> None:
+        starting.wait()
+        for _ in range(5):
+            try:
+                ledger.settle(ledger.reserve(PureDP(0.01)), 0)
+            except BudgetRefused as no:
+                refused.append(no)
+
+    with ThreadPoolExecutor(30) as pool:
+        list(pool.map(spend, range(30)))
+    assert len(refused) == 150 - 1 // Fraction(0.01)
+    assert ledger.verify() == []
+
+
+def test_the_checks_notice_an_overspent_chain(tmp_path):
+    """The checks above are no test if a chain of entries that overspends passes them."""
+    ledger = create(tmp_path / "ledger.db")
+    with ledger._store.writing() as rows:
+        rows.change("UPDATE expost_totals SET terms = :t WHERE analyst = ''", t=json.dumps(PureBudget(1e6).as_dict()))
+    for _ in range(2):
+        ledger.reserve(PureDP(BUDGET * 0.6))
+    with pytest.raises(AssertionError, match="overspent at 5"):
+        replay(ledger)
+    assert any(problem.startswith("row 5: overspends") for problem in ledger.verify())

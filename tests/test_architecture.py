@@ -1,0 +1,120 @@
+"""The shape of the package: imports point one way, the front door is light, and files stay short."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "expost"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+FOUNDATIONS = ("_version", "errors", "rationals", "randomness", "privacy", "mechanisms", "selection")
+"""From low to high: a room imports itself and the rooms before it. Every other room stands above all of these."""
+
+FACADES = ("cli", "integrations")
+"""Imported by nobody, but that the command line may use an integration."""
+
+HEAVY = ("torch", "ray", "pandas", "sklearn", "opendp", "typer", "scipy", "rich", "matplotlib", "jax", "tensorflow")
+
+LONGEST = 450
+
+
+def room_of(path: Path) -> str:
+    """errors.py → errors, privacy/charges.py → privacy, __init__.py → the front door."""
+    first = path.relative_to(SOURCE).parts[0]
+    return "the front door" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported(source: str, package: tuple[str, ...] = ("expost",)) -> Iterator[str]:
+    """Full names of the modules that a file imports, wherever in it; ``package`` resolves relative imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            yield from ([f"{module}.{alias.name}" for alias in node.names] if module == "expost" else [module])
+
+
+def rooms(source: str, package: tuple[str, ...] = ("expost",)) -> set[str]:
+    """The rooms of expost that a file imports."""
+    return {name.split(".")[1] for name in imported(source, package) if name.startswith("expost.")}
+
+
+def allowed(room: str, other: str) -> bool:
+    if other == room:
+        return True
+    if other in FACADES:
+        return room == "cli"
+    if room in FOUNDATIONS:
+        return other in FOUNDATIONS[: FOUNDATIONS.index(room)]
+    return True
+
+
+def misplaced(room: str, source: str, package: tuple[str, ...] = ("expost",)) -> list[str]:
+    return sorted(other for other in rooms(source, package) if not allowed(room, other))
+
+
+def package_of(path: Path) -> tuple[str, ...]:
+    return ("expost", *path.relative_to(SOURCE).parts[:-1])
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    assert misplaced(room_of(path), path.read_text(encoding="utf-8"), package_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("privacy", "from expost.mechanisms.protocol import Mechanism"),
+        ("privacy", "def late():\n    import expost.selection.plan"),
+        ("privacy", "from expost import selection"),
+        ("privacy", "from ..selection import plan"),
+        ("mechanisms", "if TYPE_CHECKING:\n    from expost.selection.candidate import Candidate"),
+        ("selection", "from expost.cli.main import app"),
+        ("selection", "from expost.integrations.opendp import wrap"),
+        ("randomness", "from expost.privacy.guarantees import PureDP"),
+        ("errors", "from expost.rationals import exact"),
+        ("integrations", "from expost.cli import main"),
+        ("the front door", "from expost.integrations import opendp"),
+        ("selection", "from expost.budget.ledger import Ledger"),
+    ],
+)
+def test_an_import_that_points_the_wrong_way_is_found(room: str, source: str) -> None:
+    """Test of the test."""
+    assert misplaced(room, source, ("expost", room))
+
+
+def test_there_are_files_in_every_foundation() -> None:
+    """Test of the test: an empty list would pass the one above."""
+    assert {room_of(path) for path in FILES} >= set(FOUNDATIONS) | set(FACADES)
+
+
+def test_importing_expost_is_light() -> None:
+    """Optional and slow packages are imported at use, never at ``import expost``."""
+    report = "import sys, expost; print('\\n'.join(sorted({name.split('.')[0] for name in sys.modules})))"
+    loaded = subprocess.run([sys.executable, "-c", report], check=True, capture_output=True, text=True).stdout.split()
+    assert "expost" in loaded
+    assert sorted(set(loaded) & set(HEAVY)) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_stay_short(path: Path) -> None:
+    """A file this long asks to be two."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_foundations_print_and_log_nothing(path: Path) -> None:
+    """A log line is where a run count would leak first: below the command line nobody logs or prints."""
+    if room_of(path) in FOUNDATIONS:
+        source = path.read_text(encoding="utf-8")
+        assert not {"logging", "rich", "typer"} & {name.split(".")[0] for name in imported(source)}
+        calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        assert not any(isinstance(call, ast.Name) and call.id == "print" for call in calls)
