@@ -352,6 +352,20 @@ def test_an_abandoned_selection_cannot_go_on(job):
     assert len(job.calls) == 1
 
 
+def test_a_restored_checkpoint_of_a_settled_selection_runs_nothing(fast_folder):
+    """Catches a second sample for nothing: a checkpoint put back (from a backup, a snapshot) after its selection was released."""
+    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=3)
+    with crashing(Checkpoint, "record", after=True):
+        job.crash()
+    early = job.path.read_bytes()
+    job.select()
+    job.path.write_bytes(early)
+    made = len(job.calls)
+    with pytest.raises(ExpostError):
+        job.select()
+    assert len(job.calls) == made
+
+
 def hold(path: str, ready: Any, done: Any) -> None:
     """Open a checkpoint and keep it."""
     descriptor = os.open(path, os.O_RDWR)
@@ -452,7 +466,7 @@ def test_a_torn_last_line_is_dropped(fast_folder):
     first = job.lines[1]["output"]
     for length in range(last, len(whole), 7):
         job.path.write_bytes(whole[:length])
-        with crashing(Checkpoint, "erase", after=False):
+        with crashing(Ledger, "settle", after=False):
             job.crash()
         assert len(job.lines) == 4
         assert job.lines[1]["output"] == first

@@ -326,9 +326,6 @@ def test_abandon(expost, ledger, path):
 
 
 @pytest.mark.parametrize("text", ["[/red]", "[bold]", "[link=x]y"])
-@pytest.mark.xfail(
-    strict=True, reason="memos and names are read as rich markup: lost, or a MarkupError; cli/ledger.py must escape"
-)
 def test_texts_are_shown_as_they_are(expost, path, text):
     """Catches a memo, a budget's name or a problem whose brackets are taken for markup: it is lost, or the command falls over."""
     ledger = Ledger.create(path, PureDP(1), f"name {text}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from expost.cli.output import Json, show
@@ -40,7 +41,7 @@ def _render(console: Console, release: Release) -> None:
         ("selector", ", ".join(f"{key} = {value}" for key, value in release.selector.items() if value is not None)),
     ]
     for name, value in rows:
-        text = str(value)
+        text = escape(str(value))
         table.add_row(name, text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…  (whole with --json)")
     console.print(table)
     if release.simulated:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from expost import plots
@@ -148,7 +149,7 @@ def verify(url: Url, as_json: Json = False) -> None:
 
     def render(console: Console) -> None:
         for problem in problems:
-            console.print(f"[red]{problem}[/red]", highlight=False)
+            console.print(f"[red]{escape(problem)}[/red]", highlight=False)
         if not problems:
             console.print("[green]The ledger is sound:[/green] every entry follows from the one before, and the sums add up.")
 
@@ -164,7 +165,7 @@ def abandon(
     """Give up a job that will not report back: its worst case stays charged for good."""
     charged = Ledger.open(url).abandon(reservation)
     document = {"reservation": reservation, "charged": charged.as_dict()}
-    show(document, as_json=as_json, render=lambda console: console.print(f"{reservation}: charged {charged}"))
+    show(document, as_json=as_json, render=lambda console: console.print(escape(f"{reservation}: charged {charged}")))
 
 
 @app.command()
@@ -194,7 +195,7 @@ def _render_standings(console: Console, standings: list[Standing]) -> None:
     for standing in standings:
         facts, budget = standing.as_dict(), standing.filter.budget
         amounts = [budget.describe(budget.limits, up=False), facts["settled"], facts["held"], facts["remaining"]]
-        table.add_row(standing.name, budget.kind, *(_amount(each) for each in amounts), str(standing.entries))
+        table.add_row(escape(standing.name), budget.kind, *(_amount(each) for each in amounts), str(standing.entries))
     console.print(table)
 
 
@@ -206,12 +207,17 @@ def _amount(value: Any) -> str:
     return ", ".join(f"{key} {number:.6g}" for key, number in value.items())
 
 
+def cells(entry: Entry) -> tuple[object, ...]:
+    """What is shown of an entry."""
+    return (entry.sequence, entry.time, entry.action, entry.budget, entry.analyst, entry.reservation, entry.memo)
+
+
 def _render_entries(console: Console, found: list[Entry]) -> None:
     table = Table(title=f"{len(found)} entries", title_justify="left")
     for heading in ("#", "time", "action", "budget", "analyst", "reservation", "memo"):
         table.add_column(heading, overflow="fold")
     for entry in found:
-        table.add_row(str(entry.sequence), entry.time, entry.action, entry.budget, entry.analyst, entry.reservation, entry.memo)
+        table.add_row(*(escape(str(each)) for each in cells(entry)))
     console.print(table)
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from expost._version import __version__
 from expost.cli import experiment, ledger
@@ -51,9 +52,5 @@ def main() -> None:
     try:
         app()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
-        notes.print(f"[red]error:[/red] {_escape(str(error))}", highlight=False, soft_wrap=True)
+        notes.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from expost.errors import CheckpointMismatch
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Call
 from expost.selection.checkpoint import Checkpoint
@@ -61,13 +62,15 @@ def execute(
     progress: Progress | None,
     on_failure: OnFailure | None,
     checkpoint: Checkpoint | None = None,
+    settled: bool = False,
 ) -> Outcome:
     """Make the runs in order and choose by ``rule``; a rule that looks for a pass stops at the first.
 
-    Outputs that a checkpoint holds already are not made again; new ones are recorded before they are looked at.
+    Outputs that a checkpoint holds already are not made again; new ones are recorded before they are looked at. A selection that is
+    ``settled`` makes no new ones: they would not be paid for.
     """
     chosen: Outcome | None = None
-    outputs = _Outputs(runs, data, randomness, rule, on_failure, checkpoint)
+    outputs = _Outputs(runs, data, randomness, rule, on_failure, checkpoint, settled)
     for done, run in enumerate(runs):
         value = outputs.get(done)
         value, scored = rate(run, value, score, on_failure)
@@ -109,13 +112,19 @@ class _Outputs:
         rule: Rule,
         on_failure: OnFailure | None,
         checkpoint: Checkpoint | None,
+        settled: bool,
     ) -> None:
+        self._settled = settled
         self._runs, self._data, self._randomness = runs, data, randomness
         self._on_failure, self._checkpoint = on_failure, checkpoint
         self._ahead = len(runs) if rule is Rule.BEST else _LOOK_AHEAD
         self._known: dict[int, Any] = {} if checkpoint is None else dict(checkpoint.outputs)
 
     def get(self, place: int) -> Any:
+        if place not in self._known and self._settled:
+            raise CheckpointMismatch(
+                "this selection was settled already; what its checkpoint does not hold cannot be run again"
+            )
         if place not in self._known:
             for made, value in self._make(place):
                 if self._checkpoint is not None:

@@ -126,6 +126,7 @@ class Selector(ABC):
                 progress=progress,
                 on_failure=on_failure,
                 checkpoint=kept,
+                settled=kept is not None and ledger is not None and ledger.status_of(reservation) == "settled",
             )
             release = self._release(checked, charges, outcome, source)
             if ledger is not None:
@@ -216,6 +217,8 @@ class Account(Protocol):
     ) -> Any: ...
 
     def settle(self, reservation: Any, outcome: object) -> Guarantee: ...
+
+    def status_of(self, reservation: Any) -> str: ...
 
     def kind_of(self, budget: str | None = ...) -> str: ...
 
