@@ -4,6 +4,8 @@ Say how accurate the answer must be; expost finds the cheapest private way to ge
 released answer cost.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from expost._version import __version__
 from expost.analytics.api import count
 from expost.errors import ExpostError
@@ -19,6 +21,9 @@ from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import FAILED, NOTHING, Release
 from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
+
+if TYPE_CHECKING:
+    from expost.tuning.api import tune
 
 __all__ = [
     "FAILED",
@@ -47,4 +52,14 @@ __all__ = [
     "TruncatedNegativeBinomial",
     "__version__",
     "count",
+    "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``expost.tune`` is imported at first use: training is a room of its own."""
+    if name == "tune":
+        from expost.tuning.api import tune
+
+        return tune
+    raise AttributeError(f"module 'expost' has no attribute {name!r}")

@@ -1,0 +1,88 @@
+"""Train one configuration with Opacus itself: a cross-check of the fleet, and a way for models that it refuses.
+
+Executed are Opacus' own parts (GradSampleModule, Poisson sampler, DPOptimizer) at the same rate, steps, clip, noise and expected batch
+as the fleet; ``PrivacyEngine.make_private`` would round the rate to 1/⌈n/batch⌉. What is assumed: Opacus' per-example gradients are right
+for the model (its validator is asked), and its noise, float32 Gaussians of torch's Mersenne twister seeded with 63 bits of
+``randomness``, is good enough: it is not cryptographically strong. Tests: ``tests/training/test_opacus.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from expost.errors import InvalidInput, MissingExtra
+from expost.randomness.source import Randomness, require_protection
+from expost.training.configuration import Configuration, promises
+from expost.training.job import Trained
+
+
+def train_with_opacus(
+    factory: Callable[[], Any],
+    configuration: Configuration,
+    X: Any,
+    y: Any,
+    *,
+    loss: str = "softmax",
+    randomness: Randomness | None = None,
+    simulation: bool = False,
+) -> Trained:
+    """One model of ``factory`` trained by ``configuration``; ``loss`` as in :class:`~expost.training.Fleet`."""
+    try:
+        import torch
+        from opacus.grad_sample import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+        from opacus.validators import ModuleValidator
+    except ImportError:
+        raise MissingExtra("opacus", "opacus") from None
+    from expost.training.data import LOSSES as NAMES
+    from expost.training.data import check_rows, check_targets
+    from expost.training.modules import LOSSES, outputs_of
+
+    source = require_protection(randomness, simulation=simulation)
+    if not simulation and configuration.noise_multiplier == 0:
+        raise InvalidInput("noise_multiplier", 0, "without noise nothing is protected; say simulation=True if that is meant")
+    if loss not in NAMES:
+        raise InvalidInput("loss", loss, "give one of " + ", ".join(NAMES))
+    rows = check_rows(X, dimensions=None)
+    with torch.random.fork_rng():
+        torch.manual_seed(source.bits(63))
+        module = factory()
+        if problems := ModuleValidator.validate(module, strict=False):
+            raise InvalidInput("model", type(problems[0]).__name__, "Opacus refuses it too; ModuleValidator.fix may help")
+        targets = check_targets(y, len(rows), loss, outputs_of(module, rows))
+        plan = configuration.plan(len(rows))
+        wrapped = GradSampleModule(module, loss_reduction="sum")
+        generator = torch.Generator().manual_seed(source.bits(63))
+        optimiser = DPOptimizer(
+            _optimiser(configuration, module.parameters()),
+            noise_multiplier=plan.noise_multiplier,
+            max_grad_norm=float(configuration.clip),
+            expected_batch_size=configuration.batch_size,
+            generator=generator,
+        )
+        sampler = UniformWithReplacementSampler(
+            num_samples=len(rows), sample_rate=plan.sampling_rate, steps=plan.steps, generator=generator
+        )
+        dtype = next(module.parameters()).dtype
+        inputs, labels = torch.from_numpy(rows).to(dtype), torch.from_numpy(targets)
+        for batch in sampler:
+            chosen = torch.tensor(batch, dtype=torch.int64)
+            optimiser.zero_grad()
+            summed: Any = LOSSES[loss](wrapped(inputs[chosen]), labels[chosen]) * max(1, len(chosen))
+            summed.backward()
+            optimiser.step()
+    parameters = {name: value.detach().numpy().copy() for name, value in module.named_parameters() if value.requires_grad}
+    return Trained(parameters, configuration, promises([plan])[0])
+
+
+def _optimiser(configuration: Configuration, parameters: Any) -> Any:
+    import torch
+
+    rate = float(configuration.learning_rate)
+    if configuration.optimiser == "adam":
+        return torch.optim.Adam(parameters, lr=rate)
+    return torch.optim.SGD(
+        parameters, lr=rate, momentum=float(configuration.momentum) if configuration.optimiser == "momentum" else 0.0
+    )

@@ -1,0 +1,170 @@
+"""The candidates of a tuning job: DP-SGD on the training rows, then a score on the others; survivors train as one fleet.
+
+What a candidate promises: the pointwise larger of its training's Rényi curve (``expost.training.configuration``: exactly the plan that is
+executed, its noise written down, not calibrated again) and its score's (:mod:`expost.tuning.scoring`); with public scoring the training's
+alone. Add-remove neighbours in the sense of :mod:`expost.tuning.rows`. Tests: ``tests/tuning/test_scoring.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.errors import InvalidInput
+from expost.privacy.guarantees import RenyiDP
+from expost.randomness.source import Randomness
+from expost.selection.candidate import Candidate
+from expost.selection.codec import NpzCodec
+from expost.selection.release import FAILED
+from expost.training.configuration import Configuration, plans, promises
+from expost.training.fleet import Fleet
+from expost.tuning.model import Recipe
+from expost.tuning.scoring import Score, free_rho, with_scoring
+from expost.tuning.settings import Settings
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fitted:
+    """A candidate's output: parameters and a score that may be looked at."""
+
+    parameters: Mapping[str, Array]
+    score: float
+
+
+@dataclass(frozen=True)
+class FittedCodec:
+    """Fitted models in checkpoints: base64 of ``.npz``, no pickle."""
+
+    def encode(self, value: Fitted) -> Any:
+        return {"score": value.score, "parameters": NpzCodec().encode(dict(value.parameters))}
+
+    def decode(self, stored: Any) -> Fitted:
+        return Fitted(NpzCodec().decode(stored["parameters"]), float(stored["score"]))
+
+
+@dataclass
+class Hooks:
+    """What the curator's side wants to hear: ``started`` before data is read, ``progress`` of the training."""
+
+    started: Callable[[], None] | None = None
+    progress: Callable[[float, float], None] | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainAndScore:
+    """One training and its score: a mechanism, and one that can run together with its kind."""
+
+    configuration: Configuration
+    recipe: Recipe
+    score: Score
+    guarantee: RenyiDP
+    together_key: Hashable = "expost.tuning"
+    hooks: Hooks = field(default_factory=Hooks)
+
+    def __call__(self, data: Any, randomness: Randomness) -> Fitted:
+        (output,) = self.run_together([self], data, randomness)
+        if output is FAILED:
+            raise ValueError("the model could not be scored")
+        assert isinstance(output, Fitted)
+        return output
+
+    def run_together(self, calls: Sequence[TrainAndScore], data: Any, randomness: Randomness) -> list[Any]:
+        """All trainings as one fleet; each model has its own randomness and its own score's noise."""
+        if self.hooks.started is not None:
+            self.hooks.started()
+        trained = fleet(self.recipe, [call.configuration for call in calls]).train(
+            self.recipe.shaped(data["X"]),
+            data["y"],
+            randomness=randomness,
+            simulation=randomness.simulated,
+            threads=self.hooks.threads,
+            progress=self.hooks.progress,
+        )
+        return [call.rate(each.parameters, data, randomness) for call, each in zip(calls, trained, strict=True)]
+
+    def rate(self, parameters: Mapping[str, Array], data: Any, randomness: Randomness) -> Any:
+        """The model with its score; one that cannot be scored is the outcome FAILED."""
+        try:
+            decided = self.recipe.decide(parameters, data["score_X"])
+        except (ArithmeticError, RuntimeError, ValueError):
+            return FAILED
+        truth = data["score_y"]
+        if self.recipe.target_bounds is not None:
+            low, high = self.recipe.target_bounds
+            truth = low + truth * (high - low)
+        return Fitted(parameters, self.score(decided, truth, randomness))
+
+
+def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
+    """A fleet of the recipe's models."""
+    if recipe.factory is not None:
+        return Fleet(recipe.factory, configurations, loss=recipe.loss)
+    return Fleet(recipe.kind, configurations, classes=recipe.class_count if recipe.kind == "softmax" else None)
+
+
+def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks) -> list[Candidate]:
+    """Every setting at every level, by ascending level, for ``n`` training rows. No data is touched."""
+    grid = [(epsilon, setting) for epsilon in settings.search.epsilons for setting in settings.search.settings]
+    for _, setting in grid:
+        if setting.batch_size > n:
+            raise InvalidInput("search.batch_sizes", setting.batch_size, f"there are {n} training rows; give at most that many")
+    model, delta = settings.model, settings.privacy.delta
+    wanted = [
+        Configuration(
+            each.learning_rate, each.epochs, each.batch_size, each.clip, None, epsilon, delta, model.optimiser, model.momentum
+        )
+        for epsilon, each in grid
+    ]
+    planned = plans(wanted, n)
+    private = settings.privacy.scoring == "private"
+    promised: dict[int, tuple[RenyiDP, Score]] = {}
+    candidates = []
+    for (epsilon, each), plan, training in zip(grid, planned, _common(promises(planned)), strict=True):
+        if id(training) not in promised:
+            rho = free_rho(training) if private else None
+            promise = training if rho is None else with_scoring(training, rho)
+            promised[id(training)] = (promise, Score(settings.goal, rho))
+        promise, score = promised[id(training)]
+        fixed = Configuration(
+            each.learning_rate,
+            each.epochs,
+            each.batch_size,
+            each.clip,
+            noise_multiplier=plan.noise_multiplier,
+            optimiser=model.optimiser,
+            momentum=model.momentum,
+        )
+        params = {
+            "epsilon": epsilon,
+            "learning_rate": each.learning_rate,
+            "epochs": each.epochs,
+            "batch_size": each.batch_size,
+            "clip": each.clip,
+        }
+        mechanism = TrainAndScore(fixed, recipe, score, promise, hooks=hooks)
+        candidates.append(Candidate(mechanism, params, repeats=settings.privacy.repeats))
+    return candidates
+
+
+def _common(curves: Sequence[RenyiDP | None]) -> list[RenyiDP]:
+    """The curves on the orders that all of them list (very large divergences are left out of a curve); shared objects stay shared."""
+    present = [curve for curve in curves if curve is not None]
+    orders = sorted(set.intersection(*(set(curve.orders) for curve in present)))
+    if not orders or len(present) < len(curves):
+        raise InvalidInput("search.epsilons", None, "the levels have no Rényi order in common; give levels closer together")
+    cut = {id(curve): curve.on(orders) for curve in present}
+    return [cut[id(curve)] for curve in present]
+
+
+def deviation_of(candidate: Candidate, rows: int) -> float:
+    """Standard deviation of a candidate's score noise."""
+    mechanism = candidate.mechanism
+    assert isinstance(mechanism, TrainAndScore)
+    return float(np.float64(mechanism.score.deviation) / rows)

@@ -1,0 +1,104 @@
+"""The folder of a tuning job: attempts that are over, the checkpoint of the one that runs, and what is published at the end.
+
+``attempts.json`` and ``checkpoint`` are readable by their owner only and vanish when the job is finished. An attempt whose rows were read
+but whose outcome was lost (a crash between the ledger's entry and the journal's) is counted at its worst case, never left out.
+Tests: ``tests/tuning/test_resume.py``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from expost.errors import CheckpointMismatch, InvalidInput
+from expost.selection.fingerprint import fingerprint
+from expost.selection.release import Release
+from expost.tuning.candidates import FittedCodec
+
+CERTIFICATE, MODEL, PICTURE = "release.json", "model.npz", "privacy.png"
+_ATTEMPTS, _CHECKPOINT, _LOCK = "attempts.json", "checkpoint", ".lock"
+
+
+class Journal:
+    """One job's folder, held by one process."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise InvalidInput("out", str(folder), "give a folder")
+        if (folder / CERTIFICATE).exists():
+            raise InvalidInput("out", str(folder), "it holds a finished job; name another folder, so that nothing is lost")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._record = self._read(identity)
+        except OSError:
+            os.close(self._lock)
+            raise CheckpointMismatch(f"{folder} is in use by another process") from None
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / _CHECKPOINT
+
+    @property
+    def attempts(self) -> list[Release | None]:
+        """What was released so far; None for an attempt whose outcome was lost."""
+        found = []
+        for each in self._record["attempts"]:
+            found.append(None if each is None else Release.from_json(json.dumps(each), FittedCodec().decode))
+        return found
+
+    def begin(self) -> None:
+        """Note, durably, that the next attempt reads data."""
+        if self._record["begun"] <= len(self._record["attempts"]):
+            self._record["begun"] = len(self._record["attempts"]) + 1
+            self._write()
+
+    def add(self, release: Release) -> None:
+        """Note, durably, how an attempt ended."""
+        self._record["attempts"].append(release.as_dict(FittedCodec().encode))
+        self._record["begun"] = len(self._record["attempts"])
+        self._write()
+
+    def close(self) -> None:
+        """Let go of the folder; what is in it stays for the next call."""
+        os.close(self._lock)
+
+    def finish(self) -> None:
+        """Remove what is not for publication."""
+        (self.folder / _ATTEMPTS).unlink(missing_ok=True)
+        (self.folder / _LOCK).unlink(missing_ok=True)
+
+    def _read(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        path = self.folder / _ATTEMPTS
+        if not path.exists():
+            salt = secrets.token_bytes(16)
+            return {"schema": 1, "salt": salt.hex(), "identity": fingerprint(identity, salt), "begun": 0, "attempts": []}
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if record.get("schema") != 1 or record["identity"] != fingerprint(identity, bytes.fromhex(record["salt"])):
+            raise CheckpointMismatch(
+                f"{self.folder} holds an unfinished job with other settings, data, or ledger; use another folder "
+                "(what the unfinished job reserved stays charged)"
+            )
+        if record["begun"] > len(record["attempts"]) and not self.checkpoint.exists():
+            record["attempts"].append(None)
+        return record
+
+    def _write(self) -> None:
+        path = self.folder / _ATTEMPTS
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(self._record, stream, allow_nan=False)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)

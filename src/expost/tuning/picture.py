@@ -1,0 +1,42 @@
+"""Where a released model stands between privacy and utility: released and public values only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from expost import plots
+from expost.tuning.result import Tuned
+
+
+def draw(result: Tuned, path: Path) -> None:
+    """Left: what was charged, could have been, and would have been by others. Right: score against ε, with the bar."""
+    drawn, (left, right) = plots.figure(2, width=4.6)
+    bars = [("spent", result.spent.epsilon, plots.INK[0]), ("worst case", result.worst_case.epsilon, plots.INK[1])]
+    if result.comparison is not None:
+        bars.append(("Papernot–Steinke", result.comparison["papernot_steinke"], plots.INK[2]))
+        bars.append(("… level known", result.comparison["papernot_steinke_level"], plots.INK[4]))
+        bars.append(("every setting", result.comparison["naive_composition"], plots.INK[3]))
+    names, values, colours = zip(*bars, strict=True)
+    left.barh(names, values, color=colours)
+    left.invert_yaxis()
+    for place, value in enumerate(values):
+        left.annotate(f"{value:.3g}", (value, place), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
+    left.margins(x=0.15)
+    left.set(xlabel=f"ε at δ = {result.spent.delta:g}")
+    left.set_title("What the model cost, tuning included", loc="left")
+    goal = result.details["goal"]
+    sign = 1.0 if goal["metric"] == "accuracy" else -1.0
+    shown = [each for each in result.attempts if each.release is not None and each.release.score is not None]
+    noise = result.details["score_noise"] or 0.0
+    total = 0.0
+    for each in result.attempts:
+        total += float(each.spent.size) if each.spent.kind == "approx" else each.spent.to_approx(result.spent.delta).epsilon
+        if each in shown and each.release is not None and each.release.score is not None:
+            colour = plots.INK[0] if each.release.passed is not False else plots.INK[1]
+            right.errorbar([total], [sign * each.release.score], yerr=[2 * noise], fmt="o", color=colour, capsize=3)
+    if goal["bar"] is not None:
+        right.axhline(goal["bar"], color="black", linewidth=0.8, linestyle="--", label=f"bar {goal['bar']:g}")
+        right.legend(fontsize=8)
+    right.set(xlabel="ε spent", ylabel=f"{goal['metric']} (± 2σ of its noise)", xlim=(0, None))
+    right.set_title("Released", loc="left")
+    plots.save(drawn, path)

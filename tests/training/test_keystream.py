@@ -1,0 +1,174 @@
+"""The keystream's words, uniforms, Gaussians and Poisson samples: known vectors, laws, independence."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from expost.randomness.source import Randomness, SimulationRandomness
+from expost.training import keystream
+from expost.training.device_stream import DeviceStream
+
+SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]
+
+
+def some_stream(strong: bool, number: int = 0, seed: int = 7) -> keystream.Stream:
+    key = np.frombuffer(SimulationRandomness(seed).bytes(32), dtype="<u4")
+    return keystream.stream(key, number, strong=strong)
+
+
+def test_chacha20_block_of_rfc_8439():
+    """§2.3.2: key 00 … 1f, counter 1, nonce 000000090000004a00000000 (its first word is our counter's upper half)."""
+    state = keystream.stream(np.arange(32, dtype=np.uint8).view("<u4"), 0, strong=True).state
+    state[12:16] = np.frombuffer(bytes.fromhex("01000000000000090000004a00000000"), dtype="<u4")
+    lanes = np.zeros((16, keystream.LANES), dtype=np.uint32)
+    keystream.chacha20_blocks(state, lanes)
+    expected = (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+    assert lanes[:, 0].astype("<u4").tobytes().hex() == expected
+
+
+def test_chacha20_zero_key_of_rfc_8439():
+    """Appendix A.1, vectors 1 and 2: key and nonce 0, counters 0 and 1."""
+    state = keystream.stream(np.zeros(8, dtype=np.uint32), 0, strong=True).state
+    lanes = np.zeros((16, keystream.LANES), dtype=np.uint32)
+    keystream.chacha20_blocks(state, lanes)
+    first, second = (lanes[:, lane].astype("<u4").tobytes().hex() for lane in (0, 1))
+    assert first.startswith("76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7")
+    assert second.startswith("9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed")
+
+
+def test_the_counter_carries_into_its_upper_half():
+    state = some_stream(True).state
+    state[12] = 0xFFFFFFFF
+    lanes = np.zeros((16, keystream.LANES), dtype=np.uint32)
+    keystream.chacha20_blocks(state, lanes)
+    assert (state[12], state[13]) == (keystream.LANES - 1, 1)
+    alone = some_stream(True).state
+    alone[13] = 1
+    again = np.zeros_like(lanes)
+    keystream.chacha20_blocks(alone, again)
+    assert (lanes[:, 1] == again[:, 0]).all()
+
+
+def test_the_device_stream_is_the_same_keystream():
+    device = DeviceStream(SimulationRandomness(3), "cpu")
+    state = some_stream(True, seed=3).state
+    lanes = np.zeros((16, keystream.LANES), dtype=np.uint32)
+    for _ in range(3):
+        keystream.chacha20_blocks(state, lanes)
+        assert (device.blocks(keystream.LANES).numpy().view(np.uint32) == lanes.T).all()
+
+
+def test_a_protected_source_gets_the_strong_stream_and_a_key_of_its_own():
+    first, second = keystream.streams(Randomness(), 1)[0], keystream.streams(Randomness(), 1)[0]
+    assert first.strong
+    assert (first.state[4:12] != second.state[4:12]).any()
+    assert not keystream.streams(SimulationRandomness(1), 1)[0].strong
+
+
+@pytest.mark.parametrize("strong", SOURCES)
+def test_streams_of_two_models_share_nothing(strong):
+    a, b = some_stream(strong, 0), some_stream(strong, 1)
+    keystream.refill(a)
+    keystream.refill(b)
+    assert not set(a.words.tolist()) & set(b.words.tolist())
+
+
+@pytest.mark.parametrize("strong", SOURCES)
+def test_words_are_not_used_twice(strong):
+    """Uniforms, then a sample, then Gaussians, then uniforms: the buffer is never read again."""
+    source = some_stream(strong)
+    seen = np.empty(1000)
+    keystream.uniforms(source, seen)
+    keystream.gaussians(source, np.empty(3))
+    again = np.empty(1000)
+    keystream.uniforms(source, again)
+    assert not set(seen.tolist()) & set(again.tolist())
+
+
+@pytest.mark.parametrize("strong", SOURCES)
+def test_uniforms_have_53_bits_and_the_right_law(strong):
+    drawn = np.empty(200_000)
+    keystream.uniforms(some_stream(strong), drawn)
+    assert drawn.min() > 0
+    assert drawn.max() <= 1
+    assert len(np.unique(drawn)) == len(drawn)  # 24-bit uniforms would repeat 1,200 times
+    assert stats.kstest(drawn, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("strong", SOURCES)
+@pytest.mark.parametrize("count", [1, 2, 3, 127, 128, 129, 50_001])
+def test_gaussians_have_the_right_law(strong, count):
+    """Blocks of every length, odd ones too, all filled; KS of what they make up together."""
+    source, repeats = some_stream(strong, count), max(1, 60_000 // count)
+    drawn = np.full((repeats, count), np.nan)
+    for row in drawn:
+        keystream.gaussians(source, row)
+    assert np.isfinite(drawn).all()
+    assert stats.kstest(drawn.ravel(), "norm").pvalue > 1e-3
+    if 1 < count < 1000:
+        assert abs(np.corrcoef(drawn[:, 0], drawn[:, -1])[0, 1]) < 5 / np.sqrt(repeats)
+
+
+def test_gaussians_of_the_device_stream():
+    drawn = DeviceStream(SimulationRandomness(2), "cpu").gaussians(100_001).numpy()
+    assert stats.kstest(drawn, "norm").pvalue > 1e-3
+
+
+def inclusions(strong: bool, rate: float, rows: int, samples: int) -> np.ndarray:
+    source, out = some_stream(strong), np.empty(rows, dtype=np.int64)
+    taken = np.zeros((samples, rows), dtype=bool)
+    for sample in taken:
+        sample[out[: keystream.poisson_sample(source, rate, rows, out)]] = True
+    return taken
+
+
+def device_inclusions(rate: float, rows: int, samples: int) -> np.ndarray:
+    chosen, counted = DeviceStream(SimulationRandomness(4), "cpu").poisson_samples(rate, rows, samples)
+    taken = np.zeros((samples, rows), dtype=bool)
+    for model in range(samples):
+        taken[model, chosen[model][counted[model]].numpy()] = True
+    assert (taken.sum(1) == counted.sum(1).numpy()).all()
+    return taken
+
+
+@pytest.mark.parametrize("engine", ["strong", "fast", "device"])
+@pytest.mark.parametrize("rate", [0.003, 0.1, 0.5, 0.97])
+def test_each_row_is_taken_with_the_rate_independently(engine, rate):
+    """χ² of the rows' counts, of the sample sizes against the binomial, and of neighbouring rows."""
+    rows, samples = 40, 20_000
+    taken = (
+        device_inclusions(rate, rows, samples) if engine == "device" else inclusions(engine == "strong", rate, rows, samples)
+    )
+    counts = taken.sum(0)
+    chi = ((counts - rate * samples) ** 2).sum() / (samples * rate * (1 - rate))
+    assert 1e-3 < stats.chi2.sf(chi, rows) < 1 - 1e-3
+    sizes = np.bincount(taken.sum(1), minlength=rows + 1)
+    expected = samples * stats.binom.pmf(np.arange(rows + 1), rows, rate)
+    common = expected > 5
+    merged = np.append(sizes[common], sizes[~common].sum()), np.append(expected[common], expected[~common].sum())
+    assert stats.chisquare(merged[0], merged[1] * merged[0].sum() / merged[1].sum()).pvalue > 1e-3
+    both = (taken[:, :-1] & taken[:, 1:]).mean()
+    pairs = samples * (rows - 1)
+    assert abs(both - rate**2) < 5 * np.sqrt(3 * rate**2 * (1 - rate**2) / pairs)
+
+
+def test_rate_one_takes_every_row():
+    out = np.empty(5, dtype=np.int64)
+    assert keystream.poisson_sample(some_stream(True), 1.0, 5, out) == 5
+    assert out.tolist() == [0, 1, 2, 3, 4]
+    rows, taken = DeviceStream(Randomness(), "cpu").poisson_samples(1.0, 5, 3)
+    assert torch.equal(rows, torch.arange(5).expand(3, 5))
+    assert bool(taken.all())
+
+
+def test_a_device_sample_is_never_cut_short():
+    """A first draw that is too short is continued: with one gap at a time the law stays the same."""
+    stream = DeviceStream(SimulationRandomness(5), "cpu")
+    uniforms = stream.uniforms
+    stream.uniforms = lambda models, enough: uniforms(models, 3)
+    _, taken = stream.poisson_samples(0.5, 100, 200)
+    assert abs(taken.sum(1).double().mean() - 50) < 5 * 5 / np.sqrt(200)

@@ -1,0 +1,234 @@
+"""Torch modules: clipped sums against Opacus, native and vectorised engines against each other, refusals."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from expost.errors import InvalidInput
+from expost.randomness.source import SimulationRandomness
+from expost.training import Configuration, Fleet, native
+from expost.training.layers import Network, Unsupported
+from expost.training.modules import ModuleSums, mnist_cnn
+from tests.training.peers import opacus_clipped_sum
+
+
+def odd_cnn() -> nn.Module:
+    """Sizes that are no multiples of four, unequal kernels, strides and paddings, nested chains."""
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 5, (3, 2), (2, 1), padding=(1, 0)), nn.ReLU()),
+        nn.MaxPool2d((2, 3), (1, 2)),
+        nn.Conv2d(5, 6, 2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6 * 4 * 5, 7),
+        nn.ReLU(),
+        nn.Linear(7, 4),
+    )
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Identity(), nn.Linear(9, 3))
+
+
+MODELS = {"mnist": (mnist_cnn, (1, 28, 28), 10), "odd": (odd_cnn, (3, 7, 10), 4), "mlp": (mlp, (6,), 3)}
+
+
+def problem(name: str, rows: int = 24, seed: int = 0):
+    factory, shape, classes = MODELS[name]
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    return factory().double(), rng.standard_normal((rows, *shape)), rng.integers(0, classes, rows).astype(float)
+
+
+def cross_entropy(outputs, labels):
+    return functional.cross_entropy(outputs, labels.long(), reduction="sum")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("clip", [0.1, 2.0, 100.0])
+@pytest.mark.parametrize("engine", ["native", "vectorised"])
+def test_clipped_sums_equal_opacus(name, clip, engine):
+    module, X, y = problem(name)
+    if engine == "native":
+        network = Network(module, X.shape[1:])
+        scratch, total = network.scratch(np.float64), np.empty(network.width)
+        scratch.parameters[:] = network.flat(module)
+        native.clipped_sum(network.table, network.rows(X), y, np.arange(len(X)), 2, clip, scratch, total)
+        found = np.concatenate([value.ravel() for value in network.named(total).values()])
+    else:
+        sums = ModuleSums(module, lambda: module, X, y, "softmax", "cpu")
+        rows = torch.arange(len(X))[None]
+        clips = torch.tensor([clip], dtype=torch.float64)
+        memory = 7 * sums.bytes_per_example()
+        found = sums(sums.start(1), rows, torch.ones_like(rows, dtype=torch.bool), clips, memory)[0].numpy()
+    expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), clip)
+    assert np.abs(found - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_other_losses_equal_opacus(loss):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1)).double()
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 6)), rng.integers(0, 2, 20).astype(float)
+    network = Network(module, (6,))
+    scratch, total = network.scratch(np.float64), np.empty(network.width)
+    scratch.parameters[:] = network.flat(module)
+    native.clipped_sum(network.table, X, y, np.arange(20), ["squared", "logistic"].index(loss), 0.3, scratch, total)
+    peer = {"squared": functional.mse_loss, "logistic": functional.binary_cross_entropy_with_logits}[loss]
+    expected = opacus_clipped_sum(
+        module, lambda out, labels: peer(out.flatten(), labels, reduction="sum"), torch.tensor(X), torch.tensor(y), 0.3
+    )
+    assert np.abs(np.concatenate([v.ravel() for v in network.named(total).values()]) - expected).max() <= 1e-10
+
+
+def test_padded_rows_of_a_batch_add_nothing():
+    module, X, y = problem("mlp")
+    sums = ModuleSums(module, lambda: module, X, y, "softmax", "cpu")
+    rows = torch.arange(len(X)).expand(2, -1)
+    taken = rows % torch.tensor([[2], [3]]) == 0
+    both = sums(sums.start(2), rows, taken, torch.tensor([0.5, 2.0], dtype=torch.float64), 1 << 20)
+    for model, clip in ((0, 0.5), (1, 2.0)):
+        chosen = rows[model][taken[model]][None]
+        alone = sums(sums.start(1), chosen, torch.ones_like(chosen, dtype=torch.bool), torch.tensor([clip]).double(), 1 << 20)
+        assert torch.allclose(alone[0], both[model], rtol=1e-12, atol=1e-14)
+
+
+class Opaque(nn.Module):
+    """The same network where the native kernel cannot see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp().double()
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
+def test_engines_agree_with_plain_descent_without_noise(optimiser):
+    """Native and vectorised, full batch, no clipping, against torch.optim, in float64."""
+    _, X, y = problem("mlp", rows=40)
+    settings = [Configuration(0.05, 6, 40, 1e9, noise_multiplier=0, optimiser=optimiser, momentum=0.7)]
+    finals = []
+    for factory in (lambda: mlp().double(), Opaque):
+        (trained,) = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(4), simulation=True)
+        finals.append(list(trained.parameters.values()))
+    source = SimulationRandomness(4)
+    with torch.random.fork_rng():
+        torch.manual_seed(source.bits(63))
+        mlp(), (module := mlp().double())
+    rule = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+        "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.7),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.05),
+    }[optimiser](module.parameters())
+    for _ in range(6):
+        rule.zero_grad()
+        (cross_entropy(module(torch.tensor(X)), torch.tensor(y)) / len(X)).backward()
+        rule.step()
+    for found in finals:
+        for expected, value in zip(module.parameters(), found, strict=True):
+            assert np.allclose(expected.detach().numpy(), value, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "factory", [mlp, lambda: nn.Sequential(mlp(), nn.Tanh(), nn.Linear(3, 3))], ids=["native", "vectorised"]
+)
+def test_same_seed_same_result_and_mixed_settings(factory):
+    _, X, y = problem("mlp", rows=60)
+    settings = [
+        Configuration(0.1, 2, 10, 1.0, noise_multiplier=1.0),
+        Configuration(0.1, 1, 30, 0.5, noise_multiplier=2.0, optimiser="adam"),
+        Configuration(0.2, 3, 10, 0.1, noise_multiplier=0.5, optimiser="momentum"),
+    ]
+
+    def run(seed, **options):
+        found = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(seed), simulation=True, **options)
+        assert [each.promise for each in found] == [each.promise(60) for each in settings]
+        return np.concatenate([value.ravel() for each in found for value in each.parameters.values()])
+
+    assert (run(1) == run(1, threads=1)).all()
+    assert (run(1) != run(2)).any()
+
+
+def test_the_parameters_load_into_the_module():
+    _, X, y = problem("mnist", rows=30)
+    (trained,) = Fleet(mnist_cnn, [Configuration(0.1, 1, 10, 1.0, noise_multiplier=1.0)]).train(X.astype(np.float32), y)
+    module = mnist_cnn()
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in trained.parameters.items()})
+    assert all(value.dtype == np.float32 for value in trained.parameters.values())
+
+
+def test_what_the_native_kernel_computes_is_what_torch_computes():
+    """Outputs of the odd network, so that the layout of every layer is right."""
+    module, X, _ = problem("odd")
+    network = Network(module, X.shape[1:])
+    scratch = network.scratch(np.float64)
+    scratch.parameters[:] = network.flat(module)
+    for row, expected in zip(network.rows(X), module(torch.tensor(X)).detach().numpy(), strict=True):
+        native.forward(network.table, row, scratch)
+        assert np.allclose(scratch.values[-4:], expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)),
+        nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 2)),
+        nn.Sequential(nn.Linear(6, 2), nn.ReLU()),
+        nn.Linear(6, 2),
+    ],
+)
+def test_what_the_native_kernel_does_not_know_goes_to_torch(module):
+    with pytest.raises(Unsupported):
+        Network(module, (6,))
+    _, X, y = problem("mlp")
+    found = Fleet(lambda: module, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(X, y % 2)
+    assert all(np.isfinite(value).all() for value in found[0].parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (nn.BatchNorm2d(3), "BatchNorm2d"),
+        (nn.SyncBatchNorm(3), "SyncBatchNorm"),
+        (nn.LazyBatchNorm2d(), "LazyBatchNorm2d"),
+        (nn.InstanceNorm2d(3, track_running_stats=True), "InstanceNorm2d"),
+        (nn.LazyConv2d(3, 3), "LazyConv2d"),
+    ],
+)
+def test_layers_that_mix_a_batch_are_refused_by_name(layer, name):
+    def factory():
+        return nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1), layer), nn.Flatten(), nn.Linear(12, 2))
+
+    with pytest.raises(InvalidInput, match=rf"{name} at .*0\.1"):
+        Fleet(factory, [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]).train(np.zeros((4, 3, 2, 2)), [0, 1, 0, 1])
+
+
+def test_other_refusals():
+    settings = [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]
+    X, y = np.zeros((4, 6)), [0, 1, 0, 1]
+    for factory, words in [
+        (lambda: 3, "torch.nn.Module"),
+        (nn.Identity, "parameters to train"),
+        (lambda: nn.Linear(5, 2), "rows of this shape"),
+    ]:
+        with pytest.raises(InvalidInput, match=words):
+            Fleet(factory, settings).train(X, y)
+    with pytest.raises(InvalidInput, match="one number an example"):
+        Fleet(lambda: nn.Linear(6, 2), settings, loss="squared").train(X, y)
+    if not torch.cuda.is_available():
+        with pytest.raises(InvalidInput, match="no CUDA"):
+            Fleet(lambda: nn.Linear(6, 2), settings).train(X, y, device="cuda")
+
+
+def test_group_and_layer_norm_and_dropout_are_fine():
+    def factory():
+        return nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4), nn.Dropout(0.2), nn.LayerNorm(4), nn.Linear(4, 3))
+
+    _, X, y = problem("mlp")
+    found = Fleet(factory, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(X, y, memory_limit=50_000)
+    assert all(np.isfinite(value).all() for value in found[0].parameters.values())

@@ -1,0 +1,101 @@
+"""Attempts: each is a new request, each is charged, and the certificate adds them up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import expost
+from expost.budget.ledger import Ledger
+from expost.budget.terms import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
+from expost.errors import BudgetRefused, InvalidInput
+from expost.privacy.guarantees import ApproxDP, RenyiDP
+from expost.tuning import candidates
+from expost.tuning.forecast import composed
+from tests.tuning.jobs import clouds, job
+
+HOPELESS = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 3})  # the clouds overlap
+
+
+def ledger_of(folder: Path, budget: Any) -> Ledger:
+    return Ledger.create(folder / "ledger.db", budget)
+
+
+def far_clouds() -> tuple[Any, Any]:
+    X, y = clouds(noise=1.0)
+    return X, y
+
+
+def test_every_attempt_is_charged(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, ApproxBudget(100, 0.01))
+    result = expost.tune(HOPELESS, *far_clouds(), ledger=ledger)
+    assert result.passed is False
+    assert len(result.attempts) == 3
+    total = sum(each.spent.epsilon for each in result.attempts)
+    assert result.spent.epsilon == pytest.approx(total)
+    assert result.spent.delta == pytest.approx(3e-4)
+    settled = ledger.standing().as_dict()["settled"]
+    assert settled["epsilon"] == pytest.approx(total)
+    assert settled["delta"] == pytest.approx(3e-4)
+    assert len([entry for entry in ledger.entries() if entry.action == "reserve"]) == 3
+    assert result.release.score == max(each.release.score for each in result.attempts)
+    assert "3 of 3 attempts" in result.release.theorem
+    assert ledger.verify() == []
+
+
+def test_the_budget_may_refuse_another_attempt(tmp_path: Path) -> None:
+    one = expost.tune(job(search={"epsilons": [4]}), *clouds()).worst_case.epsilon
+    ledger = ledger_of(tmp_path, ApproxBudget(2.5 * one, 0.01))
+    result = expost.tune(HOPELESS, *far_clouds(), ledger=ledger)
+    assert len(result.attempts) == 2
+    assert result.details["budget_refused_another_attempt"]
+    assert result.spent.delta == pytest.approx(3e-4)  # δ counts for all that were allowed
+
+
+def test_a_refused_budget_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ledger_of(tmp_path, ApproxBudget(0.01, 0.01))
+    started: list[int] = []
+    monkeypatch.setattr(candidates.TrainAndScore, "run_together", lambda *_: started.append(1))
+    with pytest.raises(BudgetRefused):
+        expost.tune(job(), *clouds(), ledger=ledger, out=tmp_path / "out")
+    assert started == []
+    assert ledger.standing().as_dict()["settled"] == {"epsilon": 0.0, "delta": 0.0}
+    assert not (tmp_path / "out" / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("budget", [PureBudget(10), ZCDPBudget(10)])
+def test_other_kinds_of_budget_are_refused_clearly(tmp_path: Path, budget: Any) -> None:
+    with pytest.raises(InvalidInput, match="approx or a renyi"):
+        expost.tune(job(), *clouds(), ledger=ledger_of(tmp_path, budget))
+
+
+def test_a_budget_at_fixed_orders(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, RenyiBudget((8.0,), (50.0,)))
+    result = expost.tune(job(), *clouds(), ledger=ledger)
+    charge = result.release.spent
+    assert isinstance(charge, RenyiDP)
+    assert charge.orders == (8.0,)
+    assert result.spent == charge.to_approx(1e-4)
+    assert ledger.standing().as_dict()["settled"] == pytest.approx(charge.epsilons[0])
+    with pytest.raises(InvalidInput, match="orders"):
+        expost.tune(job(privacy={"order": [4]}), *clouds(), ledger=ledger)
+
+
+def test_an_order_does_not_fit_a_budget_in_epsilon_and_delta(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="leave the order out"):
+        expost.tune(job(privacy={"order": [4]}), *clouds(), ledger=ledger_of(tmp_path, ApproxBudget(10, 0.01)))
+
+
+def test_composition() -> None:
+    charges = [ApproxDP(0.5, 1e-6), ApproxDP(0.25, 1e-6)]
+    assert composed(charges, 4).epsilon == 0.75
+    assert composed(charges, 4).delta >= 4e-6
+    assert composed(charges[:1], 1) == charges[0]
+    assert composed([RenyiDP((2.0,), (0.5,))] * 2, 5) == RenyiDP((2.0,), (1.0,))
+
+
+def test_attempts_need_a_bar() -> None:
+    with pytest.raises(InvalidInput, match=r"privacy\.attempts"):
+        expost.tune(job(goal={"at_least": None, "maximize": True}, privacy={"attempts": 2}), *clouds())

@@ -1,0 +1,153 @@
+"""End to end on tiny data: what is released, what it says, and what it does not say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import expost
+from expost.errors import InvalidInput, SimulationOnly
+from expost.privacy.guarantees import ApproxDP
+from expost.randomness.source import SimulationRandomness
+from expost.selection.release import FAILED, Release
+from expost.tuning import load_model
+from expost.tuning.candidates import TrainAndScore
+from tests.tuning.jobs import clouds, job, line, write
+
+
+def simulate(config: Any, X: Any, y: Any, seed: int = 1, **more: Any) -> Any:
+    return expost.tune(config, X, y, randomness=SimulationRandomness(seed), simulation=True, **more)
+
+
+def test_the_cheapest_model_that_passes() -> None:
+    X, y = clouds()
+    result = simulate(job(), X, y)
+    assert result.passed
+    assert result.score >= 0.7
+    assert set(result.params) == {"epsilon", "learning_rate", "epochs", "batch_size", "clip"}
+    charges = result.forecast.charges
+    assert result.spent == charges[result.release.index]
+    assert result.worst_case == charges.worst_case
+    assert result.forecast.selector.verify(result.release, result.forecast.candidates)
+    assert np.mean(result.model.predict(X) == y) > 0.8
+    assert result.release.simulated
+
+
+def test_what_a_document_says() -> None:
+    X, y = clouds()
+    document = simulate(job(), X, y).as_dict()
+    assert list(document)[:7] == ["params", "score", "passed", "spent", "worst_case", "theorem", "model"]
+    assert set(document["spent"]) == set(document["worst_case"]) == {"epsilon", "delta"}
+    assert document["spent"]["delta"] == 1e-4
+    assert document["model"] is None
+    assert 0 < document["spent"]["epsilon"] <= document["worst_case"]["epsilon"]
+    json.dumps(document, allow_nan=False)
+
+
+def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path: Path) -> None:
+    config = write(tmp_path)
+    result = expost.tune(config, out=tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.npz", "privacy.png", "release.json"]
+    text = (tmp_path / "out" / "release.json").read_text(encoding="utf-8")
+    record = json.loads(text)
+    certificate = Release.from_json(text)
+    assert certificate.spent == result.release.spent
+    assert not certificate.simulated
+    assert certificate.value["model"] == "model.npz"
+    terms = record["tuning"]
+    assert terms["rows"] == {"training": 240, "scoring": 60}
+    assert "disjoint" in terms["scoring"]
+    assert terms["goal"] == {"metric": "accuracy", "bar": 0.7, "loss_bound": None}
+    assert len(terms["attempts"]) == 1
+    X, _ = clouds()
+    loaded = load_model(tmp_path / "out" / "model.npz")
+    assert np.array_equal(loaded.predict(X), result.model.predict(X))
+    for secret in ("kept", "draws", '"runs"', "seconds", str(tmp_path)):
+        assert secret not in text
+    with pytest.raises(InvalidInput, match="finished job"):
+        expost.tune(config, out=tmp_path / "out")
+
+
+def test_nothing_that_ran_but_lost_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores: list[float] = []
+    real = TrainAndScore.run_together
+
+    def note(self: TrainAndScore, calls: Any, data: Any, randomness: Any) -> Any:
+        outputs = real(self, calls, data, randomness)
+        scores.extend(output.score for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(TrainAndScore, "run_together", note)
+    X, y = clouds()
+    wide = job(
+        search={"learning_rates": [1, 2, 3, 4, 5]},
+        goal={"at_least": None, "maximize": True},
+        privacy={"repeats": 4, "overhead": 2},
+    )
+    result = simulate(wide, X, y, out=tmp_path / "out")
+    losing = {score for score in scores if score != result.score}
+    assert len(losing) > 1
+    texts = [(tmp_path / "out" / "release.json").read_text(encoding="utf-8"), json.dumps(result.as_dict()), repr(result)]
+    for text in texts:
+        assert not [score for score in losing if repr(score) in text]
+        assert "weight" not in text
+    with np.load(tmp_path / "out" / "model.npz") as archive:
+        assert sorted(archive.files) == ["expost", "parameter:bias", "parameter:weight"]
+
+
+def test_maximise_takes_the_whole_grid() -> None:
+    X, y = clouds()
+    result = simulate(job(goal={"at_least": None, "maximize": True}), X, y)
+    assert result.passed is None
+    assert result.release.selector["target"] is None
+
+
+def test_public_scoring_says_so(tmp_path: Path) -> None:
+    X, y = clouds()
+    np.savez(tmp_path / "test.npz", X=X[:50], y=y[:50])
+    config = job(data={"public_test": str(tmp_path / "test.npz")}, privacy={"scoring": "public"})
+    result = simulate(config, X[50:], y[50:])
+    assert "declared public" in result.details["scoring"]
+    assert result.details["rows"] == {"training": 250, "scoring": 50}
+    assert result.details["score_noise"] == 0
+    assert result.score * 50 == round(result.score * 50)
+
+
+def test_regression() -> None:
+    X, y = line(1500)
+    config = job(
+        data={"classes": None, "target_bounds": [0, 10]},
+        model={"kind": "linear"},
+        search={"learning_rates": [0.3], "epochs": [20], "batch_sizes": [100]},
+        goal={"metric": "mse", "at_least": None, "at_most": 5, "loss_bound": 25},
+    )
+    result = simulate(config, X, y)
+    assert result.score < 0
+    assert result.passed
+    assert np.mean((result.model.predict(X) - y) ** 2) < 6
+
+
+def test_every_run_failing_is_an_outcome() -> None:
+    X, y = clouds()
+    failures: list[object] = []
+    result = simulate(job(), X, np.zeros_like(y), on_failure=lambda _, error: failures.append(error))
+    assert result.release.value is FAILED
+    assert (result.model, result.score, result.passed) == (None, None, False)
+    assert isinstance(result.spent, ApproxDP)
+    assert failures
+
+
+def test_seeds_are_for_simulations() -> None:
+    X, y = clouds()
+    with pytest.raises(SimulationOnly):
+        expost.tune(job(), X, y, randomness=SimulationRandomness(1))
+
+
+def test_importing_expost_stays_light_and_knows_tune() -> None:
+    assert callable(expost.tune)
+    with pytest.raises(AttributeError, match="tuna"):
+        expost.tuna  # noqa: B018

@@ -1,0 +1,71 @@
+"""Models: what was saved is what is loaded, and loading runs no code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import expost
+from expost.errors import InvalidInput
+from expost.randomness.source import SimulationRandomness
+from expost.tuning import Model, load_model
+from expost.tuning.model import Recipe
+from tests.tuning.jobs import clouds, job
+
+
+def test_round_trip_with_class_names(tmp_path: Path) -> None:
+    recipe = Recipe("logistic", "logistic", ((0.0, 2.0),), ("no", "yes"))
+    model = Model(recipe, {"weight": np.array([[1.0, -1.0]]), "bias": np.array([0.1])})
+    model.save(tmp_path / "model.npz")
+    loaded = load_model(tmp_path / "model.npz")
+    assert loaded.recipe == recipe
+    assert loaded.predict([[9.0, 0.0], [0.0, 9.0]]).tolist() == ["yes", "no"]
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", weight=np.ones(3))
+    with pytest.raises(InvalidInput, match="not a model"):
+        load_model(tmp_path / "other.npz")
+
+
+def test_a_module_of_your_own(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "tiny_nets.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))\n",
+        encoding="utf-8",
+    )
+    X, y = clouds()
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    config = tmp_path / "job.toml"
+    config.write_text(
+        '[data]\npath = "rows.npz"\nfeature_bounds = [0, 1]\nclasses = 2\n[model]\nkind = "tiny_nets:make"\n'
+        "[search]\nepsilons = [8]\nlearning_rates = [1]\nepochs = [3]\nbatch_sizes = [60]\nclips = [1]\n"
+        "[goal]\nmaximize = true\n[privacy]\ndelta = 1e-4\noverhead = 0.5\n",
+        encoding="utf-8",
+    )
+    source = SimulationRandomness(1)
+    result = expost.tune(config, out=tmp_path / "out", randomness=source, simulation=True)
+    assert result.model is not None
+    with pytest.raises(InvalidInput, match="tiny_nets:make"):
+        load_model(tmp_path / "out" / "model.npz")
+
+    def make() -> object:
+        return torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+
+    loaded = load_model(tmp_path / "out" / "model.npz", make)
+    assert np.array_equal(loaded.predict(X), result.model.predict(X))
+
+
+@pytest.mark.parametrize("kind", ["no_such_module:make", "json:nothing"])
+def test_a_factory_that_is_not_there(kind: str) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(InvalidInput, match=r"model\.kind"):
+        expost.tune(job(model={"kind": kind}), *clouds())
+
+
+def test_rows_that_do_not_fit_the_network_are_refused_before_anything_runs() -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(InvalidInput, match="shape"):
+        expost.tune(job(model={"kind": "cnn", "input_shape": [1, 28, 28]}), *clouds())

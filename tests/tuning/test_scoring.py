@@ -1,0 +1,79 @@
+"""What a candidate promises: the pointwise larger of training and scoring, and scoring is free."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from expost.privacy.guarantees import ZCDP, RenyiDP
+from expost.randomness.source import SimulationRandomness
+from expost.training.configuration import promises
+from expost.tuning.candidates import Hooks, TrainAndScore, make_candidates
+from expost.tuning.model import Recipe
+from expost.tuning.scoring import Score, free_rho, with_scoring
+from expost.tuning.settings import GoalSettings, read_settings
+from tests.tuning.jobs import job
+
+
+def test_a_candidate_promises_the_pointwise_larger_curve() -> None:
+    curve = RenyiDP((2, 4, 8), (0.3, 0.4, 2.0))
+    for rho in (0.01, 0.1, 0.5):
+        both, score = with_scoring(curve, rho), ZCDP(rho).to_renyi(curve.orders)
+        assert both.epsilons == tuple(max(a, b) for a, b in zip(curve.epsilons, score.epsilons, strict=True))
+
+
+def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
+    settings = read_settings(job(search={"epochs": [1, 7]}), given_data=True)
+    recipe = Recipe.of(settings, ((0.0, 1.0),))
+    for candidate in make_candidates(settings, recipe, 240, Hooks()):
+        mechanism = candidate.mechanism
+        assert isinstance(mechanism, TrainAndScore)
+        rho = mechanism.score.rho
+        assert rho is not None
+        training = promises([mechanism.configuration.plan(240)])[0]
+        assert training is not None
+        assert mechanism.guarantee == training.on(mechanism.guarantee.orders)
+        assert all(Fraction(rho) * Fraction(a) <= Fraction(e) for a, e in zip(training.orders, training.epsilons, strict=True))
+        assert not with_scoring(training, rho * 1.001) <= training
+        assert training.to_approx(1e-4).epsilon <= candidate.params["epsilon"]
+
+
+def test_what_is_trained_is_what_was_promised() -> None:
+    """The noise is written into the configuration: calibrating again in a smaller fleet could give another."""
+    settings = read_settings(job(), given_data=True)
+    for candidate in make_candidates(settings, Recipe.of(settings, ((0.0, 1.0),)), 240, Hooks()):
+        assert isinstance(candidate.mechanism, TrainAndScore)
+        assert candidate.mechanism.configuration.noise_multiplier is not None
+        assert candidate.mechanism.configuration.epsilon is None
+
+
+def test_public_scoring_is_exact_and_promises_the_training_alone() -> None:
+    score = Score(GoalSettings("accuracy", 0.8), None)
+    assert score(np.array([1, 1, 0, 0]), np.array([1, 1, 1, 0]), SimulationRandomness(1)) == 0.75
+
+
+def test_noise_has_the_promised_size() -> None:
+    score, source = Score(GoalSettings("accuracy", 0.8), 0.005), SimulationRandomness(2)
+    truth = np.ones(100)
+    scores = [score(truth, truth, source) for _ in range(2000)]
+    assert np.std(scores) == pytest.approx(0.1, rel=0.08)
+    assert np.mean(scores) == pytest.approx(1.0, abs=0.01)
+    assert score.deviation == pytest.approx(10)
+
+
+@pytest.mark.parametrize("prediction", [float("nan"), float("inf"), 1e300])
+def test_one_row_moves_the_squared_error_by_at_most_its_bound(prediction: float) -> None:
+    goal = GoalSettings("mse", 1.0, loss_bound=4.0)
+    exact = Score(goal, None)
+    truth = np.zeros(10)
+    worst = np.array([prediction] + [0.0] * 9)
+    assert exact(worst, truth, SimulationRandomness(3)) == pytest.approx(-0.4)
+    assert exact(truth, truth, SimulationRandomness(3)) == 0.0
+
+
+def test_the_largest_rho_is_rounded_down() -> None:
+    curve = RenyiDP((3.0,), (0.1,))
+    assert Fraction(free_rho(curve)) * 3 <= Fraction(0.1)
+    assert Fraction(np.nextafter(free_rho(curve), 1)) * 3 > Fraction(0.1)

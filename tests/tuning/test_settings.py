@@ -1,0 +1,108 @@
+"""Settings: every mistake is named by its key and its line, before anything else happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from expost.errors import InvalidInput
+from expost.tuning import EXAMPLE, read_settings
+from tests.tuning.jobs import TOML, job
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def read(folder: Path, text: str) -> Any:
+    path = folder / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_settings(path)
+
+
+def test_a_job_is_read(tmp_path: Path) -> None:
+    settings = read(tmp_path, TOML)
+    assert settings.search.epsilons == (1.0, 4.0)
+    assert len(settings.search.settings) == 2
+    assert settings.goal.target == 0.7
+    assert settings.data.path == tmp_path / "rows.npz"
+    assert settings.privacy.scoring == "private"
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "key", "number"),
+    [
+        ("classes = 2", "classes = 1", "data.classes", 4),
+        ("classes = 2", "classes = true", "data.classes", 4),
+        ("classes = 2", "clases = 2", "data.clases", 4),
+        ("feature_bounds = [0, 1]", "feature_bounds = [1, 0]", "data.feature_bounds", 3),
+        ("feature_bounds = [0, 1]", "feature_bounds = 1", "data.feature_bounds", 3),
+        ('kind = "logistic"', 'kind = "forest"', "model.kind", 7),
+        ('kind = "logistic"', "kind = 3", "model.kind", 7),
+        ('kind = "logistic"', 'kind = "linear"', "model.kind", 7),
+        ("epsilons = [1, 4]", "epsilons = [4, 1]", "search.epsilons", 10),
+        ("epsilons = [1, 4]", "epsilons = []", "search.epsilons", 10),
+        ("epsilons = [1, 4]", "epsilons = [1, 1]", "search.epsilons", 10),
+        ("epsilons = [1, 4]", "epsilons = [0.0]", "search.epsilons", 10),
+        ("epsilons = [1, 4]", "epsilons = [nan]", "search.epsilons", 10),
+        ("epsilons = [1, 4]", 'epsilons = "small"', "search.epsilons", 10),
+        ("clips = [1]", "clips = [-1]", "search.clips", 14),
+        ("clips = [1]", "", "search.clips", 9),
+        ("clips = [1]", "clips = [1]\nsamples = 0", "search.samples", 15),
+        ("at_least = 0.7", "at_least = 1.2", "goal.at_least", 18),
+        ("at_least = 0.7", "at_least = 0", "goal.at_least", 18),
+        ("at_least = 0.7", "at_most = 0.7", "goal.at_most", 18),
+        ("at_least = 0.7", "at_least = 0.7\nmaximize = true", "goal.maximize", 19),
+        ("at_least = 0.7", "maximize = false", "goal.maximize", 18),
+        ("at_least = 0.7", "", "goal.at_least", 16),
+        ('metric = "accuracy"', 'metric = "auc"', "goal.metric", 17),
+        ("delta = 1e-4", "delta = 1", "privacy.delta", 21),
+        ("delta = 1e-4", "", "privacy.delta", 20),
+        ("overhead = 0.3", 'overhead = "much"', "privacy.overhead", 22),
+        ("overhead = 0.3", "overhead = -1", "privacy.overhead", 22),
+        ("overhead = 0.3", "repeats = 1.5", "privacy.repeats", 22),
+        ("overhead = 0.3", "attempts = 0", "privacy.attempts", 22),
+        ("overhead = 0.3", 'scoring = "exact"', "privacy.scoring", 22),
+        ("overhead = 0.3", 'scoring = "public"', "data.public_test", 1),
+        ("overhead = 0.3", "order = [0.5]", "privacy.order", 22),
+        ("overhead = 0.3", "ordre = [2]", "privacy.ordre", 22),
+    ],
+)
+def test_a_mistake_is_named_by_key_and_line(tmp_path: Path, line: str, instead: str, key: str, number: int) -> None:
+    assert line in TOML
+    with pytest.raises(InvalidInput) as caught:
+        read(tmp_path, TOML.replace(line, instead))
+    assert caught.value.field == f"{key} (line {number})"
+
+
+def test_unknown_tables_and_broken_text(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"extra \(line 24\).*unknown"):
+        read(tmp_path, TOML + "\n[extra]\nkey = 1\n")
+    with pytest.raises(InvalidInput, match="at line 2"):
+        read(tmp_path, "[data]\nname =\n")
+    with pytest.raises(InvalidInput, match="no such file"):
+        read_settings(tmp_path / "missing.toml")
+    with pytest.raises(InvalidInput, match=r"\[goal\] is missing"):
+        read_settings({"data": {}})
+
+
+def test_regression_needs_public_bounds() -> None:
+    wanted = {"metric": "mse", "at_least": None, "at_most": 2, "loss_bound": 25}
+    changes: dict[str, Any] = {"model": {"kind": "linear"}, "data": {"classes": None, "target_bounds": [0, 10]}, "goal": wanted}
+    assert read_settings(job(**changes), given_data=True).goal.target == -2
+    for table, key, value in (("data", "target_bounds", None), ("goal", "loss_bound", None), ("goal", "at_most", 30)):
+        changed = {**changes, table: {**changes[table], key: value}}
+        with pytest.raises(InvalidInput, match=rf"{table}\.{key}"):
+            read_settings(job(**changed), given_data=True)
+
+
+def test_samples_are_drawn_publicly() -> None:
+    wide = {"learning_rates": [1, 2, 3, 4], "epochs": [1, 2, 3], "samples": 5}
+    first = read_settings(job(search=wide), given_data=True).search.settings
+    assert len(first) == 5
+    assert first == read_settings(job(search=wide), given_data=True).search.settings
+
+
+def test_the_example_parses_and_is_the_file_in_examples(tmp_path: Path) -> None:
+    assert read(tmp_path, EXAMPLE).data.name == "digits"
+    assert (ROOT / "examples" / "digits.toml").read_text(encoding="utf-8") == EXAMPLE

@@ -1,0 +1,175 @@
+"""ExPostSearch: a private search in scikit-learn's shape whose charge cannot be copied away."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+
+from expost import ApproxDP, PureDP, SimulationRandomness
+from expost.budget.ledger import Ledger
+from expost.errors import BudgetRefused, InvalidInput
+from expost.selection.release import FAILED
+from expost.sklearn import ExPostSearch
+from tests.tuning.jobs import clouds
+from tests.tuning.private_estimators import Accountant, Accounted, Failing, NearestNoisyMean, SelfDescribing, concentrated, pure
+
+GRID = {"shrink": [0.0, 1.0, 5.0]}
+
+
+def search(estimator: Any = None, **changes: Any) -> Any:
+    settings = {"epsilons": [0.5, 2.0], "target": 0.7, "guarantee": pure, "overhead": 0.3, "repeats": 2} | changes
+    return ExPostSearch(NearestNoisyMean() if estimator is None else estimator, GRID, **settings)
+
+
+def reservations(ledger: Ledger) -> list[str]:
+    return [entry.action for entry in ledger.entries() if entry.action != "create"]
+
+
+def test_it_finds_a_model_and_says_what_it_cost() -> None:
+    X, y = clouds()
+    found = search().fit(X, y)
+    assert set(found.best_params_) == {"epsilon", "shrink"}
+    assert found.privacy_spent_ == found.release_.spent
+    assert found.privacy_spent_ == PureDP(found.privacy_spent_.epsilon)
+    first = 0.5
+    assert found.privacy_spent_.epsilon == pytest.approx(2 * found.best_params_["epsilon"] + 0.3 * first)
+    assert np.mean(found.predict(X) == y) > 0.6
+    assert found.best_estimator_.epsilon == found.best_params_["epsilon"]
+    assert found.best_score_ == found.release_.score
+    assert not hasattr(found, "cv_results_")
+    assert "cv_results_" in (ExPostSearch.__doc__ or "")
+    assert found.classes_.tolist() == [0, 1]
+    assert not hasattr(found, "predict_proba")
+
+
+def test_any_estimator_with_a_function_and_estimators_that_promise_themselves() -> None:
+    X, y = clouds()
+    assert search(SelfDescribing(), guarantee=None).fit(X, y).privacy_spent_.kind == "pure"
+    found = search(guarantee=concentrated, delta=1e-5).fit(X, y)
+    assert isinstance(found.privacy_spent_, ApproxDP)
+    assert found.privacy_spent_.delta == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"guarantee": None}, "guarantee"),
+        ({"guarantee": lambda _: 0.5}, "guarantee"),
+        ({"guarantee": lambda _: ApproxDP(1, 1e-5)}, "guarantee"),
+        ({"holdout": 1.5}, "holdout"),
+        ({"overhead": 0}, "overhead"),
+    ],
+)
+def test_bad_input(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        search(**changes).fit(*clouds())
+
+
+def test_an_epsilon_attribute_alone_is_no_promise_and_a_seed_is_no_noise() -> None:
+    with pytest.raises(InvalidInput, match="guarantee"):
+        search(LogisticRegression(), guarantee=None, epsilons=None).fit(*clouds()) if False else search(guarantee=None).fit(
+            *clouds()
+        )
+    with pytest.raises(InvalidInput, match="random_state"):
+        search(NearestNoisyMean(random_state=3)).fit(*clouds())
+    found = search(NearestNoisyMean(random_state=3), randomness=SimulationRandomness(1), simulation=True).fit(*clouds())
+    assert found.release_.simulated
+
+
+def test_a_public_score_uses_every_row_for_training() -> None:
+    X, y = clouds()
+    sizes: list[int] = []
+
+    class Counting(NearestNoisyMean):
+        def fit(self, X: Any, y: Any) -> Any:
+            sizes.append(len(y))
+            return super().fit(X, y)
+
+    search(Counting(), score=lambda fitted: float(np.mean(fitted.predict(X[:50]) == y[:50]))).fit(X[50:], y[50:])
+    assert set(sizes) == {250}
+
+
+def test_a_row_that_cannot_be_predicted_counts_as_one_row() -> None:
+    X, y = clouds()
+    X[4] = np.nan  # held out
+    found = search(target=None, epsilons=[50.0]).fit(X, y)
+    assert found.best_score_ > 0.7
+
+
+def test_failures_are_an_outcome_that_is_charged() -> None:
+    found = search(Failing(), guarantee=None).fit(*clouds())
+    assert found.release_.value is FAILED
+    assert found.best_estimator_ is None
+    with pytest.raises(InvalidInput, match="failed"):
+        found.predict([[0.0, 0.0]])
+
+
+class TestCopiesNeitherLoseNorDoubleACharge:
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Ledger:
+        return Ledger.create(tmp_path / "ledger.db", PureDP(100))
+
+    @pytest.mark.parametrize("n_jobs", [None, 2])
+    def test_fit(self, ledger: Ledger, n_jobs: int | None) -> None:
+        found = search(ledger=ledger, n_jobs=n_jobs).fit(*clouds())
+        assert reservations(ledger) == ["reserve", "settle"]
+        assert ledger.standing().as_dict()["settled"] == found.privacy_spent_.epsilon
+
+    def test_clone_is_unfitted_and_on_the_same_ledger(self, ledger: Ledger) -> None:
+        original = search(ledger=ledger).fit(*clouds())
+        copied = clone(original)
+        assert copied.ledger is ledger
+        assert not hasattr(copied, "release_")
+        assert reservations(ledger) == ["reserve", "settle"]
+        copied.fit(*clouds())
+        assert reservations(ledger) == ["reserve", "settle"] * 2
+
+    @pytest.mark.parametrize("copying", [lambda found: pickle.loads(pickle.dumps(found)), copy.deepcopy])  # noqa: S301
+    def test_a_copy_predicts_and_does_not_fit_uncharged(self, ledger: Ledger, copying: Any) -> None:
+        X, y = clouds()
+        original = search(ledger=ledger).fit(X, y)
+        copied = copying(original)
+        assert copied.privacy_spent_ == original.privacy_spent_
+        assert np.array_equal(copied.predict(X), original.predict(X))
+        assert reservations(ledger) == ["reserve", "settle"]
+        with pytest.raises(InvalidInput, match="reconnect"):
+            copied.fit(X, y)
+        with pytest.raises(InvalidInput, match="reconnect"):
+            clone(copied).fit(X, y)
+        copied.set_params(ledger=ledger).fit(X, y)
+        assert reservations(ledger) == ["reserve", "settle"] * 2
+
+    def test_a_url_travels(self, ledger: Ledger, tmp_path: Path) -> None:
+        found = pickle.loads(pickle.dumps(search(ledger=str(tmp_path / "ledger.db"))))  # noqa: S301
+        found.fit(*clouds())
+        assert reservations(ledger) == ["reserve", "settle"]
+
+    def test_a_search_inside_a_search_charges_every_fit(self, ledger: Ledger) -> None:
+        X, y = clouds()
+        outer = GridSearchCV(search(ledger=ledger), {"overhead": [0.2, 0.4]}, cv=2, scoring="accuracy", refit=False)
+        outer.fit(X, y)
+        assert reservations(ledger) == ["reserve", "settle"] * 4
+
+    def test_a_refusal_fits_nothing(self, tmp_path: Path) -> None:
+        ledger = Ledger.create(tmp_path / "small.db", PureDP(0.1))
+        with pytest.raises(BudgetRefused):
+            search(Failing(), ledger=ledger, guarantee=pure).fit(*clouds())
+        assert reservations(ledger) == []
+
+    def test_the_contrast_an_accountant_inside_the_estimator_loses_every_charge(self) -> None:
+        """What GridSearchCV does to an accountant that lives in the object (diffprivlib's): copies are charged, and thrown away."""
+        accountant = Accountant()
+        naive = GridSearchCV(Accounted(accountant=accountant), {"epsilon": [0.5, 2.0], **GRID}, cv=3, refit=False)
+        naive.fit(*clouds())
+        assert accountant.spent == []  # eighteen private fits, and their scores, for nothing
