@@ -11,7 +11,7 @@ DATASETS := S8000,S16000,S32000,S64000,S128000$(REAL)
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the cheapest private classifier that passes a bar
