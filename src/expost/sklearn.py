@@ -51,7 +51,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     ``target``      a bar on the score; without it the best score wins
     ``guarantee``   function(estimator) → promise. Left out, the estimator's own ``privacy_guarantee(n)`` or ``guarantee`` is asked; an
                     attribute ``epsilon`` alone is not taken as a promise
-    ``score``       None: noisy accuracy on the held-out rows; noise is chosen so that a candidate's promise covers it. Or
+    ``scoring``     "private": noisy accuracy on the held-out rows; noise is chosen so that a candidate's promise covers it. Or
                     function(estimator) → number, which may look at *public* data only; then all rows train
     ``delta``       for Rényi and zCDP promises; charges are then (ε̃, δ)
     ``overhead``    ε′ as a fraction of the first drop rate
@@ -77,7 +77,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         epsilon_param: str = "epsilon",
         target: float | None = None,
         guarantee: Callable[[Any], Guarantee] | None = None,
-        score: Callable[[Any], float] | None = None,
+        scoring: str | Callable[[Any], float] = "private",
         holdout: float = 0.2,
         delta: float | None = None,
         overhead: float = 0.1,
@@ -95,7 +95,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.epsilon_param = epsilon_param
         self.target = target
         self.guarantee = guarantee
-        self.score = score
+        self.scoring = scoring
         self.holdout = holdout
         self.delta = delta
         self.overhead = overhead
@@ -160,7 +160,11 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _split(self, X: Any, y: Any) -> dict[str, Any]:
         rows = len(y)
-        if self.score is not None:
+        if not callable(self.scoring) and self.scoring != "private":
+            raise InvalidInput(
+                "scoring", self.scoring, 'give "private", or a function(estimator) that looks at public data only'
+            )
+        if callable(self.scoring):
             return {"train_X": X, "train_y": y, "score_X": None, "score_y": None}
         if not 0 < self.holdout < 1:
             raise InvalidInput("holdout", self.holdout, "give a share with 0 < holdout < 1")
@@ -182,8 +186,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             estimator = clone(self.estimator).set_params(**params)
             self._check_seed(estimator)
             promise = self._promise(estimator, n)
-            scorer = self.score if self.score is not None else _private(promise)
-            kept = promise if self.score is not None else _with_scoring(promise)
+            scorer = self.scoring if callable(self.scoring) else _private(promise)
+            kept = promise if callable(self.scoring) else _with_scoring(promise)
             together = None if self.n_jobs in (None, 1) else "expost.sklearn"
             mechanism = _FitAndScore(estimator, scorer, kept, self.n_jobs, together)
             candidates.append(Candidate(mechanism, params, repeats=self.repeats))

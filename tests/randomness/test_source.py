@@ -126,6 +126,15 @@ def test_reads_never_overlap() -> None:
     assert len(np.unique(served)) == len(served)
 
 
+@pytest.mark.parametrize("first", [8180, 8190, 8191, 8192])
+@pytest.mark.parametrize("second", [1, 2, 3, 12, 13])
+def test_reads_at_the_end_of_the_buffer_are_whole(first: int, second: int) -> None:
+    """Would catch a read cut short by the end of the buffer: fewer bits than asked for are not uniform."""
+    source = Randomness()
+    source.bytes(first)
+    assert len(source.bytes(second)) == second
+
+
 def test_threads_have_a_buffer_each() -> None:
     """Would catch one buffer for all threads, where two can read the same place at the same time."""
     source = Counting()

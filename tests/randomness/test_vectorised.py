@@ -116,6 +116,13 @@ def test_words_beyond_the_table_are_refined(monkeypatch: pytest.MonkeyPatch) -> 
     assert table.draw(2, Words([2**64 - 1, 0])).tolist() == [10**6, 0]
 
 
+def test_a_complete_table_that_stops_early_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch outcomes 1 and 2 lost where F(0) is 1 to 45 digits: such words are refined instead."""
+    monkeypatch.setattr(vectorised, "invert", lambda *_a, **_k: 2)
+    table = Table(GeometricLaw(Fraction(120), 3), 3, complete=True)
+    assert table.draw(2, Words([0, 2**64 - 1])).tolist() == [2, 2]
+
+
 def digit_mass(rate: Fraction, place: int, digit: int) -> mpf:
     """P(the digit of 4096^place in k is ``digit``), by the geometric series over all k that have it (from the pmf of k)."""
     r = mpf(rate.numerator) / rate.denominator

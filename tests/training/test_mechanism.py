@@ -55,7 +55,7 @@ def test_a_selector_tunes_trainings():
     def accuracy(trained):
         return float(((rows @ trained.parameters["weight"][0] + trained.parameters["bias"][0] > 0) == labels).mean())
 
-    release = RandomDropping(overhead=0.5).select(
+    release = RandomDropping(overhead=0.5, delta=1e-5).select(
         candidates("logistic", GRID, 100, repeats=2),
         (X, y),
         score=accuracy,

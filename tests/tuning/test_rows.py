@@ -83,5 +83,7 @@ def test_errors_name_no_value(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="labels outside") as caught:
         load_rows(DataSettings(bounds=((0, 1),), classes=2), [[0.5]] * 10, [7717] * 10)
     assert "7717" not in str(caught.value)
+    with pytest.raises(InvalidInput, match="one class"):
+        load_rows(DataSettings(bounds=((0, 1),), classes=2), [[0.5]] * 10, [1] * 10)
     with pytest.raises(InvalidInput, match="no such column"):
         load_rows(DataSettings(path=tmp_path / "rows.csv", target="class", bounds=((0, 1),), classes=2))

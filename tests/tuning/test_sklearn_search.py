@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ import pytest
 pytest.importorskip("sklearn")
 
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 
 from expost import ApproxDP, PureDP, SimulationRandomness
@@ -68,6 +69,7 @@ def test_any_estimator_with_a_function_and_estimators_that_promise_themselves() 
         ({"guarantee": lambda _: 0.5}, "guarantee"),
         ({"guarantee": lambda _: ApproxDP(1, 1e-5)}, "guarantee"),
         ({"holdout": 1.5}, "holdout"),
+        ({"scoring": "accuracy"}, "scoring"),
         ({"overhead": 0}, "overhead"),
     ],
 )
@@ -78,9 +80,7 @@ def test_bad_input(changes: dict[str, Any], match: str) -> None:
 
 def test_an_epsilon_attribute_alone_is_no_promise_and_a_seed_is_no_noise() -> None:
     with pytest.raises(InvalidInput, match="guarantee"):
-        search(LogisticRegression(), guarantee=None, epsilons=None).fit(*clouds()) if False else search(guarantee=None).fit(
-            *clouds()
-        )
+        search(guarantee=None).fit(*clouds())
     with pytest.raises(InvalidInput, match="random_state"):
         search(NearestNoisyMean(random_state=3)).fit(*clouds())
     found = search(NearestNoisyMean(random_state=3), randomness=SimulationRandomness(1), simulation=True).fit(*clouds())
@@ -96,7 +96,7 @@ def test_a_public_score_uses_every_row_for_training() -> None:
             sizes.append(len(y))
             return super().fit(X, y)
 
-    search(Counting(), score=lambda fitted: float(np.mean(fitted.predict(X[:50]) == y[:50]))).fit(X[50:], y[50:])
+    search(Counting(), scoring=lambda fitted: float(np.mean(fitted.predict(X[:50]) == y[:50]))).fit(X[50:], y[50:])
     assert set(sizes) == {250}
 
 
@@ -105,6 +105,12 @@ def test_a_row_that_cannot_be_predicted_counts_as_one_row() -> None:
     X[4] = np.nan  # held out
     found = search(target=None, epsilons=[50.0]).fit(X, y)
     assert found.best_score_ > 0.7
+
+
+def test_without_scikit_learn_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['sklearn'] = None\ntry:\n    import expost.sklearn\nexcept ImportError as error:\n    print(error)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "scikit-learn is not installed" in said
 
 
 def test_failures_are_an_outcome_that_is_charged() -> None:

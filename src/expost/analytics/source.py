@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,9 +81,8 @@ def _csv_format(path: Path) -> dict[str, Any]:
             line += more
     header = line.decode("utf-8-sig")
     delimiters = ("\t",) if path.suffix.lower() == ".tsv" else _DELIMITERS
-    names, delimiter = max(
-        ((next(csv.reader([header], delimiter=each), []), each) for each in delimiters), key=lambda found: len(found[0])
-    )
+    parsed = [next(csv.reader(io.StringIO(header, newline=""), delimiter=each), []) for each in delimiters]
+    names, delimiter = max(zip(parsed, delimiters, strict=True), key=lambda found: len(found[0]))
     if not any(names):
         raise InvalidInput("source", str(path), "the first line must name the columns")
     names = [name or f"column{place}" for place, name in enumerate(names)]
@@ -114,7 +114,7 @@ def count_users(pairs: Any, keys: Sequence[str]) -> GroupCounts:
     """Distinct users in each of the listed groups (absent ones count 0)."""
     found = _aggregate(pairs)
     counted = {str(group): int(count) for group, count in zip(found[_GROUP], found[_COUNT], strict=True) if group is not None}
-    ignored = any(group is None or int(nulls) > 0 for group, nulls in zip(found[_GROUP], found[_NULLS], strict=True))
+    ignored = any(group is None or nulls for group, nulls in zip(found[_GROUP], found[_NULLS], strict=True))
     return GroupCounts(tuple(keys), np.array([counted.get(group, 0) for group in keys], dtype=np.int64), ignored)
 
 
@@ -155,20 +155,24 @@ def _byte_by_byte(text: Any, engine: str) -> Any:
     if engine not in _BYTES:
         return text
     there, back, further = _BYTES[engine]
-    more = ("string",) * len(further)
-    encode = ibis.udf.scalar.builtin(_placeholder, name=there, signature=(("string", *more), "binary"))
-    decode = ibis.udf.scalar.builtin(_placeholder, name=back, signature=(("binary", *more), "string"))
+    shape, more = (_with_encoding, ("string",)) if further else (_alone, ())
+    encode = ibis.udf.scalar.builtin(shape, name=there, signature=(("string", *more), "binary"))
+    decode = ibis.udf.scalar.builtin(shape, name=back, signature=(("binary", *more), "string"))
     return decode(encode(text, *further), *further)
 
 
-def _placeholder(*arguments: Any) -> Any:
-    """Ibis wants a function to hang a built-in's signature on."""
+def _alone(value: Any) -> Any:
+    """The shape of a function of the engine; Ibis wants a Python function to read it from."""
+
+
+def _with_encoding(value: Any, encoding: Any) -> Any:
+    """The same, with the name of an encoding."""
 
 
 def _aggregate(pairs: Any) -> dict[str, list[Any]]:
     ibis = _ibis()
     user = ibis._.expost_user
-    counted = pairs.group_by(_GROUP).aggregate(**{_COUNT: user.nunique(), _NULLS: user.isnull().sum()})
+    counted = pairs.group_by(_GROUP).aggregate(**{_COUNT: user.nunique(), _NULLS: user.isnull().any()})
     return _fetch(counted)
 
 

@@ -38,7 +38,7 @@ def train_with_opacus(
         raise MissingExtra("opacus", "opacus") from None
     from expost.training.data import LOSSES as NAMES
     from expost.training.data import check_rows, check_targets
-    from expost.training.modules import LOSSES, outputs_of
+    from expost.training.modules import LOSSES, one_thread, outputs_of
 
     source = require_protection(randomness, simulation=simulation)
     if not simulation and configuration.noise_multiplier == 0:
@@ -46,7 +46,7 @@ def train_with_opacus(
     if loss not in NAMES:
         raise InvalidInput("loss", loss, "give one of " + ", ".join(NAMES))
     rows = check_rows(X, dimensions=None)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), one_thread():
         torch.manual_seed(source.bits(63))
         module = factory()
         if problems := ModuleValidator.validate(module, strict=False):

@@ -84,7 +84,7 @@ class Job:
         from expost.training.data import check_rows, check_targets
         from expost.training.device_stream import DeviceStream
         from expost.training.layers import Unsupported
-        from expost.training.modules import ModuleSums, check_module, outputs_of
+        from expost.training.modules import ModuleSums, check_module, one_thread, outputs_of
 
         rows = check_rows(X, dimensions=None)
         with _seeded(self.source):
@@ -104,7 +104,7 @@ class Job:
             sums = ModuleSums(module, factory, rows, targets, loss, self.device)
             stream = DeviceStream(self.source, self.device)
             most = 1 if self.device == "cpu" else None
-            with _one_thread():
+            with one_thread():
                 flat = train_batched(sums, self.configurations, planned, stream, most, self.memory, self.meter)
         return self._trained(planned, [sums.arrays(parameters) for parameters in flat])
 
@@ -222,15 +222,3 @@ def _seeded(source: Randomness) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(source.bits(63))
         yield
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -14,11 +14,12 @@ import math
 
 import numpy as np
 
-from expost.training.compiled import kernel
+from expost.training.compiled import kernel, prefetch
 from expost.training.keystream import Array, Stream, poisson_sample
 from expost.training.update import Settings, State, finish_step
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
+AHEAD = 8  # rows asked for in advance: a Poisson sample jumps about, and waiting for memory would be half the time
 
 
 @kernel
@@ -57,17 +58,44 @@ def _clipped(residual: float, norm: float, clip: float) -> float:
 
 
 @kernel
+def _scale(logit: float, target: float, norm: float, clip: float, loss: int) -> float:
+    """What a row is multiplied by in the sum, from its logit."""
+    residual = 2.0 * (logit - target) if loss == SQUARED else 1.0 / (1.0 + math.exp(-logit)) - target
+    return _clipped(residual, norm, clip)
+
+
+@kernel
 def clipped_sum_single(
     X: Array, y: Array, norms: Array, rows: Array, parameters: Array, clip: float, loss: int, total: Array
 ) -> None:
-    """Sum of clipped gradients over ``rows`` in ``total``, for one output."""
+    """Sum of clipped gradients over ``rows`` in ``total``, for one output; four rows share a look at parameters and sums."""
     total[:] = 0.0
-    for row in rows:
-        residual = _logit(X[row], parameters, 0)
-        residual = 2.0 * (residual - y[row]) if loss == SQUARED else 1.0 / (1.0 + math.exp(-residual)) - y[row]
-        scale = _clipped(residual, norms[row], clip)
-        if scale != 0.0:
-            _add(X[row], scale, total, 0)
+    columns, place = X.shape[1], 0
+    while place + 4 <= len(rows):
+        for later in range(place + AHEAD, min(place + AHEAD + 4, len(rows))):
+            prefetch(X, rows[later])
+        i, j, k, m = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
+        x0, x1, x2, x3 = X[i], X[j], X[k], X[m]
+        s0 = s1 = s2 = s3 = 0.0
+        for c in range(columns):
+            weight = float(parameters[c])
+            s0 += float(np.float64(x0[c])) * weight
+            s1 += float(np.float64(x1[c])) * weight
+            s2 += float(np.float64(x2[c])) * weight
+            s3 += float(np.float64(x3[c])) * weight
+        bias = float(parameters[columns])
+        s0 = _scale(s0 + bias, y[i], norms[i], clip, loss)
+        s1 = _scale(s1 + bias, y[j], norms[j], clip, loss)
+        s2 = _scale(s2 + bias, y[k], norms[k], clip, loss)
+        s3 = _scale(s3 + bias, y[m], norms[m], clip, loss)
+        for c in range(columns):
+            total[c] += s0 * np.float64(x0[c]) + s1 * np.float64(x1[c]) + s2 * np.float64(x2[c]) + s3 * np.float64(x3[c])
+        total[columns] += s0 + s1 + s2 + s3
+        place += 4
+    while place < len(rows):
+        row = rows[place]
+        _add(X[row], _scale(_logit(X[row], parameters, 0), y[row], norms[row], clip, loss), total, 0)
+        place += 1
 
 
 @kernel

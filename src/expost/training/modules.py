@@ -8,7 +8,8 @@ Tests: ``tests/training/test_modules.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,17 @@ def check_module(module: Any) -> nn.Module:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InvalidInput("model", type(module).__name__, "give a module with parameters to train")
     return module
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch on one thread: two of them collapse when another process takes a core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def outputs_of(module: nn.Module, X: Array) -> int:

@@ -131,28 +131,28 @@ def _add_rows(factors: Array, stride: int, count: int, rows: Array, width: int, 
 
 @kernel
 def _pool(layer: Array, values: Array, maxima: Array) -> None:
-    in_w, out_h, out_w, kh = layer[IN_W], layer[OUT_H], layer[OUT_W], layer[KH]
-    kw, sh, sw, source = layer[KW], layer[SH], layer[SW], layer[SOURCE]
-    target, extra = layer[TARGET], layer[EXTRA]
-    channels = layer[OUT_C]
+    """The first largest value of each window, as in torch; with a horizontal stride of 1 a whole row of windows at a time."""
+    in_w, out_h, out_w, channels = layer[IN_W], layer[OUT_H], layer[OUT_W], layer[OUT_C]
+    kh, kw, sh, sw = layer[KH], layer[KW], layer[SH], layer[SW]
+    source, target, extra = layer[SOURCE], layer[TARGET], layer[EXTRA]
+    runs, length = (1, out_w * channels) if sw == 1 else (out_w, channels)
     for row in range(out_h):
-        for column in range(out_w):
-            here = (row * out_w + column) * channels
-            best = values[target + here : target + here + channels]
-            origin = maxima[extra + here : extra + here + channels]
+        for run in range(runs):
+            here = (row * out_w + run) * channels
+            best, origin = values[target + here : target + here + length], maxima[extra + here : extra + here + length]
             for y in range(kh):
                 for x in range(kw):
-                    there = ((row * sh + y) * in_w + column * sw + x) * channels
-                    pixel = values[source + there : source + there + channels]
+                    there = ((row * sh + y) * in_w + run * sw + x) * channels
+                    pixels = values[source + there : source + there + length]
                     if y == 0 and x == 0:
-                        for c in range(len(best)):
-                            best[c] = pixel[c]
-                            origin[c] = there + c
+                        for k in range(len(best)):
+                            best[k] = pixels[k]
+                            origin[k] = there + k
                     else:
-                        for c in range(len(best)):
-                            better = pixel[c] > best[c]
-                            best[c] = pixel[c] if better else best[c]
-                            origin[c] = there + c if better else origin[c]
+                        for k in range(len(best)):
+                            better = pixels[k] > best[k]
+                            best[k] = pixels[k] if better else best[k]
+                            origin[k] = there + k if better else origin[k]
 
 
 @kernel

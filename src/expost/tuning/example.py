@@ -30,7 +30,7 @@ at_least = 0.8              # the first candidate that passes is released, cheap
 delta = 1e-5
 overhead = "auto"           # ε′ as a fraction of the first drop rate: small is cheap but drops more
 repeats = 2                 # copies of each candidate
-attempts = 3                # when the bar is missed: draw again, charged again
+attempts = 3                # when the bar is missed: draw again, charged again; δ counts for each that is allowed
 scoring = "private"         # noisy, on held-out rows; or "public", with data.public_test
 # order = [16]              # only with a ledger of Rényi budgets; its own orders are used if left out
 """

@@ -7,6 +7,8 @@ Tests: ``tests/tuning/test_forecast.py``.
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +33,8 @@ from expost.tuning.model import Recipe
 from expost.tuning.settings import Settings
 
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)
-_TIMED_EXAMPLES = 4096
+_TIMED_VALUES = 1 << 22
+_TIMED_SECONDS = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,11 +167,11 @@ def _seconds(recipe: Recipe, candidates: Sequence[Candidate], runs: float, n: in
     mechanisms = [each.mechanism for each in candidates]
     configurations = [each.configuration for each in mechanisms if isinstance(each, TrainAndScore)]
     examples = float(np.mean([float(each.epochs) for each in configurations])) * n
-    size = min(n, _TIMED_EXAMPLES)
+    batch = float(configurations[0].batch_size)
+    size = min(n, max(math.ceil(batch), _TIMED_VALUES // columns))
     generator = np.random.default_rng(0)
     X = recipe.shaped(generator.random((size, columns)))
     y = np.arange(size) % (recipe.class_count or 2)
-    batch = min(float(configurations[0].batch_size), size)
     if size < 2:
         raise InvalidInput("data", f"{n} rows", "give at least two training rows")
 
@@ -178,6 +181,10 @@ def _seconds(recipe: Recipe, candidates: Sequence[Candidate], runs: float, n: in
         fleet(recipe, [probe]).train(X, y, randomness=SimulationRandomness(0), simulation=True)
         return time.perf_counter() - started
 
-    train(batch / size)  # compiles
-    epochs = max(batch / size, min(1.0, 2048 / size))
-    return train(epochs) / (epochs * size) * examples * runs
+    step = batch / size
+    train(step)  # compiles
+    fixed, steps = train(step), 32
+    while (longer := train((1 + steps) * step)) < fixed + _TIMED_SECONDS and steps < 1 << 16:
+        steps *= 4
+    each = max(longer - fixed, longer / 100) / (steps * batch)
+    return each * examples * runs / min(os.cpu_count() or 1, max(1.0, runs))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from expost import plots
+from expost.tuning.candidates import deviation_of
+from expost.tuning.forecast import composed, in_epsilon_delta
 from expost.tuning.result import Tuned
 
 
@@ -26,14 +28,15 @@ def draw(result: Tuned, path: Path) -> None:
     left.set_title("What the model cost, tuning included", loc="left")
     goal = result.details["goal"]
     sign = 1.0 if goal["metric"] == "accuracy" else -1.0
-    shown = [each for each in result.attempts if each.release is not None and each.release.score is not None]
-    noise = result.details["score_noise"] or 0.0
-    total = 0.0
-    for each in result.attempts:
-        total += float(each.spent.size) if each.spent.kind == "approx" else each.spent.to_approx(result.spent.delta).epsilon
-        if each in shown and each.release is not None and each.release.score is not None:
-            colour = plots.INK[0] if each.release.passed is not False else plots.INK[1]
-            right.errorbar([total], [sign * each.release.score], yerr=[2 * noise], fmt="o", color=colour, capsize=3)
+    for count, each in enumerate(result.attempts, start=1):
+        release = each.release
+        if release is None or release.score is None or release.index is None:
+            continue
+        so_far = composed([attempt.spent for attempt in result.attempts[:count]], count)
+        noise = deviation_of(result.forecast.candidates[release.index], result.details["rows"]["scoring"])
+        colour = plots.INK[0] if release.passed is not False else plots.INK[1]
+        spent = [in_epsilon_delta(so_far, result.forecast.delta).epsilon]
+        right.errorbar(spent, [sign * release.score], yerr=[2 * noise], fmt="o", color=colour, capsize=3)
     if goal["bar"] is not None:
         right.axhline(goal["bar"], color="black", linewidth=0.8, linestyle="--", label=f"bar {goal['bar']:g}")
         right.legend(fontsize=8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,8 @@ class Tuned:
     model: Model | None
     model_path: Path | None
     comparison: dict[str, float] | None
-    forecast: Forecast
-    details: dict[str, Any]
+    forecast: Forecast = field(repr=False)
+    details: dict[str, Any] = field(repr=False)
 
     @property
     def params(self) -> dict[str, Any]:

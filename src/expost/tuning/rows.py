@@ -62,6 +62,7 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> Rows:
     if len(rows) != len(labels):
         raise InvalidInput("data", f"{len(rows)} rows and {len(labels)} targets", "give one target a row")
     if settings.public_test is not None:
+        _check_classes(labels, settings)
         test_features, test_targets = _read(settings.public_test, settings)
         test, test_labels = scale(test_features, bounds), _targets(test_targets, settings)
         if test.shape[1:] != rows.shape[1:] or len(test) != len(test_labels) or not len(test):
@@ -70,6 +71,7 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> Rows:
     out = held_out(len(rows), settings.holdout)
     if out.all() or not out.any():
         raise InvalidInput("data.holdout", settings.holdout, f"{len(rows)} rows cannot be split so; give another share")
+    _check_classes(labels[~out], settings)
     return Rows(rows[~out], labels[~out], rows[out], labels[out], bounds, False)
 
 
@@ -114,6 +116,12 @@ def _targets(values: Any, settings: DataSettings) -> Array:
     if not np.all((labels >= 0) & (labels < top) & (labels == np.floor(labels))):
         raise InvalidInput("data.classes", settings.classes, "there are labels outside these classes")
     return labels
+
+
+def _check_classes(labels: Array, settings: DataSettings) -> None:
+    """Refuse here, to the curator, what every training would refuse: as an outcome of a selection it would be published without noise."""
+    if settings.target_bounds is None and np.all(labels == labels[0]):
+        raise InvalidInput("data", "training labels of one class", "give examples of at least two classes")
 
 
 def _label(value: Any) -> str:
