@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import foundation
 from benchmarks.measure import Row
+
+MODULES = ("foundation", "accounting", "ledger", "counting", "fleet")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=MODULES, action="append", help="leave the others out (repeatable)")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
-    rows: list[Row] = [*foundation.rows()]
+    rows: list[Row] = []
+    for name in arguments.only or MODULES:
+        rows.extend(importlib.import_module(f"benchmarks.{name}").rows())
     table = Table(title="Benchmarks", title_justify="left")
     for column in ("what", "expost", "against", "peer", "ratio", "target"):
         table.add_column(column)

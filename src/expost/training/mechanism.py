@@ -33,17 +33,23 @@ class DPSGD:
     def __post_init__(self) -> None:
         object.__setattr__(self, "configuration", resolved(self.configuration, self.configuration.plan(self.n)))
         object.__setattr__(self, "guarantee", self.configuration.promise(self.n))
-        self.fleet()
-
-    def fleet(self) -> Fleet:
-        """The fleet of this one model."""
-        return Fleet(self.model, [self.configuration], self.classes, self.loss)
+        Fleet(self.model, [self.configuration], self.classes, self.loss)  # refuses what it cannot train
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
+        return self.run_together([self], data, randomness)[0]
+
+    @property
+    def together_key(self) -> tuple[Any, ...]:
+        """Trainings of one model on as many rows go to one fleet (``selection.running.Together``)."""
+        return (type(self), self.model, self.n, self.classes, self.loss)
+
+    def run_together(self, calls: Sequence[DPSGD], data: Any, randomness: Randomness) -> list[Trained]:
+        """All these trainings as one fleet; each has a sample and noise of its own."""
         X, y = data
         if len(X) != self.n:
             raise InvalidInput("data", "another number of rows", f"the promise was made for {self.n} rows")
-        return self.fleet().train(X, y, randomness=randomness, simulation=randomness.simulated)[0]
+        fleet = Fleet(self.model, [call.configuration for call in calls], self.classes, self.loss)
+        return fleet.train(X, y, randomness=randomness, simulation=randomness.simulated)
 
 
 def resolved(configuration: Configuration, plan: Plan) -> Configuration:
