@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reproduction.md and docs/counting.md from docs/results/*.json, between their markers."""
+"""Writes the tables of docs/reproduction.md, docs/counting.md and benchmarks/README.md from docs/results/*.json."""
 
 from __future__ import annotations
 
@@ -37,6 +37,25 @@ def coverage() -> str:
     return "\n".join(lines)
 
 
+def benchmarks(name: str) -> str:
+    """The rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote."""
+    rows = json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    lines = ["| what | expost | against | peer | ratio | target |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        peer = "–" if row["peer_seconds"] is None else readable(row["peer_seconds"])
+        ratio = "–" if row["ratio"] is None else f"{row['ratio']:.3g}×"
+        cells = (row["what"], readable(row["seconds"]), row["peer"], peer, ratio, row["target"])
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def readable(seconds: float) -> str:
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
 def fill(page: Path, marker: str, content: str) -> None:
     """Replace what stands between a marker and its end."""
     text = page.read_text(encoding="utf-8")
@@ -48,6 +67,8 @@ def main() -> None:
     fill(DOCS / "reproduction.md", "table1", rendered(1))
     fill(DOCS / "reproduction.md", "table2", rendered(2))
     fill(DOCS / "counting.md", "coverage", coverage())
+    fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
+    fill(DOCS.parent / "benchmarks" / "README.md", "cuda", benchmarks("fleet_cuda"))
 
 
 if __name__ == "__main__":

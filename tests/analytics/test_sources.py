@@ -224,6 +224,28 @@ class TestErrors:
             as_table(data)
 
 
+class TestNothingLeaks:
+    """Counts and rows stay inside."""
+
+    def test_true_counts_have_no_repr(self, csv):
+        """Catches them in a log or a traceback with locals."""
+        found = counted(csv("u,g\n" + "".join(f"{user},a\n" for user in range(12345))), ["a"])
+        assert found.counts.tolist() == [12345]
+        assert "12345" not in repr(found)
+
+    def test_what_does_not_fit_into_memory_is_not_for_others_to_read(self, tmp_path, monkeypatch):
+        """Three million pairs in 60 MB: the engine writes rows to disk, in a folder of its own, not in the current one."""
+        monkeypatch.chdir(tmp_path)
+        duckdb.execute("COPY (SELECT hash(range) AS u, range % 7 AS g FROM range(3000000)) TO 'pairs.parquet' (FORMAT parquet)")
+        table = open_source("pairs.parquet")
+        connection = ibis.get_backend(table).con
+        connection.execute("SET memory_limit = '60MB'")
+        ((folder,),) = connection.execute("SELECT current_setting('temp_directory')").fetchall()
+        assert Path(folder).stat().st_mode & 0o777 == 0o700
+        assert count_users(pair_columns(table, "g", "u"), ["3"]).counts[0] == 428571
+        assert [path.name for path in tmp_path.iterdir()] == ["pairs.parquet"]
+
+
 class TestParquet:
     """Columns of other types than text."""
 

@@ -14,8 +14,10 @@ import csv
 import gzip
 import io
 import re
+import tempfile
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -41,7 +43,7 @@ class GroupCounts:
     """Distinct users per group. Private: never shown as it is."""
 
     groups: tuple[str, ...]
-    counts: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64] = field(repr=False)
     rows_ignored: bool
 
 
@@ -64,12 +66,20 @@ def open_source(source: str | Path, table: str | None = None) -> Any:
         raise InvalidInput("source", text, "give a file ending in " + ", ".join(_SUFFIXES))
     try:
         if text.lower().endswith(".parquet"):
-            return ibis.duckdb.connect().read_parquet(_literal(path))
-        return ibis.duckdb.connect().read_csv(_literal(path), **_csv_format(path))
+            return _engine().read_parquet(_literal(path))
+        return _engine().read_csv(_literal(path), **_csv_format(path))
     except (OSError, InvalidInput):
         raise
     except Exception as error:
         raise InvalidInput("source", text, f"cannot be read: {_first_line(error)}") from None
+
+
+def _engine() -> Any:
+    """DuckDB in memory; what does not fit goes to a folder that others cannot read (by default: .tmp, wherever one happens to be)."""
+    folder = tempfile.TemporaryDirectory(prefix="expost")
+    connection = _ibis().duckdb.connect(temp_directory=folder.name)
+    weakref.finalize(connection, folder.cleanup)
+    return connection
 
 
 def _csv_format(path: Path) -> dict[str, Any]:
@@ -106,7 +116,9 @@ def as_table(data: Any) -> Any:
         return ibis.memtable(data)
     except Exception:
         raise InvalidInput(
-            "table", type(data).__name__, "give an Ibis, pandas, polars or pyarrow table, or a mapping group → count"
+            "table",
+            type(data).__name__,
+            "give an Ibis, pandas, polars or pyarrow table of plain columns, or a mapping group → count",
         ) from None
 
 
@@ -134,11 +146,11 @@ def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> A
     """The two columns that matter, under names of ours; groups as text, ``collated`` if it may have a collation to be rid of."""
     ibis = _ibis()
     known, engine = list(table.columns), ibis.get_backend(table).name
-    for field, name in (("by", by), ("user", user)):
+    for option, name in (("by", by), ("user", user)):
         if name not in known:
-            raise InvalidInput(field, name, "the table has the columns " + ", ".join(repr(each) for each in known[:50]))
+            raise InvalidInput(option, name, "the table has the columns " + ", ".join(repr(each) for each in known[:50]))
         if engine in _CASELESS and sum(each.lower() == name.lower() for each in known) > 1:
-            raise InvalidInput(field, name, f"{engine} cannot tell it from a column with other capitals; rename one")
+            raise InvalidInput(option, name, f"{engine} cannot tell it from a column with other capitals; rename one")
     group = table[by]
     text = group if group.type().is_string() else group.cast("string")
     return table.select(**{_GROUP: _byte_by_byte(text, engine) if collated else text, "expost_user": table[user]})

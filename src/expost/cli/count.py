@@ -235,5 +235,6 @@ def draw(result: CountResult, path: Path) -> None:
             )
     axes.set(yscale="log", xlabel="groups, by estimate", ylabel="users")
     axes.set_title(f"Users per group, {len(result.answers)} within {result.within:.0%}", loc="left")
-    axes.legend(fontsize=8)
+    if ordered:
+        axes.legend(fontsize=8)
     plots.save(drawn, path)

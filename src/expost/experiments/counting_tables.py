@@ -18,6 +18,7 @@ from expost.errors import InvalidInput
 from expost.experiments.counting_common import Floats, Generator, Result
 from expost.experiments.counting_gaussian import APPROXIMATE
 from expost.experiments.counting_pure import PURE
+from expost.rationals import count_of
 
 THREADS = 300
 SYNTHETIC = ("S8000", "S16000", "S32000", "S64000", "S128000")
@@ -110,8 +111,9 @@ def table(
     """All rows of Table 1 or 2 over these data sets."""
     known = (*SYNTHETIC, "msweb", "reddit2008")
     unknown = [name for name in datasets if name not in known]
-    if unknown:
+    if unknown or not datasets:
         raise InvalidInput("datasets", unknown, "choose from " + ", ".join(known))
+    count_of(seed, "seed", at_least=0)
     mechanisms = PURE if number == 1 else APPROXIMATE
     tasks = [(number, name, mechanism, trials, seed, folder) for name in datasets for mechanism in mechanisms]
     if jobs <= 1:
