@@ -16,7 +16,7 @@ __all__ = ["postgres_server", "postgres_url"]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Local-mode Spark; skipped, with a warning that is printed, where it cannot be had."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", "--driver-memory 1g pyspark-shell")
@@ -25,6 +25,7 @@ def spark() -> Iterator[Any]:
         from pyspark.sql import SparkSession
 
         settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"}
+        settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
         session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     except Exception as reason:  # no pyspark, no Java, a Java it does not like
         text = str(reason).splitlines()[0] if str(reason) else type(reason).__name__
