@@ -52,7 +52,8 @@ class Release:
     ``index``       the winner's place among the candidates, None for ``NOTHING``
     ``score``       its score, None where there is none
     ``passed``      whether the target was met, None if there was no target
-    ``spent``       what this outcome cost
+    ``spent``       what this outcome cost; a Rényi or zCDP charge is converted at an order fixed before the outcome was known
+                    (``delta=`` on the selector does so soundly), never at the one that looks best afterwards
     ``worst_case``  what any outcome could have cost
     ``theorem``     the result the claim rests on
     ``selector``    the selector's public settings

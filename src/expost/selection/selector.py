@@ -73,7 +73,8 @@ class Selector(ABC):
         With a ``ledger`` the worst case is reserved in ``budget`` (for ``analyst``, with ``memo``) before data is read, and settled at
         what the outcome cost; a crash in between leaves the worst case charged. With a ``checkpoint`` file the same call, made
         again after a crash, finishes the same selection: same draws, finished outputs kept, one charge. ``codec`` stores the
-        outputs (plain JSON by default); ``data_fingerprint`` names data that has no fingerprint of its own.
+        outputs (plain JSON by default); ``data_fingerprint`` names data that has no fingerprint of its own (without it a salted
+        hash of the data is taken, into the checkpoint only).
 
         What runs, how often, and every losing output are secret: publish the returned Release, nothing else.
         """
@@ -97,7 +98,6 @@ class Selector(ABC):
             described = [self.settings(), [describe(each) for each in checked], account, name_of(chosen)]
             return fingerprint([json.dumps(described, default=repr), data_fingerprint or data], salt)
 
-        chosen = codec or JsonCodec()
         kept = (
             None if checkpoint is None else Checkpoint.open(checkpoint, chosen, identify, lambda: self._draw(checked, source))
         )
@@ -108,11 +108,8 @@ class Selector(ABC):
                 identity = None if kept is None else kept.reservation_id
                 try:
                     reservation = ledger.reserve(charges, memo, budget=budget, analyst=analyst, reservation_id=identity)
-                except (
-                    BudgetRefused,
-                    InvalidInput,
-                ):  # certainly not recorded; other errors leave the checkpoint for another try
-                    if kept is not None:
+                except (BudgetRefused, InvalidInput):
+                    if kept is not None:  # certainly not recorded; other errors leave the checkpoint for another try
                         kept.erase()
                         kept = None
                     raise
