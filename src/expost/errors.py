@@ -11,6 +11,7 @@
     ├── BudgetRefused                  the budget cannot pay: requested, remaining, held
     ├── LedgerError                    a ledger that is missing, newer, damaged, or cannot be written
     ├── CheckpointMismatch             a checkpoint of another selection, another data set or another ledger
+    ├── WorkersLost                    workers that died, again and again; the selection can go on
     └── MissingExtra (ImportError)     an optional dependency, with the command that installs it
 
 No message ever contains data, a drop level, a coin, a run count or an output.
@@ -71,6 +72,19 @@ class CheckpointMismatch(ExpostError):
     """A checkpoint belongs to another selection."""
 
 
+class WorkersLost(ExpostError):
+    """Workers died, or could not be reached, as often as a task is tried. Nothing was released; ``kind`` is the kind of the last error."""
+
+    def __init__(self, tries: int, kind: str) -> None:
+        self.tries = tries
+        self.kind = kind
+        super().__init__(
+            f"a task was lost with its worker {tries} times ({kind}); nothing was released. The same call goes on where this one "
+            "stopped if it had a checkpoint: same draws, one charge. Without one, what was reserved stays charged. A pool of "
+            "concurrent.futures that broke stays broken: give a new one, or expost.selection.processes.Processes, which mends itself"
+        )
+
+
 class MissingExtra(ExpostError, ImportError):
     """An optional dependency is not installed."""
 
@@ -81,5 +95,8 @@ class MissingExtra(ExpostError, ImportError):
 
 
 def _shorten(value: object, limit: int = 80) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # a number of thousands of digits, an object of the user's own
+        text = type(value).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

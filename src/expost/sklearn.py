@@ -256,15 +256,18 @@ class _FitAndScore:
         fitted = clone(self.estimator).fit(data["train_X"], data["train_y"])
         return _Fitted(fitted, self._rate(fitted, data, randomness))
 
-    def run_together(self, calls: Sequence[_FitAndScore], data: Mapping[str, Any], randomness: Randomness) -> list[Any]:
+    def run_together(
+        self, calls: Sequence[_FitAndScore], data: Mapping[str, Any], randomness: Sequence[Randomness]
+    ) -> list[Any]:
         """Fit side by side in fresh processes (never forks, which could share a generator's state); score here."""
         from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
         work = (delayed(_fit)(clone(call.estimator), data["train_X"], data["train_y"]) for call in calls)
         outputs: list[Any] = []
-        for call, fitted in zip(calls, Parallel(n_jobs=self.n_jobs, backend="loky")(work), strict=True):
+        made = Parallel(n_jobs=self.n_jobs, backend="loky")(work)
+        for call, fitted, source in zip(calls, made, randomness, strict=True):
             try:
-                outputs.append(FAILED if fitted is None else _Fitted(fitted, call._rate(fitted, data, randomness)))
+                outputs.append(FAILED if fitted is None else _Fitted(fitted, call._rate(fitted, data, source)))
             except Exception:
                 outputs.append(FAILED)
         return outputs

@@ -518,7 +518,7 @@ def test_a_newer_checkpoint_is_refused(job):
     """Catches a file of a newer expost that is read in the old way."""
     with crashing(Checkpoint, "record", after=True):
         job.crash()
-    header = job.lines[0] | {"schema": 2}
+    header = job.lines[0] | {"schema": module._SCHEMA + 1}
     job.path.write_bytes(module._line(header))
     with pytest.raises(CheckpointMismatch, match="schema"):
         job.select()

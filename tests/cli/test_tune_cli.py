@@ -102,3 +102,12 @@ def test_init(tmp_path: Path, run: Run) -> None:
     assert run("new.toml", "--init").returncode == 0
     assert (tmp_path / "new.toml").read_text(encoding="utf-8") == EXAMPLE
     assert run("new.toml", "--init").returncode == 2
+
+
+def test_processes_of_this_machine(tmp_path: Path, run: Run) -> None:
+    config = write(tmp_path)
+    done = run(str(config), "--executor", "processes", "--no-stop-early", "--out", "out", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["passed"] in (True, False)
+    assert (tmp_path / "out" / "release.json").exists()
+    assert run(str(config), "--executor", "moon").returncode == 2

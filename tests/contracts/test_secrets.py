@@ -14,6 +14,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,8 +37,10 @@ from expost import (
     SimulationRandomness,
 )
 from expost.errors import ExpostError
+from expost.randomness.keyed import RunKey
 from expost.selection.running import Outcome, Run
 from expost.selection.selector import Selector
+from expost.selection.work import Raised, Task
 from tests.contracts.doors import never_dropped
 
 RUNS = 4421  # a prime that appears nowhere else
@@ -232,6 +235,68 @@ def test_the_drop_level_is_not_in_a_release(place: str, monkeypatch: pytest.Monk
     release = scene.release()
     assert release.index is not None
     assert leaks(release, scene.losers, level) == []
+
+
+def key_leaks(release: Release, keys: list[RunKey], runs: int = 3) -> list[str]:
+    """Where the key of the runs' randomness, or the seed of a run, can be found."""
+    secret = [key.key for key in keys] + [key.seed(run) for key in keys for run in range(runs)]
+    found = [f"a {type(each).__name__}" for each in reachable(release) if isinstance(each, (RunKey, Task, Raised))]
+    for each in reachable(release):
+        if isinstance(each, bytes) and any(part in each for part in secret):
+            found.append("bytes")
+        if isinstance(each, str) and any(part.hex() in each for part in secret):
+            found.append("text")
+        if isinstance(each, int) and any(int.from_bytes(part, order) == each for part in secret for order in ("big", "little")):
+            found.append("a number")
+    texts = [*texts_of(release), *_pickled(release)]
+    return found + ["a text" for part in secret if any(part.hex() in text or repr(part)[2:-1] in text for text in texts)]
+
+
+def watch_keys(monkeypatch: pytest.MonkeyPatch) -> list[RunKey]:
+    keys: list[RunKey] = []
+
+    def note(key: bytes, simulated: bool) -> RunKey:
+        keys.append(RunKey(key, simulated))
+        return keys[-1]
+
+    monkeypatch.setattr("expost.selection.selector.RunKey", note)
+    return keys
+
+
+@every_scene
+@pytest.mark.parametrize("pool", [None, 2])
+def test_the_key_of_the_runs_is_in_no_release(name: str, pool: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows the key knows the noise of every run, the winner's among them."""
+    keys = watch_keys(monkeypatch)
+    scene = SCENES[name]()
+    options = {"randomness": SimulationRandomness(3), "simulation": True, "score": scene.score}
+    if pool is None:
+        release = scene.release()
+    else:
+        with ThreadPoolExecutor(pool) as executor:
+            release = scene.selector.select(scene.candidates, [CANARY], executor=executor, **options)
+    assert len(keys) == 1
+    assert key_leaks(release, keys) == []
+    assert leaks(release, scene.losers) == []
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda release, key: replace(release, value=_closure_over(key)),
+        lambda release, key: replace(release, value=key.key),
+        lambda release, key: replace(release, params={"seed": key.seed(1).hex()}),
+        lambda release, key: replace(release, value=int.from_bytes(key.key, "little")),
+        lambda release, key: replace(release, value=[key.source(0)]),
+    ],
+)
+def test_the_search_finds_a_planted_key(plant: Callable[[Release, RunKey], Release], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test of the test."""
+    monkeypatch.setattr("tests.contracts.test_secrets._pickled", lambda release: [])
+    keys = watch_keys(monkeypatch)
+    release = SCENES["random dropping"]().release()
+    planted = plant(release, keys[0])
+    assert key_leaks(planted, keys) or leaks(planted, [])
 
 
 def test_nothing_says_no_more_than_nothing() -> None:

@@ -23,3 +23,13 @@ def use_without(module: str, use: str) -> str:
 def test_opendp():
     out = use_without("opendp", "from expost.integrations.opendp import from_opendp; from_opendp(None)")
     assert "pip install 'expost[opendp]'" in out
+
+
+def test_ray():
+    out = use_without("ray", "from expost.integrations.ray import RayExecutor; RayExecutor()")
+    assert "pip install 'expost[ray]'" in out
+
+
+def test_dask():
+    out = use_without("distributed", "from expost.integrations.dask import DaskExecutor; DaskExecutor()")
+    assert "pip install 'expost[dask]'" in out

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from expost import Candidate, Poisson, PureDP, RandomDropping, RepeatAndSelect, TruncatedNegativeBinomial
-from expost.randomness.source import SimulationRandomness
-from expost.selection.running import execute
+from expost.randomness.keyed import RunKey
+from expost.selection.running import Listeners, execute
 from tests.theorems import finite
 from tests.theorems.cases import (
     BAR,
@@ -222,12 +222,11 @@ def test_stopping_early_releases_what_running_everything_would() -> None:
             outcome = execute(
                 selector._runs(candidates, charges, {"kept": kept}),
                 None,
-                SimulationRandomness(0),
+                RunKey(bytes(32), simulated=True),
                 rule=selector._rule(candidates),
                 score=None,
                 target=float(BAR),
-                progress=None,
-                on_failure=None,
+                listeners=Listeners(),
             )
             assert (outcome.index, outcome.value) == best
 

@@ -80,8 +80,8 @@ def test_without_noise_the_attack_wins():
 
 
 def test_with_too_little_noise_the_attack_notices():
-    """A quarter of the noise that was promised: the audit has power near the bound, not only at zero noise."""
-    found, _ = audit("logistic", 0.2)
+    """A tenth of the noise that was promised (σ = 0.3, not 3.0): the audit notices too little noise, not only none."""
+    found, _ = audit("logistic", 0.3)
     assert found > Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).promise(ROWS).to_approx(DELTA).epsilon
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet, native
+from expost.training.chain import ChainSums
 from expost.training.layers import Network, Unsupported
 from expost.training.modules import ModuleSums, mnist_cnn
 from tests.training.peers import opacus_clipped_sum
@@ -48,21 +49,22 @@ def cross_entropy(outputs, labels):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("clip", [0.1, 2.0, 100.0])
-@pytest.mark.parametrize("engine", ["native", "vectorised"])
+@pytest.mark.parametrize("engine", ["native", "chain", "vectorised"])
 def test_clipped_sums_equal_opacus(name, clip, engine):
     module, X, y = problem(name)
     if engine == "native":
         network = Network(module, X.shape[1:])
         scratch, total = network.scratch(np.float64), np.empty(network.width)
-        scratch.parameters[:] = network.flat(module)
+        native.load_parameters(network.table, network.flat(module), scratch)
         native.clipped_sum(network.table, network.rows(X), y, np.arange(len(X)), 2, clip, scratch, total)
         found = np.concatenate([value.ravel() for value in network.named(total).values()])
     else:
-        sums = ModuleSums(module, lambda: module, X, y, "softmax", "cpu")
+        kind = ChainSums if engine == "chain" else ModuleSums
+        sums = kind(module, lambda: module, X, y, "softmax", "cpu")
         rows = torch.arange(len(X))[None]
         clips = torch.tensor([clip], dtype=torch.float64)
         memory = 7 * sums.bytes_per_example()
-        found = sums(sums.start(1), rows, torch.ones_like(rows, dtype=torch.bool), clips, memory)[0].numpy()
+        found = sums(sums.start([0]), rows, torch.ones_like(rows, dtype=torch.bool), clips, memory)[0].numpy()
     expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), clip)
     assert np.abs(found - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
 
@@ -75,7 +77,7 @@ def test_other_losses_equal_opacus(loss):
     X, y = rng.standard_normal((20, 6)), rng.integers(0, 2, 20).astype(float)
     network = Network(module, (6,))
     scratch, total = network.scratch(np.float64), np.empty(network.width)
-    scratch.parameters[:] = network.flat(module)
+    native.load_parameters(network.table, network.flat(module), scratch)
     native.clipped_sum(network.table, X, y, np.arange(20), ["squared", "logistic"].index(loss), 0.3, scratch, total)
     peer = {"squared": functional.mse_loss, "logistic": functional.binary_cross_entropy_with_logits}[loss]
     expected = opacus_clipped_sum(
@@ -89,10 +91,10 @@ def test_padded_rows_of_a_batch_add_nothing():
     sums = ModuleSums(module, lambda: module, X, y, "softmax", "cpu")
     rows = torch.arange(len(X)).expand(2, -1)
     taken = rows % torch.tensor([[2], [3]]) == 0
-    both = sums(sums.start(2), rows, taken, torch.tensor([0.5, 2.0], dtype=torch.float64), 1 << 20)
+    both = sums(sums.start([0, 0]), rows, taken, torch.tensor([0.5, 2.0], dtype=torch.float64), 1 << 20)
     for model, clip in ((0, 0.5), (1, 2.0)):
         chosen = rows[model][taken[model]][None]
-        alone = sums(sums.start(1), chosen, torch.ones_like(chosen, dtype=torch.bool), torch.tensor([clip]).double(), 1 << 20)
+        alone = sums(sums.start([0]), chosen, torch.ones_like(chosen, dtype=torch.bool), torch.tensor([clip]).double(), 1 << 20)
         assert torch.allclose(alone[0], both[model], rtol=1e-12, atol=1e-14)
 
 
@@ -117,9 +119,10 @@ def test_engines_agree_with_plain_descent_without_noise(optimiser):
         (trained,) = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(4), simulation=True)
         finals.append(list(trained.parameters.values()))
     source = SimulationRandomness(4)
+    source.bytes(32)  # the model's key
     with torch.random.fork_rng():
         torch.manual_seed(source.bits(63))
-        mlp(), (module := mlp().double())
+        module = mlp().double()
     rule = {
         "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
         "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.7),
@@ -167,10 +170,107 @@ def test_what_the_native_kernel_computes_is_what_torch_computes():
     module, X, _ = problem("odd")
     network = Network(module, X.shape[1:])
     scratch = network.scratch(np.float64)
-    scratch.parameters[:] = network.flat(module)
-    for row, expected in zip(network.rows(X), module(torch.tensor(X)).detach().numpy(), strict=True):
-        native.forward(network.table, row, scratch)
-        assert np.allclose(scratch.values[-4:], expected, rtol=1e-12, atol=1e-13)
+    native.load_parameters(network.table, network.flat(module), scratch)
+    outputs, target = [], network.table[-1, native.TARGET]
+    for first in range(0, len(X), native.BLOCK):
+        block = np.arange(first, min(first + native.BLOCK, len(X)))
+        native.forward(network.table, network.rows(X), block, scratch)
+        outputs += scratch.values[: len(block), target : target + 4].tolist()
+    assert np.allclose(outputs, module(torch.tensor(X)).detach().numpy(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("clip", [0.1, 100.0])
+def test_float32_rows_give_what_float64_rows_give(name, clip):
+    """Clipped sums to 1e-5 of the largest; every number of examples that a last block may have."""
+    module, X, y = problem(name, rows=13)
+    network = Network(module, X.shape[1:])
+    for count in (1, 5, 6, 13):
+        sums = []
+        for dtype in (np.float32, np.float64):
+            scratch, total = network.scratch(dtype), np.empty(network.width)
+            native.load_parameters(network.table, network.flat(module), scratch)
+            rows = network.rows(X).astype(np.float32).astype(dtype)
+            native.clipped_sum(network.table, rows, y, np.arange(count), 2, clip, scratch, total)
+            sums.append(total)
+        assert np.abs(sums[0] - sums[1]).max() <= 1e-5 * np.abs(sums[1]).max()
+
+
+def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
+    """One example more among others; norms and sums are float64, so hardly anything is for rounding."""
+    module, X, y = problem("odd", rows=9)
+    network, clip = Network(module, X.shape[1:]), 0.3
+    scratch, rows = network.scratch(np.float32), network.rows(10 * X).astype(np.float32)
+    native.load_parameters(network.table, 3 * network.flat(module), scratch)
+    moves = []
+    for row in range(len(X)):
+        moved = []
+        for chosen in (np.delete(np.arange(len(X)), row), np.arange(len(X))):
+            total = np.empty(network.width)
+            native.clipped_sum(network.table, rows, y, chosen, 2, clip, scratch, total)
+            moved.append(total)
+        moves.append(np.linalg.norm(moved[1] - moved[0]))
+    assert clip * (1 - 1e-9) <= max(moves) <= clip * (1 + 1e-9)
+
+
+def random_chain(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
+    """Any order of convolutions, pooling and ReLU, first and last ones too, then one to three fully connected layers."""
+    height, width, channels = (int(each) for each in rng.integers(5, 10, 3))
+    shape, layers = (channels, height, width), []
+    for _ in range(rng.integers(0, 5)):
+        kernel, stride, padding = (
+            tuple(int(each) for each in rng.integers(low, high, 2)) for low, high in ((1, 4), (1, 3), (0, 3))
+        )
+        kind = rng.choice(["conv", "pool", "relu"])
+        if kind == "relu":
+            layers.append(nn.ReLU())
+        elif kind == "conv":
+            outputs = int(rng.integers(1, 20))
+            layers.append(nn.Conv2d(channels, outputs, kernel, stride, padding))
+            channels = outputs
+        elif min(nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[2:]) >= 3:
+            layers.append(nn.MaxPool2d(kernel, stride))
+        if min(nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[2:]) < 3:
+            break
+    layers.append(nn.Flatten())
+    size = nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1]
+    for _ in range(rng.integers(0, 3)):
+        outputs = int(rng.integers(1, 40))
+        layers += [nn.Linear(size, outputs), nn.ReLU()]
+        size = outputs
+    return nn.Sequential(*layers, nn.Linear(size, 3)).double(), shape
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_chain_equals_opacus(seed):
+    rng = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    module, shape = random_chain(rng)
+    X, y = rng.standard_normal((8, *shape)), rng.integers(0, 3, 8).astype(float)
+    network = Network(module, shape)
+    scratch, total = network.scratch(np.float64), np.empty(network.width)
+    native.load_parameters(network.table, network.flat(module), scratch)
+    native.clipped_sum(network.table, network.rows(X), y, np.arange(8), 2, 0.5, scratch, total)
+    found = np.concatenate([value.ravel() for value in network.named(total).values()])
+    expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), 0.5)
+    assert np.abs(found - expected).max() <= 1e-10
+
+
+def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
+    """One row of a block is so large that float32 overflows; the others' sum is what it is without it."""
+    module, X, y = problem("mlp", rows=6)
+    network, X = Network(module, (6,)), X.astype(np.float32)
+    parameters = 1e3 * network.flat(module)
+    X[2] = 3e37
+    sums = []
+    for rows in (np.arange(6), np.delete(np.arange(6), 2), np.array([2])):
+        scratch, total = network.scratch(np.float32), np.empty(network.width)
+        native.load_parameters(network.table, parameters, scratch)
+        native.clipped_sum(network.table, X, y, rows, 2, 1.0, scratch, total)
+        sums.append(total)
+    assert np.allclose(sums[0], sums[1], rtol=1e-12, atol=1e-15)
+    assert (sums[2] == 0).all()
+    assert np.linalg.norm(sums[1]) > 0.1
 
 
 @pytest.mark.parametrize(

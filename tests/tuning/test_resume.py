@@ -27,8 +27,6 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> list[list[An
     def stop(self: TrainAndScore, calls: Any, data: Any, randomness: Any) -> Any:
         asked.append([call.configuration for call in calls])
         if len(asked) > after:
-            if self.hooks.started is not None:
-                self.hooks.started()
             raise KeyboardInterrupt
         return REAL(self, calls, data, randomness)
 

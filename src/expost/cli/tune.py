@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.table import Table
 from expost.budget.ledger import Ledger
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
+from expost.selection.processes import Processes
 from expost.tuning.api import tune as tune_model
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
@@ -25,6 +27,23 @@ class Executor(StrEnum):
     """Where candidates are trained."""
 
     local = "local"
+    processes = "processes"
+    ray = "ray"
+    dask = "dask"
+
+    def start(self, device: str) -> AbstractContextManager[Any]:
+        """The executor, to be closed at the end; none for this process itself. On Ray a fleet has a GPU for itself."""
+        if self is Executor.processes:
+            return Processes()
+        if self is Executor.ray:
+            from expost.integrations.ray import RayExecutor
+
+            return RayExecutor(num_gpus=0 if device == "cpu" else 1)
+        if self is Executor.dask:
+            from expost.integrations.dask import DaskExecutor
+
+            return DaskExecutor()
+        return nullcontext()
 
 
 def tune(
@@ -33,7 +52,20 @@ def tune(
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
     analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
-    executor: Annotated[Executor, typer.Option(help="Where candidates are trained.")] = Executor.local,
+    executor: Annotated[
+        Executor,
+        typer.Option(
+            help="Where candidates are trained: this process, processes of this machine, a Ray cluster (RAY_ADDRESS) or a Dask "
+            "cluster (DASK_SCHEDULER_ADDRESS); without an address a cluster on this machine is started."
+        ),
+    ] = Executor.local,
+    stop_early: Annotated[
+        bool,
+        typer.Option(
+            help="Stop at the first model that passes the bar; without, the time taken depends on the draws alone, not on data."
+        ),
+    ] = True,
+    device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(help="Folder for certificate, model and picture; give it again after a crash to go on.")
     ] = None,
@@ -49,7 +81,7 @@ def tune(
         raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: give --ledger too")
     opened = None if ledger is None else Ledger.open(ledger)
     folder = out if out is not None else _folder(config)
-    with _progress() as display:
+    with executor.start(device) as pool, _progress() as display:
         task = display.add_task("training", total=None, visible=False)
 
         def announce(job: Forecast) -> None:
@@ -63,6 +95,9 @@ def tune(
             budget=budget,
             analyst=analyst,
             out=folder,
+            executor=pool,
+            stop_early=stop_early,
+            device=device,
             before=announce,
             progress=lambda done, total: display.update(task, completed=done, total=total, visible=True),
             on_failure=lambda _, error: notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None,

@@ -280,7 +280,7 @@ def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
     kinds: dict[str, type[Guarantee]] = {cls.kind: cls for cls in (PureDP, ApproxDP, ZCDP, RenyiDP)}
     values = dict(record)
     kind = values.pop("kind", None)
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise InvalidGuarantee("kind", kind, "one of " + ", ".join(kinds))
     try:
         return kinds[kind](**values)

@@ -23,6 +23,11 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def lineage() -> tuple[int, int]:
+    """Tells a process from its forked parent and children, even where a process number is used again."""
+    return _forks, os.getpid()
+
+
 class _Buffer(threading.local):
     """One buffer a thread, so that two threads never read the same bytes."""
 
@@ -57,7 +62,7 @@ class Randomness:
         """``count`` random bytes."""
         if count > _BUFFER_BYTES:
             return self._fresh(count)
-        buffer, owner = self._buffer, (_forks, os.getpid())
+        buffer, owner = self._buffer, lineage()
         if buffer.owner != owner or buffer.used + count > len(buffer.data):
             buffer.data, buffer.used, buffer.owner = self._fresh(_BUFFER_BYTES), 0, owner
         start = buffer.used

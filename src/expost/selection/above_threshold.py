@@ -14,7 +14,7 @@ from expost.privacy.guarantees import ADD_REMOVE, PureDP
 from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
-from expost.selection.candidate import Call, Candidate, group
+from expost.selection.candidate import Candidate, group
 from expost.selection.dropping import level_places, pure_levels, pure_rates
 from expost.selection.dropping_selector import DroppingSelector
 from expost.selection.running import Rule, Run
@@ -133,13 +133,19 @@ class AboveThreshold(DroppingSelector):
         return Rule.FIRST_PASS_OR_NOTHING
 
 
-def noisy_comparison(candidate: Candidate, level: int) -> Call:
+@dataclass(frozen=True, repr=False)
+class NoisyComparison:
     """f(data) + y − k with y ~ Geom(e^{−ε}): what Algorithm 1 compares with the bar, and releases."""
-    query = candidate.mechanism
-    assert isinstance(query, Query)
-    rate = candidate.guarantee.size
 
-    def compare(data: Any, randomness: Randomness) -> int:
-        return query.evaluate(data)[0] + geometric(rate, randomness) - level
+    query: Query
+    rate: Fraction
+    level: int
 
-    return compare
+    def __call__(self, data: Any, randomness: Randomness) -> int:
+        return self.query.evaluate(data)[0] + geometric(self.rate, randomness) - self.level
+
+
+def noisy_comparison(candidate: Candidate, level: int) -> NoisyComparison:
+    """The comparison that a candidate asks for, at drop level ``level``."""
+    assert isinstance(candidate.mechanism, Query)
+    return NoisyComparison(candidate.mechanism, candidate.guarantee.size, level)

@@ -1,9 +1,10 @@
 """A selection that can be resumed: its draws and its finished outputs, on disk as they happen.
 
 After a crash the same call must finish the *same* selection: drawing anew would be another mechanism. So the first thing written, before a
-budget is asked and before data is read, is a header with the draws and the id of the reservation to come; then each finished output is
-appended. The file is readable by its owner only, every write is synced, the header appears by an atomic rename, and a torn last line
-(the write that a crash cut off) is dropped on opening. A finished selection erases its checkpoint.
+budget is asked and before data is read, is a header with the draws (the key of the runs' randomness among them: an unfinished run is made
+again with the same noise) and the id of the reservation to come; then each finished output is appended, in whatever order they come. The
+file is readable by its owner only, every write is synced, the header appears by an atomic rename, and a torn last line (the write that a
+crash cut off) is dropped on opening. A finished selection erases its checkpoint.
 
 What is in the file is secret (``docs/ledger.md``). Tests: ``tests/budget/test_checkpoint.py``.
 """
@@ -25,7 +26,7 @@ from expost.errors import CheckpointMismatch, InvalidInput
 from expost.selection.codec import Codec
 from expost.selection.release import FAILED
 
-_SCHEMA = 1
+_SCHEMA = 2  # 2: the draws hold the key of the runs' randomness
 
 
 @dataclass(repr=False)

@@ -13,7 +13,7 @@ from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, 
 from expost.mechanisms.noise_reduction import gaussian_path, laplace_path
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
-from expost.selection.candidate import Call, Candidate
+from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.selection.running import Outcome, Rule, Run, attempt
 from expost.selection.selector import Draws, Selector, check_target
@@ -49,7 +49,7 @@ class NoiseReduction(Selector):
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
         for run in self._runs(checked, charges, self._draw(checked, source)):
-            value = attempt(run, data, source, on_failure=None)
+            value = attempt(run, data, source)
             yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
@@ -71,7 +71,7 @@ class NoiseReduction(Selector):
 
     def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
         return [
-            Run(index, _with_noise(level, [Fraction(*ratio) for ratio in noise]))
+            Run(index, _Level(level, tuple(Fraction(*ratio) for ratio in noise)))
             for index, (level, noise) in enumerate(zip(_levels(candidates), draws["noise"], strict=True))
         ]
 
@@ -81,11 +81,15 @@ class NoiseReduction(Selector):
         return Rule.FIRST_PASS_OR_NOTHING
 
 
-def _with_noise(level: DiscreteNoise, noise: list[Fraction]) -> Call:
-    def call(data: Any, randomness: Randomness) -> Any:
-        return level.answer(data, noise)
+@dataclass(frozen=True, repr=False)
+class _Level:
+    """One level's answer under its share of the noise path."""
 
-    return call
+    level: DiscreteNoise
+    noise: tuple[Fraction, ...]
+
+    def __call__(self, data: Any, randomness: Randomness) -> Any:
+        return self.level.answer(data, self.noise)
 
 
 def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:

@@ -100,15 +100,15 @@ class Release:
         """The certificate that :meth:`to_json` wrote; ``decode`` undoes ``encode``."""
         try:
             record = json.loads(text)
-        except ValueError as error:
-            raise InvalidRelease("certificate", text, f"not JSON ({error})") from None
+        except (ValueError, RecursionError) as error:
+            raise InvalidRelease("certificate", "the file", f"not JSON ({error})") from None  # it may be any file: not quoted
         if not isinstance(record, dict) or record.get("schema") != _SCHEMA:
             schema = record.get("schema") if isinstance(record, dict) else None
             raise InvalidRelease("schema", schema, f"this version reads certificates of schema {_SCHEMA}")
         try:
             outcome = _checked(record, "outcome", str)
             value = (decode(record["value"]) if decode else record["value"]) if outcome == "value" else _OUTCOMES[outcome]
-            return cls(
+            found = cls(
                 value=value,
                 params=_checked(record, "params", dict),
                 index=_checked(record, "index", int, None),
@@ -120,6 +120,10 @@ class Release:
                 selector=_checked(record, "selector", dict),
                 simulated=_checked(record, "simulated", bool),
             )
+            _consistent(found)
+            return found
+        except RecursionError:
+            raise InvalidRelease("certificate", "the file", "it is nested too deeply") from None
         except KeyError as error:
             raise InvalidRelease("certificate", error.args[0], "this key is missing or unknown") from None
         except InvalidInput as error:
@@ -142,7 +146,20 @@ def _score(record: Mapping[str, Any]) -> float | None:
     if record["score"] in ("inf", "-inf"):
         return float(record["score"])
     score = _checked(record, "score", int, float, None)
-    return None if score is None else float(score)
+    try:
+        found = None if score is None else float(score)
+    except OverflowError:
+        found = math.nan
+    if found is not None and not math.isfinite(found):
+        raise InvalidRelease("score", score, 'give a finite number, "inf" or "-inf"')
+    return found
+
+
+def _consistent(release: Release) -> None:
+    """Refuse what no selection writes: a charge above its worst case, or on other terms. A smaller charge cannot be told: nothing is
+    signed (docs/known-limits.md)."""
+    if not release.spent <= release.worst_case:
+        raise InvalidRelease("spent", release.spent, "no outcome costs more than the worst case")
 
 
 def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:

@@ -2,23 +2,29 @@
 
 The order of outcomes is fixed before data is seen: a higher score wins, ties go to the earlier run; NaN, a missing score
 and a candidate that raised rank lowest (theory: a candidate that raises is an outcome, never a reason to try again).
+
+Run number j (its place among the runs) has randomness of its own, from the selection's key (:mod:`expost.randomness.keyed`); so it does not
+matter where a run is made, in which company, or whether it is made again after a crash.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from expost.errors import CheckpointMismatch
+from expost.randomness.keyed import RunKey
 from expost.randomness.source import Randomness
+from expost.selection import work
 from expost.selection.candidate import Call
 from expost.selection.checkpoint import Checkpoint
+from expost.selection.dealing import LOOK_AHEAD, Batches, Dealer, Executor
 from expost.selection.release import FAILED, NOTHING
-
-_LOOK_AHEAD = 32  # runs made together under a rule that may stop at the first pass
+from expost.selection.work import Raised, together_key
 
 Score = Callable[[Any], Any]
 Progress = Callable[[int, int], None]
@@ -51,74 +57,87 @@ class Outcome:
     passed: bool | None
 
 
+@dataclass(frozen=True)
+class Listeners:
+    """The curator's own eyes: ``progress`` gets (outputs made, runs drawn), ``on_failure`` (candidate, exception)."""
+
+    progress: Progress | None = None
+    on_failure: OnFailure | None = None
+
+
 def execute(
     runs: Sequence[Run],
     data: Any,
-    randomness: Randomness,
+    key: RunKey,
     *,
     rule: Rule,
     score: Score | None,
     target: float | None,
-    progress: Progress | None,
-    on_failure: OnFailure | None,
+    listeners: Listeners,
     checkpoint: Checkpoint | None = None,
     settled: bool = False,
+    executor: Executor | None = None,
+    stop_early: bool = True,
 ) -> Outcome:
-    """Make the runs in order and choose by ``rule``; a rule that looks for a pass stops at the first.
+    """Make the runs and choose by ``rule``; a rule that looks for a pass stops at the first, unless ``stop_early`` is False.
 
     Outputs that a checkpoint holds already are not made again; new ones are recorded before they are looked at. A selection that is
     ``settled`` makes no new ones: they would not be paid for.
     """
     chosen: Outcome | None = None
-    outputs = _Outputs(runs, data, randomness, rule, on_failure, checkpoint, settled)
-    for done, run in enumerate(runs):
-        value = outputs.get(done)
-        value, scored = rate(run, value, score, on_failure)
-        passed = None if target is None else scored is not None and scored >= target
-        outcome = Outcome(run.index, value, scored, passed)
-        if progress is not None:
-            progress(done + 1, len(runs))
-        if rule is not Rule.BEST and passed:
-            return outcome
-        if chosen is None or _beats(rule, outcome, chosen):
-            chosen = outcome
+    ahead = None if rule is Rule.BEST or not stop_early else LOOK_AHEAD
+    with _Outputs(runs, data, key, ahead, listeners, checkpoint, settled, executor) as outputs:
+        if not stop_early and not settled:
+            outputs.make_all()
+        for place, run in enumerate(runs):
+            value, scored = rate(run, outputs.get(place), score, listeners.on_failure)
+            passed = None if target is None else scored is not None and scored >= target
+            outcome = Outcome(run.index, value, scored, passed)
+            if rule is not Rule.BEST and passed:
+                return outcome
+            if chosen is None or _beats(rule, outcome, chosen):
+                chosen = outcome
     if chosen is None or rule is Rule.FIRST_PASS_OR_NOTHING:
         return Outcome(None, NOTHING, None, None if target is None else False)
     return chosen
 
 
-class Together(Protocol):
-    """A mechanism that can be run in one go with others of the same ``together_key`` (a fleet of trainings, say).
-
-    Each output has the law it would have alone, independent of the others; a run that fails gives FAILED in its place.
-    """
-
-    together_key: Hashable
-
-    def run_together(self, calls: Sequence[Any], data: Any, randomness: Randomness) -> Sequence[Any]: ...
-
-
 class _Outputs:
-    """Outputs in the order of the runs: from the checkpoint, alone, or together with runs to come that can share the work.
+    """Outputs in the order of the runs: from the checkpoint, alone, together with runs to come that can share the work, or from workers.
 
-    Running ahead of a rule that may stop early changes nothing: outputs beyond the first pass are never looked at.
+    Running ahead of a rule that may stop early changes nothing: outputs beyond the first pass are never looked at. ``ahead`` says how far
+    that may go; None: to the end.
     """
 
     def __init__(
         self,
         runs: Sequence[Run],
         data: Any,
-        randomness: Randomness,
-        rule: Rule,
-        on_failure: OnFailure | None,
+        key: RunKey,
+        ahead: int | None,
+        listeners: Listeners,
         checkpoint: Checkpoint | None,
         settled: bool,
+        executor: Executor | None,
     ) -> None:
         self._settled = settled
-        self._runs, self._data, self._randomness = runs, data, randomness
-        self._on_failure, self._checkpoint = on_failure, checkpoint
-        self._ahead = len(runs) if rule is Rule.BEST else _LOOK_AHEAD
+        self._runs, self._data, self._key = runs, data, key
+        self._listeners, self._checkpoint = listeners, checkpoint
+        self._dealer = None if executor is None else Dealer(executor, data, key, tell=listeners.on_failure is not None)
+        self._ahead = len(runs) if ahead is None else ahead if self._dealer is None else self._dealer.wave
         self._known: dict[int, Any] = {} if checkpoint is None else dict(checkpoint.outputs)
+        self._made = len(self._known)
+        self._open = ExitStack()
+
+    def __enter__(self) -> _Outputs:
+        if self._dealer is not None:
+            self._open.enter_context(self._dealer)
+            if not self._runs:
+                self._make(0)  # a wave of nothing: that nothing was kept is not to be seen either
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def get(self, place: int) -> Any:
         if place not in self._known and self._settled:
@@ -126,36 +145,56 @@ class _Outputs:
                 "this selection was settled already; what its checkpoint does not hold cannot be run again"
             )
         if place not in self._known:
-            for made, value in self._make(place):
-                if self._checkpoint is not None:
-                    self._checkpoint.record(made, value)
-                self._known[made] = value
+            self._make(place)
         return self._known.pop(place)
 
-    def _make(self, place: int) -> Iterator[tuple[int, Any]]:
-        call = self._runs[place].call
-        key = getattr(call, "together_key", None)
+    def make_all(self) -> None:
+        """Every output, before any is looked at."""
+        for place in range(len(self._runs)):
+            if place not in self._known:
+                self._make(place)
+
+    def _make(self, first: int) -> None:
+        """The output of the first run that is missing, and of those made with it."""
+        with closing(self._here(first) if self._dealer is None else self._elsewhere(self._dealer, first)) as batches:
+            for batch in batches:
+                self._keep(batch)
+
+    def _keep(self, batch: Sequence[tuple[int, Any]]) -> None:
+        """Outputs that were made together: recorded, and known from now on."""
+        for place, output in batch:
+            value = self._told(place, output)
+            if self._checkpoint is not None:
+                self._checkpoint.record(place, value)
+            self._known[place] = value
+        self._made += len(batch)
+        if batch and self._listeners.progress is not None:
+            self._listeners.progress(self._made, len(self._runs))
+
+    def _missing(self, first: int) -> list[int]:
+        return [place for place in range(first, min(len(self._runs), first + self._ahead)) if place not in self._known]
+
+    def _here(self, first: int) -> Batches:
+        key = together_key(self._runs[first].call)
         if key is None:
-            yield place, attempt(self._runs[place], self._data, self._randomness, self._on_failure)
+            yield [(first, work.attempt(self._runs[first].call, self._data, self._key.source(first)))]
             return
-        places = [
-            other
-            for other in range(place, min(len(self._runs), place + self._ahead))
-            if other not in self._known and getattr(self._runs[other].call, "together_key", None) == key
-        ]
-        calls = [self._runs[other].call for other in places]
-        together = Run(self._runs[place].index, lambda data, randomness: call.run_together(calls, data, randomness))  # type: ignore[attr-defined]
-        values = attempt(together, self._data, self._randomness, self._on_failure)
-        yield from zip(places, [FAILED] * len(places) if values is FAILED else values, strict=True)
+        alike = [place for place in self._missing(first) if together_key(self._runs[place].call) == key]
+        calls, sources = [self._runs[place].call for place in alike], [self._key.source(place) for place in alike]
+        yield list(zip(alike, work.outputs_of(calls, self._data, sources), strict=True))
+
+    def _elsewhere(self, dealer: Dealer, first: int) -> Batches:
+        return dealer.make([(place, self._runs[place].call) for place in self._missing(first)])
+
+    def _told(self, place: int, output: Any) -> Any:
+        """The output, or FAILED with the curator told."""
+        return _failed(self._runs[place], output.error, self._listeners.on_failure) if isinstance(output, Raised) else output
 
 
-def attempt(run: Run, data: Any, randomness: Randomness, on_failure: OnFailure | None) -> Any:
+def attempt(run: Run, data: Any, randomness: Randomness) -> Any:
     """A run's output; an exception is the outcome FAILED."""
-    try:
-        return run.call(data, randomness)
-    except (Exception, SystemExit) as error:  # a candidate must not end the program: that would tell about the data
-        failure = error
-    return _failed(run, failure, on_failure)
+    output = work.attempt(run.call, data, randomness)
+    return FAILED if isinstance(output, Raised) else output
 
 
 def rate(run: Run, value: Any, score: Score | None, on_failure: OnFailure | None) -> tuple[Any, float | None]:
@@ -171,9 +210,9 @@ def rate(run: Run, value: Any, score: Score | None, on_failure: OnFailure | None
     return _failed(run, failure, on_failure), None
 
 
-def _failed(run: Run, failure: Exception | SystemExit, on_failure: OnFailure | None) -> Any:
+def _failed(run: Run, failure: Exception | SystemExit | None, on_failure: OnFailure | None) -> Any:
     """Tell the curator, outside the handler: should that raise, the candidate's error is not chained to it."""
-    if on_failure is not None:
+    if on_failure is not None and failure is not None:
         on_failure(run.index, failure)
     return FAILED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
@@ -15,19 +15,21 @@ from typing import Any, ClassVar, Protocol
 from expost.errors import BudgetRefused, InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
+from expost.randomness.keyed import SEED_BYTES, RunKey
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import exact, round_up
 from expost.selection.candidate import Candidate, check_candidates
 from expost.selection.checkpoint import Checkpoint
 from expost.selection.codec import Codec, JsonCodec, name_of
+from expost.selection.dealing import Executor, check_executor
 from expost.selection.fingerprint import fingerprint
 from expost.selection.release import Release, plain
-from expost.selection.running import OnFailure, Outcome, Progress, Rule, Run, Score, execute
+from expost.selection.running import Listeners, OnFailure, Outcome, Progress, Rule, Run, Score, execute
 
 _MOST_COPIES = 1_000_000
 
 Draws = dict[str, Any]
-"""The secret coins of one selection, as plain integers."""
+"""The secrets of one selection, in plain JSON types: its coins, and under "key" the seed material of its runs."""
 
 
 class Selector(ABC):
@@ -62,13 +64,20 @@ class Selector(ABC):
         checkpoint: str | Path | None = None,
         codec: Codec | None = None,
         data_fingerprint: str | None = None,
+        executor: Executor | None = None,
+        stop_early: bool = True,
+        on_start: Callable[[], None] | None = None,
     ) -> Release:
         """Run the selection and release the winner with what it cost.
 
         ``score``       ranks outputs; it sees the output only, never the data (default: the output, as a number)
         ``randomness``  OS entropy by default; a seeded source is refused unless ``simulation=True``
-        ``progress``    called with (runs done, runs drawn); for the curator's own eyes, like ``on_failure``
+        ``progress``    called with (outputs made, runs drawn); for the curator's own eyes, like ``on_failure``
         ``on_failure``  called with (candidate, exception) for a candidate that raises; the run still counts as lowest
+        ``on_start``    called once the budget is reserved, before data is read
+        ``executor``    any ``concurrent.futures.Executor`` to make the runs (docs/cluster.md), by default this process; same release
+        ``stop_early``  False: make every run that was drawn, even after one that passes. Same release; but how long it takes, and how many
+                        waves a cluster sees, then depends on the draws alone, not on the data
 
         With a ``ledger`` the worst case is reserved in ``budget`` (for ``analyst``, with ``memo``) before data is read, and settled at
         what the outcome cost; a crash in between leaves the worst case charged. With a ``checkpoint`` file the same call, made
@@ -84,13 +93,16 @@ class Selector(ABC):
         if score is not None and (reason := self._refuses_score(checked)):
             raise InvalidInput("score", "a function", reason)
         source = require_protection(randomness, simulation=simulation)
-        for name, function in (("progress", progress), ("on_failure", on_failure)):
+        for name, function in (("progress", progress), ("on_failure", on_failure), ("on_start", on_start)):
             if function is not None and not callable(function):
                 raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
         if ledger is not None and source.simulated:
             raise InvalidInput("ledger", ledger, "a simulation is not charged; leave the ledger out")
+        check_flag(stop_early, "stop_early")
         charges = self._price(checked)
         rule = self._rule(checked)
+        if executor is not None:
+            check_executor(executor, [candidate.mechanism for candidate in checked])
         account = None if ledger is None else [ledger.identity, budget, analyst]
         chosen = codec or JsonCodec()
 
@@ -99,10 +111,12 @@ class Selector(ABC):
             return fingerprint([json.dumps(described, default=repr), data_fingerprint or data], salt)
 
         kept = (
-            None if checkpoint is None else Checkpoint.open(checkpoint, chosen, identify, lambda: self._draw(checked, source))
+            None
+            if checkpoint is None
+            else Checkpoint.open(checkpoint, chosen, identify, lambda: self._secrets(checked, source))
         )
         try:
-            draws = self._draw(checked, source) if kept is None else kept.draws
+            draws = self._secrets(checked, source) if kept is None else kept.draws
             reservation = None
             if ledger is not None:
                 identity = None if kept is None else kept.reservation_id
@@ -113,17 +127,20 @@ class Selector(ABC):
                         kept.erase()
                         kept = None
                     raise
+            if on_start is not None:
+                on_start()
             outcome = execute(
                 self._runs(checked, charges, draws),
                 data,
-                source,
+                RunKey(bytes.fromhex(draws["key"]), source.simulated),
                 rule=rule,
                 score=score,
                 target=None if self.target is None else float(self.target),
-                progress=progress,
-                on_failure=on_failure,
+                listeners=Listeners(progress, on_failure),
                 checkpoint=kept,
                 settled=kept is not None and ledger is not None and ledger.status_of(reservation) == "settled",
+                executor=executor,
+                stop_early=stop_early,
             )
             release = self._release(checked, charges, outcome, source)
             if ledger is not None:
@@ -135,6 +152,10 @@ class Selector(ABC):
         finally:
             if kept is not None:
                 kept.close()
+
+    def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
+        """All that is drawn before data is read: the selector's coins, and the key of the runs' own randomness."""
+        return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
     def _release(self, candidates: Sequence[Candidate], charges: Charges, outcome: Outcome, randomness: Randomness) -> Release:
         return Release(

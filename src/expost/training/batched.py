@@ -1,27 +1,23 @@
 """Many models a step: trainings with one expected batch size and one optimiser move together on a torch device.
 
-Each model has its own Poisson sample and its own noise. Samples are padded to the largest of the step, padding weighs 0; no sample is cut.
-Models leave when their steps are done. Parameters, noise and optimiser are float64; clipped sums have the precision of the data.
-Tests: ``tests/training/test_batched.py``.
+Each model has its own Poisson sample and its own noise (:mod:`expost.training.device_stream`). Here is what a step sums; the step itself
+is in :mod:`expost.training.group`. Samples are padded to a common size, padding weighs 0; no sample is cut. Parameters, noise and
+optimiser are float64; clipped sums have the precision of the data. Tests: ``tests/training/test_batched.py``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from expost.training.configuration import Configuration, Plan
-from expost.training.device_stream import DeviceStream
-from expost.training.keystream import Array
-from expost.training.meter import Meter
-from expost.training.update import BETA1, BETA2, TINY
+from expost.training.data import Array
 
-DEFAULT_MEMORY = 4 << 30
+_DENSE_RATE = 1 / 40  # from this sampling rate on, products over all rows beat gathering the sampled ones
+_DENSE_MODELS = 16
+_LEAST = 2.0**-120
 
 
 class ClippedSums(ABC):
@@ -29,10 +25,13 @@ class ClippedSums(ABC):
 
     width: int
     rows: int
+    fixed = False  # whether a step is a fixed list of device operations, which a CUDA graph can hold
+    careful = True  # False: examples without a finite norm may spoil a sum, and ``sound`` tells
+    sound: torch.Tensor | None = None
 
     @abstractmethod
-    def start(self, models: int) -> torch.Tensor:
-        """First parameters, models × width, float64."""
+    def start(self, seeds: Sequence[int]) -> torch.Tensor:
+        """First parameters of a model a seed, models × width, float64."""
 
     @abstractmethod
     def bytes_per_example(self) -> int:
@@ -47,6 +46,8 @@ class ClippedSums(ABC):
     ) -> torch.Tensor:
         """The sums over whole batches, in chunks that fit ``memory`` bytes."""
         columns = max(1, memory // (self.bytes_per_example() * len(parameters)))
+        if columns >= rows.shape[1]:
+            return self.chunk(parameters, rows, taken, clips)
         total = torch.zeros_like(parameters)
         for first in range(0, rows.shape[1], columns):
             part = slice(first, first + columns)
@@ -55,7 +56,13 @@ class ClippedSums(ABC):
 
 
 class LinearSums(ClippedSums):
-    """Closed form for linear models (as :mod:`expost.training.linear`): gathered rows, two batched matrix products."""
+    """Closed form for linear models (as :mod:`expost.training.linear`): two batched matrix products over gathered rows.
+
+    Where many models sample a good part of few rows, gathering costs more than it saves: then two plain products over all rows are
+    made, and the second one has zeros for the rows that a model did not sample.
+    """
+
+    fixed = True
 
     def __init__(self, X: Array, y: Array, loss: str, outputs: int, device: str) -> None:
         self.X, self.y = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
@@ -63,22 +70,51 @@ class LinearSums(ClippedSums):
         self.loss, self.outputs = loss, outputs
         self.rows, self.width = len(X), outputs * (X.shape[1] + 1)
 
-    def start(self, models: int) -> torch.Tensor:
-        return torch.zeros(models, self.width, dtype=torch.float64, device=self.X.device)
+    def start(self, seeds: Sequence[int]) -> torch.Tensor:
+        return torch.zeros(len(seeds), self.width, dtype=torch.float64, device=self.X.device)
 
     def bytes_per_example(self) -> int:
         return self.X.element_size() * self.X.shape[1] + 8 * 8 * self.outputs
+
+    def __call__(
+        self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor, memory: int
+    ) -> torch.Tensor:
+        models = len(parameters)
+        many = models >= _DENSE_MODELS and rows.shape[1] >= _DENSE_RATE * self.rows
+        if many and 3 * 8 * models * self.outputs * self.rows < memory:
+            return self.dense(parameters, rows, taken, clips)
+        return super().__call__(parameters, rows, taken, clips, memory)
 
     def chunk(self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
         table = parameters.view(len(parameters), self.outputs, -1)
         gathered = self.X[rows]
         weights = table[:, :, :-1].to(gathered.dtype).transpose(1, 2)
         logits = torch.bmm(gathered, weights).to(torch.float64) + table[:, None, :, -1]
-        residuals = self._residuals(logits, self.y[rows])
-        factors = clip_factors(residuals.norm(dim=2) * self.norms[rows], clips[:, None]) * taken
-        residuals = torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0)
+        residuals = self._clipped(logits, rows, taken, clips)
         sums = torch.bmm(residuals.to(gathered.dtype).transpose(1, 2), gathered).to(torch.float64)
         return torch.cat([sums, residuals.sum(1)[:, :, None]], dim=2).flatten(1)
+
+    def dense(self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
+        """The same by products over all rows."""
+        models = len(parameters)
+        table = parameters.view(models, self.outputs, -1)
+        weights = table[:, :, :-1].to(self.X.dtype).flatten(0, 1)
+        everywhere = torch.mm(weights, self.X.T).view(models, self.outputs, self.rows)
+        places = rows[:, None, :].expand(-1, self.outputs, -1)
+        logits = everywhere.gather(2, places).transpose(1, 2).to(torch.float64) + table[:, None, :, -1]
+        residuals = self._clipped(logits, rows, taken, clips)
+        spread = torch.zeros(models, self.outputs, self.rows + 1, dtype=self.X.dtype, device=self.X.device)
+        outside = torch.where(taken[:, None, :], places, self.rows)  # padding goes to a column of its own
+        spread.scatter_(2, outside, residuals.transpose(1, 2).to(self.X.dtype))
+        sums = torch.mm(spread[:, :, :-1].reshape(models * self.outputs, self.rows), self.X)
+        both = [sums.view(models, self.outputs, -1).to(torch.float64), residuals.sum(1)[:, :, None]]
+        return torch.cat(both, dim=2).flatten(1)
+
+    def _clipped(self, logits: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
+        """Residuals of the clipped gradients, models × rows × outputs, 0 where a row does not count."""
+        residuals = self._residuals(logits, self.y[rows])
+        factors = clip_factors(residuals.norm(dim=2) * self.norms[rows], clips[:, None]) * taken
+        return cut(torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0))
 
     def _residuals(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         if self.loss == "squared":
@@ -93,79 +129,6 @@ def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isfinite(norms), torch.clamp(clips / norms, max=1.0), 0.0)
 
 
-def train_batched(
-    sums: ClippedSums,
-    configurations: Sequence[Configuration],
-    planned: Sequence[Plan],
-    source: DeviceStream,
-    most: int | None,
-    memory: int | None,
-    meter: Meter,
-) -> list[Array]:
-    """Final parameters of every configuration; at most ``most`` models move together."""
-    limit = memory or DEFAULT_MEMORY
-    state_bytes = 6 * 8 * sums.width
-    together = max(1, min(limit // (2 * state_bytes), most or len(planned)))
-    found: list[Any] = [None] * len(planned)
-    for places in _groups(configurations, planned, int(together)):
-        scratch = max(1, limit - len(places) * state_bytes)
-        group = _Group([configurations[p] for p in places], [planned[p] for p in places], sums, scratch)
-        for place, parameters in zip(places, group.train(source, meter), strict=True):
-            found[place] = parameters
-    return found
-
-
-def _groups(configurations: Sequence[Configuration], planned: Sequence[Plan], together: int) -> list[list[int]]:
-    """Places with one batch size and one optimiser, the longest trainings first."""
-    families: dict[tuple[float, str], list[int]] = {}
-    for place in sorted(range(len(planned)), key=lambda place: -planned[place].steps):
-        families.setdefault((planned[place].sampling_rate, configurations[place].optimiser), []).append(place)
-    return [family[first : first + together] for family in families.values() for first in range(0, len(family), together)]
-
-
-class _Group:
-    """Models that move together, the longest training first, so that those still training come first."""
-
-    def __init__(
-        self, configurations: Sequence[Configuration], planned: Sequence[Plan], sums: ClippedSums, scratch: int
-    ) -> None:
-        self.sums, self.scratch = sums, scratch
-        self.parameters = sums.start(len(planned))
-        self.first, self.second = torch.zeros_like(self.parameters), torch.zeros_like(self.parameters)
-        self.steps = [plan.steps for plan in planned]
-        self.rate, self.batch = planned[0].sampling_rate, float(configurations[0].batch_size)
-        self.optimiser = configurations[0].optimiser
-        self.clips = self._column([float(each.clip) for each in configurations])
-        self.noises = self._column([plan.noise_multiplier for plan in planned]) * self.clips
-        self.noisy = any(plan.noise_multiplier > 0 for plan in planned)
-        self.rates = self._column([float(each.learning_rate) for each in configurations])
-        self.momenta = self._column([float(each.momentum) for each in configurations])
-
-    def _column(self, numbers: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.float64, device=self.parameters.device)
-
-    def train(self, source: DeviceStream, meter: Meter) -> Array:
-        active = len(self.steps)
-        for step in range(1, self.steps[0] + 1):
-            while self.steps[active - 1] < step:
-                active -= 1
-            rows, taken = source.poisson_samples(self.rate, self.sums.rows, active)
-            total = self.sums(self.parameters[:active], rows, taken, self.clips[:active], self.scratch)
-            if self.noisy:
-                total += self.noises[:active, None] * source.gaussians(active, self.sums.width)
-            self._move(total / self.batch, step, active)
-            meter.add(active * self.batch)
-        return np.asarray(self.parameters.cpu().numpy())
-
-    def _move(self, gradient: torch.Tensor, step: int, active: int) -> None:
-        parameters, first, second = self.parameters[:active], self.first[:active], self.second[:active]
-        rates = self.rates[:active, None]
-        if self.optimiser == "sgd":
-            parameters -= rates * gradient
-        elif self.optimiser == "momentum":
-            first.mul_(self.momenta[:active, None]).add_(gradient)
-            parameters -= rates * first
-        else:
-            first.mul_(BETA1).add_(gradient, alpha=1 - BETA1)
-            second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-            parameters -= rates * (first / (1 - BETA1**step)) / (torch.sqrt(second / (1 - BETA2**step)) + TINY)
+def cut(factors: torch.Tensor) -> torch.Tensor:
+    """The factors without those near float32's end, where rounding one up could exceed the clipping norm."""
+    return torch.where(factors.abs() >= _LEAST, factors, 0.0)

@@ -22,6 +22,7 @@ from expost.privacy.orders import INTEGER_ORDERS
 from expost.rationals import Number, count_of, exact, exact_positive
 
 OPTIMISERS = ("sgd", "momentum", "adam")
+BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam, as in torch
 
 
 class Plan(NamedTuple):

@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from expost.errors import InvalidInput
-from expost.training.keystream import Array
+
+Array = npt.NDArray[Any]
 
 LOSSES = ("squared", "logistic", "softmax")
 _CHUNK = 1 << 22  # values looked at together

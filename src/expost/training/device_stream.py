@@ -1,86 +1,124 @@
-"""The keystream of :mod:`expost.training.keystream` on a torch device: ChaCha20 by integer tensor operations, many blocks at once.
+"""The keystream of :mod:`expost.training.keystream` on a torch device, for models that move together.
 
-Gaussians (Box–Muller in float64), uniforms (53 bits) and Poisson samples (geometric gaps) are made as there, with the same caveats. Every
-model of a batched fleet reads words of its own; no word is used twice. A simulation uses the same keystream under a seeded key.
+Each model has a 256-bit key of its own. A number is a function of key, step, purpose and place: words 12 … 15 of the ChaCha20 state hold
+the block, the step, the purpose and how often a sample was continued. So no word is used twice, a model's numbers do not depend on which
+models train beside it, and a step can be made again with the same numbers.
+
+Gaussians (Box–Muller in float64), uniforms (53 bits) and Poisson samples (geometric gaps) are made as there, with the same caveats. On CUDA
+one fused kernel makes them (:mod:`expost.training.device_kernels`, where Triton is at hand); elsewhere integer tensor operations do.
 Tests: ``tests/training/test_keystream.py`` (equal to the native keystream word by word).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 
 from expost.randomness.source import Randomness
 
-_BLOCKS = 1 << 17  # blocks a refill at least: 8 MiB of keystream, so that launching its 500 operations costs little
-_CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<i4")
+SAMPLE, NOISE = 0, 1  # purposes
+_CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<i4").tolist()
+_SPARE = 6  # deviations of the batch size that are drawn at once; a sample that needs more is continued
 
 
 class DeviceStream:
-    """Random numbers on ``device`` under a fresh key from ``randomness``."""
+    """Random numbers for a model each ``source``, under a fresh key from it."""
 
-    def __init__(self, randomness: Randomness, device: str) -> None:
-        key = np.frombuffer(randomness.bytes(32), dtype="<i4")
-        self._head = torch.tensor(np.concatenate([_CONSTANTS, key]), dtype=torch.int32, device=device)
-        self._device, self._next_block = device, 0
-        self._buffer = torch.empty(0, dtype=torch.int32, device=device)
-        self._used = 0
+    def __init__(self, sources: Sequence[Randomness], device: str) -> None:
+        keys = np.frombuffer(b"".join(source.bytes(32) for source in sources), dtype="<i4").reshape(len(sources), 8)
+        self.keys, self.device = torch.tensor(keys, device=device), device
 
-    def uniforms(self, *shape: int) -> torch.Tensor:
-        """float64 in (0, 1]: k·2^{−53}, k = 1 … 2^{53}."""
-        words = self._words(2 * math.prod(shape)).view(-1, 2).to(torch.int64)
-        high = (words[:, 0] & 0xFFFFFFFF) << 21
-        return ((high | ((words[:, 1] >> 11) & 0x1FFFFF)).to(torch.float64) + 1.0).mul_(2.0**-53).view(shape)
+    def of(self, models: Sequence[int]) -> DeviceStream:
+        """The streams of some of the models."""
+        chosen = DeviceStream([], self.device)
+        chosen.keys = self.keys[torch.tensor(models, device=self.device)]
+        return chosen
 
-    def gaussians(self, *shape: int) -> torch.Tensor:
-        """Standard Gaussians in float64."""
-        count = math.prod(shape)
-        drawn = self.uniforms(2, (count + 1) // 2)
-        radius, angle = torch.sqrt(-2.0 * torch.log(drawn[0])), 2.0 * math.pi * drawn[1]
-        return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])[:count].view(shape)
+    def uniforms(self, models: int, count: int, step: torch.Tensor, steps: int = 1, again: int = 0) -> torch.Tensor:
+        """float64 in (0, 1], k·2^{−53} with k = 1 … 2^{53}: steps × the first ``models`` models × ``count``, for sampling."""
+        made = self._make(models, count, step, steps, SAMPLE, again, gaussian=False)
+        return made.reshape(steps, models, -1)[:, :, :count]
 
-    def poisson_samples(self, rate: float, rows: int, models: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A Poisson sample for each model: row numbers, models × largest batch, and which of them count (the rest is padding).
+    def gaussians(self, models: int, count: int, step: torch.Tensor) -> torch.Tensor:
+        """Standard Gaussians in float64, models × ``count``, the noise of one step (``step`` a tensor of one int64)."""
+        return self._make(models, count, step, 1, NOISE, 0, gaussian=True).reshape(models, -1)[:, :count]
 
-        Gaps are drawn until every model has passed the last row: no sample is ever cut short.
+    def poisson_samples(
+        self, rate: float, rows: int, models: int, first: int, steps: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A Poisson sample for each model at each of ``steps`` steps from ``first`` on: row numbers and how many of them count.
+
+        Row numbers are steps × models × the largest sample (padded with 0), counts steps × models. Gaps are drawn until every sample
+        has passed the last row: none is ever cut short.
         """
         if rate >= 1.0:
-            every = torch.arange(rows, device=self._device).expand(models, rows)
-            return every, torch.ones_like(every, dtype=torch.bool)
-        enough = math.ceil(rate * rows + 6 * math.sqrt(rate * rows) + 8)
-        places = torch.full((models, 1), -1.0, dtype=torch.float64, device=self._device)
+            every = torch.arange(rows, device=self.device).expand(steps, models, rows)
+            return every, torch.full((steps, models), rows, device=self.device)
+        step = torch.tensor([first], dtype=torch.int64, device=self.device)
+        enough = math.ceil(rate * rows + _SPARE * math.sqrt(rate * rows) + 8)
+        scale, again = 1.0 / math.log1p(-rate), 0
+        last = torch.full((steps, models, 1), -1.0, dtype=torch.float64, device=self.device)
+        found = []
         while True:
-            gaps = torch.floor(torch.log(self.uniforms(models, enough)) / math.log1p(-rate)) + 1.0
-            places = torch.cat([places, places[:, -1:] + torch.cumsum(gaps, dim=1)], dim=1)
-            taken = places[:, 1:] < rows
-            largest, passed = torch.stack([taken.sum(1).max(), (places[:, -1] >= rows).all().to(torch.int64)]).tolist()
-            if passed:
-                taken = taken[:, :largest]
-                return torch.where(taken, places[:, 1 : 1 + largest], 0.0).to(torch.int64), taken
+            gaps = torch.floor(self.uniforms(models, enough, step, steps, again).log_().mul_(scale)).add_(1.0)
+            places = gaps.cumsum_(dim=2).add_(last)
+            found.append(places)
+            last, again = places[:, :, -1:], again + 1
+            if bool((last >= rows).all()):
+                break
+        places = found[0] if len(found) == 1 else torch.cat(found, dim=2)
+        taken = places < rows
+        return torch.where(taken, places, 0.0).to(torch.int64), taken.sum(2)
 
-    def _words(self, count: int) -> torch.Tensor:
-        """The next ``count`` 32-bit words."""
-        if self._used + count > len(self._buffer):
-            blocks = max(_BLOCKS if self._device != "cpu" else 256, -(-count // 16))
-            self._buffer, self._used = self.blocks(blocks).flatten(), 0
-        start, self._used = self._used, self._used + count
-        return self._buffer[start : self._used]
+    @cached_property
+    def _kernels(self) -> Any:
+        """The fused kernels, where there are any."""
+        if self.device == "cpu":
+            return None
+        try:
+            from expost.training import device_kernels
+        except ImportError:
+            return None
+        return device_kernels
 
-    def blocks(self, count: int) -> torch.Tensor:
-        """The next ``count`` blocks of the keystream, 16 words each."""
-        counter = torch.arange(self._next_block, self._next_block + count, dtype=torch.int64, device=self._device)
-        self._next_block += count
-        start = torch.zeros(16, count, dtype=torch.int32, device=self._device)
-        start[:12] = self._head[:, None]
-        start[12], start[13] = counter.to(torch.int32), (counter >> 32).to(torch.int32)
-        a, b, c, d = start.view(4, 4, count).clone()
+    def _make(
+        self, models: int, count: int, step: torch.Tensor, steps: int, purpose: int, again: int, *, gaussian: bool
+    ) -> torch.Tensor:
+        """Eight numbers a block, (steps · models) × 8 × blocks."""
+        blocks = -(-count // 8)
+        if self._kernels is not None:
+            out = torch.empty(steps * models, 8, blocks, dtype=torch.float64, device=self.device)
+            self._kernels.fill(out, self.keys, step, models, purpose, again, gaussian)
+            return out
+        words = self.blocks(models, blocks, step, steps, purpose, again).to(torch.int64)
+        high, low = (words[0::2] & 0xFFFFFFFF) << 21, (words[1::2] >> 11) & 0x1FFFFF
+        uniforms = ((high | low).to(torch.float64) + 1.0).mul_(2.0**-53)  # 8 × steps × models × blocks
+        if gaussian:
+            radius, angle = torch.sqrt(-2.0 * torch.log(uniforms[:4])), 2.0 * math.pi * uniforms[4:]
+            uniforms = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])
+        return uniforms.permute(1, 2, 0, 3).reshape(steps * models, 8, blocks)
+
+    def blocks(
+        self, models: int, blocks: int, step: torch.Tensor, steps: int = 1, purpose: int = SAMPLE, again: int = 0
+    ) -> torch.Tensor:
+        """Words of the keystream, 16 × steps × models × blocks."""
+        start = torch.zeros(16, steps, models, blocks, dtype=torch.int32, device=self.device)
+        start[:4] = torch.tensor(_CONSTANTS, dtype=torch.int32, device=self.device)[:, None, None, None]
+        start[4:12] = self.keys[:models].T[:, None, :, None]
+        start[12] = torch.arange(blocks, dtype=torch.int32, device=self.device)
+        start[13] = (step + torch.arange(steps, device=self.device)).to(torch.int32)[:, None, None]
+        start[14], start[15] = purpose, again
+        a, b, c, d = start.view(4, 4, -1).clone()
         for _ in range(10):
             a, b, c, d = _quarter_rounds(a, b, c, d)
             a, b, c, d = _quarter_rounds(a, b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0))
             b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
-        return (torch.cat([a, b, c, d]) + start).T.contiguous()
+        return torch.cat([a, b, c, d]).view(start.shape) + start
 
 
 def _quarter_rounds(

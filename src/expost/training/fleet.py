@@ -65,7 +65,7 @@ class Fleet:
         X: Any,
         y: Any,
         *,
-        randomness: Randomness | None = None,
+        randomness: Randomness | Sequence[Randomness] | None = None,
         simulation: bool = False,
         threads: int | None = None,
         memory_limit: int | None = None,
@@ -74,14 +74,16 @@ class Fleet:
     ) -> list[Trained]:
         """Train every configuration on all rows; results in the order of the configurations.
 
-        ``randomness``    OS entropy by default; a seeded source (and zero noise) only with ``simulation=True``
-        ``threads``       models trained side by side on a CPU (default: all cores); results do not depend on it
+        ``randomness``    OS entropy by default; a seeded source (and zero noise) only with ``simulation=True``. With a list, one source a
+                          configuration, each model's numbers come from its own: they do not depend on what else is in the fleet
+        ``threads``       models trained side by side on a CPU (default: OMP_NUM_THREADS, by which pools and clusters give a worker its
+                          share, else all cores); results do not depend on it
         ``memory_limit``  bytes that training may use beside the data: fewer models at once, smaller chunks of a batch
         ``progress``      called with (examples processed, examples in all), both expected; see :func:`~expost.training.progress_bar`
         ``device``        "cpu", or "cuda" where torch has one
         """
-        source = require_protection(randomness, simulation=simulation)
-        workers = os.cpu_count() or 1 if threads is None else count_of(threads, "threads", at_least=1)
+        sources = self._sources(randomness, simulation)
+        workers = _cores() if threads is None else count_of(threads, "threads", at_least=1)
         limit = None if memory_limit is None else count_of(memory_limit, "memory_limit", at_least=1)
         if progress is not None and not callable(progress):
             raise InvalidInput("progress", type(progress).__name__, "give a function, or leave it out")
@@ -91,7 +93,20 @@ class Fleet:
             raise InvalidInput(
                 "noise_multiplier", 0, "without noise nothing is protected; say simulation=True if that is meant"
             )
-        job = Job(self.configurations, source, workers, limit, Meter(progress), device)
+        job = Job(self.configurations, sources, workers, limit, Meter(progress), device)
         if callable(self.model):
             return job.train_modules(self.model, self.loss or "softmax", X, y)
         return job.train_linear(LINEAR_MODELS[self.model], self.classes or 1, X, y)
+
+    def _sources(self, randomness: Randomness | Sequence[Randomness] | None, simulation: bool) -> list[Randomness]:
+        count = len(self.configurations)
+        if not isinstance(randomness, (list, tuple)):
+            return [require_protection(randomness, simulation=simulation)] * count  # type: ignore[arg-type]
+        if len(randomness) != count:
+            raise InvalidInput("randomness", f"{len(randomness)} sources", f"give one, or one a configuration ({count})")
+        return [require_protection(each, simulation=simulation) for each in randomness]
+
+
+def _cores() -> int:
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(said)) if said.isdecimal() else os.cpu_count() or 1

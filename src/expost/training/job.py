@@ -50,7 +50,7 @@ class Job:
     """What to train, with which randomness, where, and within which limits."""
 
     configurations: Sequence[Configuration]
-    source: Randomness
+    sources: Sequence[Randomness]  # one a configuration
     threads: int
     memory: int | None
     meter: Meter
@@ -68,27 +68,25 @@ class Job:
             flat = self._native_linear(loss, outputs, rows, targets, planned)
         else:
             need_device(self.device)
-            from expost.training.batched import LinearSums, train_batched
-            from expost.training.device_stream import DeviceStream
+            from expost.training.batched import LinearSums
 
-            sums = LinearSums(rows, targets, loss, outputs, self.device)
-            stream = DeviceStream(self.source, self.device)
-            flat = train_batched(sums, self.configurations, planned, stream, None, self.memory, self.meter)
+            flat = self._batched(LinearSums(rows, targets, loss, outputs, self.device), planned, None)
         tables = [parameters.reshape(outputs, width) for parameters in flat]
         return self._trained(planned, [{"weight": table[:, :-1].copy(), "bias": table[:, -1].copy()} for table in tables])
 
     def train_modules(self, factory: Callable[[], Any], loss: str, X: Any, y: Any) -> list[Trained]:
         """A module a configuration."""
         need_device(self.device)
-        from expost.training.batched import train_batched
         from expost.training.data import check_rows, check_targets
-        from expost.training.device_stream import DeviceStream
-        from expost.training.layers import Unsupported
         from expost.training.modules import ModuleSums, check_module, one_thread, outputs_of
 
         rows = check_rows(X, dimensions=None)
-        with _seeded(self.source):
-            module = check_module(factory())
+
+        def checked() -> Any:
+            return check_module(factory())
+
+        with _own_generator():
+            module = checked()
             outputs = outputs_of(module, rows)
             if loss != "softmax" and outputs != 1:
                 raise InvalidInput(
@@ -97,16 +95,34 @@ class Job:
             targets = check_targets(y, len(rows), loss, outputs)
             planned = self._plan(len(rows))
             if self.device == "cpu":
-                try:
-                    return self._native_network(module, factory, loss, rows, targets, planned)
-                except Unsupported:
-                    pass  # torch takes what the native kernel does not know
-            sums = ModuleSums(module, factory, rows, targets, loss, self.device)
-            stream = DeviceStream(self.source, self.device)
-            most = 1 if self.device == "cpu" else None
+                found = self._native_network(module, checked, loss, rows, targets, planned)
+                if found is not None:
+                    return found
+            sums: Any = None if self.device == "cpu" else self._chain(module, checked, rows, targets, loss)
+            sums = sums or ModuleSums(module, checked, rows, targets, loss, self.device)
             with one_thread():
-                flat = train_batched(sums, self.configurations, planned, stream, most, self.memory, self.meter)
+                flat = self._batched(sums, planned, 1 if self.device == "cpu" else None)
         return self._trained(planned, [sums.arrays(parameters) for parameters in flat])
+
+    def _chain(self, module: Any, factory: Callable[[], Any], rows: Array, targets: Array, loss: str) -> Any:
+        """Sums for a chain of known layers, or None."""
+        from expost.training.chain import ChainSums, UnsupportedChain
+
+        try:
+            return ChainSums(module, factory, rows, targets, loss, self.device)
+        except UnsupportedChain:
+            return None  # torch.func takes what the chain does not know
+
+    def _batched(self, sums: Any, planned: Sequence[Plan], most: int | None) -> list[Array]:
+        from expost.training.device_stream import DeviceStream
+        from expost.training.group import train_batched
+
+        stream, seeds = DeviceStream(self.sources, self.device), self._seeds()
+        return train_batched(sums, self.configurations, planned, stream, seeds, most, self.memory, self.meter)
+
+    def _seeds(self) -> list[int]:
+        """For torch's generator (first parameters, dropout: not what protects)."""
+        return [source.bits(63) for source in self.sources]
 
     def _plan(self, n: int) -> list[Plan]:
         planned = plans(self.configurations, n)
@@ -121,7 +137,7 @@ class Job:
 
         width = outputs * (rows.shape[1] + 1)
         norms = linear.row_norms(rows)
-        sources = streams(self.source, len(planned))
+        sources = streams(self.sources)
 
         def train_one(place: int) -> Array:
             settings, state = settings_of(self.configurations[place], planned[place]), state_of(np.zeros(width))
@@ -136,19 +152,27 @@ class Job:
 
     def _native_network(
         self, module: Any, factory: Callable[[], Any], loss: str, rows: Array, targets: Array, planned: Sequence[Plan]
-    ) -> list[Trained]:
+    ) -> list[Trained] | None:
+        """What the native kernel trains, or None if it does not know a layer."""
+        import torch
+
         from expost.training import native
         from expost.training.data import LOSSES
         from expost.training.keystream import streams
-        from expost.training.layers import Network
-        from expost.training.modules import check_module
+        from expost.training.layers import Network, Unsupported
         from expost.training.update import settings_of, state_of
 
-        network = Network(module, rows.shape[1:])
+        try:
+            network = Network(module, rows.shape[1:])
+        except Unsupported:
+            return None
         dtype = np.float64 if network.double else np.float32
-        first = [network.flat(check_module(factory())) for _ in planned]
+        sources = streams(self.sources)
+        first = []
+        for seed in self._seeds():
+            torch.manual_seed(seed)
+            first.append(network.flat(factory()))
         flat_rows = network.rows(rows).astype(dtype, copy=False)
-        sources = streams(self.source, len(planned))
 
         def train_one(place: int) -> Array:
             settings, state = settings_of(self.configurations[place], planned[place]), state_of(first[place])
@@ -215,10 +239,9 @@ def need_device(device: str) -> None:
 
 
 @contextmanager
-def _seeded(source: Randomness) -> Iterator[None]:
-    """torch's generator (first parameters, dropout: not what protects) seeded from the source, and restored."""
+def _own_generator() -> Iterator[None]:
+    """torch's generator is seeded anew for each model inside, and restored."""
     import torch
 
     with torch.random.fork_rng():
-        torch.manual_seed(source.bits(63))
         yield

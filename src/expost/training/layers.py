@@ -17,6 +17,7 @@ from expost.errors import InvalidInput
 from expost.training import native
 from expost.training.keystream import Array
 from expost.training.native import CONVOLUTION, FLATTEN, LINEAR, POOLING, RELU
+from expost.training.tiles import VECTOR
 
 
 class Unsupported(Exception):
@@ -32,39 +33,51 @@ class Network:
             raise Unsupported("rows of this shape")
         self.channels_last = len(shape) == 3
         self.double = any(value.dtype == torch.float64 for value in module.parameters())
-        here, values, parameters, patches, maxima, widest = self._shape, int(np.prod(self._shape)), 0, 0, 0, 1
+        here, values, parameters, winners, patches, outer = self._shape, int(np.prod(self._shape)), 0, 0, 1, 1
         rows, source = [], 0
         self._pieces: list[tuple[str, tuple[int, ...]]] = []  # name and torch's shape, in the kernel's order
         flat = len(shape) == 1
         for name, layer in _chain(module):
             kind, after, window = _describe(layer, here, flat)
             flat = flat or kind == FLATTEN
-            extra = patches if kind == CONVOLUTION else maxima
-            rows.append([kind, source, values, parameters, extra, *here, *after, *window])
             size, width = int(np.prod(after)), window[0] * window[1] * here[2]
+            extra, bordered = winners, int(np.prod([here[axis] + 2 * window[4 + axis] for axis in (0, 1)])) * here[2]
+            if kind == CONVOLUTION:
+                extra = values if bordered > np.prod(here) else source
+                values += bordered if bordered > np.prod(here) else 0
+                patches = max(patches, after[0] * after[1] * width)
+            target = source if kind == RELU else values
+            rows.append([kind, source, target, parameters, extra, *here, *after, *window])
             if kind in (CONVOLUTION, LINEAR):
                 parameters += after[2] * (width + 1)
                 self._pieces += [(f"{name}.weight", tuple(layer.weight.shape)), (f"{name}.bias", tuple(layer.bias.shape))]
-            if kind == CONVOLUTION:
-                patches += after[0] * after[1] * width
-                widest = max(widest, after[0] * after[1] * width)
-            maxima += size if kind == POOLING else 0
-            source, values, here = values, values + size, after
+            if kind == LINEAR:
+                outer = max(outer, native.BLOCK * (width + VECTOR + after[2]))
+            winners += size if kind == POOLING else 0
+            source, values, here = target, values + (0 if kind == RELU else size), after
         if not rows or rows[-1][0] != LINEAR:
             raise Unsupported("a chain that does not end in a Linear")
         self.table = np.array(rows, dtype=np.int64)
-        self.width, self._values, self._sizes = parameters, values, (patches, widest, maxima)
+        self.width, self._sizes = parameters, (values, winners, patches, outer)
         self.work = 3 * sum(
             row[8] * row[9] * row[10] * row[11] * row[12] * row[7] for row in rows if row[0] in (CONVOLUTION, LINEAR)
         )
 
     def scratch(self, dtype: Any) -> native.Scratch:
-        patches, widest, maxima = self._sizes
-        values, slopes, gathered, patch_slopes, gradient, parameters = (
-            np.zeros(size, dtype=dtype) for size in (self._values, self._values, patches, widest, self.width, self.width)
+        values, winners, patches, outer = self._sizes
+        lanes, block = VECTOR // np.dtype(dtype).itemsize, native.BLOCK
+        return native.Scratch(
+            values=np.zeros((block, values + lanes), dtype=dtype),
+            slopes=np.zeros((block, values + lanes), dtype=dtype),
+            patch_slopes=np.zeros(patches, dtype=dtype),
+            winners=np.zeros((block, winners), dtype=np.int32),
+            gradient=np.zeros(self.width, dtype=dtype),
+            parameters=np.zeros(self.width + lanes, dtype=dtype),
+            turned=np.zeros(self.width + lanes, dtype=dtype),
+            squares=np.zeros(block),
+            outer=np.zeros(outer),
+            zeros=np.zeros(lanes, dtype=dtype),
         )
-        origins, listed = np.zeros(maxima, dtype=np.int32), np.zeros(self._values, dtype=np.int32)
-        return native.Scratch(values, slopes, gathered, patch_slopes, origins, gradient, parameters, listed)
 
     def rows(self, X: Array) -> Array:
         """Examples flat, channels last."""
@@ -77,7 +90,7 @@ class Network:
         if [(name, named[name].shape) for name, _ in self._pieces if name in named] != self._pieces:
             raise InvalidInput("model", "modules of different shapes", "return the same architecture each time")
         pieces = [named[name] for name, _ in self._pieces]
-        return np.concatenate([(p.transpose(0, 2, 3, 1) if p.ndim == 4 else p).ravel() for p in pieces]).astype(np.float64)
+        return np.concatenate([(p.transpose(2, 3, 1, 0) if p.ndim == 4 else p).ravel() for p in pieces]).astype(np.float64)
 
     def named(self, flat: Array, dtype: Any = np.float64) -> dict[str, Array]:
         """The kernel's parameters under torch's names, in torch's shapes."""
@@ -86,7 +99,7 @@ class Network:
             piece = flat[start : start + int(np.prod(shape))]
             start += piece.size
             if len(shape) == 4:
-                piece = piece.reshape(shape[0], shape[2], shape[3], shape[1]).transpose(0, 3, 1, 2)
+                piece = piece.reshape(shape[2], shape[3], shape[1], shape[0]).transpose(3, 2, 0, 1)
             found[name] = np.ascontiguousarray(piece.reshape(shape), dtype=dtype)
         return found
 

@@ -2,8 +2,9 @@
 
 An example's gradient is its residuals times its row with a 1 appended (the bias), so its norm is ‖residuals‖·‖(x, 1)‖ and the clipped sum
 needs no gradient of its own. Losses are those of torch: squared error (prediction − y)², binary and categorical cross-entropy of logits.
-Rows may be float32 or float64; parameters, residuals, norms and sums are float64. A residual that overflowed is clipped like any other;
-one that is no number adds nothing, so no row ever moves the sum by more than the clipping norm (to rounding, 1e-15 of it).
+Rows may be float32 or float64. Their products with the parameters are in their precision; residuals, norms, clipping factors and sums are
+float64, and so are the parameters. A residual that overflowed is clipped like any other; one that is no number adds nothing, so no row
+ever moves the sum by more than the clipping norm, to the rounding of a float64 sum (1e-16 of it for each row of the batch).
 
 Parameters are flat, per output: its weights, then its bias. Tests: ``tests/training/test_linear.py``.
 """
@@ -14,12 +15,12 @@ import math
 
 import numpy as np
 
-from expost.training.compiled import kernel, prefetch
+from expost.training.compiled import kernel
 from expost.training.keystream import Array, Stream, poisson_sample
+from expost.training.tiles import add_rows1, add_rows4, add_rows8, prefetch, row_products1, row_products4, row_products8
 from expost.training.update import Settings, State, finish_step
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
-AHEAD = 8  # rows asked for in advance: a Poisson sample jumps about, and waiting for memory would be half the time
 
 
 @kernel
@@ -32,21 +33,6 @@ def row_norms(X: Array) -> Array:
             total += np.float64(X[row, column]) ** 2
         norms[row] = math.sqrt(total)
     return norms
-
-
-@kernel
-def _logit(x: Array, parameters: Array, start: int) -> float:
-    total = 0.0
-    for column in range(len(x)):
-        total += np.float64(x[column]) * parameters[start + column]
-    return total + float(parameters[start + len(x)])
-
-
-@kernel
-def _add(x: Array, scale: float, total: Array, start: int) -> None:
-    for column in range(len(x)):
-        total[start + column] += scale * np.float64(x[column])
-    total[start + len(x)] += scale
 
 
 @kernel
@@ -65,37 +51,56 @@ def _scale(logit: float, target: float, norm: float, clip: float, loss: int) -> 
 
 
 @kernel
+def _products(X: Array, rows: Array, place: int, height: int, weights: Array, out: Array) -> None:
+    """The products of ``height`` rows (8, 4 or 1) with ``weights``; rows that come soon are asked for meanwhile."""
+    later = max(place, min(place + height, len(rows) - height))
+    if height == 8:
+        row_products8(X, rows, place, later, weights, out)
+    elif height == 4:
+        row_products4(X, rows, place, later, weights, out)
+    else:
+        row_products1(X, rows, place, later, weights, out)
+
+
+@kernel
+def _add(X: Array, rows: Array, place: int, height: int, total: Array, factors: Array) -> None:
+    """The rows of :func:`_products` times ``factors`` added to ``total``, whose last place is the bias."""
+    later = max(place, min(place + height, len(rows) - height))
+    if height == 8:
+        add_rows8(X, rows, place, later, total, factors)
+    elif height == 4:
+        add_rows4(X, rows, place, later, total, factors)
+    else:
+        add_rows1(X, rows, place, later, total, factors)
+    for r in range(height):
+        total[X.shape[1]] += factors[r]
+
+
+@kernel
+def _height(left: int) -> int:
+    """How many rows go together: they share a look at the parameters and the sums."""
+    return 8 if left >= 8 else (4 if left >= 4 else 1)
+
+
+@kernel
 def clipped_sum_single(
     X: Array, y: Array, norms: Array, rows: Array, parameters: Array, clip: float, loss: int, total: Array
 ) -> None:
-    """Sum of clipped gradients over ``rows`` in ``total``, for one output; four rows share a look at parameters and sums."""
+    """Sum of clipped gradients over ``rows`` in ``total``, for one output."""
     total[:] = 0.0
-    columns, place = X.shape[1], 0
-    while place + 4 <= len(rows):
-        for later in range(place + AHEAD, min(place + AHEAD + 4, len(rows))):
-            prefetch(X, rows[later])
-        i, j, k, m = rows[place], rows[place + 1], rows[place + 2], rows[place + 3]
-        x0, x1, x2, x3 = X[i], X[j], X[k], X[m]
-        s0 = s1 = s2 = s3 = 0.0
-        for c in range(columns):
-            weight = float(parameters[c])
-            s0 += float(np.float64(x0[c])) * weight
-            s1 += float(np.float64(x1[c])) * weight
-            s2 += float(np.float64(x2[c])) * weight
-            s3 += float(np.float64(x3[c])) * weight
-        bias = float(parameters[columns])
-        s0 = _scale(s0 + bias, y[i], norms[i], clip, loss)
-        s1 = _scale(s1 + bias, y[j], norms[j], clip, loss)
-        s2 = _scale(s2 + bias, y[k], norms[k], clip, loss)
-        s3 = _scale(s3 + bias, y[m], norms[m], clip, loss)
-        for c in range(columns):
-            total[c] += s0 * np.float64(x0[c]) + s1 * np.float64(x1[c]) + s2 * np.float64(x2[c]) + s3 * np.float64(x3[c])
-        total[columns] += s0 + s1 + s2 + s3
-        place += 4
+    weights, scales = parameters.astype(X.dtype), np.empty(8)
+    bias, place = parameters[X.shape[1]], 0
     while place < len(rows):
-        row = rows[place]
-        _add(X[row], _scale(_logit(X[row], parameters, 0), y[row], norms[row], clip, loss), total, 0)
-        place += 1
+        height = _height(len(rows) - place)
+        for later in rows[place + height : place + 2 * height]:
+            prefetch(y, later)
+            prefetch(norms, later)
+        _products(X, rows, place, height, weights, scales)
+        for r in range(height):
+            row = rows[place + r]
+            scales[r] = _scale(scales[r] + bias, y[row], norms[row], clip, loss)
+        _add(X, rows, place, height, total, scales)
+        place += height
 
 
 @kernel
@@ -104,26 +109,37 @@ def clipped_sum_softmax(
 ) -> None:
     """The same for ``classes`` outputs; ``y`` holds class numbers."""
     total[:] = 0.0
-    width = X.shape[1] + 1
-    residuals = np.empty(classes)
-    for row in rows:
-        top = -math.inf
+    width, place = X.shape[1] + 1, 0
+    weights, residuals = parameters.astype(X.dtype), np.empty((classes, 8))
+    while place < len(rows):
+        height = _height(len(rows) - place)
         for k in range(classes):
-            residuals[k] = _logit(X[row], parameters, k * width)
-            top = max(top, residuals[k])
-        mass = 0.0
+            _products(X, rows, place, height, weights[k * width :], residuals[k])
+            residuals[k] += parameters[(k + 1) * width - 1]
+        for r in range(height):
+            row = rows[place + r]
+            _softmax_scales(residuals[:, r], int(y[row]), norms[row], clip)
         for k in range(classes):
-            residuals[k] = math.exp(residuals[k] - top)
-            mass += residuals[k]
-        square = 0.0
-        for k in range(classes):
-            residuals[k] = residuals[k] / mass - (1.0 if k == int(y[row]) else 0.0)
-            square += residuals[k] * residuals[k]
-        norm = math.sqrt(square) * norms[row]
-        if not math.isnan(norm):
-            scale = 1.0 if norm <= clip else clip / norm
-            for k in range(classes):
-                _add(X[row], scale * residuals[k], total, k * width)
+            _add(X, rows, place, height, total[k * width : (k + 1) * width], residuals[k])
+        place += height
+
+
+@kernel
+def _softmax_scales(logits: Array, label: int, norm: float, clip: float) -> None:
+    """What a row is multiplied by in each output's sum, in the place of its logits."""
+    top, mass, square = -math.inf, 0.0, 0.0
+    for k in range(len(logits)):
+        top = max(top, logits[k])
+    for k in range(len(logits)):
+        logits[k] = math.exp(logits[k] - top)
+        mass += logits[k]
+    for k in range(len(logits)):
+        logits[k] = logits[k] / mass - (1.0 if k == label else 0.0)
+        square += logits[k] * logits[k]
+    length = math.sqrt(square) * norm
+    scale = 1.0 if length <= clip else clip / length
+    for k in range(len(logits)):
+        logits[k] = 0.0 if math.isnan(length) else scale * logits[k]
 
 
 @kernel

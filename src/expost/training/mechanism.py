@@ -21,13 +21,17 @@ from expost.training.job import Trained
 
 @dataclass(frozen=True)
 class DPSGD:
-    """Train ``model`` (as in :class:`~expost.training.Fleet`) by ``configuration`` on ``n`` rows: (X, y), randomness → Trained."""
+    """Train ``model`` (as in :class:`~expost.training.Fleet`) by ``configuration`` on ``n`` rows: (X, y), randomness → Trained.
+
+    Under a selector all surviving trainings of one model on one ``device`` go to one fleet.
+    """
 
     model: str | Callable[[], Any]
     configuration: Configuration
     n: int
     classes: int | None = None
     loss: str | None = None
+    device: str = "cpu"
     guarantee: RenyiDP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -36,20 +40,20 @@ class DPSGD:
         Fleet(self.model, [self.configuration], self.classes, self.loss)  # refuses what it cannot train
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
-        return self.run_together([self], data, randomness)[0]
+        return self.run_together([self], data, [randomness])[0]
 
     @property
     def together_key(self) -> tuple[Any, ...]:
-        """Trainings of one model on as many rows go to one fleet (``selection.running.Together``)."""
-        return (type(self), self.model, self.n, self.classes, self.loss)
+        """Trainings of one model on as many rows go to one fleet (``selection.work.Together``)."""
+        return (type(self), self.model, self.n, self.classes, self.loss, self.device)
 
-    def run_together(self, calls: Sequence[DPSGD], data: Any, randomness: Randomness) -> list[Trained]:
+    def run_together(self, calls: Sequence[DPSGD], data: Any, randomness: Sequence[Randomness]) -> list[Trained]:
         """All these trainings as one fleet; each has a sample and noise of its own."""
         X, y = data
         if len(X) != self.n:
             raise InvalidInput("data", "another number of rows", f"the promise was made for {self.n} rows")
         fleet = Fleet(self.model, [call.configuration for call in calls], self.classes, self.loss)
-        return fleet.train(X, y, randomness=randomness, simulation=randomness.simulated)
+        return fleet.train(X, y, randomness=list(randomness), simulation=randomness[0].simulated, device=self.device)
 
 
 def resolved(configuration: Configuration, plan: Plan) -> Configuration:
@@ -65,12 +69,13 @@ def candidates(
     classes: int | None = None,
     loss: str | None = None,
     repeats: int = 1,
+    device: str = "cpu",
 ) -> list[Candidate]:
     """A candidate for each configuration, all calibrated together; the settings as written are the public parameters."""
     made = []
     for settings, plan in zip(configurations, plans(configurations, n), strict=True):
         public = {name: _plain(value) for name, value in vars(settings).items() if value is not None}
-        mechanism = DPSGD(model, resolved(settings, plan), n, classes, loss)
+        mechanism = DPSGD(model, resolved(settings, plan), n, classes, loss, device)
         made.append(Candidate(mechanism, params=public | {"noise_multiplier": plan.noise_multiplier}, repeats=repeats))
     return made
 

@@ -8,7 +8,7 @@ Tests: ``tests/training/test_modules.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +19,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from expost.errors import InvalidInput
-from expost.training.batched import ClippedSums, clip_factors
-from expost.training.keystream import Array
+from expost.training.batched import ClippedSums, clip_factors, cut
+from expost.training.data import Array
+from expost.training.parameters import Parameters
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "softmax": lambda outputs, target: functional.cross_entropy(outputs, target.to(torch.int64)),
@@ -95,12 +96,11 @@ class ModuleSums(ClippedSums):
     """Sums of clipped per-example gradients of models of one architecture."""
 
     def __init__(self, module: nn.Module, factory: Callable[[], Any], X: Array, y: Array, loss: str, device: str) -> None:
-        self.factory = factory
         self.module = module.to(device).train()
-        self.trained = {name: value for name, value in self.module.named_parameters() if value.requires_grad}
-        self.dtype = next(iter(self.trained.values())).dtype
+        self.parameters = Parameters(self.module, factory, device)
+        self.dtype, self.width = self.parameters.dtype, self.parameters.width
         self.X, self.y = torch.from_numpy(X).to(device, self.dtype), torch.from_numpy(y).to(device)
-        self.rows, self.width = len(X), sum(value.numel() for value in self.trained.values())
+        self.rows = len(X)
         measure = LOSSES[loss]
 
         def example_loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -110,27 +110,13 @@ class ModuleSums(ClippedSums):
         self._gradients = vmap(each_example, in_dims=(0, 0, 0), randomness="different")
         self._activations = self._count_activations()
 
-    def start(self, models: int) -> torch.Tensor:
-        return torch.stack([self._flat(check_module(self.factory())) for _ in range(models)])
-
-    def _flat(self, module: nn.Module) -> torch.Tensor:
-        values = dict(module.named_parameters())
-        if {name: value.shape for name, value in self.trained.items()} != {name: values[name].shape for name in self.trained}:
-            raise InvalidInput(
-                "model", "modules of different shapes", "give a function that returns the same architecture each time"
-            )
-        return torch.cat([values[name].detach().flatten() for name in self.trained]).to(self.X.device, torch.float64)
-
-    def named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Flat parameters (… × width) by name, in the shapes and the precision of the module."""
-        pieces = torch.split(flat, [value.numel() for value in self.trained.values()], dim=-1)
-        shapes = [(*flat.shape[:-1], *value.shape) for value in self.trained.values()]
-        return {
-            name: piece.reshape(shape).to(self.dtype) for name, piece, shape in zip(self.trained, pieces, shapes, strict=True)
-        }
+    def start(self, seeds: Sequence[int]) -> torch.Tensor:
+        made = self.parameters.start(seeds)
+        torch.manual_seed(seeds[0])  # dropout and the like: not what protects
+        return made
 
     def arrays(self, flat: Array) -> dict[str, Array]:
-        return {name: value.numpy().copy() for name, value in self.named(torch.from_numpy(flat)).items()}
+        return self.parameters.arrays(flat)
 
     def _count_activations(self) -> int:
         """Numbers that the layers return for one example."""
@@ -149,12 +135,12 @@ class ModuleSums(ClippedSums):
         return self.X.element_size() * (2 * self.width + 6 * self._activations + 2 * self.X[0].numel())
 
     def chunk(self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
-        gradients = self._gradients(self.named(parameters), self.X[rows], self.y[rows])
+        gradients = self._gradients(self.parameters.named(parameters), self.X[rows], self.y[rows])
         flat = [value.flatten(2) for value in gradients.values()]
         norms = torch.sqrt(
             sum((value.to(torch.float64).square().sum(2) for value in flat), torch.zeros((), device=rows.device))
         )
-        factors = clip_factors(norms, clips[:, None]) * taken
+        factors = cut(clip_factors(norms, clips[:, None]) * taken)
         sums = []
         for value in flat:
             cleaned = value if bool((factors > 0).all()) else torch.where((factors > 0)[:, :, None], value, 0.0)

@@ -1,10 +1,13 @@
-"""Convolutional and fully connected networks by DP-SGD: an example forward, backward, clipped and added in one native kernel.
+"""Convolutional and fully connected networks by DP-SGD: examples forward, backward, clipped and added in one native kernel.
 
-A network is a table, a row a layer (:class:`expost.training.layers.Network`). Activations are kept channels last; a convolution gathers
-its patches (positions × patch) once and uses them in both directions; products skip the zeros that ReLU and max-pooling leave in
-gradients. A fully connected layer's per-example gradient is an outer product, never stored. Arithmetic is in the precision of the rows
-(float32 or float64); norms and sums are float64.
-Everything of an example stays in the cache of one core, which is where the speed comes from.
+A network is a table, a row a layer (:class:`expost.training.layers.Network`). Activations are kept channels last. Every product, of a
+convolution or of a fully connected layer, forward and backward, is cut into tiles (:func:`_product`) whose sums stay in registers;
+a convolution reads its patches where they are, in the image with its border of zeros. Layers before the first fully connected one take
+an example at a time; the others take a block of examples, so that their weights are read once for all of them. A fully connected
+layer's per-example gradient is an outer product, never stored. Everything of a block stays in the cache of one core.
+
+Arithmetic is in the precision of the rows (float32 or float64); norms, clipping factors and the sum over examples are float64, so an
+example moves the sum by no more than the clipping norm, to the rounding of a float64 sum: what is added is what the norm was taken of.
 Tests: ``tests/training/test_modules.py``.
 """
 
@@ -17,51 +20,120 @@ import numpy as np
 
 from expost.training.compiled import kernel
 from expost.training.keystream import Array, Stream, poisson_sample
+from expost.training.tiles import TALLEST, VECTOR, strip1, strip2, strip3, strip4, strip5, strip6
 from expost.training.update import Settings, State, finish_step
 
 CONVOLUTION, POOLING, RELU, FLATTEN, LINEAR = range(5)
 KIND, SOURCE, TARGET, PARAMETERS, EXTRA, IN_H, IN_W, IN_C, OUT_H, OUT_W, OUT_C, KH, KW, SH, SW, PH, PW = range(17)
-"""Columns of the table: kind; where input, output, parameters and patches (or places of maxima) start; shapes; kernel, stride, padding."""
+"""Columns of the table: kind; where input, output and parameters start; where the image with its border starts (convolution), or the
+winners (pooling); shapes; kernel, stride, padding. ReLU works in place."""
+
+BLOCK = TALLEST  # examples
 
 
 class Scratch(NamedTuple):
-    """One thread's memory for one example."""
+    """One thread's memory for a block of examples; rows of values and slopes end in room for a vector."""
 
-    values: Array  # activations, all layers one after another
+    values: Array  # activations, an example a row, all layers one after another
     slopes: Array  # their gradients
-    patches: Array  # of the convolutions
     patch_slopes: Array  # of one convolution
-    maxima: Array  # where each pooled maximum came from
-    gradient: Array  # of the convolutions' parameters
+    winners: Array  # which pixel of its window each pooled maximum came from
+    gradient: Array  # of the convolutions' parameters, one example
     parameters: Array  # a copy in the precision of the rows
-    listed: Array  # places of non-zeros
+    turned: Array  # the same, each layer's weights transposed
+    squares: Array  # squared norms of a block
+    outer: Array  # float64: inputs of a fully connected layer, a block of them, then its clipped slopes
+    zeros: Array
 
 
 @kernel
-def _gather_patches(layer: Array, values: Array, patches: Array) -> None:
-    in_h, in_w, in_c, out_h = layer[IN_H], layer[IN_W], layer[IN_C], layer[OUT_H]
-    out_w, kh, kw, sh = layer[OUT_W], layer[KH], layer[KW], layer[SH]
-    sw, ph, pw, source = layer[SW], layer[PH], layer[PW], layer[SOURCE]
-    run, place = kw * in_c, layer[EXTRA]
-    for row in range(out_h):
-        for column in range(out_w):
-            left = column * sw - pw
-            first, last = max(0, -left) * in_c, min(kw, in_w - left) * in_c
-            for y in range(row * sh - ph, row * sh - ph + kh):
-                patch = patches[place : place + run]
-                place += run
-                if y < 0 or y >= in_h or last - first < run:
-                    patch[:] = 0
-                if 0 <= y < in_h:
-                    start = source + (y * in_w + left) * in_c
-                    inside, pixels = patch[first:last], values[start + first : start + last]
-                    for k in range(len(inside)):
-                        inside[k] = pixels[k]
+def _strip(height: int, columns: int, a: Array, a_start: int, a_step: int, a_outer: int, a_inner: int, b: Array, b_start: int,
+           b_outer: int, b_inner: int, outer: int, inner: int, first: Array, first_start: int, first_step: int, first_along: int,
+           out: Array, out_start: int, out_step: int) -> None:  # fmt: skip
+    """Some rows of a product (:mod:`expost.training.tiles`)."""
+    if height == 6:
+        strip6(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+    elif height == 5:
+        strip5(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+    elif height == 4:
+        strip4(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+    elif height == 3:
+        strip3(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+    elif height == 2:
+        strip2(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+    else:
+        strip1(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+
+
+@kernel
+def _product(rows: int, columns: int, a: Array, a_start: int, a_step: int, a_outer: int, a_inner: int, b: Array, b_start: int,
+             b_outer: int, b_inner: int, outer: int, inner: int, first: Array, first_step: int, first_along: int, out: Array,
+             out_start: int, out_step: int) -> None:  # fmt: skip
+    """out[r, c] = first[r, c] + Σ_{i, j} a[r, (i, j)]·b[(i, j), c] for r < ``rows`` and c < ``columns``; strides as given.
+
+    Columns of ``b`` and ``out`` lie side by side, those of ``first`` ``first_along`` apart (1, or 0 with a vector of zeros). Rows are cut
+    into strips of equal height, as nearly as may be.
+    """
+    strips, row = -(-rows // TALLEST), 0
+    for strip in range(strips):
+        height = rows // strips + (1 if strip < rows % strips else 0)
+        _strip(height, columns, a, a_start + row * a_step, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner,
+               first, row * first_step, first_step, first_along, out, out_start + row * out_step, out_step)  # fmt: skip
+        row += height
+
+
+@kernel
+def _convolve(layer: Array, values: Array, scratch: Scratch) -> None:
+    in_w, in_c, out_w, channels = layer[IN_W], layer[IN_C], layer[OUT_W], layer[OUT_C]
+    kh, sh, sw, start = layer[KH], layer[SH], layer[SW], layer[PARAMETERS]
+    run, wide = layer[KW] * in_c, (in_w + 2 * layer[PW]) * in_c
+    if layer[EXTRA] != layer[SOURCE]:
+        for y in range(layer[IN_H]):
+            there = layer[EXTRA] + (y + layer[PH]) * wide + layer[PW] * in_c
+            inside = values[there : there + in_w * in_c]
+            pixels = values[layer[SOURCE] + y * in_w * in_c :]
+            for k in range(len(inside)):
+                inside[k] = pixels[k]
+    bias = scratch.parameters[start + kh * run * channels :]
+    for row in range(layer[OUT_H]):
+        _product(out_w, channels, values, layer[EXTRA] + row * sh * wide, sw * in_c, wide, 1, scratch.parameters, start,
+                 run * channels, channels, kh, run, bias, 0, 1, values, layer[TARGET] + row * out_w * channels, channels)  # fmt: skip
+
+
+@kernel
+def _convolution_backward(layer: Array, values: Array, slopes: Array, further: bool, scratch: Scratch) -> float:
+    """The parameters' gradient, and if there are layers before, that of the input; returns the former's squared norm."""
+    in_c, out_h, out_w, channels = layer[IN_C], layer[OUT_H], layer[OUT_W], layer[OUT_C]
+    kh, sh, sw, start, target = layer[KH], layer[SH], layer[SW], layer[PARAMETERS], layer[TARGET]
+    run, wide = layer[KW] * in_c, (layer[IN_W] + 2 * layer[PW]) * in_c
+    width, positions = kh * run, out_h * out_w
+    gradient = scratch.gradient[start : start + (width + 1) * channels]
+    for y in range(kh):
+        _product(run, channels, values, layer[EXTRA] + y * wide, 1, sh * wide, sw * in_c, slopes, target, out_w * channels, channels,
+                 out_h, out_w, scratch.zeros, 0, 0, gradient, y * run * channels, channels)  # fmt: skip
+    biases = gradient[width * channels :]
+    biases[:] = 0
+    for p in range(positions):
+        here = slopes[target + p * channels : target + (p + 1) * channels]
+        for o in range(len(biases)):
+            biases[o] += here[o]
+    if further:
+        _product(positions, width, slopes, target, channels, 0, 1, scratch.turned, start, 0, width, 1, channels,
+                 scratch.zeros, 0, 0, scratch.patch_slopes, 0, width)  # fmt: skip
+        slopes[layer[SOURCE] : layer[SOURCE] + layer[IN_H] * layer[IN_W] * in_c] = 0
+        _scatter_patches(layer, scratch.patch_slopes, slopes)
+    return _square(gradient)
 
 
 @kernel
 def _scatter_patches(layer: Array, patch_slopes: Array, slopes: Array) -> None:
-    """Add the patches' gradients to those of the pixels they were gathered from."""
+    """Add the patches' gradients to those of the pixels they were read from."""
     in_h, in_w, in_c, out_h = layer[IN_H], layer[IN_W], layer[IN_C], layer[OUT_H]
     out_w, kh, kw, sh = layer[OUT_W], layer[KH], layer[KW], layer[SH]
     sw, ph, pw, source = layer[SW], layer[PH], layer[PW], layer[SOURCE]
@@ -80,144 +152,93 @@ def _scatter_patches(layer: Array, patch_slopes: Array, slopes: Array) -> None:
 
 
 @kernel
-def _products(rows: Array, weights: Array, bias: Array, out: Array, count: int, width: int, outputs: int) -> None:
-    """out[r, o] = rows[r]·weights[o] + bias[o]; four outputs share a look at the row."""
-    for r in range(count):
-        row = rows[r * width : (r + 1) * width]
-        o = 0
-        while o + 4 <= outputs:
-            w0, w1 = weights[o * width : (o + 1) * width], weights[(o + 1) * width : (o + 2) * width]
-            w2, w3 = weights[(o + 2) * width : (o + 3) * width], weights[(o + 3) * width : (o + 4) * width]
-            s0, s1, s2, s3 = bias[o], bias[o + 1], bias[o + 2], bias[o + 3]
-            for k in range(width):
-                s0 += row[k] * w0[k]
-                s1 += row[k] * w1[k]
-                s2 += row[k] * w2[k]
-                s3 += row[k] * w3[k]
-            out[r * outputs + o], out[r * outputs + o + 1] = s0, s1
-            out[r * outputs + o + 2], out[r * outputs + o + 3] = s2, s3
-            o += 4
-        while o < outputs:
-            s0 = bias[o]
-            for k in range(width):
-                s0 += row[k] * weights[o * width + k]
-            out[r * outputs + o] = s0
-            o += 1
-
-
-@kernel
-def _add_rows(factors: Array, stride: int, count: int, rows: Array, width: int, out: Array, listed: Array) -> None:
-    """out += Σ factors[r·stride]·rows[r] over the non-zero factors, four rows at a time."""
-    found = 0
-    for r in range(count):
-        listed[found] = r
-        found += 1 if factors[r * stride] != 0.0 else 0
-    done = 0
-    while done + 4 <= found:
-        a, b, c, d = listed[done], listed[done + 1], listed[done + 2], listed[done + 3]
-        f0, f1, f2, f3 = factors[a * stride], factors[b * stride], factors[c * stride], factors[d * stride]
-        r0, r1 = rows[a * width : (a + 1) * width], rows[b * width : (b + 1) * width]
-        r2, r3 = rows[c * width : (c + 1) * width], rows[d * width : (d + 1) * width]
-        for k in range(width):
-            out[k] += f0 * r0[k] + f1 * r1[k] + f2 * r2[k] + f3 * r3[k]
-        done += 4
-    while done < found:
-        a = listed[done]
-        f0 = factors[a * stride]
-        for k in range(width):
-            out[k] += f0 * rows[a * width + k]
-        done += 1
-
-
-@kernel
-def _pool(layer: Array, values: Array, maxima: Array) -> None:
+def _pool(layer: Array, values: Array, winners: Array) -> None:
     """The first largest value of each window, as in torch; with a horizontal stride of 1 a whole row of windows at a time."""
     in_w, out_h, out_w, channels = layer[IN_W], layer[OUT_H], layer[OUT_W], layer[OUT_C]
-    kh, kw, sh, sw = layer[KH], layer[KW], layer[SH], layer[SW]
-    source, target, extra = layer[SOURCE], layer[TARGET], layer[EXTRA]
+    kw, sh, sw = layer[KW], layer[SH], layer[SW]
     runs, length = (1, out_w * channels) if sw == 1 else (out_w, channels)
     for row in range(out_h):
         for run in range(runs):
             here = (row * out_w + run) * channels
-            best, origin = values[target + here : target + here + length], maxima[extra + here : extra + here + length]
-            for y in range(kh):
-                for x in range(kw):
-                    there = ((row * sh + y) * in_w + run * sw + x) * channels
-                    pixels = values[source + there : source + there + length]
-                    if y == 0 and x == 0:
-                        for k in range(len(best)):
-                            best[k] = pixels[k]
-                            origin[k] = there + k
-                    else:
-                        for k in range(len(best)):
-                            better = pixels[k] > best[k]
-                            best[k] = pixels[k] if better else best[k]
-                            origin[k] = there + k if better else origin[k]
+            best = values[layer[TARGET] + here : layer[TARGET] + here + length]
+            winner = winners[layer[EXTRA] + here : layer[EXTRA] + here + length]
+            for window in range(layer[KH] * kw):
+                there = ((row * sh + window // kw) * in_w + run * sw + window % kw) * channels
+                pixels, number = values[layer[SOURCE] + there : layer[SOURCE] + there + length], np.int32(window)
+                if window == 0:
+                    for k in range(len(best)):
+                        best[k] = pixels[k]
+                        winner[k] = 0
+                else:
+                    for k in range(len(best)):
+                        pixel, largest, place = pixels[k], best[k], winner[k]
+                        best[k] = pixel if pixel > largest else largest
+                        winner[k] = number if pixel > largest else place
 
 
 @kernel
-def forward(table: Array, x: Array, scratch: Scratch) -> None:
-    """All activations of one example."""
-    values, parameters = scratch.values, scratch.parameters
-    for k in range(len(x)):
-        values[k] = x[k]
-    for layer in table:
-        size = layer[OUT_H] * layer[OUT_W] * layer[OUT_C]
-        before, after = values[layer[SOURCE] : layer[TARGET]], values[layer[TARGET] : layer[TARGET] + size]
-        if layer[KIND] == CONVOLUTION or layer[KIND] == LINEAR:
-            width, outputs = layer[KH] * layer[KW] * layer[IN_C], layer[OUT_C]
-            if layer[KIND] == CONVOLUTION:
-                _gather_patches(layer, values, scratch.patches)
-                before = scratch.patches[layer[EXTRA] :]
-            weights = parameters[layer[PARAMETERS] : layer[PARAMETERS] + outputs * width]
-            bias = parameters[layer[PARAMETERS] + outputs * width :]
-            _products(before, weights, bias, after, layer[OUT_H] * layer[OUT_W], width, outputs)
-        elif layer[KIND] == POOLING:
-            _pool(layer, values, scratch.maxima)
-        elif layer[KIND] == RELU:
-            for k in range(len(after)):
-                after[k] = before[k] if before[k] > 0 else 0
-        else:
-            pixels = layer[IN_H] * layer[IN_W]
-            for pixel in range(pixels):
-                for c in range(layer[IN_C]):
-                    after[c * pixels + pixel] = before[pixel * layer[IN_C] + c]
+def _pool_backward(layer: Array, slopes: Array, winners: Array) -> None:
+    in_w, out_h, out_w, channels = layer[IN_W], layer[OUT_H], layer[OUT_W], layer[OUT_C]
+    kw, sh, sw, source = layer[KW], layer[SH], layer[SW], layer[SOURCE]
+    slopes[source : source + layer[IN_H] * in_w * channels] = 0
+    nothing = slopes.dtype.type(0)
+    runs, length = (1, out_w * channels) if sw == 1 else (out_w, channels)
+    for row in range(out_h):
+        for run in range(runs):
+            here = (row * out_w + run) * channels
+            after = slopes[layer[TARGET] + here : layer[TARGET] + here + length]
+            winner = winners[layer[EXTRA] + here : layer[EXTRA] + here + length]
+            for window in range(layer[KH] * kw):
+                there = ((row * sh + window // kw) * in_w + run * sw + window % kw) * channels
+                pixels, number = slopes[source + there : source + there + length], np.int32(window)
+                for k in range(len(pixels)):
+                    mine = after[k]
+                    pixels[k] += mine if winner[k] == number else nothing
 
 
 @kernel
-def backward(table: Array, scratch: Scratch) -> float:
-    """Gradients of all activations but the first, and of the convolutions' parameters, from that of the last; returns the squared norm."""
-    square = 0.0
-    for depth in range(len(table) - 1, -1, -1):
-        layer = table[depth]
-        source, target = layer[SOURCE], layer[TARGET]
-        size = layer[OUT_H] * layer[OUT_W] * layer[OUT_C]
-        before, after = scratch.slopes[source:target], scratch.slopes[target : target + size]
-        if layer[KIND] == CONVOLUTION:
-            square += _convolution_backward(layer, after, depth > 0, scratch)
-        elif layer[KIND] == LINEAR:
-            width = layer[IN_C]
-            rows, outs = 1.0 + _square(scratch.values[source:target]), _square(after)
-            square += rows * outs
-            if depth > 0:
-                before[:] = 0
-                weights = scratch.parameters[layer[PARAMETERS] : layer[PARAMETERS] + layer[OUT_C] * width]
-                _add_rows(after, 1, layer[OUT_C], weights, width, before, scratch.listed)
-        elif layer[KIND] == POOLING:
-            before[:] = 0
-            origin = scratch.maxima[layer[EXTRA] : layer[EXTRA] + size]
-            for k in range(len(after)):
-                before[origin[k]] += after[k]
-        elif layer[KIND] == RELU:
-            values = scratch.values[source:target]
-            for k in range(len(after)):
-                before[k] = after[k] if values[k] > 0 else 0
+def _linear(layer: Array, count: int, scratch: Scratch) -> None:
+    width, outputs, start = layer[IN_C], layer[OUT_C], layer[PARAMETERS]
+    values = scratch.values
+    flat, row = values.reshape(-1), values.shape[1]
+    bias = scratch.parameters[start + width * outputs :]
+    _product(count, outputs, flat, layer[SOURCE], row, 0, 1, scratch.turned, start, 0, outputs, 1, width,
+             bias, 0, 1, flat, layer[TARGET], row)  # fmt: skip
+
+
+@kernel
+def _linear_backward(layer: Array, count: int, further: bool, scratch: Scratch) -> None:
+    """Squared norms of the parameters' gradients, and if there are layers before, the gradients of the input."""
+    width, outputs, source, target = layer[IN_C], layer[OUT_C], layer[SOURCE], layer[TARGET]
+    for e in range(count):
+        inputs, after = scratch.values[e, source : source + width], scratch.slopes[e, target : target + outputs]
+        scratch.squares[e] += (1.0 + _square(inputs)) * _square(after)
+    if further:
+        flat, row = scratch.slopes.reshape(-1), scratch.slopes.shape[1]
+        _product(count, width, flat, target, row, 0, 1, scratch.parameters, layer[PARAMETERS], 0, width, 1, outputs,
+                 scratch.zeros, 0, 0, flat, source, row)  # fmt: skip
+
+
+@kernel
+def _linear_add(layer: Array, count: int, scales: Array, scratch: Scratch, total: Array) -> None:
+    """total += scale × gradient of every example of a block; a scale of zero adds nothing, whatever the gradient."""
+    width, outputs, start = layer[IN_C], layer[OUT_C], layer[PARAMETERS]
+    outer, room = scratch.outer, BLOCK * (width + VECTOR)
+    biases = total[start + width * outputs : start + (width + 1) * outputs]
+    for e in range(count):
+        inputs, factors = outer[e * width : (e + 1) * width], outer[room + e * outputs : room + (e + 1) * outputs]
+        if scales[e] == 0.0:
+            inputs[:] = 0.0
+            factors[:] = 0.0
         else:
-            pixels = layer[IN_H] * layer[IN_W]
-            for pixel in range(pixels):
-                for c in range(layer[IN_C]):
-                    before[pixel * layer[IN_C] + c] = after[c * pixels + pixel]
-    return square
+            values, slopes = scratch.values[e, layer[SOURCE] :], scratch.slopes[e, layer[TARGET] :]
+            for k in range(len(inputs)):
+                inputs[k] = np.float64(values[k])
+            for o in range(len(factors)):
+                factors[o] = scales[e] * np.float64(slopes[o])
+                biases[o] += factors[o]
+    mine = total[start : start + width * outputs]
+    _product(outputs, width, outer, room, 1, 0, outputs, outer, 0, 0, width, 1, count, mine, width, 1, mine, 0, width)
 
 
 @kernel
@@ -229,29 +250,45 @@ def _square(vector: Array) -> float:
 
 
 @kernel
-def _convolution_backward(layer: Array, after: Array, further: bool, scratch: Scratch) -> float:
-    """The parameters' gradient, and if there are layers before, that of the input; returns the former's squared norm."""
-    channels, positions, start = layer[OUT_C], layer[OUT_H] * layer[OUT_W], layer[PARAMETERS]
-    width = layer[KH] * layer[KW] * layer[IN_C]
-    patches = scratch.patches[layer[EXTRA] :]
-    gradient = scratch.gradient[start : start + channels * (width + 1)]
-    gradient[:] = 0
-    biases = gradient[channels * width :]
-    for p in range(positions):
-        here = after[p * channels : (p + 1) * channels]
-        for o in range(len(biases)):
-            biases[o] += here[o]
-    for o in range(channels):
-        _add_rows(after[o:], channels, positions, patches, width, gradient[o * width : (o + 1) * width], scratch.listed)
-    if further:
-        weights = scratch.parameters[start : start + channels * width]
-        for p in range(positions):
-            mine = scratch.patch_slopes[p * width : (p + 1) * width]
-            mine[:] = 0
-            _add_rows(after[p * channels :], 1, channels, weights, width, mine, scratch.listed)
-        scratch.slopes[layer[SOURCE] : layer[TARGET]] = 0
-        _scatter_patches(layer, scratch.patch_slopes, scratch.slopes)
-    return _square(gradient)
+def _forward(layer: Array, values: Array, winners: Array, scratch: Scratch) -> None:
+    """One layer on one example; not a fully connected one."""
+    source, size = layer[SOURCE], layer[IN_H] * layer[IN_W] * layer[IN_C]
+    before, nothing = values[source : source + size], values.dtype.type(0)
+    if layer[KIND] == CONVOLUTION:
+        _convolve(layer, values, scratch)
+    elif layer[KIND] == POOLING:
+        _pool(layer, values, winners)
+    elif layer[KIND] == RELU:
+        for k in range(len(before)):
+            value = before[k]
+            before[k] = value if value > 0 else nothing
+    else:
+        pixels, after = layer[IN_H] * layer[IN_W], values[layer[TARGET] : layer[TARGET] + size]
+        for pixel in range(pixels):
+            for c in range(layer[IN_C]):
+                after[c * pixels + pixel] = before[pixel * layer[IN_C] + c]
+
+
+@kernel
+def _backward(layer: Array, values: Array, slopes: Array, winners: Array, further: bool, scratch: Scratch) -> float:
+    """One layer on one example; not a fully connected one. Returns the squared norm of its parameters' gradient."""
+    source, size = layer[SOURCE], layer[IN_H] * layer[IN_W] * layer[IN_C]
+    before = slopes[source : source + size]
+    if layer[KIND] == CONVOLUTION:
+        return _convolution_backward(layer, values, slopes, further, scratch)
+    if layer[KIND] == POOLING:
+        _pool_backward(layer, slopes, winners)
+    elif layer[KIND] == RELU:
+        kept, nothing = values[source : source + size], values.dtype.type(0)
+        for k in range(len(before)):
+            slope = before[k]
+            before[k] = slope if kept[k] > 0 else nothing
+    else:
+        pixels, after = layer[IN_H] * layer[IN_W], slopes[layer[TARGET] : layer[TARGET] + size]
+        for pixel in range(pixels):
+            for c in range(layer[IN_C]):
+                before[pixel * layer[IN_C] + c] = after[c * pixels + pixel]
+    return 0.0
 
 
 @kernel
@@ -272,38 +309,79 @@ def _head(loss: int, outputs: int, label: float, values: Array, slopes: Array) -
 
 
 @kernel
-def _add(table: Array, scratch: Scratch, scale: float, total: Array) -> None:
-    """total += scale × the example's gradient."""
+def load_parameters(table: Array, parameters: Array, scratch: Scratch) -> None:
+    """A copy of the parameters in the precision of the rows, and one with each layer's weights transposed."""
+    for k in range(len(parameters)):
+        scratch.parameters[k] = parameters[k]
     for layer in table:
-        width, outputs, start = layer[KH] * layer[KW] * layer[IN_C], layer[OUT_C], layer[PARAMETERS]
-        if layer[KIND] == CONVOLUTION:
-            size = outputs * (width + 1)
-            mine, gradient = total[start : start + size], scratch.gradient[start : start + size]
-            for k in range(len(mine)):
-                mine[k] += scale * np.float64(gradient[k])
-        elif layer[KIND] == LINEAR:
-            inputs = scratch.values[layer[SOURCE] : layer[TARGET]]
-            for o in range(outputs):
-                factor = scale * np.float64(scratch.slopes[layer[TARGET] + o])
-                if factor != 0.0:
-                    mine = total[start + o * width : start + (o + 1) * width]
-                    for k in range(len(mine)):
-                        mine[k] += factor * np.float64(inputs[k])
-                    total[start + outputs * width + o] += factor
+        if layer[KIND] == CONVOLUTION or layer[KIND] == LINEAR:
+            width, start = layer[KH] * layer[KW] * layer[IN_C], layer[PARAMETERS]
+            rows, columns = (width, layer[OUT_C]) if layer[KIND] == CONVOLUTION else (layer[OUT_C], width)
+            for column in range(columns):
+                turned = scratch.turned[start + column * rows : start + (column + 1) * rows]
+                for row in range(rows):
+                    turned[row] = scratch.parameters[start + row * columns + column]
+
+
+@kernel
+def forward(table: Array, X: Array, rows: Array, scratch: Scratch) -> int:
+    """All activations of a block of examples; returns how many layers come before the first fully connected one."""
+    stem = 0
+    while table[stem, KIND] != LINEAR:
+        stem += 1
+    for e in range(len(rows)):
+        values, pixels = scratch.values[e], X[rows[e]]
+        for k in range(len(pixels)):
+            values[k] = pixels[k]
+        for depth in range(stem):
+            _forward(table[depth], values, scratch.winners[e], scratch)
+    for depth in range(stem, len(table)):
+        if table[depth, KIND] == LINEAR:
+            _linear(table[depth], len(rows), scratch)
+        else:
+            for e in range(len(rows)):
+                _forward(table[depth], scratch.values[e], scratch.winners[e], scratch)
+    return stem
 
 
 @kernel
 def clipped_sum(table: Array, X: Array, y: Array, rows: Array, loss: int, clip: float, scratch: Scratch, total: Array) -> None:
     """Sum of clipped gradients over ``rows`` in ``total``; an example whose gradient is no finite number adds nothing."""
     total[:] = 0.0
-    last = table[len(table) - 1]
-    target, outputs = last[TARGET], last[OUT_C]
-    for row in rows:
-        forward(table, X[row], scratch)
-        _head(loss, outputs, y[row], scratch.values[target:], scratch.slopes[target:])
-        norm = math.sqrt(backward(table, scratch))
-        if math.isfinite(norm):
-            _add(table, scratch, 1.0 if norm <= clip else clip / norm, total)
+    depths, scales = len(table), np.empty(BLOCK)
+    target, outputs = table[depths - 1, TARGET], table[depths - 1, OUT_C]
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK]
+        stem, count = forward(table, X, block, scratch), len(block)
+        for e in range(count):
+            _head(loss, outputs, y[block[e]], scratch.values[e, target:], scratch.slopes[e, target:])
+        scratch.squares[:] = 0.0
+        for depth in range(depths - 1, stem - 1, -1):
+            if table[depth, KIND] == LINEAR:
+                _linear_backward(table[depth], count, depth > 0, scratch)
+            else:
+                for e in range(count):
+                    _backward(table[depth], scratch.values[e], scratch.slopes[e], scratch.winners[e], depth > 0, scratch)
+        for e in range(count):
+            square = scratch.squares[e]
+            for depth in range(stem - 1, -1, -1):
+                square += _backward(table[depth], scratch.values[e], scratch.slopes[e], scratch.winners[e], depth > 0, scratch)
+            norm = math.sqrt(square)
+            scales[e] = (1.0 if norm <= clip else clip / norm) if math.isfinite(norm) else 0.0
+            for depth in range(stem):
+                if table[depth, KIND] == CONVOLUTION and scales[e] != 0.0:
+                    _convolution_add(table[depth], scales[e], scratch.gradient, total)
+        for depth in range(stem, depths):
+            if table[depth, KIND] == LINEAR:
+                _linear_add(table[depth], count, scales, scratch, total)
+
+
+@kernel
+def _convolution_add(layer: Array, scale: float, gradients: Array, total: Array) -> None:
+    start, size = layer[PARAMETERS], (layer[KH] * layer[KW] * layer[IN_C] + 1) * layer[OUT_C]
+    mine, gradient = total[start : start + size], gradients[start : start + size]
+    for k in range(len(mine)):
+        mine[k] += scale * np.float64(gradient[k])
 
 
 @kernel
@@ -323,7 +401,6 @@ def train_steps(
     """``steps`` more steps after ``done`` of them; ``sample`` is scratch with room for every row."""
     for step in range(done + 1, done + steps + 1):
         count = poisson_sample(source, settings.rate, len(X), sample)
-        for k in range(len(scratch.parameters)):
-            scratch.parameters[k] = state.parameters[k]
+        load_parameters(table, state.parameters, scratch)
         clipped_sum(table, X, y, sample[:count], loss, settings.clip, scratch, state.total)
         finish_step(state, settings, source, step)

@@ -11,10 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from expost.training.compiled import kernel
-from expost.training.configuration import OPTIMISERS, Configuration, Plan
+from expost.training.configuration import BETA1, BETA2, OPTIMISERS, TINY, Configuration, Plan
 from expost.training.keystream import Array, Stream, gaussians
-
-BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam, as in torch
 
 
 class Settings(NamedTuple):

@@ -16,8 +16,10 @@ from typing import Any
 
 from expost.errors import BudgetRefused, InvalidInput, MissingExtra
 from expost.randomness.source import Randomness, require_protection
+from expost.selection.dealing import Executor
 from expost.selection.release import Release
 from expost.selection.running import OnFailure
+from expost.training.job import need_device
 from expost.tuning.candidates import Fitted, FittedCodec, Hooks, make_candidates
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.journal import CERTIFICATE, PICTURE, Journal
@@ -42,6 +44,9 @@ def tune(
     randomness: Randomness | None = None,
     simulation: bool = False,
     threads: int | None = None,
+    executor: Executor | None = None,
+    stop_early: bool = True,
+    device: str = "cpu",
     before: Before | None = None,
     progress: Callable[[float, float], None] | None = None,
     on_failure: OnFailure | None = None,
@@ -52,6 +57,9 @@ def tune(
     ``ledger``      an ``expost.budget.ledger.Ledger``: the worst case of every attempt is reserved before rows are used
     ``out``         a folder for certificate, model and picture. The same call after a crash goes on: same draws, one charge
     ``randomness``  OS entropy by default; a seeded source only with ``simulation=True``
+    ``executor``    any ``concurrent.futures.Executor`` to train the candidates (docs/cluster.md), by default this process with ``threads``
+    ``stop_early``  False: train all that was drawn, even after one that passes the bar (see ``Selector.select``)
+    ``device``      "cpu", or "cuda" to train there, where the worker (or this process) has one
     ``before``      called with the forecast before the budget is asked and anything runs; ``progress`` and ``on_failure`` tell the
                     curator how far the training is and what failed: keep that to yourself
     """
@@ -60,8 +68,10 @@ def tune(
     order = _order(settings, ledger, budget)
     rows = load_rows(settings.data, X, y)
     recipe = Recipe.of(settings, rows.bounds)
-    hooks = Hooks(progress=progress, threads=threads)
-    candidates = make_candidates(settings, recipe, len(rows.X), hooks)
+    hooks = Hooks(progress=progress if executor is None else None, threads=threads)
+    candidates = make_candidates(settings, recipe, len(rows.X), hooks, device)
+    if executor is None and device != "cpu":
+        need_device(device)
     job = forecast(settings, recipe, candidates, len(rows.X), rows.X.shape[1], order)
     identity = json.dumps([settings.public(), None if ledger is None else [ledger.identity, budget, analyst]], sort_keys=True)
     data = rows.as_data(identity)
@@ -69,12 +79,20 @@ def tune(
     try:
         if before is not None:
             before(job)
-        request = (
+        request: dict[str, Any] = (
             {"ledger": ledger, "budget": budget, "analyst": analyst, "memo": _memo(settings)} if ledger is not None else {}
         )
-        attempts = _Attempts(settings, job, data, journal, hooks)
+        if executor is not None and progress is not None:
+            request["progress"] = progress  # from tasks that are done: workers do not report
+        attempts = _Attempts(settings, job, data, journal)
         releases, refused = attempts.make(
-            randomness=source, simulation=simulation, on_failure=on_failure, codec=FittedCodec(), **request
+            randomness=source,
+            simulation=simulation,
+            on_failure=on_failure,
+            codec=FittedCodec(),
+            executor=executor,
+            stop_early=stop_early,
+            **request,
         )
         result = conclude(
             settings,
@@ -97,15 +115,13 @@ def tune(
 class _Attempts:
     """Requests until the bar is passed, the attempts are used up, or the budget refuses; each is drawn, reserved and charged anew."""
 
-    def __init__(self, settings: Settings, job: Forecast, data: dict[str, Any], journal: Journal | None, hooks: Hooks) -> None:
-        self.settings, self.job, self.data, self.journal, self.hooks = settings, job, data, journal, hooks
+    def __init__(self, settings: Settings, job: Forecast, data: dict[str, Any], journal: Journal | None) -> None:
+        self.settings, self.job, self.data, self.journal = settings, job, data, journal
 
     def make(self, **request: Any) -> tuple[list[Release | None], bool]:
         """What each attempt released, and whether the budget refused another."""
         journal = self.journal
         releases: list[Release | None] = [] if journal is None else journal.attempts
-        if journal is not None:
-            self.hooks.started = journal.begin
         while not self._enough(releases):
             try:
                 release = self.job.selector.select(
@@ -113,6 +129,7 @@ class _Attempts:
                     self.data,
                     score=_score,
                     checkpoint=None if journal is None else journal.checkpoint,
+                    on_start=None if journal is None else journal.begin,
                     **request,
                 )
             except BudgetRefused:

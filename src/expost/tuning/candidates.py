@@ -7,6 +7,7 @@ alone. Add-remove neighbours in the sense of :mod:`expost.tuning.rows`. Tests: `
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from expost.selection.codec import NpzCodec
 from expost.selection.release import FAILED
 from expost.training.configuration import Configuration, plans, promises
 from expost.training.fleet import Fleet
+from expost.training.job import need_device
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
 from expost.tuning.settings import Settings
@@ -48,13 +50,22 @@ class FittedCodec:
         return Fitted(NpzCodec().decode(stored["parameters"]), float(stored["score"]))
 
 
-@dataclass
+@dataclass(frozen=True)
 class Hooks:
-    """What the curator's side wants to hear: ``started`` before data is read, ``progress`` of the training."""
+    """What belongs to the process that trains: ``progress``, for the curator's eyes, and how many ``threads`` it may use."""
 
-    started: Callable[[], None] | None = None
     progress: Callable[[float, float], None] | None = None
     threads: int | None = None
+
+    def __reduce__(self) -> tuple[Callable[[], Hooks], tuple[()]]:
+        """Nobody listens in a worker, and its threads are its own."""
+        return _in_a_worker, ()
+
+
+def _in_a_worker() -> Hooks:
+    """Pools and clusters say how many cores a worker has by OMP_NUM_THREADS; one, if nothing is said."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return Hooks(threads=max(1, int(said)) if said.isdecimal() else 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,28 +77,33 @@ class TrainAndScore:
     score: Score
     guarantee: RenyiDP
     together_key: Hashable = "expost.tuning"
+    device: str = "cpu"
     hooks: Hooks = field(default_factory=Hooks)
 
     def __call__(self, data: Any, randomness: Randomness) -> Fitted:
-        (output,) = self.run_together([self], data, randomness)
+        (output,) = self.run_together([self], data, [randomness])
         if output is FAILED:
             raise ValueError("the model could not be scored")
         assert isinstance(output, Fitted)
         return output
 
-    def run_together(self, calls: Sequence[TrainAndScore], data: Any, randomness: Randomness) -> list[Any]:
-        """All trainings as one fleet; each model has its own randomness and its own score's noise."""
-        if self.hooks.started is not None:
-            self.hooks.started()
+    def run_together(self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]) -> list[Any]:
+        """All trainings as one fleet; sample, noise, first parameters and score of each model come from its own source."""
         trained = fleet(self.recipe, [call.configuration for call in calls]).train(
             self.recipe.shaped(data["X"]),
             data["y"],
             randomness=randomness,
-            simulation=randomness.simulated,
+            simulation=randomness[0].simulated,
             threads=self.hooks.threads,
             progress=self.hooks.progress,
+            device=self.device,
         )
-        return [call.rate(each.parameters, data, randomness) for call, each in zip(calls, trained, strict=True)]
+        return [call.rate(each.parameters, data, source) for call, each, source in zip(calls, trained, randomness, strict=True)]
+
+    def check_here(self) -> None:
+        """Refuse a place without the device, before anything is charged."""
+        if self.device != "cpu":
+            need_device(self.device)
 
     def rate(self, parameters: Mapping[str, Array], data: Any, randomness: Randomness) -> Any:
         """The model with its score; one that cannot be scored is the outcome FAILED."""
@@ -109,8 +125,10 @@ def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
     return Fleet(recipe.kind, configurations, classes=recipe.class_count if recipe.kind == "softmax" else None)
 
 
-def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks) -> list[Candidate]:
+def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks, device: str = "cpu") -> list[Candidate]:
     """Every setting at every level, by ascending level, for ``n`` training rows. No data is touched."""
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
     grid = [(epsilon, setting) for epsilon in settings.search.epsilons for setting in settings.search.settings]
     for _, setting in grid:
         if setting.batch_size > n:
@@ -122,7 +140,10 @@ def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks) ->
         )
         for epsilon, each in grid
     ]
-    planned = plans(wanted, n)
+    try:
+        planned = plans(wanted, n)
+    except InvalidInput as error:
+        raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
     private = settings.privacy.scoring == "private"
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
@@ -148,7 +169,7 @@ def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks) ->
             "batch_size": each.batch_size,
             "clip": each.clip,
         }
-        mechanism = TrainAndScore(fixed, recipe, score, promise, hooks=hooks)
+        mechanism = TrainAndScore(fixed, recipe, score, promise, device=device, hooks=hooks)
         candidates.append(Candidate(mechanism, params, repeats=settings.privacy.repeats))
     return candidates
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from expost.errors import InvalidInput
+from expost.selection.candidate import MOST_REPEATS
 
 _TABLE = re.compile(r"^\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|'([^']+)'|([A-Za-z0-9_-]+))\s*=")
@@ -36,11 +37,15 @@ class Document:
         path = Path(config)
         if path.is_dir() or not path.exists():
             raise InvalidInput("config", str(path), "there is no such file; expost tune --init writes an example")
-        text = path.read_text(encoding="utf-8")
         try:
+            text = path.read_text(encoding="utf-8")
             parsed = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except UnicodeDecodeError:
+            raise InvalidInput("config", str(path), "not TOML: it is no UTF-8 text") from None
+        except ValueError as error:  # also of numbers with thousands of digits
             raise InvalidInput("config", str(path), f"not TOML: {error}") from None
+        except RecursionError:
+            raise InvalidInput("config", str(path), "not TOML: brackets are nested too deeply") from None
         return cls(_tables(parsed, lines := _lines(text)), path.resolve().parent, lines)
 
     def where(self, table: str, key: str) -> str:
@@ -86,10 +91,10 @@ class Table:
             self.refuse(key, "give true or false")
         return value
 
-    def count(self, key: str, default: int | None = None) -> int | None:
+    def count(self, key: str, default: int | None = None, most: int = MOST_REPEATS) -> int | None:
         value = self.values.get(key, default)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            self.refuse(key, "give a whole number ≥ 1")
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+            self.refuse(key, "give a whole number ≥ 1" + (f" and ≤ {most}" if most < MOST_REPEATS else ""))
         return value
 
     def number(self, key: str, default: float | None = None) -> float | None:
@@ -113,7 +118,10 @@ class Table:
 
 def is_number(value: object) -> bool:
     """Whether a value is a finite real number (and not a truth value)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
 
 
 def _tables(parsed: Mapping[str, Any], lines: Mapping[tuple[str, str], int] | None = None) -> dict[str, dict[str, Any]]:

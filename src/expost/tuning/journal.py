@@ -83,10 +83,15 @@ class Journal:
         if not path.exists():
             salt = secrets.token_bytes(16)
             return {"schema": 1, "salt": salt.hex(), "identity": fingerprint(identity, salt), "begun": 0, "attempts": []}
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if record.get("schema") != 1 or record["identity"] != fingerprint(identity, bytes.fromhex(record["salt"])):
+        try:
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            same = record["schema"] == 1 and record["identity"] == fingerprint(identity, bytes.fromhex(record["salt"]))
+            same = same and isinstance(record["begun"], int) and isinstance(record["attempts"], list)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            same = False
+        if not same:
             raise CheckpointMismatch(
-                f"{self.folder} holds an unfinished job with other settings, data, or ledger; use another folder "
+                f"{self.folder} holds an unfinished job that is damaged, or has other settings, data, or ledger; use another folder "
                 "(what the unfinished job reserved stays charged)"
             )
         if record["begun"] > len(record["attempts"]) and not self.checkpoint.exists():

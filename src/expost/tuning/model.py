@@ -38,13 +38,32 @@ class Recipe:
     target_bounds: tuple[float, float] | None = None
     input_shape: tuple[int, ...] | None = None
     factory: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    folder: Path | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, settings: Settings, bounds: Bounds) -> Recipe:
         """The recipe of a job; a module of the user's own is imported here."""
         model, data = settings.model, settings.data
         factory = None if model.kind in _LINEAR else find_factory(model.kind, settings.folder)
-        return cls(model.kind, model.loss, bounds, data.classes, data.target_bounds, model.input_shape, factory)
+        return cls(
+            model.kind,
+            model.loss,
+            bounds,
+            data.classes,
+            data.target_bounds,
+            model.input_shape,
+            factory,
+            settings.folder.resolve(),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For workers: the function behind a module of the user's own goes by name, and is looked for in the job's folder there."""
+        return vars(self) if self.folder is None else {**vars(self), "factory": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self.folder is not None and self.kind not in _LINEAR:
+            vars(self)["factory"] = find_factory(self.kind, self.folder)
 
     @property
     def class_count(self) -> int | None:
@@ -144,6 +163,8 @@ def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
         factory = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise InvalidInput("model.kind", kind, f"the module cannot be imported ({error.name or module})") from None
+    except Exception as error:  # whatever the module raises, or a name that can be none
+        raise InvalidInput("model.kind", kind, f"importing the module raises {type(error).__name__}") from None
     finally:
         sys.path.remove(str(folder.resolve()))
     if not callable(factory):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import ExpostError, InvalidInput, MissingExtra
 from expost.tuning.settings import Bounds, DataSettings
 
 Array = npt.NDArray[Any]
@@ -143,7 +143,12 @@ def _read(source: str | Path | None, settings: DataSettings) -> tuple[Any, Any]:
     readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
     if source.suffix.lower() not in readers:
         raise InvalidInput("data.path", source.name, "give a file ending in " + ", ".join(readers))
-    return readers[source.suffix.lower()](source, settings)
+    try:
+        return readers[source.suffix.lower()](source, settings)
+    except (ExpostError, OSError):
+        raise
+    except Exception as error:  # a broken file raises whatever its parts raise, and may quote them
+        raise InvalidInput("data.path", source.name, f"the file cannot be read ({type(error).__name__})") from None
 
 
 def _built_in(name: str) -> tuple[Any, Any]:

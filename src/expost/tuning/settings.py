@@ -5,8 +5,9 @@ Tests: ``tests/tuning/test_settings.py``.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ from expost.tuning.document import Document, Table, is_number
 BUILT_IN = ("digits", "breast_cancer")
 KINDS = ("logistic", "softmax", "linear", "cnn")
 _MOST_CANDIDATES = 100_000
+_MOST_ATTEMPTS = 1_000
 
 Bounds = tuple[tuple[float, float], ...]
 
@@ -163,7 +165,7 @@ def _privacy(table: Table, goal: GoalSettings) -> PrivacySettings:
     overhead = table.values.get("overhead", "auto")
     if overhead != "auto" and not (is_number(overhead) and overhead > 0):
         table.refuse("overhead", 'give "auto", or a fraction > 0 of the first drop rate')
-    attempts = table.count("attempts", 1) or 1
+    attempts = table.count("attempts", 1, _MOST_ATTEMPTS) or 1
     if attempts > 1 and goal.bar is None:
         table.refuse("attempts", "drawing again needs a bar to miss: give goal.at_least, or one attempt")
     if attempts * delta >= 1:
@@ -248,7 +250,10 @@ def _bounds(table: Table, name: str | None) -> Bounds | None:
 
 
 def _is_pair(pair: Any) -> bool:
-    return isinstance(pair, (list, tuple)) and len(pair) == 2 and all(is_number(each) for each in pair) and pair[0] < pair[1]
+    """Two finite numbers, ascending, whose distance is a finite number too."""
+    if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(is_number(each) for each in pair)):
+        return False
+    return 0 < float(pair[1]) - float(pair[0]) < math.inf
 
 
 def _classes(table: Table, name: str | None, model: ModelSettings) -> int | tuple[str, ...] | None:
@@ -282,19 +287,24 @@ def _search(table: Table) -> SearchSettings:
     epsilons = table.positives("epsilons")
     if list(epsilons) != sorted(epsilons):
         table.refuse("epsilons", "give levels in ascending order")
-    grid = [
-        Setting(*map(float, point))
-        for point in product(
-            table.positives("learning_rates"),
-            table.positives("epochs"),
-            table.positives("batch_sizes"),
-            table.positives("clips"),
-        )
-    ]
+    axes = [table.positives(key) for key in ("learning_rates", "epochs", "batch_sizes", "clips")]
+    points = math.prod(map(len, axes))
     samples = table.count("samples")
-    if samples is not None and samples < len(grid):
-        places = sorted(random.Random(0).sample(range(len(grid)), samples))  # a public draw: the same for everybody
-        grid = [grid[place] for place in places]
-    if len(grid) * len(epsilons) > _MOST_CANDIDATES:
-        table.refuse("samples", f"the grid has {len(grid) * len(epsilons)} candidates; draw at most {_MOST_CANDIDATES} of them")
-    return SearchSettings(tuple(map(float, epsilons)), tuple(grid))
+    kept = points if samples is None else min(points, samples)
+    if kept * len(epsilons) > _MOST_CANDIDATES:  # before the grid is made: it may not fit into the memory
+        table.refuse("samples", f"the grid has {kept * len(epsilons)} candidates; draw at most {_MOST_CANDIDATES} of them")
+    if kept < points:
+        places = sorted(random.Random(0).sample(range(points), kept))  # a public draw: the same for everybody
+        grid = [_point(axes, place) for place in places]
+    else:
+        grid = list(product(*axes))
+    return SearchSettings(tuple(map(float, epsilons)), tuple(Setting(*map(float, point)) for point in grid))
+
+
+def _point(axes: Sequence[Sequence[float]], place: int) -> tuple[float, ...]:
+    """The point at a place of the product of the axes, without making the product."""
+    point = []
+    for axis in reversed(axes):
+        place, digit = divmod(place, len(axis))
+        point.append(axis[digit])
+    return tuple(reversed(point))

@@ -1,0 +1,108 @@
+"""Runs on a Ray cluster: :class:`RayExecutor`.
+
+Data is put into the object store once. A task whose worker is killed is made again by Ray itself with the same arguments, hence the same
+randomness. All tasks have one name. docs/cluster.md says what a dashboard still shows. Tests: ``tests/integrations/test_ray.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from expost.errors import InvalidInput, MissingExtra
+from expost.rationals import count_of
+
+_NAME = "expost"
+_RETRIES = 3
+
+
+class RayExecutor:
+    """An executor on a Ray cluster: the one this process is connected to, the one at ``address``, or a new one on this machine.
+
+    ``num_cpus, num_gpus``  what a task reserves. ``num_gpus=1`` puts one task, hence one fleet of trainings, on each GPU
+    ``address``             of a running cluster, as for ``ray.init`` (which also reads RAY_ADDRESS)
+    ``tasks``               how many tasks a wave has (default: as many as the cluster can run at once). A public number
+
+    As a context manager it disconnects at the end, if it was the one that connected. The same expost must be installed on every machine.
+    """
+
+    def __init__(
+        self, *, num_cpus: float = 1, num_gpus: float = 0, address: str | None = None, tasks: int | None = None
+    ) -> None:
+        try:
+            import ray as ray_module
+        except ImportError:
+            raise MissingExtra("ray", "ray") from None
+        for field, value, least in (("num_cpus", num_cpus, "> 0"), ("num_gpus", num_gpus, "≥ 0")):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not (value > 0 or (value == 0 and least == "≥ 0"))
+            ):
+                raise InvalidInput(field, value, f"give a number {least}")
+        wanted = None if tasks is None else count_of(tasks, "tasks", at_least=1)
+        ray: Any = ray_module
+        self._ray = ray
+        self._connected = not ray.is_initialized()
+        if self._connected:
+            _connect(ray, address)
+        elif address is not None:
+            raise InvalidInput("address", address, "this process is connected to a Ray cluster already; leave the address out")
+        try:
+            self.tasks = wanted or _room(ray.cluster_resources(), num_cpus, num_gpus)
+        except BaseException:
+            self.shutdown()
+            raise
+        self._functions: dict[Callable[..., Any], Any] = {}
+        self._options = {"name": _NAME, "num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": _RETRIES}
+
+    def __enter__(self) -> RayExecutor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Call a function in a worker."""
+        if function not in self._functions:
+            self._functions[function] = self._ray.remote(function).options(**self._options)
+        reference = self._functions[function].remote(*arguments)
+        future: Future[Any] = reference.future()
+        future.add_done_callback(lambda done: self._ray.cancel(reference) if done.cancelled() else None)
+        return future
+
+    @contextmanager
+    def share(self, data: Any) -> Iterator[Any]:
+        """A reference that stands for the data among the arguments of :meth:`submit`."""
+        yield self._ray.put(data)
+
+    def shutdown(self) -> None:
+        """Disconnect, if this executor connected; a cluster it started ends."""
+        if self._connected:
+            self._ray.shutdown()
+            self._connected = False
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
+    else:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+
+
+def _room(resources: dict[str, float], num_cpus: float, num_gpus: float) -> int:
+    """How many tasks fit into the cluster at once."""
+    room = resources.get("CPU", 0) / num_cpus
+    if num_gpus:
+        room = min(room, resources.get("GPU", 0) / num_gpus)
+    if room < 1:
+        raise InvalidInput(
+            "num_cpus, num_gpus",
+            (num_cpus, num_gpus),
+            f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs; ask for less a task",
+        )
+    return int(room)

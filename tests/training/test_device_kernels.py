@@ -1,0 +1,81 @@
+"""The fused CUDA kernels against plain torch: on a CUDA device, or in Triton's interpreter.
+
+Triton comes with CUDA builds of torch. Where it is installed without a device the tests run in its interpreter, in a process of their own:
+it is chosen when the kernels are first seen.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+HERE = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+kernels_here = pytest.mark.skipif(not HERE, reason="no CUDA device here (see test_in_the_interpreter)")
+
+
+@pytest.mark.skipif(HERE, reason="the tests run in this process")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed; it comes with CUDA builds")
+def test_in_the_interpreter():
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", __file__]
+    subprocess.run(command, check=True, env=environment)
+
+
+@kernels_here
+@pytest.mark.parametrize("gaussian", [False, True])
+def test_random_numbers(gaussian):
+    from expost.randomness.source import SimulationRandomness
+    from expost.training import device_kernels
+    from expost.training.device_stream import DeviceStream
+
+    stream, step = DeviceStream([SimulationRandomness(1)] * 3, "cpu"), torch.tensor([5])
+    wanted = stream._make(3, 21, step, 2, 1, 4, gaussian=gaussian)
+    out = torch.full(wanted.shape, torch.nan, dtype=torch.float64, device=DEVICE)
+    device_kernels.fill(out, stream.keys.to(DEVICE), step.to(DEVICE), 3, 1, 4, gaussian)
+    assert torch.allclose(out.cpu(), wanted, rtol=1e-12 if gaussian else 0, atol=1e-14 if gaussian else 0)
+
+
+WINDOWS = [
+    ((2, 7, 8, 3), (3, 2), (2, 1), (1, 0)),
+    ((3, 28, 28, 1), (8, 8), (2, 2), (3, 3)),
+    ((2, 9, 9, 4), (4, 4), (2, 2), (0, 0)),
+]
+
+
+@kernels_here
+@pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), WINDOWS)
+def test_patches_there_and_back(shape, kernel, stride, padding):
+    """Against ``functional.unfold`` and ``functional.fold``."""
+    from expost.training import device_layers
+
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal(shape)).to(DEVICE)
+    channels_first = x.permute(0, 3, 1, 2)
+    found = device_layers.gather_patches(x, kernel, stride, padding)
+    columns = functional.unfold(channels_first, kernel, padding=padding, stride=stride)
+    assert torch.equal(found.permute(0, 5, 3, 4, 1, 2).reshape(columns.shape), columns)
+    back = device_layers.scatter_patches(found, shape, stride, padding)
+    folded = functional.fold(columns, shape[1:3], kernel, padding=padding, stride=stride)
+    assert torch.allclose(back.permute(0, 3, 1, 2), folded)
+
+
+@kernels_here
+@pytest.mark.parametrize("rectify", [False, True])
+@pytest.mark.parametrize(("shape", "kernel", "stride"), [((3, 14, 14, 5), (2, 2), (1, 1)), ((2, 7, 8, 3), (2, 3), (1, 2))])
+def test_pooling_there_and_back(shape, kernel, stride, rectify):
+    """Against torch's own derivative, of the rectifier followed by the pooling."""
+    from expost.training import device_layers
+
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal(shape) - 0.5).to(DEVICE).requires_grad_()
+    before = functional.relu(x) if rectify else x
+    wanted = functional.max_pool2d(before.permute(0, 3, 1, 2), kernel, stride).permute(0, 2, 3, 1)
+    out, codes = device_layers.pool(x.detach(), kernel, stride, rectify)
+    assert torch.equal(out, wanted)
+    slopes = torch.from_numpy(np.random.default_rng(1).standard_normal(tuple(out.shape))).to(DEVICE)
+    wanted.backward(slopes)
+    assert torch.allclose(device_layers.unpool(slopes, codes, shape, kernel, stride), x.grad)
