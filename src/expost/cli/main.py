@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -10,9 +11,10 @@ from rich.markup import escape
 
 from expost._version import __version__
 from expost.cli import experiment, ledger
+from expost.cli.audit import audit
 from expost.cli.certificate import certificate
 from expost.cli.count import count
-from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, notes
+from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, UNFORESEEN, notes, visible
 from expost.cli.plan import plan
 from expost.cli.tune import tune
 from expost.errors import BudgetRefused, ExpostError
@@ -43,14 +45,28 @@ app.command()(plan)
 app.command()(tune)
 app.command()(count)
 app.command()(certificate)
+app.command()(audit)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(experiment.app, name="experiment")
 
 
 def main() -> None:
-    """Run the command; errors that were foreseen end with a line on stderr and a telling exit code."""
+    """Run the command; errors that were foreseen end with a line on stderr and a telling exit code.
+
+    Any other error ends without its text: it is not ours, and may quote data. ``EXPOST_TRACEBACK=1`` shows it to who may see that.
+    """
     try:
         app()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
-        notes.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        notes.print(f"[red]error:[/red] {escape(visible(error))}", highlight=False, soft_wrap=True)
         sys.exit(BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT)
+    except Exception as error:
+        if os.environ.get("EXPOST_TRACEBACK"):
+            raise
+        notes.print(
+            f"[red]error:[/red] unforeseen ({type(error).__name__}). What was reserved in a ledger stays charged. Please report it; "
+            "EXPOST_TRACEBACK=1 shows the traceback, which may quote data.",
+            highlight=False,
+            soft_wrap=True,
+        )
+        sys.exit(UNFORESEEN)

@@ -1,0 +1,155 @@
+"""``expost audit``: does a mechanism, or a selection, keep its promise on two neighbouring data sets?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from expost import plots
+from expost.audit.empirical import audit as run_audit
+from expost.audit.named import SELECTORS, NamedFunction, NamedSubject, Options, Reference
+from expost.audit.picture import draw
+from expost.audit.report import AuditReport
+from expost.cli.output import FAILURE, Json, notes, show
+from expost.errors import InvalidInput
+
+_SHOWN = 24  # outcomes in the table; the rest is in the JSON
+_RUNS_FOR_A_WORKER = 200
+
+
+def audit(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME",
+            help="Candidates, a pair (selector, candidates), a mechanism with a guarantee, a function that returns a Release, or "
+            "a function without arguments that returns one of these. MODULE may be a file ending in .py.",
+        ),
+    ],
+    data: Annotated[Path, typer.Option(help="One data set (.npz: one array, or several as a dict; .npy).")],
+    neighbour: Annotated[Path, typer.Option(help="The same with one person more, less, or changed.")],
+    runs: Annotated[int, typer.Option(help="Runs on each data set; a fifth of them chooses the events.")],
+    event: Annotated[
+        str | None, typer.Option(help="MODULE:FUNCTION from a released value to a label, or to a number that is cut.")
+    ] = None,
+    score: Annotated[str | None, typer.Option(help="MODULE:FUNCTION, the score of the selection.")] = None,
+    selector: Annotated[str, typer.Option(help="For bare candidates: " + ", ".join(SELECTORS) + ".")] = SELECTORS[0],
+    overhead: Annotated[float | None, typer.Option(help="ε′ of the selector.")] = None,
+    target: Annotated[float | None, typer.Option(help="Target of the selector.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the selector's claim, or of a mechanism's.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Hold it to this ε (and --delta) instead of its own claim.")] = None,
+    confidence: Annotated[float, typer.Option(help="A kept promise is called violated with at most 1 − this chance.")] = 0.95,
+    workers: Annotated[int | None, typer.Option(help="Processes; by default one for each core.", min=1)] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a figure: claimed against measured.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Audit a promise: run on two neighbouring data sets, count, compare. Exit code 1 if it is violated.
+
+    The output shows how the two data sets differ: audit on data that you may look at.
+    """
+    plots.check_path(plot)
+    rating = None if score is None else Reference.parse(score, "score")
+    options = Options(selector, overhead, target, delta, epsilon, rating)
+    named = NamedSubject(Reference.parse(subject, "subject"), options)
+    events = None if event is None else NamedFunction(Reference.parse(event, "event"), "event")
+    first, second = load(data, "data"), load(neighbour, "neighbour")
+    if _same(first, second):
+        raise InvalidInput("neighbour", str(neighbour), "it holds the same as the data: nothing could be measured")
+    with _progress() as display:
+        task = display.add_task("auditing", total=2 * runs)
+        report = run_audit(
+            named,
+            first,
+            second,
+            runs=runs,
+            events=events,
+            delta=None if named.is_selection else delta,
+            confidence=confidence,
+            workers=workers or max(1, min(os.cpu_count() or 1, runs // _RUNS_FOR_A_WORKER)),
+            progress=lambda done, _: display.update(task, completed=done),
+        )
+    if plot is not None:
+        draw(report, plot)
+        notes.print(f"figure: {plot}")
+    show(report.as_dict(), as_json=as_json, render=lambda console: _render(console, report))
+    if report.violated:
+        raise typer.Exit(FAILURE)
+
+
+def load(path: Path, field: str) -> Any:
+    """The array of a file, or its arrays by name."""
+    if not path.is_file():
+        raise InvalidInput(field, str(path), "there is no such file")
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            arrays = {name: found[name] for name in found.files}
+    except Exception as error:  # a broken archive raises whatever its parts raise
+        raise InvalidInput(field, str(path), f"not a readable .npz or .npy file ({type(error).__name__})") from None
+    if not arrays:
+        raise InvalidInput(field, str(path), "the file holds no array")
+    return next(iter(arrays.values())) if len(arrays) == 1 else arrays
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return first.keys() == second.keys() and all(_same(first[name], second[name]) for name in first)
+    if isinstance(first, dict) or isinstance(second, dict):
+        return False
+    return first.dtype == second.dtype and np.array_equal(first, second)
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    return Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
+
+
+def _render(console: Console, report: AuditReport) -> None:
+    colour = "red" if report.violated else "green"
+    console.print(f"[bold {colour}]{report.verdict}[/bold {colour}] at {report.confidence:.4g} confidence", highlight=False)
+    order = any(each.order is not None for each in report.outcomes)
+    measure = "Rényi ε" if order else "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
+    table = Table(title=f"Claimed and measured ({measure})", title_justify="left")
+    for heading in ("outcome", "claimed", "at least", "tightness", "runs", "neighbour", *(["order"] if order else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("shown by", overflow="fold")
+    ranked = sorted(report.outcomes, key=lambda each: each.claimed - each.lower_bound)[:_SHOWN]
+    for each in (each for each in report.outcomes if each in ranked):
+        table.add_row(
+            "nothing" if each.index is None else str(each.index),
+            f"{each.claimed:.4g}",
+            f"{each.lower_bound:.4g}",
+            "–" if each.tightness is None else f"{each.tightness:.0%}",
+            *map(str, each.runs),
+            *([f"{each.order:g}"] if order else []),
+            escape(f"{each.event} (on {each.side})") if each.event else "–",
+            style="red" if each.violated else None,
+        )
+    console.print(table)
+    if len(report.outcomes) > _SHOWN:
+        console.print(f"{len(report.outcomes) - _SHOWN} outcomes further from their claims are in the JSON.")
+    if report.joint.violated:
+        console.print(
+            f"[red]All outcomes together: at least {report.joint.lower_bound:.4g}, allowed {report.joint.limit:g}.[/red]"
+        )
+    if any(report.failed):
+        console.print(f"[yellow]{sum(report.failed)} counted runs raised an error and count as the outcome “failed”.[/yellow]")
+    if any(report.unseen):
+        console.print(
+            f"[yellow]{sum(report.unseen)} counted runs ended in outcomes that the pilot never met: not judged.[/yellow]"
+        )
+    console.print(
+        f"[dim]{report.runs} runs on each data set, {report.pilot} of them to choose events; {report.comparisons} bounds share the "
+        "error. “consistent” is not a proof: it means that these events and runs show no violation.[/dim]",
+        highlight=False,
+    )
