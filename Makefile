@@ -6,7 +6,7 @@ comma := ,
 REAL := $(if $(wildcard ../shared/data/msweb_user_area.npz),$(comma)msweb$(comma)reddit2008)
 DATASETS := S8000,S16000,S32000,S64000,S128000$(REAL)
 
-.PHONY: demo test check bench figures clean
+.PHONY: demo test check bench figures fuzz clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -31,8 +31,14 @@ bench: $(STAMP)  ## ratios against peers, measured side by side
 figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(BIN)/python scripts/figures.py
 	$(BIN)/python scripts/coverage.py
+	$(BIN)/python -m scripts.audit
+	$(BIN)/python scripts/tightness.py
 	for table in table1 table2; do $(BIN)/expost experiment $$table --jobs 2 --datasets $(DATASETS) --json > docs/results/$$table.json; done
+	for task in mnist gisette twitter twitter-blog; do $(BIN)/expost experiment table3 --task $$task --json > docs/results/table3_$$task.json; done
 	$(BIN)/python scripts/reproduction.py
+
+fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
+	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache

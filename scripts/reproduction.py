@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -37,19 +38,85 @@ def coverage() -> str:
     return "\n".join(lines)
 
 
+def table3(task: str) -> str:
+    """Mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
+    rows = json.loads((DOCS / "results" / f"table3_{task}.json").read_text(encoding="utf-8"))["rows"]
+    starts = list(dict.fromkeys((row["bar"], row["levels_from"]) for row in rows))
+    headings = [f"bar {bar:g}, levels from {start:g}" for bar, start in starts]
+    lines = ["| mechanism | " + " | ".join(headings) + " |", "|---" * (len(starts) + 1) + "|"]
+    for name in dict.fromkeys(map(table3_name, rows)):
+        chosen = {(row["bar"], row["levels_from"]): row for row in rows if table3_name(row) == name}
+        lines.append("| " + " | ".join([name, *(table3_cell(chosen[start]) for start in starts)]) + " |")
+    return "\n".join(lines)
+
+
+def table3_name(row: dict[str, str]) -> str:
+    if row["mechanism"] == "random-dropping":
+        return f"random-dropping, {row['note'].split(':')[0]}, charge `{row['charge']}`"
+    return f"{row['mechanism']} (**no guarantee**)" if row["guarantee"] == "none" else row["mechanism"]
+
+
+def table3_cell(row: dict[str, float]) -> str:
+    passed = "" if row["pass_rate"] == 1 else f", passes {row['pass_rate']:.0%}"
+    paper = "" if row["paper"] is None else f" [{row['paper']:g}]"
+    return f"{row['mean']:.3f} ± {row['se']:.3f}{paper}{passed}"
+
+
 def benchmarks(name: str) -> str:
-    """The rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote."""
+    """The rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote; those of the fleet in a table of their own."""
     rows = json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    plain, fleet = ([row for row in rows if bool(row.get("floor")) == wanted] for wanted in (False, True))
+    return "\n\n".join(part for part in (plain_table(plain), fleet_table(fleet)) if part)
+
+
+def plain_table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
     lines = ["| what | expost | against | peer | ratio | target |", "|---|---|---|---|---|---|"]
     for row in rows:
-        peer = "–" if row["peer_seconds"] is None else readable(row["peer_seconds"])
-        ratio = "–" if row["ratio"] is None else f"{row['ratio']:.3g}×"
-        cells = (row["what"], readable(row["seconds"]), row["peer"], peer, ratio, row["target"])
+        cells = (row["what"], readable(row["seconds"]), row["peer"], readable(row["peer_seconds"]), ratio(row), row["target"])
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def readable(seconds: float) -> str:
+def fleet_table(rows: list[dict[str, Any]]) -> str:
+    """A line a fleet: time and CPU time an example, its floor, then the ratio to each way to run Opacus."""
+    if not rows:
+        return ""
+    fleets: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        peer = re.sub(r"\d+ processes", "a process per core", row["peer"])
+        fleets.setdefault(row["what"].removesuffix(", an example"), {})[peer] = row
+    peers = list(dict.fromkeys(peer for fleet in fleets.values() for peer in fleet))
+    floor = "must cost | of peak FLOP/s | of peak bytes/s"
+    lines = [f"| an example of | expost | CPU | {floor} | {' | '.join(f'× {peer}' for peer in peers)} | target |"]
+    lines.append("|---" * (7 + len(peers)) + "|")
+    for what, fleet in fleets.items():
+        first = next(iter(fleet.values()))
+        least = first["floor"]
+        cost = f"{least['flops']:,.0f} FLOP, {least['bytes']:,.0f} B"
+        times = f"{readable(first['seconds'])} | {readable(first['cpu_seconds'])}"
+        shares = f"{least['of_flops']:.0%} | {least['of_bytes']:.0%}"
+        against = " | ".join(versus(fleet.get(peer)) for peer in peers)
+        lines.append(f"| {what} | {times} | {cost} | {shares} | {against} | {first['target']} |")
+    return "\n".join(lines)
+
+
+def versus(row: dict[str, Any] | None) -> str:
+    """The ratio of wall times, and that of CPU times."""
+    if row is None:
+        return "–"
+    cpu = "" if not row["peer_cpu_seconds"] else f" (CPU {row['peer_cpu_seconds'] / row['cpu_seconds']:.3g}×)"
+    return f"{ratio(row)}{cpu}"
+
+
+def ratio(row: dict[str, Any]) -> str:
+    return "–" if row["ratio"] is None else f"{row['ratio']:.3g}×"
+
+
+def readable(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
@@ -66,9 +133,13 @@ def fill(page: Path, marker: str, content: str) -> None:
 def main() -> None:
     fill(DOCS / "reproduction.md", "table1", rendered(1))
     fill(DOCS / "reproduction.md", "table2", rendered(2))
+    for task in ("mnist", "gisette", "twitter", "twitter-blog"):
+        fill(DOCS / "reproduction.md", f"table3-{task}", table3(task))
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
-    fill(DOCS.parent / "benchmarks" / "README.md", "cuda", benchmarks("fleet_cuda"))
+    for marker, name in (("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
+        if (DOCS / "results" / f"{name}.json").exists():
+            fill(DOCS.parent / "benchmarks" / "README.md", marker, benchmarks(name))
 
 
 if __name__ == "__main__":

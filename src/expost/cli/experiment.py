@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,8 +11,12 @@ from rich.table import Table
 
 from expost import plots
 from expost.cli.output import Json, notes, show
+from expost.errors import InvalidInput
 from expost.experiments import counting_tables
 from expost.experiments import figure1 as figure_one
+from expost.experiments import table3 as table_three
+from expost.experiments.table3_bank import Bank
+from expost.experiments.table3_tasks import GRID, LEVELS, Task, task_named
 
 _SYNTHETIC = ",".join(counting_tables.SYNTHETIC)
 
@@ -67,6 +71,75 @@ def table2(
 ) -> None:
     """Counts within 10 % under a total (10, 1e-6): Gaussian mechanisms, beside the paper's figures."""
     _counting_table(2, datasets, trials, jobs, data, seed, plot, as_json)
+
+
+@app.command()
+def table3(
+    task: Annotated[str, typer.Option(help="mnist, gisette, twitter, twitter-blog (substitutes: see docs/reproduction.md).")],
+    trials: Trials = 100,
+    bank: Annotated[Path | None, typer.Option(help="Bank of trainings (JSON); default: docs/results/bank_TASK.json.")] = None,
+    data: Data = None,
+    device: Annotated[str, typer.Option(help="Where to train a bank if there is none: cpu or cuda.")] = "cpu",
+    repeats: Annotated[int, typer.Option(help="Trainings of each setting at each level, if a bank is trained.", min=1)] = 1,
+    seed: Seed = 20130,
+    as_json: Json = False,
+) -> None:
+    """Training a model that passes a bar: Algorithm 3, doubling and Brownian noise, beside the paper's figures."""
+    chosen = task_named(task)
+    folder = data or next((path for path in (Path("../shared/data"),) if path.is_dir()), None)
+    trained = _bank(chosen, bank, data, device, repeats)
+    document = table_three.table3(task, trained, trials, seed=seed, data=folder, say=lambda line: notes.print(line))
+    show(document, as_json=as_json, render=lambda console: _render_table3(console, document))
+
+
+def _bank(task: Task, bank: Path | None, data: Path | None, device: str, repeats: int) -> Bank:
+    """The bank of that name, the one in the repository, or one trained now from data that was named."""
+    stored = bank or Path("docs/results") / f"bank_{task.name}.json"
+    if bank is not None or stored.is_file():
+        return Bank.load(stored)
+    if data is None:
+        raise InvalidInput(
+            "bank",
+            "none",
+            f"give --bank FILE (scripts/bank.py makes one, docs/results holds ours), or --data with {task.files[0]} to train one",
+        )
+    from expost.experiments.table3_builder import Builder, empty_bank
+
+    split = task.load(data)
+    fresh = empty_bank(task, split, GRID, task.sha256(data), device)
+    builder = Builder(task, split, fresh, save=lambda filled: None, device=device, say=lambda line: notes.print(line))
+    builder.build(LEVELS, repeats)
+    return fresh
+
+
+def _render_table3(console: Console, document: dict[str, Any]) -> None:
+    console.print(
+        f"Table 3, {document['title']} ({document['exactness']}; {document['trials']} trials, δ = {document['delta']:g})"
+    )
+    for bar, start in dict.fromkeys((row["bar"], row["levels_from"]) for row in document["rows"]):
+        table = Table(title=f"bar {bar:g} ({document['metric']}), levels from {start:g}", title_justify="left")
+        for heading in ("mechanism", "charge", "ε′", "mean ε", "±", "pass", "paper"):
+            table.add_column(heading, justify="left" if heading in ("mechanism", "charge") else "right", no_wrap=True)
+        for row in document["rows"]:
+            if (row["bar"], row["levels_from"]) == (bar, start):
+                table.add_row(*_cells(row), style="red" if row["guarantee"] == "none" else None)
+        console.print(table)
+    console.print("[red]no-dropping: a diagnostic that carries no guarantee.[/red]")
+    if document["exactness"] != "exact":
+        console.print(f"Not the paper's data ({document['exactness']}).")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row of Table 3 as text."""
+    return (
+        row["mechanism"],
+        row["charge"],
+        "–" if row["overhead"] is None else f"{row['overhead']:.3g}",
+        f"{row['mean']:.3f}",
+        "–" if row["se"] is None else f"{row['se']:.3f}",
+        f"{row['pass_rate']:.2f}",
+        "–" if row["paper"] is None else f"{row['paper']:g}",
+    )
 
 
 def _counting_table(
