@@ -38,6 +38,10 @@ def made():
     return listed
 
 
+def unmade():
+    raise ValueError("no such grid")
+
+
 def bare(data, randomness):
     return len(data)
 
@@ -110,6 +114,8 @@ COMMON = ("--data", "a.npz", "--neighbour", "b.npz", "--confidence", 0.9999, "--
         ("inside.mechanism", ("--event", "subject_of_audit:event"), [0]),
         ("gaussian", (), [0]),
         ("gaussian", ("--delta", 1e-3), [0]),
+        ("gaussian", ("--epsilon", 8, "--delta", 1e-3), [0]),
+        ("pair", ("--epsilon", 8, "--delta", 1e-3), [0, 1]),
         ("request", (), [0, 1]),
     ],
 )
@@ -165,6 +171,12 @@ def test_arrays_come_alone_or_as_a_dict(expost):
         (("subject_of_audit:listed",), "--overhead"),
         (("subject_of_audit:listed", "--selector", "doubling"), "target"),
         (("subject_of_audit:listed", "--selector", "best"), "random-dropping, above-threshold, doubling"),
+        (("subject_of_audit:unmade",), "calling it raised ValueError: no such grid"),
+        (("subject_of_audit:mechanism", "--overhead", "1"), "a bare list of candidates only"),
+        (("subject_of_audit:mechanism", "--selector", "doubling"), "a bare list of candidates only"),
+        (("subject_of_audit:mechanism", "--delta", "0.01"), "converts a Rényi or zCDP promise"),
+        (("subject_of_audit:pair", "--target", "1"), "a bare list of candidates only"),
+        (("subject_of_audit:pair", "--delta", "0.01"), "a bare list of candidates only"),
         (("subject_of_audit:bare",), "claim"),
         (("subject_of_audit:refused",), "the budget is spent"),
         (("subject_of_audit:mechanism", "--event", "subject_of_audit:number"), "function"),

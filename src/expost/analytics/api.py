@@ -23,6 +23,8 @@ from expost.selection.selector import Account
 
 _SHARES = 1000  # a ledger entry is settled in thousandths of the job's worst case, rounded up
 _TOO_MANY = 2**53  # above, a float would no longer hold a count, and its noise might not fit into 64 bits
+_MOST_GROUPS = 10**6
+_LEAST_KEYS = 1e-12  # of ε a group: below, noise is beyond what the samplers draw
 _KEYS_SHARE = 0.1  # of ε, and half of δ, goes to finding out privately which groups exist
 
 
@@ -107,7 +109,8 @@ def count(
     if ledger is not None and source.simulated:
         raise InvalidInput("ledger", ledger, "a simulation is not charged; leave the ledger out")
     _check_keys(data, keys, private_keys, delta)
-    count_of(max_groups_per_user, "max_groups_per_user", at_least=1)
+    if count_of(max_groups_per_user, "max_groups_per_user", at_least=1) > _MOST_GROUPS:
+        raise InvalidInput("max_groups_per_user", max_groups_per_user, f"give at most {_MOST_GROUPS}")
     expected = None if prior is None else {str(group): float(exact(size, "prior")) for group, size in prior.items()}
     key_epsilon = _KEYS_SHARE * float(epsilon) if private_keys else 0.0
     key_delta = float(delta or 0) / 2 if private_keys else 0.0
@@ -121,6 +124,8 @@ def count(
         "order": order or (GIVEN if prior is not None else RACE),
         "max_group": max_group_epsilon,
     }
+    if private_keys and key_epsilon < _LEAST_KEYS * max_groups_per_user:
+        raise InvalidInput("epsilon", epsilon, "too little to find groups privately: give more, or fewer max_groups_per_user")
     plan = make_job(1 if keys is None else len(keys), **settings)
     opened = _open(data, by, user, table)  # everything that can be wrong with the request is found before it is charged
     charges = _charges(plan, float(epsilon), delta, private_keys, ledger, budget)

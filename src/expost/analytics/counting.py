@@ -28,6 +28,10 @@ from expost.rationals import exact_positive, round_down
 GIVEN, RACE = "given", "race"
 FIRST_LOOK = Fraction(1, 5)  # share of the budget that a race spends on looking at every group once
 _FIRST_COST = {"laplace": 0.001, "gaussian": 0.0005}
+_LEAST = (
+    1e-12  # of ε, about: below, noise is beyond what the samplers draw (2^50), which must be known before anything is charged
+)
+_LEAST_COST = {"laplace": Fraction(_LEAST), "gaussian": Fraction(1, 2**81)}
 _PATIENCE = 10  # in the given order a group may cost at most this part of the budget, unless told otherwise
 
 
@@ -75,7 +79,13 @@ def make_job(
     total = exact_positive(epsilon, "epsilon") if delta is None else Fraction(gaussian_for(float(epsilon), delta).rho)
     default_cap = total if order == RACE else total / _PATIENCE
     cap = min(total, default_cap if max_group is None else _cap_cost(max_group, delta))
-    first = min(cap, total * FIRST_LOOK / max(1, groups) if order == RACE else Fraction(_FIRST_COST[law]))
+    if cap < _LEAST_COST[law]:
+        raise InvalidInput(
+            "epsilon" if max_group is None else "max_group_epsilon", float(cap), f"too little for any noise: give ≥ {_LEAST:g}"
+        )
+    first = min(
+        cap, max(_LEAST_COST[law], total * FIRST_LOOK / max(1, groups)) if order == RACE else Fraction(_FIRST_COST[law])
+    )
     grid = geometric_grid(round_down(first), round_down(cap), ratio)
     levels: Levels = LaplaceLevels(grid) if law == "laplace" else GaussianLevels(grid)
     return Job(levels, make_rule(levels, within, confidence, rule), total, order, float(cap))

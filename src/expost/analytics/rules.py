@@ -34,6 +34,7 @@ from expost.errors import InvalidInput
 
 Floats = npt.NDArray[np.float64]
 
+_LEAST_WITHIN = 1e-9  # smaller ones need counts that no table has, and leave what floats hold
 _COUNTS_PER_FOLD = 400  # grid points a factor e of true counts
 _MOST_SMOOTHING = 1.01  # beyond this factor a shift of ½ bounds a Gaussian tail better
 
@@ -53,8 +54,8 @@ class Rule:
 
 def make_rule(levels: Levels, within: float, confidence: float, name: str = "confidence") -> Rule:
     """The rule for these levels; ``name`` is ``confidence`` or ``paper``."""
-    if not 0 < within < 1:
-        raise InvalidInput("within", within, "give a relative error strictly between 0 and 1")
+    if not _LEAST_WITHIN <= within < 1:
+        raise InvalidInput("within", within, f"give a relative error of at least {_LEAST_WITHIN:g} and below 1")
     if not 0 < confidence < 1:
         raise InvalidInput("confidence", confidence, "give a number strictly between 0 and 1")
     if name not in ("confidence", "paper"):

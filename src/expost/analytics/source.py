@@ -68,10 +68,11 @@ def open_source(source: str | Path, table: str | None = None) -> Any:
         if text.lower().endswith(".parquet"):
             return _engine().read_parquet(_literal(path))
         return _engine().read_csv(_literal(path), **_csv_format(path))
-    except (OSError, InvalidInput):
+    except InvalidInput:
         raise
-    except Exception as error:
-        raise InvalidInput("source", text, f"cannot be read: {_first_line(error)}") from None
+    except Exception as error:  # messages may quote what they stumbled over
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        raise InvalidInput("source", text, f"cannot be read: {reason}") from None
 
 
 def _engine() -> Any:
@@ -89,6 +90,8 @@ def _csv_format(path: Path) -> dict[str, Any]:
         line = stream.readline()
         while line.count(b'"') % 2 and (more := stream.readline()):  # a name with a line break in it
             line += more
+    if line.count(b'"') % 2:
+        raise InvalidInput("source", str(path), "a quote in the line of column names is not closed")
     header = line.decode("utf-8-sig")
     delimiters = ("\t",) if path.suffix.lower() == ".tsv" else _DELIMITERS
     parsed = [next(csv.reader(io.StringIO(header, newline=""), delimiter=each), []) for each in delimiters]
@@ -148,12 +151,19 @@ def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> A
     known, engine = list(table.columns), ibis.get_backend(table).name
     for option, name in (("by", by), ("user", user)):
         if name not in known:
-            raise InvalidInput(option, name, "the table has the columns " + ", ".join(repr(each) for each in known[:50]))
+            raise InvalidInput(option, name, _columns_of(known))
         if engine in _CASELESS and sum(each.lower() == name.lower() for each in known) > 1:
             raise InvalidInput(option, name, f"{engine} cannot tell it from a column with other capitals; rename one")
     group = table[by]
     text = group if group.type().is_string() else group.cast("string")
     return table.select(**{_GROUP: _byte_by_byte(text, engine) if collated else text, "expost_user": table[user]})
+
+
+def _columns_of(known: Sequence[str]) -> str:
+    """What columns there are; not where one has a line break in its name, which may be a row that a quote has drawn into the header."""
+    if any("\n" in name or "\r" in name for name in known):
+        return f"the table has {len(known)} other columns (a name with a line break: is a quote missing in the first line?)"
+    return "the table has the columns " + ", ".join(repr(each) for each in known[:50])
 
 
 def may_collate(data: Any) -> bool:

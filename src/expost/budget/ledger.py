@@ -78,7 +78,7 @@ class Ledger:
         self._store = store
 
     def __repr__(self) -> str:
-        return f"Ledger({self._store.url.render_as_string(hide_password=True)!r})"
+        return f"Ledger({self._store.place!r})"
 
     @property
     def identity(self) -> str:
@@ -291,6 +291,7 @@ def _reservation(rows: Rows, identity: str) -> _Row | None:
 
 def _known_reservation(rows: Rows, reservation: Reservation | str) -> _Row:
     identity = reservation.id if isinstance(reservation, Reservation) else reservation
+    check_name(identity, "reservation", LONGEST_IDENTITY)
     row = _reservation(rows, identity)
     if row is None:
         raise InvalidInput("reservation", identity, "no such reservation in this ledger")
@@ -313,6 +314,7 @@ def _open_budget(rows: Rows, budget: str | None, analyst: str) -> tuple[str, lis
     if budget is None and not names:
         raise LedgerError("the ledger is damaged: it holds no budget; run: expost ledger verify")
     name = budget if budget is not None else names[0]
+    check_name(name, "budget")
     filters = _filters(rows, name, analyst)
     if not filters:
         raise InvalidInput("budget", name, "the ledger holds " + ", ".join(str(row[0]) for row in rows.all(_BUDGETS)))

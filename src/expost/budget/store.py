@@ -36,6 +36,8 @@ _TABLES = (
 _NAMES = tuple(field.name for field in fields(Entry))
 _COLUMNS = ", ".join(_NAMES)
 _APPEND = f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_SCHEME = re.compile(r"(postgres|sqlite)\w*(\+\w+)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
+_DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _MARK = re.compile(r":(\w+)")
 
 
@@ -48,10 +50,14 @@ def _sqlalchemy() -> Any:
 
 
 def _parse(sql: Any, url: str | Path) -> Any:
-    """A database URL; a bare path (whatever characters it has) means a SQLite file."""
+    """A database URL; a bare path means a SQLite file, unless it looks like a URL that was mistyped: that may hold a password."""
     text = os.fspath(url)
+    if "\x00" in text or (_SCHEME.match(text) and "://" not in text):  # what is meant for a URL is not taken for a file
+        raise ValueError
     if "://" not in text:
         return sql.engine.URL.create("sqlite", database=text)
+    if not text.isprintable() or text.partition("://")[2].partition("/")[0].count("@") > 1:
+        raise ValueError  # an @ in a password is %40, or its second half would pass for the host, and be shown
     text = text.replace("postgresql://", "postgresql+psycopg://", 1).replace("postgres://", "postgresql+psycopg://", 1)
     return sql.engine.make_url(text)
 
@@ -80,6 +86,13 @@ class Store:
         self.backend = self.url.get_backend_name()
         if self.backend not in ("sqlite", "postgresql"):
             raise LedgerError(f"{self.backend} databases are not supported; give a file name, sqlite:///file or postgresql://…")
+        if self.url.drivername not in _DRIVERS:
+            raise LedgerError(
+                f"{self.url.drivername} is not supported; give sqlite:///file or postgresql://…, without a driver"
+            )
+        if self.backend == "sqlite" and (self.url.query or self.url.host or self.url.username):
+            # uri=true would open another file than the one that is looked at
+            raise LedgerError("a SQLite ledger takes no host and no options after ?; give a file name or sqlite:///file")
         self._engine: Any = None
         self._owner = 0
         _STORES.add(self)
@@ -92,6 +105,11 @@ class Store:
         if not self.url.database or self.url.database == ":memory:":
             raise LedgerError("a ledger in memory would not survive its process; give a file name")
         return Path(self.url.database)
+
+    @property
+    def place(self) -> str:
+        """Where the ledger is, without passwords (an option after ? may hold one, too)."""
+        return str(self.url.set(query={}).render_as_string(hide_password=True))
 
     def _connect(self) -> Any:
         """A connection of the pool, with the driver's own methods; close it to give it back."""
@@ -145,7 +163,9 @@ class Store:
     def check_schema(self) -> None:
         """Refuse what is not a ledger of this version."""
         if not self.exists():
-            raise LedgerError(f"there is no ledger at {self.url.render_as_string()}; make one with: expost ledger create")
+            raise LedgerError(
+                f"there is no ledger at {ascii(str(self.file)) if self.file else self.place}; make one with: expost ledger create"
+            )
         with self.reading() as rows:
             found = str(rows.one("SELECT value FROM expost_meta WHERE name = 'schema'")[0])
         if not found.isdecimal():

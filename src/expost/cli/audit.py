@@ -71,7 +71,7 @@ def audit(
             second,
             runs=runs,
             events=events,
-            delta=None if named.is_selection else delta,
+            delta=None if named.is_selection or epsilon is not None else delta,
             confidence=confidence,
             workers=workers or max(1, min(os.cpu_count() or 1, runs // _RUNS_FOR_A_WORKER)),
             progress=lambda done, _: display.update(task, completed=done),
@@ -144,6 +144,8 @@ def _render(console: Console, report: AuditReport) -> None:
         )
     if any(report.failed):
         console.print(f"[yellow]{sum(report.failed)} counted runs raised an error and count as the outcome “failed”.[/yellow]")
+    if report.blind:
+        console.print("[yellow]Values that are not numbers were released, and not looked into: give --event.[/yellow]")
     if any(report.unseen):
         console.print(
             f"[yellow]{sum(report.unseen)} counted runs ended in outcomes that the pilot never met: not judged.[/yellow]"

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from expost.cli.output import Json, show
+from expost.cli.output import Json, show, visible
+from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.selection.release import Release, plain
 
@@ -23,7 +24,11 @@ def certificate(
 ) -> None:
     """Show a certificate: what was released, what it cost, and on which theorem the claim rests."""
     release = Release.load(file)
-    show(release.as_dict(encode=plain), as_json=as_json, render=lambda console: _render(console, release))
+    try:
+        document = release.as_dict(encode=plain)
+    except RecursionError:
+        raise InvalidRelease("value", "the file", "it is nested too deeply") from None
+    show(document, as_json=as_json, render=lambda console: _render(console, release))
 
 
 def _render(console: Console, release: Release) -> None:
@@ -41,7 +46,7 @@ def _render(console: Console, release: Release) -> None:
         ("selector", ", ".join(f"{key} = {value}" for key, value in release.selector.items() if value is not None)),
     ]
     for name, value in rows:
-        text = escape(str(value))
+        text = escape(visible(value))
         table.add_row(name, text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…  (whole with --json)")
     console.print(table)
     if release.simulated:

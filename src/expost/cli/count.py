@@ -18,7 +18,7 @@ from expost.analytics.api import CountResult
 from expost.analytics.api import count as count_groups
 from expost.analytics.counting import Answer
 from expost.budget.ledger import Ledger
-from expost.cli.output import Json, notes, show
+from expost.cli.output import Json, notes, show, visible
 from expost.errors import InvalidInput
 from expost.privacy.gaussian import gaussian_for
 
@@ -134,7 +134,10 @@ def count(
 
 def read_keys(path: Path) -> list[str]:
     """Group names, one a line; empty lines are skipped."""
-    names = [line.rstrip("\r\n") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    try:
+        names = [line.rstrip("\r\n") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    except UnicodeDecodeError:
+        raise InvalidInput("keys", str(path), "the file is no UTF-8 text") from None
     listed = [name for name in names if name]
     if not listed:
         raise InvalidInput("keys", str(path), "the file names no group")
@@ -144,13 +147,16 @@ def read_keys(path: Path) -> list[str]:
 def read_prior(path: Path) -> dict[str, float]:
     """A CSV of group,size, with or without a header."""
     sizes: dict[str, float] = {}
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        for number, row in enumerate(csv.reader(stream), start=1):
-            try:
-                sizes[row[0]] = float(row[1])
-            except (IndexError, ValueError):
-                if number > 1 and row:
-                    raise InvalidInput("prior", f"line {number}", "give lines of group,size") from None
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            for number, row in enumerate(csv.reader(stream), start=1):
+                try:
+                    sizes[row[0]] = float(row[1])
+                except (IndexError, ValueError):
+                    if number > 1 and row:
+                        raise InvalidInput("prior", f"line {number}", "give lines of group,size") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise InvalidInput("prior", str(path), "the file is no UTF-8 text of group,size") from None
     if not sizes:
         raise InvalidInput("prior", str(path), "the file names no group")
     return sizes
@@ -189,7 +195,10 @@ def _render(console: Console, result: CountResult) -> None:
         table.add_column(heading, justify="left" if heading == "group" else "right", overflow="fold")
     for answer in result.answers[:_SHOWN]:
         table.add_row(
-            Text(answer.group), f"{answer.estimate:,.0f}", f"{answer.low:,.0f} – {answer.high:,.0f}", f"{answer.spent:.4g}"
+            Text(visible(answer.group)),
+            f"{answer.estimate:,.0f}",
+            f"{answer.low:,.0f} – {answer.high:,.0f}",
+            f"{answer.spent:.4g}",
         )
     console.print(table)
     if len(result.answers) > _SHOWN:

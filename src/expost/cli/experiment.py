@@ -88,6 +88,10 @@ def table3(
     chosen = task_named(task)
     folder = data or next((path for path in (Path("../shared/data"),) if path.is_dir()), None)
     trained = _bank(chosen, bank, data, device, repeats)
+    if folder is None:
+        notes.print(f"Brownian noise is left out: it trains on the data; give --data with {', '.join(chosen.files)}")
+    else:
+        chosen.paths(folder)
     document = table_three.table3(task, trained, trials, seed=seed, data=folder, say=lambda line: notes.print(line))
     show(document, as_json=as_json, render=lambda console: _render_table3(console, document))
 
@@ -125,6 +129,7 @@ def _render_table3(console: Console, document: dict[str, Any]) -> None:
                 table.add_row(*_cells(row), style="red" if row["guarantee"] == "none" else None)
         console.print(table)
     console.print("[red]no-dropping: a diagnostic that carries no guarantee.[/red]")
+    console.print("doubling: the law of its run count is the best of several, chosen in hindsight.")
     if document["exactness"] != "exact":
         console.print(f"Not the paper's data ({document['exactness']}).")
 

@@ -20,7 +20,7 @@ from expost import plots
 from expost.budget.chain import ABANDON, RESERVE, SETTLE, Entry
 from expost.budget.ledger import Ledger, Standing
 from expost.budget.terms import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget
-from expost.cli.output import FAILURE, Json, notes, show
+from expost.cli.output import FAILURE, Json, as_text, notes, show, visible
 from expost.errors import InvalidInput
 
 app = typer.Typer(help="Budgets that cannot be overspent, in a SQLite file or a PostgreSQL database.", no_args_is_help=True)
@@ -149,7 +149,7 @@ def verify(url: Url, as_json: Json = False) -> None:
 
     def render(console: Console) -> None:
         for problem in problems:
-            console.print(f"[red]{escape(problem)}[/red]", highlight=False)
+            console.print(f"[red]{escape(visible(problem))}[/red]", highlight=False)
         if not problems:
             console.print("[green]The ledger is sound:[/green] every entry follows from the one before, and the sums add up.")
 
@@ -165,7 +165,7 @@ def abandon(
     """Give up a job that will not report back: its worst case stays charged for good."""
     charged = Ledger.open(url).abandon(reservation)
     document = {"reservation": reservation, "charged": charged.as_dict()}
-    show(document, as_json=as_json, render=lambda console: console.print(escape(f"{reservation}: charged {charged}")))
+    show(document, as_json=as_json, render=lambda console: console.print(escape(visible(f"{reservation}: charged {charged}"))))
 
 
 @app.command()
@@ -179,13 +179,13 @@ def export(
         raise InvalidInput("format", None, "say --csv or --json")
     rows = [asdict(entry) for entry in Ledger.open(url).entries()]
     if as_json:
-        typer.echo(json.dumps({"entries": rows}, indent=2, ensure_ascii=False))
+        typer.echo(as_text(json.dumps({"entries": rows}, indent=2, ensure_ascii=False)))
         return
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(Entry.__dataclass_fields__))
     writer.writeheader()
     writer.writerows(rows)
-    typer.echo(buffer.getvalue(), nl=False)
+    typer.echo(as_text(buffer.getvalue()), nl=False)
 
 
 def _render_standings(console: Console, standings: list[Standing]) -> None:
@@ -195,7 +195,7 @@ def _render_standings(console: Console, standings: list[Standing]) -> None:
     for standing in standings:
         facts, budget = standing.as_dict(), standing.filter.budget
         amounts = [budget.describe(budget.limits, up=False), facts["settled"], facts["held"], facts["remaining"]]
-        table.add_row(escape(standing.name), budget.kind, *(_amount(each) for each in amounts), str(standing.entries))
+        table.add_row(escape(visible(standing.name)), budget.kind, *(_amount(each) for each in amounts), str(standing.entries))
     console.print(table)
 
 
@@ -217,7 +217,7 @@ def _render_entries(console: Console, found: list[Entry]) -> None:
     for heading in ("#", "time", "action", "budget", "analyst", "reservation", "memo"):
         table.add_column(heading, overflow="fold")
     for entry in found:
-        table.add_row(*(escape(str(each)) for each in cells(entry)))
+        table.add_row(*(escape(visible(each)) for each in cells(entry)))
     console.print(table)
 
 

@@ -16,6 +16,8 @@ from expost.errors import InvalidInput
 from expost.selection.plan import OVERHEADS, Plan, charges_at
 from expost.selection.plan import plan as make_plan
 
+_MOST_LEVELS = 1000
+
 
 def plan(
     epsilons: Annotated[str, typer.Option(help="Privacy levels, ascending: 0.1,0.2,0.4 or 0.1:1.0:0.1.")],
@@ -59,10 +61,13 @@ def parse_levels(text: str) -> list[float]:
         if ":" in text:
             first, last, step = (float(part) for part in text.split(":"))
             count = round((last - first) / step)
+            if count >= _MOST_LEVELS:
+                raise OverflowError
             return [round(first + step * place, 12) for place in range(count + 1)]
         return [float(part) for part in text.split(",") if part.strip()]
     except (ValueError, ZeroDivisionError, OverflowError):
-        raise InvalidInput("epsilons", text, "give numbers like 0.1,0.2,0.4 or first:last:step") from None
+        valid = f"give at most {_MOST_LEVELS} numbers, like 0.1,0.2,0.4 or first:last:step"
+        raise InvalidInput("epsilons", text, valid) from None
 
 
 def _render(console: Console, job: Plan) -> None:
