@@ -30,7 +30,7 @@ bench: $(STAMP)  ## ratios against peers, measured side by side
 
 figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(BIN)/python scripts/figures.py
-	$(BIN)/python scripts/coverage.py
+	$(BIN)/python scripts/interval_coverage.py
 	$(BIN)/python -m scripts.audit
 	$(BIN)/python scripts/tightness.py
 	for table in table1 table2; do $(BIN)/expost experiment $$table --jobs 2 --datasets $(DATASETS) --json > docs/results/$$table.json; done

@@ -106,12 +106,16 @@ def versus(row: dict[str, Any] | None) -> str:
     """The ratio of wall times, and that of CPU times."""
     if row is None:
         return "–"
-    cpu = "" if not row["peer_cpu_seconds"] else f" (CPU {row['peer_cpu_seconds'] / row['cpu_seconds']:.3g}×)"
+    cpu = "" if not row["peer_cpu_seconds"] else f" (CPU {times(row['peer_cpu_seconds'] / row['cpu_seconds'])})"
     return f"{ratio(row)}{cpu}"
 
 
 def ratio(row: dict[str, Any]) -> str:
-    return "–" if row["ratio"] is None else f"{row['ratio']:.3g}×"
+    return "–" if row["ratio"] is None else times(row["ratio"])
+
+
+def times(number: float) -> str:
+    return f"{number:,.0f}×" if number >= 100 else f"{number:.3g}×"
 
 
 def readable(seconds: float | None) -> str:

@@ -123,7 +123,7 @@ def test_the_figures_of_the_readme() -> None:
         ),
         ("![x](docs/figures/plan.png)\n", "has no line above it"),
         ("<!-- made by: make figures (scripts/figures.py) -->\n![x](docs/figures/none.png)\n", "does not exist"),
-        ("<!-- made by: make figures (scripts/coverage.py) -->\n![x](docs/figures/plan.png)\n", "writes plan.png"),
+        ("<!-- made by: make figures (scripts/interval_coverage.py) -->\n![x](docs/figures/plan.png)\n", "writes plan.png"),
         ("This is 3 times faster than that.\n", "a measured figure without a command"),
         ("<!-- by definition -->\nMeasured: 7 s.\n", "a measured figure without a command"),
         ("<!-- good -->\n| a |\n|---|\n| 2 |\n<!-- end -->\n", "'good' is stale"),

@@ -138,6 +138,24 @@ def test_a_renyi_promise_is_converted_at_a_given_delta():
     assert report.verdict == "consistent"
 
 
+def test_charges_that_differ_are_not_converted_one_by_one():
+    """A true claim at two orders, each tight for an outcome of its own: converted each at its best order, they would need 2δ."""
+    delta, charge = 0.05, 0.3
+    on_data = np.array([2 * delta, 8 * delta, 1 - 10 * delta])
+    on_neighbour = np.array([on_data[0] ** 2, on_data[1] ** (8 / 7), 0.0]) * np.exp(-charge)
+    on_neighbour[2] = 1 - on_neighbour.sum()
+    claim = {0: (charge + 0.05, 50.0), 1: (50.0, charge + 0.05), 2: (10.0, 10.0)}
+    for place, order in enumerate((2.0, 8.0)):
+        growth = np.exp([claim[index][place] for index in range(3)])
+        for a, b in ((on_data, on_neighbour), (on_neighbour, on_data)):
+            assert np.sum(a**order * (growth * b) ** (1 - order)) < 1
+    promises = {index: RenyiDP((2.0, 8.0), charges) for index, charges in claim.items()}
+    options = {"runs": 5000, "claim": promises, "simulation_seed": 1}
+    assert audit(lottery(on_data, on_neighbour), True, False, **options).verdict == "consistent"
+    with pytest.raises(InvalidInput, match="differ in their Rényi charges"):
+        audit(lottery(on_data, on_neighbour), True, False, delta=delta, **options)
+
+
 def test_brownian_noise_reduction_is_audited_at_its_orders():
     """Ex-post ρ of the last level looked at; held to a tenth of it, it is caught."""
     candidates = [Candidate(DiscreteGaussian(Query(len), rho)) for rho in (0.25, 1.0)]
@@ -232,9 +250,28 @@ def test_numbers_are_cut_where_the_pilot_lies():
     assert report.comparisons >= 4 * (16 + 1 + 1) + 2 * 2
 
 
-def test_outputs_that_are_no_numbers_need_no_event():
-    report = audit(lambda data, randomness: {"a": data}, 0, 1, runs=100, claim=PureDP(1), simulation_seed=1)
-    assert report.outcomes[0].runs == (80, 80)
+@pytest.mark.parametrize(
+    "released", [lambda data: {"a": data}, lambda data: f"it was {data}", lambda data: np.array([data, data])]
+)
+def test_what_cannot_be_seen_is_not_called_consistent(released):
+    """A mechanism that gives its data away in something that is not a number: without an event nothing could show it."""
+
+    def leak(data, randomness):
+        return released(data)
+
+    options = {"runs": 300, "claim": PureDP(1), "simulation_seed": 1}
+    with pytest.raises(InvalidInput, match=r"^events = None .* give a function of the value"):
+        audit(leak, 0, 1, **options)
+    assert audit(leak, 0, 1, events=repr, **options).verdict == "violated"
+
+
+def test_a_report_says_that_values_were_not_looked_into():
+    def request(data, randomness):
+        index = randomness.below(2)
+        return Release({"a": data} if texts else 1.0, {}, index, None, None, PureDP(1), PureDP(1), "", {}, True)
+
+    for texts in (True, False):
+        assert audit(request, 0, 1, runs=100, simulation_seed=1).as_dict()["blind"] is texts
 
 
 def test_raising_is_an_outcome():
@@ -314,6 +351,8 @@ LAPLACE = DiscreteLaplace(Query(len), 1.0)
         ("events", {"events": "odd"}),
         ("events", {"events": {}}),
         ("events", {"events": lambda output: output["missing"]}),
+        ("events", {"events": lambda output: 10**400}),
+        ("delta", {"delta": 1e-5}),
         ("claim", {"claim": 1.0}),
         ("claim", {"claim": {5: PureDP(1)}}),
         ("candidates", {"candidates": RIVALS}),

@@ -12,11 +12,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from expost import plots
+from expost.audit.picture import draw
+from expost.audit.report import AuditReport, JointFinding, OutcomeFinding
 from expost.cli import main as command
 
 ROOT = Path(__file__).parent.parent.parent
@@ -147,6 +151,19 @@ def test_a_table_and_a_figure(expost, tmp_path):
     assert "not a proof" in out
     assert "figure: audit.png" in err
     assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_names_of_many_outcomes_do_not_overlap(monkeypatch):
+    """Forty-one outcomes, the last a word: no tick label covers its neighbour."""
+    finding = [OutcomeFinding(index, 1.0, 0.5, "any", "data", (1, 1)) for index in [*range(40), None]]
+    report = AuditReport(0.95, tuple(finding), JointFinding(0.0, 0.0), 0.0, 100, 20, 4, (0, 0), (0, 0), True)
+    kept = []
+    monkeypatch.setattr(plots, "save", lambda drawn, path: kept.append(drawn))
+    draw(report, Path("unused.png"))
+    kept[0].canvas.draw()
+    boxes = [label.get_window_extent() for label in kept[0].axes[0].get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert kept[0].axes[0].get_xticklabels()[-1].get_text() == "nothing"
 
 
 def test_arrays_come_alone_or_as_a_dict(expost):

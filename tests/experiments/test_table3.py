@@ -417,18 +417,37 @@ def test_a_substitute_never_stands_beside_the_papers_figure(monkeypatch):
     assert all(row["paper"] is None for row in document["rows"])
 
 
+def test_a_trial_bank_never_stands_beside_the_papers_figure(monkeypatch):
+    """``scripts/bank.py --rows 100``: MNIST in name, not the paper's training set."""
+    monkeypatch.setitem(TASKS, "mnist", replace(TASKS["mnist"], starts=((0.8,),)))
+    monkeypatch.setattr(table_three, "PAPER_LEVELS", (0.8, 0.9, 1.0))
+    monkeypatch.setattr(table_three, "plan", lambda *arguments, **settings: SimpleNamespace(overhead=0.1))
+    bank = bank_of({level: [[0.9]] for level in LEVELS})
+    assert any(row["paper"] for row in table3("mnist", bank, 1)["rows"])
+    bank.details["exactness"] = "a trial: 100 rows, 3 settings"
+    assert all(row["paper"] is None for row in table3("mnist", bank, 1)["rows"])
+
+
 def test_the_command_draws_a_table(document):
     console = Console(file=io.StringIO(), width=80)
     experiment._render_table3(console, document)
     drawn = console.file.getvalue()
     assert "random-dropping" in drawn
     assert "carries no guarantee" in drawn
+    assert "chosen in hindsight" in " ".join(drawn.split())
 
 
 def test_the_command_says_where_a_bank_comes_from(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run("experiment", "table3", "--task", "mnist", monkeypatch=monkeypatch) == 2
-    assert "give --bank FILE" in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.split())
+    assert "give --bank FILE" in said
+    assert "Brownian noise is left out" in said
+    full_bank().save(tmp_path / "bank.json")
+    assert run("experiment", "table3", "--task", "mnist", "--bank", "bank.json", "--data", ".", monkeypatch=monkeypatch) == 2
+    said = capsys.readouterr().err
+    assert "needs mnist.npz" in said
+    assert "levels from" not in said  # before anything is worked out
     assert run("experiment", "table3", "--task", "cifar", monkeypatch=monkeypatch) == 2
     assert "mnist, gisette, twitter" in capsys.readouterr().err
 

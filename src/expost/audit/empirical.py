@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from expost.audit.claims import ApproxClaims, claims_of
-from expost.audit.events import Cells, Events, Feature, cells_from
+from expost.audit.events import UNREAD, Cells, Events, Feature, cells_from
 from expost.audit.family import family_from
 from expost.audit.judging import judge
 from expost.audit.report import AuditReport, OutcomeFinding
@@ -78,8 +78,10 @@ def audit(
         todo = chunks(first, 0)
         for chunk, found in sorted(tell.each(pool.results(pilot_runs, todo)), key=lambda pair: pair[0]):
             seen[chunk.side] += found
-        promises = _promises(checked, seen[0] + seen[1], delta)
-        cells = cells_from(seen[0] + seen[1], list(promises))
+        together = seen[0] + seen[1]
+        promises = _promises(checked, together, delta)
+        blind = events is None and _blind(together)
+        cells = cells_from(together, list(promises))
         claims = claims_of(list(promises.values()))
         trial = np.array([cells.count(side)[:-1] for side in seen])
         family = family_from(trial, first, cells, claims)
@@ -104,6 +106,7 @@ def audit(
         failed=_failures(counts, cells),
         unseen=(int(counts[0, -1]), int(counts[1, -1])),
         simulated=simulation_seed is not None,
+        blind=blind,
     )
 
 
@@ -131,11 +134,28 @@ def _promises(subject: Subject, seen: Sequence[tuple[Key, Feature]], delta: Numb
     if found is None:
         keys = sorted({key for key, _ in seen}, key=lambda key: (key.index is None, key.index or 0, repr(key.spent)))
         found = {key: _required(subject.claim_for(key)) for key in keys}
-    if delta is None:
-        return found
-    return {
-        key: promise.to_approx(delta) if isinstance(promise, (ZCDP, RenyiDP)) else promise for key, promise in found.items()
-    }
+    return found if delta is None else {key: _converted(promise, delta, found) for key, promise in found.items()}
+
+
+def _converted(promise: Guarantee, delta: Number, found: Mapping[Key, Guarantee]) -> Guarantee:
+    """The (ε, δ) of a Rényi promise. Charges that differ by outcome would each take an order of its own, which is not sound."""
+    if not isinstance(promise, (ZCDP, RenyiDP)):
+        raise InvalidInput("delta", delta, f"it converts a Rényi or zCDP promise; this one is {promise}: leave delta out")
+    if len(set(found.values())) > 1:
+        raise InvalidInput(
+            "delta", delta, "outcomes differ in their Rényi charges, which cannot be converted one by one; leave it out"
+        )
+    return promise.to_approx(delta)
+
+
+def _blind(seen: Sequence[tuple[Key, Feature]]) -> bool:
+    """Whether values were released that no event looks at; refused if then nothing at all tells outcomes apart."""
+    blind = any(feature.number is None and feature.label in UNREAD for _, feature in seen)
+    if blind and len(set(seen)) == 1:
+        raise InvalidInput(
+            "events", None, "outputs that are not numbers are not looked into: give a function of the value (--event)"
+        )
+    return blind
 
 
 def _required(promise: Guarantee | None) -> Guarantee:

@@ -30,6 +30,8 @@ FEW_VALUES = 16
 QUANTILES = 16
 MOST_LABELS = 64
 OTHER = "(other)"
+UNREAD = ("value", "passed", "missed")
+"""Without a number: labels of released values that nothing was read from."""
 
 
 class Feature(NamedTuple):
@@ -48,13 +50,13 @@ def feature_of(seen: Observation, events: Events | None) -> Feature:
         return _number(label, _as_float(seen.value))
     try:
         found = _named(seen.value, events) if isinstance(events, Mapping) else events(seen.value)
+        if isinstance(found, np.generic):
+            found = found.item()
+        if isinstance(found, Real) and not isinstance(found, bool):
+            return _number(label, float(found))
+        return Feature(found if isinstance(found, str) else repr(found))
     except Exception as error:
         raise InvalidInput("events", type(error).__name__, "the event function raised this on an output") from error
-    if isinstance(found, np.generic):
-        found = found.item()
-    if isinstance(found, Real) and not isinstance(found, bool):
-        return _number(label, float(found))
-    return Feature(found if isinstance(found, str) else repr(found))
 
 
 def _named(value: Any, events: Mapping[str, Callable[[Any], Any]]) -> str:

@@ -126,6 +126,13 @@ class Options:
             return AboveThreshold(self.overhead, float(self.target or 0), delta=self.delta)
         return RandomDropping(self.overhead, self.target, delta=self.delta)
 
+    def refuse_settings(self, *also: str | None) -> None:
+        """Refuse settings of a selector where there is none to make: they would be ignored."""
+        given = [name for name in ("overhead", "target", *also) if name is not None and getattr(self, name) is not None]
+        given += ["selector"] if self.selector != SELECTORS[0] else []
+        if given:
+            raise InvalidInput(given[0], getattr(self, given[0]), "it is for a bare list of candidates only; leave it out")
+
     @property
     def claim(self) -> Guarantee | None:
         if self.epsilon is None:
@@ -159,11 +166,12 @@ class NamedSubject(Subject):
 
 def _resolve(found: Any, options: Options) -> Subject:
     if callable(found) and not isinstance(found, Candidate) and not _takes_arguments(found):
-        found = found()
+        found = _made(found)
     score = None if options.score is None else NamedFunction(options.score, "score")
     if isinstance(found, Candidate):
         found = [found]
     if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Selector):
+        options.refuse_settings("delta" if options.epsilon is None else None)
         return Selection(found[0], found[1], score, options.claim)
     if isinstance(found, Sequence) and not isinstance(found, str):
         return Selection(options.make_selector(), found, score, options.claim)
@@ -172,7 +180,18 @@ def _resolve(found: Any, options: Options) -> Subject:
         raise InvalidInput("name", type(found).__name__, f"the name must stand for {valid}")
     if score is not None:
         raise InvalidInput("score", "…", "it belongs to a selection; a mechanism is audited alone")
+    options.refuse_settings()
     return Function(found, options.claim)
+
+
+def _made(factory: Any) -> Any:
+    try:
+        return factory()
+    except ExpostError:
+        raise
+    except (Exception, SystemExit) as error:
+        name = getattr(factory, "__name__", type(factory).__name__)
+        raise InvalidInput("name", name, f"calling it raised {type(error).__name__}: {error}") from error
 
 
 def _takes_arguments(function: Any) -> bool:

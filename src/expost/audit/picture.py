@@ -17,8 +17,9 @@ def draw(report: AuditReport, path: Path) -> None:
     drawn, (axes,) = plots.figure(1, width=max(5.0, min(12.0, 2.0 + 0.45 * len(names))))
     claimed = [each.claimed for each in report.outcomes]
     bars(axes, claimed, [each.lower_bound for each in report.outcomes])
-    every = max(1, len(names) // 25)
-    axes.set_xticks(range(0, len(names), every), names[::every])
+    last, every = len(names) - 1, max(1, len(names) // 25)
+    shown = range(len(names)) if last < 12 else [*range(0, last - every, every), last]  # the last may be a long word
+    axes.set_xticks(shown, [names[place] for place in shown])
     renyi = any(each.order is not None for each in report.outcomes)
     measure = "Rényi ε at an order" if renyi else "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
     axes.set(xlabel="outcome (index of the winner)", ylabel=measure)

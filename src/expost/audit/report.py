@@ -82,6 +82,7 @@ class AuditReport:
     failed: tuple[int, int]
     unseen: tuple[int, int]
     simulated: bool
+    blind: bool = False
 
     @property
     def verdict(self) -> str:
@@ -96,7 +97,8 @@ class AuditReport:
         """The JSON form; the first three keys are the contract.
 
         ``runs`` on each data set, of which ``pilot`` chose the events; ``corrected_for`` bounds that share the error; ``failed``
-        and ``unseen`` counted runs (data, neighbour) that raised, or ended in an outcome that the pilot never met, not judged.
+        and ``unseen`` counted runs (data, neighbour) that raised, or ended in an outcome that the pilot never met, not judged;
+        ``blind``: values were released that no event looked at.
         """
         return {
             "verdict": self.verdict,
@@ -110,4 +112,5 @@ class AuditReport:
             "failed": list(self.failed),
             "unseen": list(self.unseen),
             "simulated": self.simulated,
+            "blind": self.blind,
         }

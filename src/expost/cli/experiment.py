@@ -86,12 +86,13 @@ def table3(
 ) -> None:
     """Training a model that passes a bar: Algorithm 3, doubling and Brownian noise, beside the paper's figures."""
     chosen = task_named(task)
-    folder = data or next((path for path in (Path("../shared/data"),) if path.is_dir()), None)
-    trained = _bank(chosen, bank, data, device, repeats)
+    shared = Path("../shared/data")
+    folder = data or (shared if all((shared / name).is_file() for name in chosen.files) else None)
     if folder is None:
         notes.print(f"Brownian noise is left out: it trains on the data; give --data with {', '.join(chosen.files)}")
     else:
-        chosen.paths(folder)
+        chosen.paths(folder)  # refused now, not after the first rows
+    trained = _bank(chosen, bank, data, device, repeats)
     document = table_three.table3(task, trained, trials, seed=seed, data=folder, say=lambda line: notes.print(line))
     show(document, as_json=as_json, render=lambda console: _render_table3(console, document))
 

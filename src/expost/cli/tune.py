@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,7 +82,7 @@ def tune(
         raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: give --ledger too")
     opened = None if ledger is None else Ledger.open(ledger)
     folder = out if out is not None else _folder(config)
-    with executor.start(device) as pool, _progress() as display:
+    with _resumable(folder), executor.start(device) as pool, _progress() as display:
         task = display.add_task("training", total=None, visible=False)
 
         def announce(job: Forecast) -> None:
@@ -103,6 +104,18 @@ def tune(
             on_failure=lambda _, error: notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None,
         )
     show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result, folder))
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Say, after Ctrl-C, how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        notes.print(
+            f"interrupted; the same command with --out {folder} goes on: same draws, one charge", markup=False, soft_wrap=True
+        )
+        raise
 
 
 def _write_example(path: Path | None) -> None:

@@ -116,7 +116,8 @@ def _rows(
     for number, (bar, start) in enumerate(asked):
         say(f"{task.name}: bar {bar:g}, levels from {start:g}")
         problem = Problem.of(task, bank, bar, [level for level in LEVELS if level >= start])
-        comparable = bar == task.bars[0] and start == PAPER_LEVELS[0] and task.exactness != "substitute"
+        whole = bank.details.get("exactness", task.exactness) == task.exactness  # not a trial of a few rows or settings
+        comparable = whole and bar == task.bars[0] and start == PAPER_LEVELS[0] and task.exactness != "substitute"
         for made in _mechanisms(problem, trials, SimulationRandomness(seed + number), data, seed):
             yield _row(problem, made, task.paper.get(made.mechanism) if comparable else None)
 

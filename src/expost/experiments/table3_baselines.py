@@ -10,7 +10,8 @@ the law of the number of runs nor its mean; nine laws are tried and the one with
 * linear regression by sufficient statistics: z = (x, 1, y), Σ zzᵀ, of sensitivity ‖z‖² ≤ B² + 1 (entries off the diagonal count twice);
   a ridge of σ·√(2·width), about the norm of the noise, keeps the system solvable;
 * classification by output perturbation: regularised logistic (softmax) regression on rows of norm 1, λ = 0.01, whose minimiser moves by at
-  most √2/(nλ), or 1/(nλ) for two classes, when a row comes or goes. It is solved to a gradient of 10⁻⁸, which is added.
+  most √2/(nλ), or 1/(nλ) for two classes, when a row comes or goes (n, by which losses are divided, is a public number and stays).
+  It is solved to a gradient of 10⁻⁸, which is added.
 
 Level i of L has the ρ that (ε_i, δ/L) allows. Stopping at i is then ex-post (ε_i, δ): the outcomes "stopped at i" have δ/L each.
 ``brownian`` finds the bar as the paper does, by AboveThreshold (ε = 0.01 more) on the training rows; ``brownian-public`` looks at the
