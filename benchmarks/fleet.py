@@ -105,16 +105,19 @@ def rows() -> Iterator[Row]:
 
 
 def measure(device: str, *, quick: bool) -> Iterator[Row]:
+    """Batch 256 at the largest fleet first, so that a run that is cut short has what matters."""
     warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
-    turns, peaks = 3 if quick or device != "cpu" else 5, Peaks(device)
+    turns, peaks = (3 if quick else 5) if device == "cpu" else 2, Peaks(device)
+    *smaller, largest = SIZES[device]
+    shapes = [(256, largest), (1000, largest), *((256, models) for models in reversed(smaller)), (32, largest)]
+    cases = {key: case_of(key, quick) for key in "abc"}
     with Crew(device, quick) as crew:
-        for key in "abc":
-            case, sizes = case_of(key, quick), SIZES[device]
-            shapes = [(batch, sizes[-1]) for batch in (32, 256, 1000)] + [(256, models) for models in sizes[:-1]]
-            for batch, models in [(256, QUICK_SIZES[device][key])] if quick else shapes:
-                yield from compare(case, batch, models, device, turns, crew, peaks)
-            if key == "a" and device == "cpu":
-                yield from strength(case, turns)
+        for batch, models in shapes[:1] if quick else shapes:
+            for key, case in cases.items():
+                together = QUICK_SIZES[device][key] if quick else models
+                yield from compare(case, batch, together, device, turns, crew, peaks)
+    if device == "cpu":
+        yield from strength(cases["a"], turns)
 
 
 def main() -> None:
@@ -128,8 +131,8 @@ def main() -> None:
     for row in [grid()] if arguments.grid else measure(arguments.device, quick=arguments.quick):
         print("  ".join((*row.cells(), f"{1 / row.seconds:,.0f} a second", *row.more_cells())), flush=True)
         found.append(row.as_dict())
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        if arguments.json:
+            arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

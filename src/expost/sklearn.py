@@ -5,8 +5,9 @@ Tests: ``tests/tuning/test_sklearn_search.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ try:
     from sklearn.model_selection import ParameterGrid
     from sklearn.utils import _safe_indexing
     from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.validation import check_is_fitted
+    from sklearn.utils.validation import _num_samples, check_is_fitted
 except ImportError:
     raise MissingExtra("scikit-learn", "demo") from None
 
@@ -110,13 +111,20 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> ExPostSearch:
         """Reserve, fit the survivors, release one, settle."""
         ledger = self._account()
+        self._check_numbers()
         data = self._split(X, y)
         candidates = self._candidates(len(data["train_y"]))
         claim = {} if self.delta is None else {"delta": self.delta}
         selector = dropping(candidates, self.overhead, self.target, **claim)
         request: dict[str, Any] = {} if ledger is None else {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
         release = selector.select(
-            candidates, data, score=_score_of, randomness=self.randomness, simulation=self.simulation, **request
+            candidates,
+            data,
+            score=_score_of,
+            randomness=self.randomness,
+            simulation=self.simulation,
+            executor=self._executor(),
+            **request,
         )
         self.release_ = release
         self.privacy_spent_ = release.spent
@@ -149,6 +157,24 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput("best_estimator_", None, "every estimator that ran failed to fit; the release says so")
         return self.best_estimator_
 
+    def _check_numbers(self) -> None:
+        """Refuse here what would fail every fit: as an outcome it would be charged."""
+        levels, jobs = self.epsilons, self.n_jobs
+        if levels is not None and not (np.ndim(levels) == 1 and len(levels) and all(map(_is_level, levels))):
+            raise InvalidInput("epsilons", levels, "give a list of numbers > 0, or leave it out")
+        if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, Integral) or jobs == 0):
+            raise InvalidInput("n_jobs", jobs, "give a whole number other than 0, or leave it out")
+
+    def _executor(self) -> Any:
+        """Fresh processes (never forks, which could share a generator's state). One that dies is not taken for an outcome: its neighbours'
+        fits would be lost with it."""
+        if self.n_jobs in (None, 1):
+            return None
+        from joblib import effective_n_jobs  # type: ignore[import-untyped]
+        from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
+
+        return get_reusable_executor(max_workers=effective_n_jobs(self.n_jobs))
+
     def _account(self) -> Any:
         if self.ledger is None and getattr(self, "_left_ledger_behind", False):
             raise InvalidInput(
@@ -160,12 +186,16 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _split(self, X: Any, y: Any) -> dict[str, Any]:
         rows = len(y)
+        if _num_samples(X) != rows:
+            raise InvalidInput("X, y", f"{_num_samples(X)} rows and {rows} targets", "give one target a row")
         if not callable(self.scoring) and self.scoring != "private":
             raise InvalidInput(
                 "scoring", self.scoring, 'give "private", or a function(estimator) that looks at public data only'
             )
         if callable(self.scoring):
             return {"train_X": X, "train_y": y, "score_X": None, "score_y": None}
+        if np.ndim(y) != 1:
+            raise InvalidInput("y", f"targets in {np.ndim(y)} dimensions", "give one label a row, as a flat array")
         if not 0 < self.holdout < 1:
             raise InvalidInput("holdout", self.holdout, "give a share with 0 < holdout < 1")
         out = held_out(rows, self.holdout)
@@ -188,8 +218,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             promise = self._promise(estimator, n)
             scorer = self.scoring if callable(self.scoring) else _private(promise)
             kept = promise if callable(self.scoring) else _with_scoring(promise)
-            together = None if self.n_jobs in (None, 1) else "expost.sklearn"
-            mechanism = _FitAndScore(estimator, scorer, kept, self.n_jobs, together)
+            mechanism = _FitAndScore(estimator, scorer, kept)
             candidates.append(Candidate(mechanism, params, repeats=self.repeats))
         return candidates
 
@@ -249,28 +278,10 @@ class _FitAndScore:
     estimator: Any
     scorer: Callable[..., float]
     guarantee: Guarantee
-    n_jobs: int | None
-    together_key: Hashable
 
     def __call__(self, data: Mapping[str, Any], randomness: Randomness) -> _Fitted:
         fitted = clone(self.estimator).fit(data["train_X"], data["train_y"])
         return _Fitted(fitted, self._rate(fitted, data, randomness))
-
-    def run_together(
-        self, calls: Sequence[_FitAndScore], data: Mapping[str, Any], randomness: Sequence[Randomness]
-    ) -> list[Any]:
-        """Fit side by side in fresh processes (never forks, which could share a generator's state); score here."""
-        from joblib import Parallel, delayed  # type: ignore[import-untyped]
-
-        work = (delayed(_fit)(clone(call.estimator), data["train_X"], data["train_y"]) for call in calls)
-        outputs: list[Any] = []
-        made = Parallel(n_jobs=self.n_jobs, backend="loky")(work)
-        for call, fitted, source in zip(calls, made, randomness, strict=True):
-            try:
-                outputs.append(FAILED if fitted is None else _Fitted(fitted, call._rate(fitted, data, source)))
-            except Exception:
-                outputs.append(FAILED)
-        return outputs
 
     def _rate(self, fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> float:
         if data["score_X"] is None:
@@ -278,12 +289,8 @@ class _FitAndScore:
         return float(self.scorer(fitted, data, randomness))
 
 
-def _fit(estimator: Any, X: Any, y: Any) -> Any:
-    """In a worker: the fitted estimator, or None where it raised."""
-    try:
-        return estimator.fit(X, y)
-    except Exception:
-        return None
+def _is_level(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf
 
 
 def _private(promise: Guarantee) -> Callable[[Any, Mapping[str, Any], Randomness], float]:
@@ -307,9 +314,12 @@ def _private(promise: Guarantee) -> Callable[[Any, Mapping[str, Any], Randomness
 def _correct(fitted: Any, X: Any, y: Any) -> int:
     """Rows predicted correctly. A row on which ``predict`` raises counts as wrong and leaves the others alone: it is one row's doing."""
     try:
-        return int(np.count_nonzero(np.asarray(fitted.predict(X)) == y))
+        predicted = np.asarray(fitted.predict(X))
+        if predicted.shape == y.shape:  # another shape would be broadcast: one row would count many times
+            return int(np.count_nonzero(predicted == y))
     except Exception:
-        return sum(_is_correct(fitted, _safe_indexing(X, [place]), y[place]) for place in range(len(y)))
+        pass
+    return sum(_is_correct(fitted, _safe_indexing(X, [place]), y[place]) for place in range(len(y)))
 
 
 def _is_correct(fitted: Any, row: Any, truth: Any) -> bool:

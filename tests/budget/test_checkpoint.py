@@ -36,6 +36,7 @@ from expost import (
     Query,
     RandomDropping,
     RepeatAndSelect,
+    SimulationRandomness,
     TruncatedNegativeBinomial,
 )
 from expost.budget.ledger import Ledger
@@ -272,6 +273,16 @@ def test_another_memo_does_not_stop_a_selection(job, memo):
 
 
 # Refusals.
+
+
+def test_a_simulation_is_not_resumed_as_a_protected_selection(job):
+    """Catches draws and run keys from a seed that end in a release which says it was not simulated."""
+    seeded = {"ledger": None, "randomness": SimulationRandomness(1), "simulation": True}
+    with crashing(Checkpoint, "record", after=True):
+        job.crash(**seeded)
+    with pytest.raises(CheckpointMismatch, match="another selection"):
+        job.select(ledger=None)
+    assert job.select(**seeded).simulated
 
 
 CHANGES: dict[str, Callable[[Job], dict[str, Any]]] = {

@@ -13,6 +13,7 @@ import pytest
 from expost.budget.ledger import Ledger
 from expost.budget.terms import ApproxBudget
 from expost.cli.main import main
+from expost.cli.tune import _resumable
 from expost.tuning import EXAMPLE
 from tests.tuning.jobs import TOML, write
 
@@ -111,3 +112,11 @@ def test_processes_of_this_machine(tmp_path: Path, run: Run) -> None:
     assert json.loads(done.stdout)["passed"] in (True, False)
     assert (tmp_path / "out" / "release.json").exists()
     assert run(str(config), "--executor", "moon").returncode == 2
+
+
+def test_an_interrupted_job_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), _resumable(Path("folder [1]")):
+        raise KeyboardInterrupt
+    out, err = capsys.readouterr()
+    assert not out
+    assert "--out folder [1]" in err

@@ -40,7 +40,7 @@ from expost.errors import ExpostError
 from expost.randomness.keyed import RunKey
 from expost.selection.running import Outcome, Run
 from expost.selection.selector import Selector
-from expost.selection.work import Raised, Task
+from expost.selection.work import Made, Raised, Task
 from tests.contracts.doors import never_dropped
 
 RUNS = 4421  # a prime that appears nowhere else
@@ -240,7 +240,7 @@ def test_the_drop_level_is_not_in_a_release(place: str, monkeypatch: pytest.Monk
 def key_leaks(release: Release, keys: list[RunKey], runs: int = 3) -> list[str]:
     """Where the key of the runs' randomness, or the seed of a run, can be found."""
     secret = [key.key for key in keys] + [key.seed(run) for key in keys for run in range(runs)]
-    found = [f"a {type(each).__name__}" for each in reachable(release) if isinstance(each, (RunKey, Task, Raised))]
+    found = [f"a {type(each).__name__}" for each in reachable(release) if isinstance(each, (RunKey, Task, Made, Raised))]
     for each in reachable(release):
         if isinstance(each, bytes) and any(part in each for part in secret):
             found.append("bytes")

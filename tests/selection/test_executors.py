@@ -142,8 +142,15 @@ def test_workers_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 def test_words_of_a_candidate_travel_only_if_somebody_listens() -> None:
     failing = Telling(3)
     for tell in (True, False):
-        (output,) = work(Task((failing,), (bytes(32),), True, tell, here()), DATA)
+        (output,) = work(Task((failing,), (bytes(32),), True, tell, here()), DATA).outputs
         assert (output.error is not None) is tell
+
+
+def test_a_result_that_cannot_be_sent_does_not_show_itself_in_a_log() -> None:
+    """Dask logs the repr of what it could not serialise."""
+    made = work(Task((lambda data, randomness: CANARY,), (bytes(32),), True, True, here()), DATA)
+    assert made.outputs == [CANARY]
+    assert CANARY not in repr(made)
 
 
 def test_tasks_of_executors() -> None:

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from expost.errors import InvalidInput, SimulationOnly
 from expost.randomness.source import SimulationRandomness
-from expost.training import Configuration, Fleet
+from expost.training import DPSGD, Configuration, Fleet
 
 SETTINGS = Configuration(0.1, 1, 5, 1.0, noise_multiplier=1.0)
 SECRET = 4711.25
@@ -41,6 +42,7 @@ CASES = {
     "target NaN": ("linear", X, np.where(Y, np.nan, 1.0), "y"),
     "targets of another length": ("linear", X, Y[:9], "y"),
     "targets in a column": ("linear", X, Y[:, None], "y"),
+    "complex targets": ("linear", X, Y + 1j, "y"),
     "texts as targets": ("linear", X, ["a"] * 10, "y"),
     "sampling rate above 1": ("linear", X[:4], Y[:4].astype(float), "batch_size"),
 }
@@ -73,6 +75,7 @@ def test_bad_data(case, module):
         ("configurations", ("linear", SETTINGS)),
         ("configurations", ("linear", [1])),
         ("model", ("tree", [SETTINGS])),
+        ("model", (["linear"], [SETTINGS])),
         ("classes", ("softmax", [SETTINGS])),
         ("classes", ("softmax", [SETTINGS], 1)),
         ("classes", ("linear", [SETTINGS], 3)),
@@ -93,6 +96,8 @@ def test_bad_fleets(field, arguments):
         ("memory_limit", {"memory_limit": -1}),
         ("progress", {"progress": 3}),
         ("device", {"device": "tpu"}),
+        ("device", {"device": "cpu:0"}),
+        ("device", {"device": "cuda:first"}),
         ("simulation", {"simulation": "no"}),
         ("randomness", {"randomness": 3}),
     ],
@@ -101,6 +106,21 @@ def test_bad_options(field, options):
     with pytest.raises(InvalidInput) as error:
         Fleet("linear", [SETTINGS]).train(X, Y, **options)
     assert error.value.field == field
+
+
+def test_bad_mechanisms():
+    for field, change in (("configurations", {"configuration": "fast"}), ("device", {"device": "tpu"}), ("n", {"n": 0})):
+        with pytest.raises(InvalidInput) as error:
+            DPSGD(**{"model": "linear", "configuration": SETTINGS, "n": 10} | change)
+        assert error.value.field == field
+    with pytest.raises(InvalidInput, match="a function that returns a fresh one"):
+        Fleet(nn.Linear(2, 1), [SETTINGS], loss="squared").train(X, Y)
+
+
+def test_tensors_with_a_history_are_refused_by_name():
+    with pytest.raises(InvalidInput) as error:
+        Fleet("linear", [SETTINGS]).train(torch.zeros(10, 2, requires_grad=True), Y)
+    assert error.value.field == "X"
 
 
 def test_no_protection_only_in_a_simulation():

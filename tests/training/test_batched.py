@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training.batched import LinearSums
@@ -60,6 +61,12 @@ def test_noise_and_samples_have_the_law_of_the_native_engine(device):
     spread = np.sqrt(one.var(0) / 1500 + other.var(0) / 1500)
     assert (np.abs(one.mean(0) - other.mean(0)) < 4.5 * spread).all()
     assert (np.abs(np.log(one.var(0) / other.var(0))) < 4.5 * np.sqrt(4 / 1500)).all()
+
+
+def test_more_steps_than_the_keystream_counts_are_refused():
+    with pytest.raises(InvalidInput) as error:
+        batched([Configuration(0.5, 1 << 33, 80, 0.5, noise_multiplier=1.0)])
+    assert error.value.field == "epochs"
 
 
 def test_memory_changes_the_chunks_not_the_sums():

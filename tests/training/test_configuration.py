@@ -1,6 +1,7 @@
 """Plans and promises."""
 
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -85,6 +86,9 @@ def test_a_grid_is_planned_as_each_alone_and_equal_plans_share_a_promise():
         ("delta", {"noise_multiplier": None, "epsilon": 1, "delta": 1}),
         ("optimiser", {"optimiser": "lbfgs"}),
         ("momentum", {"momentum": 1}),
+        ("noise_multiplier", {"noise_multiplier": Fraction(1, 10**400)}),
+        ("clip", {"clip": 10**400}),
+        ("epsilon", {"noise_multiplier": None, "epsilon": 10**400, "delta": 1e-5}),
     ],
 )
 def test_bad_settings(field, changes):

@@ -79,3 +79,15 @@ def test_pooling_there_and_back(shape, kernel, stride, rectify):
     slopes = torch.from_numpy(np.random.default_rng(1).standard_normal(tuple(out.shape))).to(DEVICE)
     wanted.backward(slopes)
     assert torch.allclose(device_layers.unpool(slopes, codes, shape, kernel, stride), x.grad)
+
+
+@kernels_here
+@pytest.mark.parametrize(("models", "examples", "width"), [(3, 37, 200), (2, 1, 5), (1, 16, 128)])
+def test_weighted_sums(models, examples, width):
+    from expost.training import device_layers
+
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(rng.standard_normal((models, examples, width))).float().to(DEVICE)
+    factors = torch.from_numpy(rng.random((models, examples))).to(DEVICE)
+    wanted = (values.double() * factors[:, :, None]).sum(1)
+    assert torch.allclose(device_layers.weighted_sums(values, factors), wanted, rtol=1e-13, atol=1e-14)

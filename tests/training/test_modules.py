@@ -9,7 +9,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet, native
-from expost.training.chain import ChainSums
+from expost.training.chain import ChainSums, UnsupportedChain
 from expost.training.layers import Network, Unsupported
 from expost.training.modules import ModuleSums, mnist_cnn
 from tests.training.peers import opacus_clipped_sum
@@ -332,3 +332,75 @@ def test_group_and_layer_norm_and_dropout_are_fine():
     _, X, y = problem("mlp")
     found = Fleet(factory, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(X, y, memory_limit=50_000)
     assert all(np.isfinite(value).all() for value in found[0].parameters.values())
+
+
+class Hidden(nn.Module):
+    """A chain inside of another module, which only torch.func trains."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def one_rectifier() -> nn.Module:
+    rectifier = nn.ReLU()
+    return nn.Sequential(nn.Linear(6, 8), rectifier, nn.Linear(8, 8), rectifier, nn.Linear(8, 3)).double()
+
+
+def one_layer_twice() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(6, 3)).double()
+
+
+def one_weight_twice() -> nn.Module:
+    first, second = nn.Linear(6, 6), nn.Linear(6, 6)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(6, 3)).double()
+
+
+def trained_flat(factory, X, y):
+    settings = [Configuration(0.5, 5, len(X), 10.0, noise_multiplier=0)]
+    (found,) = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(1), simulation=True)
+    return np.concatenate([value.ravel() for value in found.parameters.values()])
+
+
+@pytest.mark.parametrize("factory", [one_rectifier, one_layer_twice, one_weight_twice])
+def test_a_layer_that_comes_twice_is_applied_twice(factory):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 6)), np.arange(20) % 3
+    assert np.allclose(trained_flat(factory, X, y), trained_flat(lambda: Hidden(factory()), X, y), rtol=1e-9, atol=1e-12)
+    if factory is one_rectifier:
+        module = factory()
+        chain, reference = (
+            kind(module, lambda: module, X, y.astype(float), "softmax", "cpu") for kind in (ChainSums, ModuleSums)
+        )
+        rows, clips = torch.arange(20)[None], torch.ones(1, dtype=torch.float64)
+        start = chain.start([1])
+        found, wanted = (each(start, rows, torch.ones_like(rows, dtype=bool), clips, 1 << 30) for each in (chain, reference))
+        assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-12)
+    else:
+        with pytest.raises(UnsupportedChain):
+            ChainSums(factory(), factory, X, y.astype(float), "softmax", "cpu")
+
+
+def test_frozen_layers_do_not_depend_on_what_was_drawn_before():
+    def factory() -> nn.Module:
+        module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        module[0].requires_grad_(False)
+        return module
+
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 6)), np.arange(20) % 3
+    first = trained_flat(factory, X, y)
+    torch.rand(3)
+    assert np.array_equal(first, trained_flat(factory, X, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    X, y = np.zeros((6, 4)), np.arange(6) % 2
+    with pytest.raises(InvalidInput, match="float32 or float64"):
+        Fleet(lambda: nn.Linear(4, 2).to(dtype), [Configuration(0.1, 1, 3, 1.0, noise_multiplier=1.0)]).train(X, y)

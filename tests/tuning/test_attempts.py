@@ -83,6 +83,21 @@ def test_a_budget_at_fixed_orders(tmp_path: Path) -> None:
         expost.tune(job(privacy={"order": [4]}), *clouds(), ledger=ledger)
 
 
+def test_charges_at_several_orders_are_converted_at_one_that_no_outcome_chooses(tmp_path: Path) -> None:
+    """Catches a conversion at the order that suits the outcome best: that holds for no δ."""
+    ledger = ledger_of(tmp_path, RenyiBudget((2.0, 4.0, 8.0, 16.0), (1e4,) * 4))
+    result = expost.tune(job(search={"epsilons": [0.5, 2, 8]}), *clouds(), ledger=ledger)
+    plan = result.forecast
+    charges = [plan.charges[index] for index in range(len(plan.candidates))]
+    best = [min(each.orders, key=lambda order: each.on([order]).to_approx(1e-4).epsilon) for each in charges]
+    assert len(set(best)) > 1  # else this test could not fail
+    assert plan.order == best[0]
+    for charge in charges:
+        assert plan.in_epsilon_delta(charge) == charge.on([best[0]]).to_approx(1e-4)
+    assert result.spent == result.release.spent.on([best[0]]).to_approx(1e-4)
+    assert result.spent.epsilon <= result.worst_case.epsilon
+
+
 def test_an_order_does_not_fit_a_budget_in_epsilon_and_delta(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="leave the order out"):
         expost.tune(job(privacy={"order": [4]}), *clouds(), ledger=ledger_of(tmp_path, ApproxBudget(10, 0.01)))

@@ -24,6 +24,12 @@ def test_round_trip_with_class_names(tmp_path: Path) -> None:
     assert loaded.predict([[9.0, 0.0], [0.0, 9.0]]).tolist() == ["yes", "no"]
 
 
+def test_outputs_beyond_the_classes_are_not_decisions(tmp_path: Path) -> None:
+    recipe = Recipe("softmax", "softmax", ((0.0, 1.0),), ("no", "yes"))
+    model = Model(recipe, {"weight": np.array([[0.0], [1.0], [9.0]]), "bias": np.zeros(3)})
+    assert model.predict([[1.0]]).tolist() == ["yes"]
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", weight=np.ones(3))
     with pytest.raises(InvalidInput, match="not a model"):
@@ -69,3 +75,24 @@ def test_rows_that_do_not_fit_the_network_are_refused_before_anything_runs() -> 
     pytest.importorskip("torch")
     with pytest.raises(InvalidInput, match="shape"):
         expost.tune(job(model={"kind": "cnn", "input_shape": [1, 28, 28]}), *clouds())
+
+
+def test_frozen_layers_are_those_of_the_training() -> None:
+    """They are not among the parameters: training, scoring and loading make them alike, whatever torch drew before."""
+    torch = pytest.importorskip("torch")
+    from torch import nn
+
+    from expost.training import Configuration, Fleet
+
+    def make() -> nn.Module:
+        module = nn.Sequential(nn.Linear(2, 30), nn.Tanh(), nn.Linear(30, 2))
+        module[0].requires_grad_(False)
+        return module
+
+    X, y = clouds()
+    settings = [Configuration(1.0, 30, len(X) / 4, 5.0, noise_multiplier=0)]
+    (found,) = Fleet(make, settings).train(X, y, randomness=SimulationRandomness(1), simulation=True)
+    model = Model(Recipe("nets:make", "softmax", ((0.0, 1.0),), 2, factory=make), found.parameters)
+    for _ in range(3):
+        torch.rand(1)
+        assert (model.predict(X) == y).mean() > 0.9

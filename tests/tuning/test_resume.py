@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ import pytest
 import expost
 from expost.budget.ledger import Ledger
 from expost.budget.terms import ApproxBudget
-from expost.errors import CheckpointMismatch
+from expost.errors import CheckpointMismatch, InvalidInput
+from expost.randomness.source import SimulationRandomness
+from expost.selection.release import Release
 from expost.tuning.api import Journal
 from expost.tuning.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job
@@ -89,6 +93,18 @@ def test_an_attempt_whose_outcome_was_lost_counts_at_its_worst(tmp_path: Path, m
     assert result.spent.epsilon > result.forecast.charges.worst_case.epsilon
     assert result.spent.delta == pytest.approx(2e-4)
     assert "lost in a crash" in result.certificate()
+    assert Release.load(out / "release.json").spent <= result.worst_case
+
+
+def test_a_lost_attempt_is_not_forgotten_by_a_second_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    for method in ("add", "begin"):  # after the first attempt was settled; after the second was reserved, before it was noted
+        monkeypatch.setattr(Journal, method, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            expost.tune(job(), *clouds(), out=out)
+        monkeypatch.undo()
+    result = expost.tune(job(), *clouds(), out=out)
+    assert [each.release is None for each in result.attempts] == [True, False]
 
 
 @pytest.mark.parametrize("change", ["settings", "data"])
@@ -110,3 +126,46 @@ def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
         Journal(tmp_path / "out", {"job": "this"})
     held.close()
     Journal(tmp_path / "out", {"job": "this"}).close()
+
+
+def test_a_finished_folder_is_cleared_of_what_a_crash_left_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(job(), *clouds(), out=out)  # a draft of attempts.json stays
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(Journal, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(job(), *clouds(), out=out)
+    monkeypatch.undo()
+    assert len(list(out.iterdir())) > 3
+    with pytest.raises(InvalidInput, match="finished"):
+        expost.tune(job(), *clouds(), out=out)
+    assert sorted(path.name for path in out.iterdir()) == ["model.npz", "privacy.png", "release.json"]
+
+
+def test_who_comes_while_another_finishes_does_not_start_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Journal(tmp_path / "out", {"job": "this"})
+    lock = fcntl.flock
+
+    def late(*arguments: Any) -> None:
+        held.finish()
+        held.close()
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(CheckpointMismatch, match="in use"):
+        Journal(tmp_path / "out", {"job": "this"})
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_simulation_does_not_go_on_as_a_real_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
+    rows = clouds(noise=1.0)
+    interrupted(monkeypatch, after=after)
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(hopeless, *rows, out=tmp_path / "out", randomness=SimulationRandomness(1), simulation=True)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointMismatch):
+        expost.tune(hopeless, *rows, out=tmp_path / "out")

@@ -87,3 +87,13 @@ def test_errors_name_no_value(tmp_path: Path) -> None:
         load_rows(DataSettings(bounds=((0, 1),), classes=2), [[0.5]] * 10, [1] * 10)
     with pytest.raises(InvalidInput, match="no such column"):
         load_rows(DataSettings(path=tmp_path / "rows.csv", target="class", bounds=((0, 1),), classes=2))
+
+
+@pytest.mark.parametrize(
+    "settings", [DataSettings(bounds=((0, 1),), classes=2), DataSettings(bounds=((0, 1),), target_bounds=(0, 1))]
+)
+def test_targets_are_flat(settings: DataSettings) -> None:
+    """Catches a column of targets: compared with flat predictions, every row would count against every other."""
+    X, y = clouds()
+    with pytest.raises(InvalidInput, match="2 dimensions"):
+        load_rows(settings, X, y[:, None])

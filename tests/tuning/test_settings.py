@@ -66,6 +66,8 @@ def test_a_job_is_read(tmp_path: Path) -> None:
         ("overhead = 0.3", 'scoring = "public"', "data.public_test", 1),
         ("overhead = 0.3", "order = [0.5]", "privacy.order", 22),
         ("overhead = 0.3", "ordre = [2]", "privacy.ordre", 22),
+        ('path = "rows.npz"', 'path = "rows.npz"\npublic_test = "other.npz"', "data.public_test", 3),
+        ('classes = 2\n\n[model]\nkind = "logistic"', 'classes = 12\n\n[model]\nkind = "cnn"', "data.classes", 4),
     ],
 )
 def test_a_mistake_is_named_by_key_and_line(tmp_path: Path, line: str, instead: str, key: str, number: int) -> None:
@@ -73,6 +75,19 @@ def test_a_mistake_is_named_by_key_and_line(tmp_path: Path, line: str, instead: 
     with pytest.raises(InvalidInput) as caught:
         read(tmp_path, TOML.replace(line, instead))
     assert caught.value.field == f"{key} (line {number})"
+
+
+def test_a_table_on_one_line_has_a_line_too(tmp_path: Path) -> None:
+    text = TOML.replace('[model]\nkind = "logistic"\n', "")
+    with pytest.raises(InvalidInput, match=r"model\.colour \(line 1\)"):
+        read(tmp_path, 'model = {kind = "logistic", colour = 3}\n' + text)
+
+
+def test_public_rows_are_other_rows(tmp_path: Path) -> None:
+    """Catches the rows to protect being given as public ones: their exact score would be published."""
+    text = TOML.replace('path = "rows.npz"', 'path = "rows.npz"\npublic_test = "./rows.npz"') + 'scoring = "public"\n'
+    with pytest.raises(InvalidInput, match=r"data\.public_test \(line 3\).*protect"):
+        read(tmp_path, text)
 
 
 def test_unknown_tables_and_broken_text(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from sklearn.model_selection import GridSearchCV
 
 from expost import ApproxDP, PureDP, SimulationRandomness
 from expost.budget.ledger import Ledger
-from expost.errors import BudgetRefused, InvalidInput
+from expost.errors import BudgetRefused, InvalidInput, WorkersLost
 from expost.selection.release import FAILED
 from expost.sklearn import ExPostSearch
 from tests.tuning.jobs import clouds
@@ -71,6 +72,10 @@ def test_any_estimator_with_a_function_and_estimators_that_promise_themselves() 
         ({"holdout": 1.5}, "holdout"),
         ({"scoring": "accuracy"}, "scoring"),
         ({"overhead": 0}, "overhead"),
+        ({"epsilons": []}, "epsilons"),
+        ({"epsilons": ["much"]}, "epsilons"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"n_jobs": "all"}, "n_jobs"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], match: str) -> None:
@@ -105,6 +110,47 @@ def test_a_row_that_cannot_be_predicted_counts_as_one_row() -> None:
     X[4] = np.nan  # held out
     found = search(target=None, epsilons=[50.0]).fit(X, y)
     assert found.best_score_ > 0.7
+
+
+def test_no_row_is_counted_more_than_once() -> None:
+    """Catches columns compared with flat arrays: the number correct would be out of n², and one row would change 2n − 1 of them."""
+    X, y = clouds()
+
+    class Column(NearestNoisyMean):
+        def predict(self, X: Any) -> Any:
+            return super().predict(X)[:, None]
+
+    found = search(Column(), target=None, epsilons=[50.0]).fit(X, y)
+    assert 0.7 < found.best_score_ < 1.2
+    with pytest.raises(InvalidInput, match="2 dimensions"):
+        search().fit(X, y[:, None])
+    with pytest.raises(InvalidInput, match="one target a row"):
+        search().fit(X[1:], y)
+
+
+@pytest.mark.slow
+def test_a_fit_that_brings_its_process_down_does_not_fail_the_others(tmp_path: Path) -> None:
+    """Catches neighbours that are marked as failed: their outcome, at their price, would tell about another candidate."""
+
+    class Deadly(NearestNoisyMean):
+        def fit(self, X: Any, y: Any) -> Any:
+            os._exit(1)
+
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1000))
+    with pytest.raises(WorkersLost):
+        search(Deadly(), ledger=ledger, n_jobs=2).fit(*clouds())
+    assert reservations(ledger) == ["reserve"]
+
+
+def test_an_estimator_that_cannot_travel_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+    class Heavy(NearestNoisyMean):
+        def __getstate__(self) -> Any:
+            raise TypeError
+
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1000))
+    with pytest.raises(InvalidInput, match="cannot take the candidates"):
+        search(Heavy(), ledger=ledger, n_jobs=2).fit(*clouds())
+    assert reservations(ledger) == []
 
 
 def test_without_scikit_learn_the_extra_is_named() -> None:

@@ -105,7 +105,9 @@ class Dealer:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     number = running.pop(future)
                     if _lost(future) is None:
-                        yield [(place, output) for (place, _), output in zip(hands[number], future.result(), strict=True)]
+                        yield [
+                            (place, output) for (place, _), output in zip(hands[number], future.result().outputs, strict=True)
+                        ]
                     else:
                         self._again(number, tries, _lost(future))
                         self._submit(hands, number, tries, running)

@@ -107,7 +107,7 @@ class Selector(ABC):
         chosen = codec or JsonCodec()
 
         def identify(salt: bytes) -> str:
-            described = [self.settings(), [describe(each) for each in checked], account, name_of(chosen)]
+            described = [self.settings(), [describe(each) for each in checked], account, name_of(chosen), source.simulated]
             return fingerprint([json.dumps(described, default=repr), data_fingerprint or data], salt)
 
         kept = (

@@ -58,19 +58,26 @@ class Task:
     home: tuple[str, int]
 
 
+@dataclass(frozen=True, repr=False)
+class Made:
+    """The outputs of a task. A pool that cannot send them logs what it could not send: this has no repr, the outputs have."""
+
+    outputs: list[Any]
+
+
 def here() -> tuple[str, int]:
     """Tells this process from every other."""
     return _TOKEN, os.getpid()
 
 
-def work(task: Task, data: Any) -> list[Any]:
+def work(task: Task, data: Any) -> Made:
     """The outputs of a task; all that a worker does. It raises nothing and prints nothing."""
     with _nothing_said() if task.home != here() else nullcontext():
         try:
             sources = [source_of_run(seed, simulated=task.simulated) for seed in task.seeds]
-            return [_as_text(output, task.tell) for output in outputs_of(task.calls, data, sources)]
+            return Made([_as_text(output, task.tell) for output in outputs_of(task.calls, data, sources)])
         except Exception as error:
-            return [_as_text(Raised(error), task.tell) for _ in task.calls]
+            return Made([_as_text(Raised(error), task.tell) for _ in task.calls])
 
 
 def outputs_of(calls: Sequence[Call], data: Any, sources: Sequence[Randomness]) -> list[Any]:

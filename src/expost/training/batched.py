@@ -2,13 +2,16 @@
 
 Each model has its own Poisson sample and its own noise (:mod:`expost.training.device_stream`). Here is what a step sums; the step itself
 is in :mod:`expost.training.group`. Samples are padded to a common size, padding weighs 0; no sample is cut. Parameters, noise and
-optimiser are float64; clipped sums have the precision of the data. Tests: ``tests/training/test_batched.py``.
+optimiser are float64, and so are the sums over a batch: in float32 the rounding of all that follows would depend on one example, and move
+a sum by many clipping norms. Tests: ``tests/training/test_batched.py``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -74,14 +77,14 @@ class LinearSums(ClippedSums):
         return torch.zeros(len(seeds), self.width, dtype=torch.float64, device=self.X.device)
 
     def bytes_per_example(self) -> int:
-        return self.X.element_size() * self.X.shape[1] + 8 * 8 * self.outputs
+        return (self.X.element_size() + 8) * self.X.shape[1] + 8 * 8 * self.outputs
 
     def __call__(
         self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor, memory: int
     ) -> torch.Tensor:
         models = len(parameters)
         many = models >= _DENSE_MODELS and rows.shape[1] >= _DENSE_RATE * self.rows
-        if many and 3 * 8 * models * self.outputs * self.rows < memory:
+        if many and 3 * 8 * models * self.outputs * self.rows + 8 * self.X.numel() < memory:
             return self.dense(parameters, rows, taken, clips)
         return super().__call__(parameters, rows, taken, clips, memory)
 
@@ -91,7 +94,7 @@ class LinearSums(ClippedSums):
         weights = table[:, :, :-1].to(gathered.dtype).transpose(1, 2)
         logits = torch.bmm(gathered, weights).to(torch.float64) + table[:, None, :, -1]
         residuals = self._clipped(logits, rows, taken, clips)
-        sums = torch.bmm(residuals.to(gathered.dtype).transpose(1, 2), gathered).to(torch.float64)
+        sums = torch.bmm(residuals.transpose(1, 2), gathered.to(torch.float64))
         return torch.cat([sums, residuals.sum(1)[:, :, None]], dim=2).flatten(1)
 
     def dense(self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
@@ -103,11 +106,11 @@ class LinearSums(ClippedSums):
         places = rows[:, None, :].expand(-1, self.outputs, -1)
         logits = everywhere.gather(2, places).transpose(1, 2).to(torch.float64) + table[:, None, :, -1]
         residuals = self._clipped(logits, rows, taken, clips)
-        spread = torch.zeros(models, self.outputs, self.rows + 1, dtype=self.X.dtype, device=self.X.device)
+        spread = torch.zeros(models, self.outputs, self.rows + 1, dtype=torch.float64, device=self.X.device)
         outside = torch.where(taken[:, None, :], places, self.rows)  # padding goes to a column of its own
-        spread.scatter_(2, outside, residuals.transpose(1, 2).to(self.X.dtype))
-        sums = torch.mm(spread[:, :, :-1].reshape(models * self.outputs, self.rows), self.X)
-        both = [sums.view(models, self.outputs, -1).to(torch.float64), residuals.sum(1)[:, :, None]]
+        spread.scatter_(2, outside, residuals.transpose(1, 2))
+        sums = torch.mm(spread[:, :, :-1].reshape(models * self.outputs, self.rows), self.X.to(torch.float64))
+        both = [sums.view(models, self.outputs, -1), residuals.sum(1)[:, :, None]]
         return torch.cat(both, dim=2).flatten(1)
 
     def _clipped(self, logits: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
@@ -124,11 +127,29 @@ class LinearSums(ClippedSums):
         return torch.softmax(logits, dim=2) - functional.one_hot(targets.to(torch.int64), self.outputs)
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 inside, whatever the caller's script allows: ten bits are too few for norms, and cuDNN allows it by default."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    new = hasattr(matmul, "fp32_precision")
+    settings = [matmul, cudnn.conv, cudnn.rnn] if new else [matmul, cudnn]
+    name, plain = ("fp32_precision", "ieee") if new else ("allow_tf32", False)
+    before = [getattr(each, name) for each in settings]
+    try:
+        for each in settings:
+            setattr(each, name, plain)
+        yield
+    finally:
+        for each, old in zip(settings, before, strict=True):
+            setattr(each, name, old)
+
+
 def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
     """min(1, clip / norm), and 0 where the norm is no finite number: such an example adds nothing."""
     return torch.where(torch.isfinite(norms), torch.clamp(clips / norms, max=1.0), 0.0)
 
 
 def cut(factors: torch.Tensor) -> torch.Tensor:
-    """The factors without those near float32's end, where rounding one up could exceed the clipping norm."""
+    """The factors without those that are nearly nothing: no product with them comes near the end of the numbers."""
     return torch.where(factors.abs() >= _LEAST, factors, 0.0)

@@ -6,8 +6,9 @@ from two small Gram matrices, one with many positions stores its (small) gradien
 
 An example whose norm is no finite number adds nothing, as everywhere; as that is rare, a stretch of steps is made without looking, and
 again with care (:mod:`expost.training.group`) should there have been one. Arithmetic is in the precision of the parameters (float32 as
-a rule, never TF32, which would round what clipping bounds), norms too: in float32 an example may exceed the clipping norm by 1e-5 of it, by
-rounding. Sums over examples are returned in float64.
+a rule, never TF32, which would round what clipping bounds), but squared norms, clipping factors and the sums over examples are
+float64: what is added is what the norm was taken of, and a sum in float32 could move by many clipping norms for one example (its rounding
+depends on all that was added before).
 Tests: ``tests/training/test_chain.py``.
 """
 
@@ -126,7 +127,7 @@ class Connected(Layer):
 
     def backward(self, slope: Tensor, parameters: Tensor, further: bool) -> tuple[Tensor | None, Tensor | None]:
         self.kept.slope = slope.reshape(*slope.shape[:2], self.outputs)
-        square = (self.kept.x.square().sum(2) + 1.0) * self.kept.slope.square().sum(2)
+        square = (_squares(self.kept.x) + 1.0) * _squares(self.kept.slope)
         before = torch.bmm(self.kept.slope, self._weight(parameters))[:, :, None, None] if further else None
         return before, square
 
@@ -135,7 +136,8 @@ class Connected(Layer):
 
     def clipped(self, factors: Tensor) -> Tensor:
         scaled = self.kept.slope * factors[:, :, None]
-        return torch.cat([torch.bmm(scaled.transpose(1, 2), self.kept.x).flatten(1), scaled.sum(1)], dim=1)
+        weight = torch.bmm(scaled.transpose(1, 2), self.kept.x.to(factors.dtype))
+        return torch.cat([weight.flatten(1), scaled.sum(1)], dim=1)
 
 
 class Convolved(Layer):
@@ -174,8 +176,8 @@ class Convolved(Layer):
 
     @property
     def ghost(self) -> bool:
-        """Whether two Gram matrices are smaller than the gradient."""
-        return bool(2 * self.kept.positions**2 < self.patch * self.outputs)
+        """Whether two Gram matrices are much smaller than the gradient."""
+        return bool(16 * self.kept.positions**2 < self.patch * self.outputs)
 
     def backward(self, slope: Tensor, parameters: Tensor, further: bool) -> tuple[Tensor | None, Tensor | None]:
         models, examples = slope.shape[:2]
@@ -187,21 +189,27 @@ class Convolved(Layer):
             square = self._ghost_square(torch.bmm(patches, patches.transpose(1, 2)), torch.bmm(each, each.transpose(1, 2)))
         else:
             self.kept.gradients = torch.bmm(each.transpose(1, 2), patches)
-            square = self.kept.gradients.square().sum((1, 2))
+            square = _squares(self.kept.gradients.flatten(1))
         before = self._scattered(torch.bmm(self.kept.slope, self._weight(parameters))) if further else None
-        return before, square.view(models, examples) + self.kept.biases.square().sum(2)
+        return before, square.view(models, examples) + _squares(self.kept.biases)
 
     def _ghost_square(self, patches: Tensor, slopes: Tensor) -> Tensor:
         """‖Σ_p slope_p ⊗ patch_p‖² from the Gram matrices of patches and slopes, never too small.
 
         The terms may cancel, and what rounding leaves of them could be far below the norm; so the largest error of these sums is
-        added: (number of operations)·u·(Σ_p ‖patch_p‖·‖slope_p‖)², u the precision.
+        added: (number of operations)·u·(Σ_p ‖patch_p‖·‖slope_p‖)², u the precision, and for products that vanished (below ``tiny``)
+        tiny·(width of a patch)·(Σ_p ‖slope_p‖)², and the same the other way round.
         """
-        operations = self.patch + self.outputs + self.kept.positions**2 + 4
-        diagonal = patches.diagonal(dim1=1, dim2=2) * slopes.diagonal(dim1=1, dim2=2)
-        largest = diagonal.sqrt().sum(1).square()
-        error: Tensor = operations * torch.finfo(patches.dtype).eps / 2 * largest
-        return (patches * slopes).sum((1, 2)) + error
+        operations, limits = self.patch + self.outputs + self.kept.positions**2 + 4, torch.finfo(patches.dtype)
+        lost = limits.tiny * self.patch, limits.tiny * self.outputs
+        longs, steeps = (
+            (gram.diagonal(dim1=1, dim2=2).to(torch.float64) + low).sqrt()
+            for gram, low in zip((patches, slopes), lost, strict=True)
+        )
+        error = operations * limits.eps / 2 * (longs * steeps).sum(1).square()
+        vanished = lost[0] * steeps.sum(1).square() + lost[1] * longs.sum(1).square() + limits.tiny * self.kept.positions**2
+        square: Tensor = (patches * slopes).sum((1, 2), dtype=torch.float64) + error + vanished
+        return square
 
     def _scattered(self, patch_slopes: Tensor) -> Tensor:
         """Each pixel's slope: the sum over the patches it is in."""
@@ -228,11 +236,18 @@ class Convolved(Layer):
         models, examples = factors.shape
         if self.ghost:
             scaled = (self.kept.slope.view(models, examples, -1) * factors[:, :, None]).view(models, -1, self.outputs)
-            weight = torch.bmm(scaled.transpose(1, 2), self.kept.patches)
+            weight = torch.bmm(scaled.transpose(1, 2), self.kept.patches.to(factors.dtype))
         else:
-            weight = torch.bmm(factors[:, None], self.kept.gradients.view(models, examples, -1))
+            weight = self._weighted(self.kept.gradients.view(models, examples, -1), factors)
         ordered = weight.view(models, self.outputs, *self.kernel, self.inputs).permute(0, 1, 4, 2, 3)
-        return torch.cat([ordered.flatten(1), torch.bmm(factors[:, None], self.kept.biases)[:, 0]], dim=1)
+        return torch.cat([ordered.flatten(1), self._weighted(self.kept.biases, factors)], dim=1)
+
+    def _weighted(self, values: Tensor, factors: Tensor) -> Tensor:
+        """Σ over the examples, each times its factor, in float64."""
+        if self.kernels is not None:
+            found: Tensor = self.kernels.weighted_sums(values, factors)
+            return found
+        return torch.bmm(factors[:, None], values.to(factors.dtype))[:, 0]
 
 
 class ChainSums(ClippedSums):
@@ -273,7 +288,10 @@ class ChainSums(ClippedSums):
             total += 4 * x.numel()
             if isinstance(layer, Convolved):
                 positions = layer.kept.positions
-                total += 2 * positions * layer.patch + (2 * positions**2 if layer.ghost else layer.width)
+                total += 2 * positions * layer.patch
+                total += 2 * positions * layer.patch + 8 * positions**2 if layer.ghost else 3 * layer.width
+            if isinstance(layer, Connected):
+                total += 4 * layer.inputs
         return total * self.X.element_size()
 
     def _each(self, parameters: Tensor) -> Iterator[tuple[Layer, Tensor]]:
@@ -290,7 +308,7 @@ class ChainSums(ClippedSums):
         for layer, values in steps:
             x = layer.forward(x, values)
         slope = self._slope(x.flatten(2), self.y[rows])[:, :, None, None]
-        square = torch.zeros(rows.shape, dtype=self.dtype, device=rows.device)
+        square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         for depth in range(len(steps) - 1, -1, -1):
             layer, values = steps[depth]
             before, more = layer.backward(slope, values, depth > 0)
@@ -301,8 +319,8 @@ class ChainSums(ClippedSums):
         if self.careful:
             for layer in self.layers:
                 layer.clear(good)
-        factors = cut(clip_factors(square.to(torch.float64).sqrt(), clips[:, None]) * taken).to(self.dtype)
-        found = torch.cat([layer.clipped(factors) for layer in self.layers if layer.width], dim=1).to(torch.float64)
+        factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
+        found = torch.cat([layer.clipped(factors) for layer in self.layers if layer.width], dim=1)
         for layer in self.layers:
             layer.kept = SimpleNamespace()
         return found
@@ -315,6 +333,12 @@ class ChainSums(ClippedSums):
             return torch.sigmoid(outputs) - targets[:, :, None].to(self.dtype)
         labels = functional.one_hot(targets.to(torch.int64), self.classes)
         return torch.softmax(outputs, dim=2) - labels.to(self.dtype)
+
+
+def _squares(values: Tensor) -> Tensor:
+    """Σ x² over the last axis in float64, where no square of a float32 vanishes."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
+    return norms.square()
 
 
 def _kernels(device: str) -> Any:
@@ -333,6 +357,9 @@ def _layers(module: nn.Module, shape: tuple[int, ...], kernels: Any) -> Iterator
     if len(shape) not in (1, 3):
         raise UnsupportedChain("rows of this shape")
     leaves = list(_leaves(module))
+    held = [parameter for leaf in leaves for parameter in leaf.parameters()]
+    if len({id(parameter) for parameter in held}) < len(held):
+        raise UnsupportedChain("layers that share parameters")
     if not leaves or type(leaves[-1]) is not nn.Linear:
         raise UnsupportedChain("a chain that does not end in a Linear")
     flat, skip = len(shape) == 1, False
@@ -357,7 +384,12 @@ def _layers(module: nn.Module, shape: tuple[int, ...], kernels: Any) -> Iterator
 def _check_leaf(leaf: Any, flat: bool) -> None:
     """Refuse a layer that is not exactly as it is computed here."""
     kind = type(leaf)
-    if leaf._forward_hooks or leaf._forward_pre_hooks or not all(each.requires_grad for each in leaf.parameters()):
+    if (
+        leaf._forward_hooks
+        or leaf._forward_pre_hooks
+        or leaf._backward_hooks
+        or not all(each.requires_grad for each in leaf.parameters())
+    ):
         raise UnsupportedChain("hooks or frozen parameters")
     if kind in (nn.MaxPool2d, nn.Conv2d) and (flat or _pair(leaf.dilation) != [1, 1]):
         raise UnsupportedChain(kind.__name__)
@@ -381,7 +413,7 @@ def _check_leaf(leaf: Any, flat: bool) -> None:
 def _leaves(module: nn.Module) -> Iterator[Any]:
     if type(module) is not nn.Sequential:
         raise UnsupportedChain(type(module).__name__)
-    for layer in module.children():
+    for layer in module._modules.values():  # children() would leave out a layer that comes again
         if type(layer) is nn.Sequential:
             yield from _leaves(layer)
         elif type(layer) is not nn.Identity:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from expost.rationals import Number, count_of, exact, exact_positive
 
 OPTIMISERS = ("sgd", "momentum", "adam")
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam, as in torch
+_LEAST, _MOST = 1e-100, 1e100
 
 
 class Plan(NamedTuple):
@@ -56,7 +58,7 @@ class Configuration:
 
     def __post_init__(self) -> None:
         for field in ("learning_rate", "epochs", "batch_size", "clip"):
-            exact_positive(getattr(self, field), field)
+            _in_range(exact_positive(getattr(self, field), field), getattr(self, field), field)
         if self.optimiser not in OPTIMISERS:
             raise InvalidInput("optimiser", self.optimiser, "give one of " + ", ".join(OPTIMISERS))
         if not 0 <= exact(self.momentum, "momentum") < 1:
@@ -64,12 +66,15 @@ class Configuration:
         if self.noise_multiplier is not None:
             if self.epsilon is not None or self.delta is not None:
                 raise InvalidInput("noise_multiplier", self.noise_multiplier, "give either it, or epsilon and delta")
-            if exact(self.noise_multiplier, "noise_multiplier") < 0:
+            noise = exact(self.noise_multiplier, "noise_multiplier")
+            if noise < 0:
                 raise InvalidInput("noise_multiplier", self.noise_multiplier, "give a number ≥ 0")
+            if noise > 0:
+                _in_range(noise, self.noise_multiplier, "noise_multiplier")
         elif self.epsilon is None or self.delta is None:
             raise InvalidInput("noise_multiplier", None, "give a noise multiplier, or epsilon and delta to calibrate it")
         else:
-            exact_positive(self.epsilon, "epsilon")
+            _in_range(exact_positive(self.epsilon, "epsilon"), self.epsilon, "epsilon")
             if not 0 < exact(self.delta, "delta") < 1:
                 raise InvalidInput("delta", self.delta, "give 0 < delta < 1")
 
@@ -83,6 +88,12 @@ class Configuration:
         if promise is None:
             raise InvalidInput("noise_multiplier", self.noise_multiplier, "without noise nothing is promised; give more than 0")
         return promise
+
+
+def _in_range(value: Fraction, given: Number, field: str) -> None:
+    """What is executed is float64: no setting, and no product of two, may vanish or overflow there (noise of 0 protects nothing)."""
+    if not _LEAST <= value <= _MOST:
+        raise InvalidInput(field, given, f"give a number from {_LEAST} to {_MOST}")
 
 
 def plans(configurations: Sequence[Configuration], n: int) -> list[Plan]:

@@ -25,7 +25,7 @@ def check_rows(X: Any, *, dimensions: int | None) -> Array:
         rows = np.asarray(X)
         if rows.dtype not in (np.float32, np.float64):
             rows = rows.astype(np.float64, casting="same_kind" if rows.dtype.kind in "biuf" else "safe")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # torch's tensors refuse with the last one
         raise InvalidInput("X", type(X).__name__, "give an array of real numbers, one row an example") from None
     if rows.ndim < 2 or (dimensions is not None and rows.ndim != dimensions):
         wanted = "at least 2 axes" if dimensions is None else f"{dimensions} axes"
@@ -41,8 +41,9 @@ def check_rows(X: Any, *, dimensions: int | None) -> Array:
 def check_targets(y: Any, rows: int, loss: str, classes: int | None) -> Array:
     """``y`` as float64 targets ("squared"), 0 and 1 ("logistic") or class numbers from 0 to ``classes`` − 1 ("softmax")."""
     try:
-        targets = np.asarray(y).astype(np.float64)
-    except (TypeError, ValueError):
+        targets = np.asarray(y)
+        targets = targets.astype(np.float64, casting="safe" if targets.dtype.kind in "cmM" else "unsafe")
+    except (TypeError, ValueError, RuntimeError):
         raise InvalidInput("y", type(y).__name__, "give an array of real numbers, one an example") from None
     if targets.shape != (rows,):
         raise InvalidInput("y", f"an array of shape {targets.shape}", f"give shape ({rows},), one number an example")

@@ -1,4 +1,4 @@
-"""Patches and pooling on CUDA: four Triton kernels that read and write each number once.
+"""Patches, pooling and weighted sums on CUDA: Triton kernels that read and write each number once.
 
 Images are channels last, one program a part of one image. Pooling takes a rectifier before it along: max(relu(x)) = relu(max(x)), values
 and slopes alike, so a window whose largest value is not positive has no slope. Sums over windows are gathered, never added atomically:
@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 _BLOCK = 1024
+_ROWS, _COLUMNS = 16, 128
 
 Shape = Sequence[int]
 
@@ -68,6 +69,14 @@ def unpool(slopes: torch.Tensor, codes: torch.Tensor, shape: Shape, kernel: Shap
     _unpool[_grid(images, size)](
         slopes, codes, out, width, channels, high, wide, *kernel, *stride, size, slopes[0].numel(), BLOCK=_BLOCK
     )
+    return out
+
+
+def weighted_sums(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    """Σ_e factors[m, e]·values[m, e]: models × width in float64, of float32 values read once; examples are added in their order."""
+    models, examples, width = values.shape
+    out = torch.empty(models, width, dtype=torch.float64, device=values.device)
+    _weigh[(models, triton.cdiv(width, _COLUMNS))](values, factors, out, examples, width, ROWS=_ROWS, COLUMNS=_COLUMNS)
     return out
 
 
@@ -203,3 +212,19 @@ def _unpool(
             code = tl.load(codes + offset, mask=inside, other=-1).to(tl.int32)
             total += tl.load(slopes + offset, mask=inside & (code == i * kw + j), other=0.0)
     tl.store(out + image * size + place, total, mask=place < size)
+
+
+@triton.jit
+def _weigh(values, factors, out, examples, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    model = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.arange(0, ROWS)
+    total = tl.zeros((COLUMNS,), dtype=tl.float64)
+    for first in range(0, examples, ROWS):
+        here = first + row
+        inside = (here < examples)[:, None] & (column < width)[None, :]
+        factor = tl.load(factors + model * examples + here, mask=here < examples, other=0.0)
+        place = (model * examples + here)[:, None] * width + column[None, :]
+        value = tl.load(values + place, mask=inside, other=0.0).to(tl.float64)
+        total += tl.sum(value * factor[:, None], axis=0)
+    tl.store(out + model * width + column, total, mask=column < width)

@@ -108,7 +108,8 @@ class DeviceStream:
     ) -> torch.Tensor:
         """Words of the keystream, 16 × steps × models × blocks."""
         start = torch.zeros(16, steps, models, blocks, dtype=torch.int32, device=self.device)
-        start[:4] = torch.tensor(_CONSTANTS, dtype=torch.int32, device=self.device)[:, None, None, None]
+        for word, constant in enumerate(_CONSTANTS):  # no copy from the host, which a CUDA graph could not record
+            start[word] = constant
         start[4:12] = self.keys[:models].T[:, None, :, None]
         start[12] = torch.arange(blocks, dtype=torch.int32, device=self.device)
         start[13] = (step + torch.arange(steps, device=self.device)).to(torch.int32)[:, None, None]

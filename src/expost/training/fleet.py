@@ -9,6 +9,7 @@ Tests: ``tests/training/``.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class Fleet:
             raise InvalidInput("configurations", type(configurations).__name__, "give a non-empty list of Configuration")
         if not all(isinstance(configuration, Configuration) for configuration in configurations):
             raise InvalidInput("configurations", "other things", "give a list of Configuration")
-        if not callable(self.model) and self.model not in LINEAR_MODELS:
+        if not callable(self.model) and (not isinstance(self.model, str) or self.model not in LINEAR_MODELS):
             raise InvalidInput(
                 "model", self.model, "give 'linear', 'logistic', 'softmax' or a function that returns an nn.Module"
             )
@@ -87,8 +88,7 @@ class Fleet:
         limit = None if memory_limit is None else count_of(memory_limit, "memory_limit", at_least=1)
         if progress is not None and not callable(progress):
             raise InvalidInput("progress", type(progress).__name__, "give a function, or leave it out")
-        if not isinstance(device, str) or device.split(":")[0] not in ("cpu", "cuda"):
-            raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
+        check_device(device)
         if not simulation and any(configuration.noise_multiplier == 0 for configuration in self.configurations):
             raise InvalidInput(
                 "noise_multiplier", 0, "without noise nothing is protected; say simulation=True if that is meant"
@@ -105,6 +105,12 @@ class Fleet:
         if len(randomness) != count:
             raise InvalidInput("randomness", f"{len(randomness)} sources", f"give one, or one a configuration ({count})")
         return [require_protection(each, simulation=simulation) for each in randomness]
+
+
+def check_device(device: object) -> None:
+    """Refuse what names no device; whether there is one is seen when it is used."""
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+        raise InvalidInput("device", device, "give 'cpu', 'cuda' or 'cuda:NUMBER'")
 
 
 def _cores() -> int:

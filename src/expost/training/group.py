@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from expost.training.batched import ClippedSums
+from expost.errors import InvalidInput
+from expost.training.batched import ClippedSums, full_precision
 from expost.training.configuration import BETA1, BETA2, TINY, Configuration, Plan
 from expost.training.data import Array
 from expost.training.device_stream import DeviceStream
@@ -22,6 +23,7 @@ from expost.training.meter import Meter
 DEFAULT_MEMORY = 4 << 30
 _SAMPLE_BYTES = 1 << 28  # of the samples of a stretch
 _STRETCH = 128  # steps
+_MOST_STEPS = 1 << 32  # the step is one word of the keystream's state
 _WORTH = 24  # steps from which on recording a graph pays
 
 
@@ -36,6 +38,8 @@ def train_batched(
     meter: Meter,
 ) -> list[Array]:
     """Final parameters of every configuration; at most ``most`` models move together."""
+    if max(plan.steps for plan in planned) >= _MOST_STEPS:
+        raise InvalidInput("epochs", "more than 2^32 steps", "a model's keystream counts fewer on a device; give device='cpu'")
     limit = memory or _default_memory(source.device)
     state_bytes = 8 * 8 * sums.width
     together = max(1, min(limit // (2 * state_bytes), most or len(planned)))
@@ -44,8 +48,9 @@ def train_batched(
         scratch = max(1, limit - len(places) * state_bytes)
         chosen = [configurations[p] for p in places], [planned[p] for p in places], [seeds[p] for p in places]
         group = Group(*chosen, sums, source.of(places), scratch)
-        for place, parameters in zip(places, group.train(meter), strict=True):
-            found[place] = parameters
+        with full_precision():
+            for place, parameters in zip(places, group.train(meter), strict=True):
+                found[place] = parameters
     return found
 
 

@@ -77,6 +77,9 @@ class Job:
     def train_modules(self, factory: Callable[[], Any], loss: str, X: Any, y: Any) -> list[Trained]:
         """A module a configuration."""
         need_device(self.device)
+        import torch
+        from torch import nn
+
         from expost.training.data import check_rows, check_targets
         from expost.training.modules import ModuleSums, check_module, one_thread, outputs_of
 
@@ -85,7 +88,10 @@ class Job:
         def checked() -> Any:
             return check_module(factory())
 
+        if isinstance(factory, nn.Module):
+            raise InvalidInput("model", "an nn.Module", "give a function that returns a fresh one: each model has its own")
         with _own_generator():
+            torch.manual_seed(0)  # what is not trained (frozen parameters, buffers) is this module's, whatever was drawn before
             module = checked()
             outputs = outputs_of(module, rows)
             if loss != "softmax" and outputs != 1:

@@ -105,10 +105,15 @@ class Network:
 
 
 def _chain(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The layers of nested Sequentials with their full names."""
+    """The layers of nested Sequentials with their full names, in the order they are applied; refused if some share parameters.
+
+    ``named_children`` would leave out a layer that comes again, such as one ReLU that is used twice.
+    """
     if type(module) is not nn.Sequential:
         raise Unsupported(type(module).__name__)
-    for name, layer in module.named_children():
+    if not prefix and sum(1 for _ in module.named_parameters(remove_duplicate=False)) > sum(1 for _ in module.parameters()):
+        raise Unsupported("layers that share parameters")
+    for name, layer in module._modules.items():
         if type(layer) is nn.Sequential:
             yield from _chain(layer, f"{prefix}{name}.")
         elif type(layer) is not nn.Identity:

@@ -4,7 +4,7 @@ An example's gradient is its residuals times its row with a 1 appended (the bias
 needs no gradient of its own. Losses are those of torch: squared error (prediction − y)², binary and categorical cross-entropy of logits.
 Rows may be float32 or float64. Their products with the parameters are in their precision; residuals, norms, clipping factors and sums are
 float64, and so are the parameters. A residual that overflowed is clipped like any other; one that is no number adds nothing, so no row
-ever moves the sum by more than the clipping norm, to the rounding of a float64 sum (1e-16 of it for each row of the batch).
+ever moves the sum by more than the clipping norm, to the rounding of a float64 sum (1e-16 of the sum for each row).
 
 Parameters are flat, per output: its weights, then its bias. Tests: ``tests/training/test_linear.py``.
 """

@@ -15,7 +15,7 @@ from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, Plan, plans
-from expost.training.fleet import Fleet
+from expost.training.fleet import Fleet, check_device
 from expost.training.job import Trained
 
 
@@ -35,9 +35,10 @@ class DPSGD:
     guarantee: RenyiDP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        Fleet(self.model, [self.configuration], self.classes, self.loss)  # refuses what it cannot train
+        check_device(self.device)
         object.__setattr__(self, "configuration", resolved(self.configuration, self.configuration.plan(self.n)))
         object.__setattr__(self, "guarantee", self.configuration.promise(self.n))
-        Fleet(self.model, [self.configuration], self.classes, self.loss)  # refuses what it cannot train
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
         return self.run_together([self], data, [randomness])[0]
@@ -72,6 +73,7 @@ def candidates(
     device: str = "cpu",
 ) -> list[Candidate]:
     """A candidate for each configuration, all calibrated together; the settings as written are the public parameters."""
+    Fleet(model, configurations, classes, loss)  # refuses what it cannot train
     made = []
     for settings, plan in zip(configurations, plans(configurations, n), strict=True):
         public = {name: _plain(value) for name, value in vars(settings).items() if value is not None}

@@ -1,7 +1,8 @@
 """Any ``torch.nn.Module`` by DP-SGD: per-example gradients by ``torch.func``, in chunks that fit the memory.
 
 Every example is put through the module on its own (a batch of one, vectorised), so its gradient cannot depend on other examples. Layers
-that carry statistics of the batch from step to step are refused by name. Parameters that need no gradient, and buffers, stay as they are.
+that carry statistics of the batch from step to step are refused by name. Parameters that need no gradient, and buffers, stay as they are:
+for all models those of a module made under ``torch.manual_seed(0)``; they are not in the result.
 On a CPU models train one after another; on CUDA those of one batch size train together, vectorised over models as well.
 Tests: ``tests/training/test_modules.py``.
 """
@@ -65,6 +66,11 @@ def check_module(module: Any) -> nn.Module:
             raise InvalidInput(
                 "model", f"{type(layer).__name__} at {name!r}", "give the sizes: lazy layers have no parameters yet"
             )
+    strange = {parameter.dtype for parameter in module.parameters()} - {torch.float32, torch.float64}
+    if strange:
+        raise InvalidInput(
+            "model", f"parameters of {strange.pop()}", "give float32 or float64: coarser numbers cannot be clipped"
+        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise InvalidInput("model", type(module).__name__, "give a module with parameters to train")
     return module
@@ -88,7 +94,7 @@ def outputs_of(module: nn.Module, X: Array) -> int:
         blank = torch.zeros((1, *X.shape[1:]), dtype=like.dtype, device=like.device)
         try:
             return int(module(blank).numel())
-        except (RuntimeError, ValueError, IndexError, TypeError):
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
             raise InvalidInput("X", f"rows of shape {X.shape[1:]}", "the model does not take rows of this shape") from None
 
 
@@ -132,7 +138,7 @@ class ModuleSums(ClippedSums):
         return seen[0]
 
     def bytes_per_example(self) -> int:
-        return self.X.element_size() * (2 * self.width + 6 * self._activations + 2 * self.X[0].numel())
+        return self.X.element_size() * (4 * self.width + 6 * self._activations + 2 * self.X[0].numel())
 
     def chunk(self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
         gradients = self._gradients(self.parameters.named(parameters), self.X[rows], self.y[rows])
@@ -144,5 +150,5 @@ class ModuleSums(ClippedSums):
         sums = []
         for value in flat:
             cleaned = value if bool((factors > 0).all()) else torch.where((factors > 0)[:, :, None], value, 0.0)
-            sums.append(torch.einsum("bm,bmp->bp", factors.to(value.dtype), cleaned))
-        return torch.cat(sums, dim=1).to(torch.float64)
+            sums.append(torch.einsum("bm,bmp->bp", factors, cleaned.to(factors.dtype)))
+        return torch.cat(sums, dim=1)

@@ -73,7 +73,8 @@ def tune(
     if executor is None and device != "cpu":
         need_device(device)
     job = forecast(settings, recipe, candidates, len(rows.X), rows.X.shape[1], order)
-    identity = json.dumps([settings.public(), None if ledger is None else [ledger.identity, budget, analyst]], sort_keys=True)
+    account = None if ledger is None else [ledger.identity, budget, analyst]
+    identity = json.dumps([settings.public(), account, source.simulated], sort_keys=True)
     data = rows.as_data(identity)
     journal = None if out is None else Journal(Path(out), data)
     try:

@@ -134,16 +134,26 @@ def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks, de
         if setting.batch_size > n:
             raise InvalidInput("search.batch_sizes", setting.batch_size, f"there are {n} training rows; give at most that many")
     model, delta = settings.model, settings.privacy.delta
-    wanted = [
-        Configuration(
-            each.learning_rate, each.epochs, each.batch_size, each.clip, None, epsilon, delta, model.optimiser, model.momentum
-        )
-        for epsilon, each in grid
-    ]
     try:
+        wanted = [
+            Configuration(
+                each.learning_rate,
+                each.epochs,
+                each.batch_size,
+                each.clip,
+                None,
+                epsilon,
+                delta,
+                model.optimiser,
+                model.momentum,
+            )
+            for epsilon, each in grid
+        ]
         planned = plans(wanted, n)
     except InvalidInput as error:
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
+    except OverflowError:
+        raise InvalidInput("search", "epochs / batch_sizes", "more steps than can be counted; give fewer epochs") from None
     private = settings.privacy.scoring == "private"
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []

@@ -50,7 +50,7 @@ class Document:
 
     def where(self, table: str, key: str) -> str:
         """How an error calls a key."""
-        line = self.lines.get((table, key)) or self.lines.get((table, ""))
+        line = self.lines.get((table, key)) or self.lines.get((table, "")) or self.lines.get(("", table))
         return f"{table}.{key}" + (f" (line {line})" if line else "")
 
     def table(self, name: str, keys: Sequence[str]) -> Table:

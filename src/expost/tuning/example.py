@@ -13,6 +13,7 @@ holdout = 0.2               # share of the rows that scores the models and never
 
 [model]
 kind = "softmax"            # logistic, softmax, linear, cnn, or "module:factory" of a function that returns a torch module
+# input_shape = [1, 28, 28] # of one example, for cnn (this is what it takes) and modules; rows are flat otherwise
 
 [search]                    # every combination at every level …
 epsilons = [0.5, 1, 2]

@@ -54,7 +54,24 @@ class Forecast:
     @property
     def worst_case(self) -> ApproxDP:
         """What all attempts together could cost at most."""
-        return in_epsilon_delta(composed([self.charges.worst_case] * self.attempts, self.attempts), self.delta)
+        return self.in_epsilon_delta(composed([self.charges.worst_case] * self.attempts, self.attempts))
+
+    @property
+    def order(self) -> float | None:
+        """The Rényi order at which charges are converted, None if they are (ε, δ) already: where the first level costs least. It is fixed
+        by public numbers; the order that suits an outcome best would depend on the outcome, and the conversion would not hold."""
+        first = self.charges[0]
+        if not isinstance(first, RenyiDP):
+            return None
+        return min(first.orders, key=lambda order: first.on([order]).to_approx(self.delta).epsilon)
+
+    def in_epsilon_delta(self, charge: Guarantee) -> ApproxDP:
+        """A charge as (ε, δ): itself, or a Rényi charge by the tight conversion at the job's order."""
+        if isinstance(charge, ApproxDP):
+            return charge
+        assert isinstance(charge, RenyiDP)
+        assert self.order is not None
+        return charge.on([self.order]).to_approx(self.delta)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -66,7 +83,7 @@ class Forecast:
             "seconds": self.seconds,
             "attempts": self.attempts,
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
-            "cheapest": in_epsilon_delta(self.charges[0], self.delta).epsilon,
+            "cheapest": self.in_epsilon_delta(self.charges[0]).epsilon,
         }
 
 
@@ -124,11 +141,6 @@ def composed(charges: Sequence[Guarantee], allowed: int) -> Guarantee:
         assert isinstance(first, ApproxDP)
         total = replace(total, delta=(first * allowed).delta)
     return total
-
-
-def in_epsilon_delta(charge: Guarantee, delta: float) -> ApproxDP:
-    """A charge as (ε, δ): itself, or a Rényi charge by the tight conversion."""
-    return charge if isinstance(charge, ApproxDP) else charge.to_approx(delta)
 
 
 def comparison(job: Forecast, index: int) -> dict[str, float]:

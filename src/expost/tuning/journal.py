@@ -32,18 +32,26 @@ class Journal:
         if folder.exists() and not folder.is_dir():
             raise InvalidInput("out", str(folder), "give a folder")
         if (folder / CERTIFICATE).exists():
+            self.finish()  # a crash may have come between the certificate and this
             raise InvalidInput("out", str(folder), "it holds a finished job; name another folder, so that nothing is lost")
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._record = self._read(identity)
         except OSError:
             os.close(self._lock)
             raise CheckpointMismatch(f"{folder} is in use by another process") from None
+        try:
+            if not self._holds(folder / _LOCK):  # another process finished between the opening and the lock
+                raise CheckpointMismatch(f"{folder} is in use by another process")
+            self._record = self._read(identity)
         except BaseException:
             os.close(self._lock)
             raise
+
+    def _holds(self, path: Path) -> bool:
+        """Whether what was locked is still the folder's lock: who finishes removes it."""
+        return path.exists() and os.path.samestat(os.fstat(self._lock), os.stat(path))
 
     @property
     def checkpoint(self) -> Path:
@@ -61,13 +69,13 @@ class Journal:
         """Note, durably, that the next attempt reads data."""
         if self._record["begun"] <= len(self._record["attempts"]):
             self._record["begun"] = len(self._record["attempts"]) + 1
-            self._write()
+            self._write(self._record)
 
     def add(self, release: Release) -> None:
         """Note, durably, how an attempt ended."""
         self._record["attempts"].append(release.as_dict(FittedCodec().encode))
         self._record["begun"] = len(self._record["attempts"])
-        self._write()
+        self._write(self._record)
 
     def close(self) -> None:
         """Let go of the folder; what is in it stays for the next call."""
@@ -75,8 +83,9 @@ class Journal:
 
     def finish(self) -> None:
         """Remove what is not for publication."""
-        (self.folder / _ATTEMPTS).unlink(missing_ok=True)
-        (self.folder / _LOCK).unlink(missing_ok=True)
+        drafts = list(self.folder.glob(f".{_ATTEMPTS}.*"))  # of writes that a crash cut off
+        for path in (*drafts, self.folder / _ATTEMPTS, self.folder / _LOCK):
+            path.unlink(missing_ok=True)
 
     def _read(self, identity: Mapping[str, Any]) -> dict[str, Any]:
         path = self.folder / _ATTEMPTS
@@ -96,14 +105,15 @@ class Journal:
             )
         if record["begun"] > len(record["attempts"]) and not self.checkpoint.exists():
             record["attempts"].append(None)
+            self._write(record)  # before another attempt leaves a checkpoint that looks like this one's
         return record
 
-    def _write(self) -> None:
+    def _write(self, record: Mapping[str, Any]) -> None:
         path = self.folder / _ATTEMPTS
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with open(descriptor, "w", encoding="utf-8") as stream:
-            json.dump(self._record, stream, allow_nan=False)
+            json.dump(record, stream, allow_nan=False)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

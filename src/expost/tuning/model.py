@@ -87,7 +87,7 @@ class Recipe:
         """Class numbers, or predictions on the target's own scale, for scaled rows."""
         raw = self.outputs(parameters, X)
         if self.loss == "softmax":
-            return np.asarray(raw.argmax(axis=1))
+            return np.asarray(raw[:, : self.class_count].argmax(axis=1))  # a module may have more outputs
         if self.loss == "logistic":
             return (raw[:, 0] > 0).astype(np.int64)
         assert self.target_bounds is not None
@@ -185,7 +185,9 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     from torch.func import functional_call
 
     assert recipe.factory is not None
-    module = recipe.factory().eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # frozen parameters and buffers are not among the trained ones; the fleet made them like this, too
+        module = recipe.factory().eval()
     like = next(module.parameters())
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()}
     rows = torch.from_numpy(recipe.shaped(X)).to(like.dtype)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from expost import plots
 from expost.tuning.candidates import deviation_of
-from expost.tuning.forecast import composed, in_epsilon_delta
+from expost.tuning.forecast import composed
 from expost.tuning.result import Tuned
 
 
@@ -35,7 +35,7 @@ def draw(result: Tuned, path: Path) -> None:
         so_far = composed([attempt.spent for attempt in result.attempts[:count]], count)
         noise = deviation_of(result.forecast.candidates[release.index], result.details["rows"]["scoring"])
         colour = plots.INK[0] if release.passed is not False else plots.INK[1]
-        spent = [in_epsilon_delta(so_far, result.forecast.delta).epsilon]
+        spent = [result.forecast.in_epsilon_delta(so_far).epsilon]
         right.errorbar(spent, [sign * release.score], yerr=[2 * noise], fmt="o", color=colour, capsize=3)
     if goal["bar"] is not None:
         right.axhline(goal["bar"], color="black", linewidth=0.8, linestyle="--", label=f"bar {goal['bar']:g}")

@@ -15,7 +15,7 @@ from typing import Any
 from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.selection.release import FAILED, Release
 from expost.tuning.candidates import Fitted, deviation_of
-from expost.tuning.forecast import Forecast, comparison, composed, in_epsilon_delta
+from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
 from expost.tuning.settings import Settings
 
@@ -108,8 +108,9 @@ def conclude(
     present = [each for each in releases if each is not None]
     chosen = max(present, key=lambda each: (bool(each.passed), each.score is not None, each.score or 0.0))
     allowed = settings.privacy.attempts
-    spent = composed([each.spent for each in attempts], max(allowed, len(attempts)))
-    worst = composed([job.charges.worst_case] * allowed, allowed)
+    most = max(allowed, len(attempts))  # a lost attempt may come on top of those allowed
+    spent = composed([each.spent for each in attempts], most)
+    worst = composed([job.charges.worst_case] * most, most)
     theorem = (
         chosen.theorem if allowed == 1 else f"{chosen.theorem}; {_composition(spent)} of {len(attempts)} of {allowed} attempts"
     )
@@ -130,13 +131,14 @@ def conclude(
         else "noisy, on held-out rows disjoint from training; a candidate promises the larger of both Rényi curves at each order",
         "score_noise": None if index is None else deviation_of(job.candidates[index], scoring_rows),
         "overhead": job.overhead,
+        "converted_at_order": job.order,
         "budget_refused_another_attempt": refused,
     }
     return Tuned(
         release,
         attempts,
-        in_epsilon_delta(spent, settings.privacy.delta),
-        in_epsilon_delta(worst, settings.privacy.delta),
+        job.in_epsilon_delta(spent),
+        job.in_epsilon_delta(worst),
         model,
         path,
         None if index is None else comparison(job, index),

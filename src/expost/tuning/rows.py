@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor
+from math import floor, prod
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,10 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> Rows:
         features, targets = _read(settings.name or settings.path, settings)
     bounds = settings.bounds or _published_bounds()
     rows, labels = scale(features, bounds), _targets(targets, settings)
-    if len(rows) != len(labels):
-        raise InvalidInput("data", f"{len(rows)} rows and {len(labels)} targets", "give one target a row")
+    if not len(rows):
+        raise InvalidInput("data", "no rows", "give at least two rows")
+    if labels.shape != (len(rows),):
+        raise InvalidInput("data", f"{len(rows)} rows and targets of shape {labels.shape}", "give one target a row")
     if settings.public_test is not None:
         _check_classes(labels, settings)
         test_features, test_targets = _read(settings.public_test, settings)
@@ -81,7 +83,9 @@ def scale(features: Any, bounds: Bounds) -> Array:
         table = np.asarray(features, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInput("data", "features that are no numbers", "give numbers; encode categories first") from None
-    table = table.reshape(len(table), -1) if table.ndim > 1 else table[:, None]
+    if table.ndim == 0:
+        raise InvalidInput("data", "one number", "give a table of rows and features")
+    table = table.reshape(len(table), prod(table.shape[1:]))
     if not np.isfinite(table).all():
         raise InvalidInput("data", "features with NaN or infinity", "fill such values, or leave the rows out")
     if len(bounds) not in (1, table.shape[1]):
@@ -95,6 +99,8 @@ def scale(features: Any, bounds: Bounds) -> Array:
 
 
 def _targets(values: Any, settings: DataSettings) -> Array:
+    if np.ndim(values) != 1:
+        raise InvalidInput("data", f"targets in {np.ndim(values)} dimensions", "give one number or label a row, not a table")
     if settings.target_bounds is not None:
         low, high = settings.target_bounds
         try:

@@ -19,6 +19,8 @@ BUILT_IN = ("digits", "breast_cancer")
 KINDS = ("logistic", "softmax", "linear", "cnn")
 _MOST_CANDIDATES = 100_000
 _MOST_ATTEMPTS = 1_000
+_IMAGE = (1, 28, 28)  # what "cnn" takes
+_DIGITS = 10  # and how many classes it can tell apart
 
 Bounds = tuple[tuple[float, float], ...]
 
@@ -163,8 +165,8 @@ def _privacy(table: Table, goal: GoalSettings) -> PrivacySettings:
     if delta is None or not 0 < delta < 1:
         table.refuse("delta", "give a number with 0 < delta < 1, far below one over the number of rows")
     overhead = table.values.get("overhead", "auto")
-    if overhead != "auto" and not (is_number(overhead) and overhead > 0):
-        table.refuse("overhead", 'give "auto", or a fraction > 0 of the first drop rate')
+    if overhead != "auto" and not (is_number(overhead) and 1e-9 <= overhead <= 1e9):
+        table.refuse("overhead", 'give "auto", or a fraction of the first drop rate, at least 1e-9 and at most 1e9')
     attempts = table.count("attempts", 1, _MOST_ATTEMPTS) or 1
     if attempts > 1 and goal.bar is None:
         table.refuse("attempts", "drawing again needs a bar to miss: give goal.at_least, or one attempt")
@@ -196,6 +198,8 @@ def _model(table: Table, goal: GoalSettings) -> ModelSettings:
             table.refuse("input_shape", "linear models take rows as they are")
         if not isinstance(shape, (list, tuple)) or not all(isinstance(each, int) and each > 0 for each in shape) or not shape:
             table.refuse("input_shape", "give the shape of one example, e.g. [1, 28, 28]")
+    elif kind == "cnn":
+        shape = _IMAGE
     momentum = table.number("momentum", 0.9)
     if momentum is None or not 0 <= momentum < 1:
         table.refuse("momentum", "give a number with 0 ≤ momentum < 1")
@@ -217,6 +221,8 @@ def _data(table: Table, model: ModelSettings, privacy: PrivacySettings, folder: 
         table.refuse("features", "give a list of column names")
     if (test is not None) != (privacy.scoring == "public"):
         table.refuse("public_test", 'give a file of public rows together with privacy.scoring = "public", or neither')
+    if test is not None and path is not None and (folder / test).resolve() == (folder / path).resolve():
+        table.refuse("public_test", "these are the rows to protect; give public ones")
     holdout = table.number("holdout", 0.2)
     if holdout is None or not 0 < holdout < 1:
         table.refuse("holdout", "give a share with 0 < holdout < 1")
@@ -269,6 +275,8 @@ def _classes(table: Table, name: str | None, model: ModelSettings) -> int | tupl
         table.refuse("classes", "say how many classes there are (labels 0, 1, …) or list their labels: public knowledge")
     if model.loss == "logistic" and (len(value) if isinstance(value, tuple) else value) != 2:
         table.refuse("classes", 'a logistic model tells two classes apart; give 2, or model.kind = "softmax"')
+    if model.kind == "cnn" and (len(value) if isinstance(value, tuple) else value) > _DIGITS:
+        table.refuse("classes", f'a "cnn" tells at most {_DIGITS} classes apart; give a module of your own')
     return value  # type: ignore[no-any-return]
 
 
