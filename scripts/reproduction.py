@@ -66,7 +66,8 @@ def benchmarks(name: str) -> str:
     """The rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote; those of the fleet in a table of their own."""
     rows = json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
     plain, fleet = ([row for row in rows if bool(row.get("floor")) == wanted] for wanted in (False, True))
-    return "\n\n".join(part for part in (plain_table(plain), fleet_table(fleet)) if part)
+    between = f"\n\n<!-- measured by: make bench (docs/results/{name}.json) -->\n"
+    return between.join(part for part in (plain_table(plain), fleet_table(fleet)) if part)
 
 
 def plain_table(rows: list[dict[str, Any]]) -> str:
@@ -141,7 +142,7 @@ def main() -> None:
         fill(DOCS / "reproduction.md", f"table3-{task}", table3(task))
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
-    for marker, name in (("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
+    for marker, name in (("grid", "fleet_grid"), ("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
         if (DOCS / "results" / f"{name}.json").exists():
             fill(DOCS.parent / "benchmarks" / "README.md", marker, benchmarks(name))
 
