@@ -19,7 +19,21 @@ FOUNDATIONS = ("_version", "errors", "rationals", "randomness", "privacy", "mech
 FACADES = ("cli", "integrations")
 """Imported by nobody, but that the command line may use an integration."""
 
-HEAVY = ("torch", "ray", "pandas", "sklearn", "opendp", "typer", "scipy", "rich", "matplotlib", "jax", "tensorflow", "distributed", "dask")
+HEAVY = (
+    "torch",
+    "ray",
+    "pandas",
+    "sklearn",
+    "opendp",
+    "typer",
+    "scipy",
+    "rich",
+    "matplotlib",
+    "jax",
+    "tensorflow",
+    "distributed",
+    "dask",
+)
 
 LONGEST = 450
 
