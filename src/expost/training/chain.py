@@ -14,6 +14,7 @@ Tests: ``tests/training/test_chain.py``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -34,25 +35,34 @@ class UnsupportedChain(Exception):
     """A layer, or a setting of it, that is not known here."""
 
 
-class Layer:
+class Layer(ABC):
     """A layer on channels-last activations (models × examples × height × width × channels), its parameters in torch's order."""
 
     width = 0
     kept: Any  # what backward needs of forward, and the sums of both; forgotten after each call
 
+    @abstractmethod
     def forward(self, x: Tensor, parameters: Tensor) -> Tensor:
-        raise NotImplementedError
+        """What the layer returns."""
 
+    @abstractmethod
     def backward(self, slope: Tensor, parameters: Tensor, further: bool) -> tuple[Tensor | None, Tensor | None]:
         """The slope at the input (if ``further`` layers need it), and the squared norm of each example's parameter gradient."""
-        raise NotImplementedError
 
     def clipped(self, factors: Tensor) -> Tensor:
         """Sums of the examples' gradients, each times its factor: models × width."""
-        raise NotImplementedError
+        return factors.new_empty(len(factors), 0)
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """What of ``kept`` the sums are made from."""
+        return ()
 
     def clear(self, good: Tensor) -> None:
         """Forget the examples that are not ``good`` (models × examples): zero times infinity would be no number."""
+        for name in self.summed:
+            kept = getattr(self.kept, name)
+            setattr(self.kept, name, torch.where(good[:, :, None], kept.reshape(*good.shape, -1), 0.0).view(kept.shape))
 
 
 class Rectified(Layer):
@@ -131,8 +141,9 @@ class Connected(Layer):
         before = torch.bmm(self.kept.slope, self._weight(parameters))[:, :, None, None] if further else None
         return before, square
 
-    def clear(self, good: Tensor) -> None:
-        self.kept.x, self.kept.slope = (torch.where(good[:, :, None], each, 0.0) for each in (self.kept.x, self.kept.slope))
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return "x", "slope"
 
     def clipped(self, factors: Tensor) -> Tensor:
         scaled = self.kept.slope * factors[:, :, None]
@@ -227,10 +238,9 @@ class Convolved(Layer):
             found = found[:, top : top + height, left : left + width].contiguous()
         return found.view(patch_slopes.shape[0], -1, height, width, channels)
 
-    def clear(self, good: Tensor) -> None:
-        for name in ("patches", "slope", "biases") if self.ghost else ("gradients", "biases"):
-            kept = getattr(self.kept, name)
-            setattr(self.kept, name, torch.where(good[:, :, None], kept.reshape(*good.shape, -1), 0.0).view(kept.shape))
+    @property
+    def summed(self) -> tuple[str, ...]:
+        return ("patches", "slope", "biases") if self.ghost else ("gradients", "biases")
 
     def clipped(self, factors: Tensor) -> Tensor:
         models, examples = factors.shape
@@ -320,7 +330,7 @@ class ChainSums(ClippedSums):
             for layer in self.layers:
                 layer.clear(good)
         factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
-        found = torch.cat([layer.clipped(factors) for layer in self.layers if layer.width], dim=1)
+        found = torch.cat([layer.clipped(factors) for layer in self.layers], dim=1)
         for layer in self.layers:
             layer.kept = SimpleNamespace()
         return found
