@@ -91,3 +91,29 @@ def test_weighted_sums(models, examples, width):
     factors = torch.from_numpy(rng.random((models, examples))).to(DEVICE)
     wanted = (values.double() * factors[:, :, None]).sum(1)
     assert torch.allclose(device_layers.weighted_sums(values, factors), wanted, rtol=1e-13, atol=1e-14)
+
+
+@kernels_here
+@pytest.mark.parametrize("rectify_first", [True, False])
+def test_a_chain_with_these_kernels_has_torchs_clipped_sums(monkeypatch, rectify_first):
+    """Convolutions, pooling with and without a rectifier before it, stored gradients and their weighted sums, in float64."""
+    from torch import nn
+
+    from expost.training import chain, device_layers
+    from expost.training.modules import ModuleSums
+
+    def factory():
+        middle = [nn.ReLU(), nn.MaxPool2d(2, 1)] if rectify_first else [nn.MaxPool2d(2, 1), nn.ReLU()]
+        layers = [nn.Conv2d(1, 3, 3, 2, padding=1), *middle, nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(16, 3)]
+        return nn.Sequential(*layers).double()
+
+    monkeypatch.setattr(chain, "_kernels", lambda device: device_layers)
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((9, 1, 8, 8)), rng.integers(0, 3, 9).astype(float)
+    module = factory()
+    sums, reference = (kind(module, factory, X, y, "softmax", DEVICE) for kind in (chain.ChainSums, ModuleSums))
+    rows = torch.from_numpy(rng.integers(0, 9, (2, 5))).to(DEVICE)
+    taken = torch.from_numpy(rng.random((2, 5)) < 0.8).to(DEVICE)
+    clips, parameters = torch.tensor([0.3, 50.0], dtype=torch.float64, device=DEVICE), sums.start([1, 2])
+    found, wanted = (each(parameters, rows, taken, clips, 1 << 30) for each in (sums, reference))
+    assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-12)
