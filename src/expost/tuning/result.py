@@ -61,11 +61,11 @@ class Tuned:
         return self.release.passed
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form of ``expost tune``."""
+        """The JSON form of ``expost tune``; without a bar ``passed`` says whether there is a model."""
         return {
             "params": self.params,
             "score": self.score,
-            "passed": self.passed,
+            "passed": self.model is not None if self.passed is None else self.passed,
             "spent": {"epsilon": self.spent.epsilon, "delta": self.spent.delta},
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
             "theorem": self.release.theorem,
