@@ -29,13 +29,13 @@ bench: $(STAMP)  ## ratios against peers, measured side by side
 	$(BIN)/python -m benchmarks
 
 figures: $(STAMP)  ## every figure and table of the README and the docs
-	$(BIN)/python scripts/figures.py
-	$(BIN)/python scripts/interval_coverage.py
+	$(BIN)/python -m scripts.figures
+	$(BIN)/python -m scripts.interval_coverage
 	$(BIN)/python -m scripts.audit
-	$(BIN)/python scripts/tightness.py
-	for table in table1 table2; do $(BIN)/expost experiment $$table --jobs 2 --datasets $(DATASETS) --json > docs/results/$$table.json || exit 1; done
-	$(if $(REAL),for task in mnist gisette twitter twitter-blog; do $(BIN)/expost experiment table3 --task $$task --json > docs/results/table3_$$task.json || exit 1; done,@echo "Table 3 is left as it is: some of its rows need data that is not here")
-	$(BIN)/python scripts/reproduction.py
+	$(BIN)/python -m reproduction tightness
+	for table in table1 table2; do $(BIN)/python -m reproduction $$table --jobs 2 --datasets $(DATASETS) --json > docs/results/$$table.json || exit 1; done
+	$(if $(REAL),for task in mnist gisette twitter twitter-blog; do $(BIN)/python -m reproduction table3 --task $$task --json > docs/results/table3_$$task.json || exit 1; done,@echo "Table 3 is left as it is: some of its rows need data that is not here")
+	$(BIN)/python -m scripts.fill_documents
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz

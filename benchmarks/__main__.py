@@ -17,7 +17,9 @@ MODULES = ("foundation", "accounting", "ledger", "counting", "fleet")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=MODULES, action="append", help="leave the others out (repeatable)")
+    parser.add_argument(
+        "--only", choices=MODULES, action="append", help="leave the others out (repeatable)"
+    )
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     rows: list[Row] = []
@@ -30,7 +32,9 @@ def main() -> None:
         table.add_row(*row.cells())
     Console().print(table)
     if arguments.json:
-        arguments.json.write_text(json.dumps([row.as_dict() for row in rows], indent=2) + "\n", encoding="utf-8")
+        arguments.json.write_text(
+            json.dumps([row.as_dict() for row in rows], indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.measure import Row, interleaved
 from expost import ZCDP, Candidate, RandomDropping
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.dpsgd import calibrate_noise
-from expost.privacy.gaussian import gaussian_for
 
 ROWS, DELTA = 60_000, 1e-6
 GRID = [
@@ -37,15 +37,24 @@ def calibration() -> Row:
             dp_accounting.calibrate_dp_mechanism(
                 dp_accounting.rdp.RdpAccountant,
                 lambda noise, rate=rate, count=count: dp_accounting.SelfComposedDpEvent(
-                    dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise)), count
+                    dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise)),
+                    count,
                 ),
                 epsilon,
                 DELTA,
             )
 
-    ours, peer = interleaved(lambda: calibrate_noise(rates, steps, epsilons, DELTA), theirs, turns=3)
+    ours, peer = interleaved(
+        lambda: calibrate_noise(rates, steps, epsilons, DELTA), theirs, turns=3
+    )
     what = "noise for the paper's 180 DP-SGD settings, 201 orders"
-    return Row(what, ours, "dp_accounting, 156 orders, 6 of 180 scaled", peer * len(GRID) / len(sample), "≥ 40×")
+    return Row(
+        what,
+        ours,
+        "dp_accounting, 156 orders, 6 of 180 scaled",
+        peer * len(GRID) / len(sample),
+        "≥ 40×",
+    )
 
 
 def pricing() -> Iterator[Row]:
@@ -55,13 +64,19 @@ def pricing() -> Iterator[Row]:
     for method, target in (("closed-form", "≈ 0.1 s"), ("sharp", "≈ 1 s")):
         selector = RandomDropping(overhead=0.0026, delta=DELTA, method=method)
         (seconds,) = interleaved(lambda selector=selector: selector.charges(ten), turns=3)
-        yield Row(f"Rényi charges of 1,620 candidates in 10 groups, {method}", seconds, target=target)
+        yield Row(
+            f"Rényi charges of 1,620 candidates in 10 groups, {method}", seconds, target=target
+        )
     many = [ZCDP(float(rho)) for rho in np.geomspace(1e-4, 1e-1, 1000)]
     million = [Candidate(_never, repeats=1000, guarantee=promise) for promise in many]
     for method in ("closed-form", "sharp"):
         selector = RandomDropping(overhead=0.0026, delta=DELTA, method=method)
         (seconds,) = interleaved(lambda selector=selector: selector.charges(million), turns=1)
-        yield Row(f"Rényi charges of 10^6 candidates in 10^3 groups, {method}", seconds, target="seconds to a minute")
+        yield Row(
+            f"Rényi charges of 10^6 candidates in 10^3 groups, {method}",
+            seconds,
+            target="seconds to a minute",
+        )
 
 
 def _never(data: Any, randomness: Any) -> float:

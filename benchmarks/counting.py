@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from benchmarks.measure import Row, interleaved
-from expost.analytics.source import count_users, open_source, pair_columns
+from expost.analytics.sources import count_users, open_source, pair_columns
 
 GROUPS = 10_000
 PAIRS_A_USER = 8
@@ -48,4 +48,10 @@ def counting(path: Path, pairs: int) -> Row:
         turns=5 if pairs <= 10**7 else 3,
     )
     what = f"expost count, {pairs:.0e} pairs ({pairs / ours / 1e6:.1f} million rows/s)"
-    return Row(what, ours, f"bare SQL ({pairs / theirs / 1e6:.1f} million rows/s)", theirs, "≥ 0.91× (overhead ≤ 10 %)")
+    return Row(
+        what,
+        ours,
+        f"bare SQL ({pairs / theirs / 1e6:.1f} million rows/s)",
+        theirs,
+        "≥ 0.91× (overhead ≤ 10 %)",
+    )

@@ -30,55 +30,90 @@ from expost.training import Configuration, Fleet
 
 TARGETS = {
     "cpu": {("a", 256): "≥ 40×", ("b", 256): "≥ 2.5×", ("c", 256): "≥ 12×"},
-    "cuda": {("a", 256): "≥ 1000×", ("b", 256): "≥ 50×", ("b", 1000): "≥ 18×", ("c", 256): "≥ 300×"},
+    "cuda": {
+        ("a", 256): "≥ 1000×",
+        ("b", 256): "≥ 50×",
+        ("b", 1000): "≥ 18×",
+        ("c", 256): "≥ 300×",
+    },
 }
 SIZES = {"cpu": (1, 4, 16, 64), "cuda": (1, 8, 64, 512)}
-CUDA_EPOCHS, CUDA_EXAMPLES = {"a": 5, "b": 1, "c": 20}, {"a": 256_000_000, "b": 31_000_000, "c": 60_000_000}
+CUDA_EPOCHS, CUDA_EXAMPLES = (
+    {"a": 5, "b": 1, "c": 20},
+    {"a": 256_000_000, "b": 31_000_000, "c": 60_000_000},
+)
 QUICK_SIZES = {"cpu": {"a": 16, "b": 4, "c": 16}, "cuda": {"a": 512, "b": 64, "c": 512}}
 
 
-def fleet(case: Case, batch: int, models: int, device: str, randomness: Randomness | None = None) -> Contender:
+def fleet(
+    case: Case, batch: int, models: int, device: str, randomness: Randomness | None = None
+) -> Contender:
     """A run of the fleet; the number of examples is the expected one."""
     each = max(batch, case.fleet_examples // models)
-    if device != "cpu":  # about what a training is: bringing data to the device and recording graphs have to pay
-        each = max(30 * batch, min(CUDA_EPOCHS[case.key] * len(case.X), CUDA_EXAMPLES[case.key] // models))
+    if (
+        device != "cpu"
+    ):  # about what a training is: bringing data to the device and recording graphs have to pay
+        each = max(
+            30 * batch, min(CUDA_EPOCHS[case.key] * len(case.X), CUDA_EXAMPLES[case.key] // models)
+        )
     settings = Configuration(0.1, each / len(case.X), batch, 1.0, noise_multiplier=1.0)
-    together = Fleet(case.model, [settings] * models, loss=case.loss if callable(case.model) else None)
+    together = Fleet(
+        case.model, [settings] * models, loss=case.loss if callable(case.model) else None
+    )
 
     def run() -> None:
-        together.train(case.X, case.y, device=device, randomness=randomness, simulation=randomness is not None)
+        together.train(
+            case.X, case.y, device=device, randomness=randomness, simulation=randomness is not None
+        )
 
     return Contender("expost", run, models * settings.plan(len(case.X)).steps * batch)
 
 
-def compare(case: Case, batch: int, models: int, device: str, turns: int, crew: Crew, peaks: Peaks) -> Iterator[Row]:
+def compare(
+    case: Case, batch: int, models: int, device: str, turns: int, crew: Crew, peaks: Peaks
+) -> Iterator[Row]:
     """The fleet's row against each way to run Opacus, all interleaved."""
-    ours, fed, loaded = fleet(case, batch, models, device), hand_fed(case, batch, device), documented(case, batch, device)
+    ours, fed, loaded = (
+        fleet(case, batch, models, device),
+        hand_fed(case, batch, device),
+        documented(case, batch, device),
+    )
     peers = [fed, loaded, crew.contender(case, batch)]
     torch.set_num_threads(better_threads(fed.run) if device == "cpu" else torch.get_num_threads())
-    (wall, cpu), *others, _ = clocked([ours, *peers, Contender("a look at the peaks", peaks.look, 1)], turns)
+    (wall, cpu), *others, _ = clocked(
+        [ours, *peers, Contender("a look at the peaks", peaks.look, 1)], turns
+    )
     flops, moved = least_work(case)
     floor = Floor(flops, moved, flops / wall / peaks.flops, moved / wall / peaks.bytes)
     what = f"({case.key}) {case.name}, batch {batch}, {models} model{'s' if models > 1 else ''}, an example"
     for place, (peer, (peer_wall, peer_cpu)) in enumerate(zip(peers, others, strict=True)):
         aimed = place == 0 and models >= QUICK_SIZES[device][case.key]
         target = TARGETS[device].get((case.key, batch), "–") if aimed else "–"
-        times = (cpu, peer_cpu) if device == "cpu" else (None, None)  # beside a GPU the host's time says little
+        times = (
+            (cpu, peer_cpu) if device == "cpu" else (None, None)
+        )  # beside a GPU the host's time says little
         yield Row(what, wall, peer.name, peer_wall, target, *times, floor)
 
 
 def strength(case: Case, turns: int) -> Iterator[Row]:
     """What the strong keystream costs: Gaussians alone, and a training."""
-    from expost.training.keystream import gaussians, streams
+    from expost.training._native.keystream import gaussians, streams
 
     out = np.empty(100_000)
     strong, fast = streams([Randomness()])[0], streams([SimulationRandomness(0)])[0]
-    seconds = interleaved(lambda: gaussians(strong, out), lambda: gaussians(fast, out), turns=5 * turns)
+    seconds = interleaved(
+        lambda: gaussians(strong, out), lambda: gaussians(fast, out), turns=5 * turns
+    )
     yield Row("a Gaussian, ChaCha20", seconds[0] / len(out), "xoshiro256++", seconds[1] / len(out))
-    ours, simulated = fleet(case, 256, 16, "cpu"), fleet(case, 256, 16, "cpu", SimulationRandomness(0))
+    ours, simulated = (
+        fleet(case, 256, 16, "cpu"),
+        fleet(case, 256, 16, "cpu", SimulationRandomness(0)),
+    )
     (wall, cpu), (other_wall, other_cpu) = clocked([ours, simulated], turns)
     what = f"({case.key}) batch 256 with ChaCha20, an example"
-    yield Row(what, wall, "with xoshiro256++", other_wall, cpu_seconds=cpu, peer_cpu_seconds=other_cpu)
+    yield Row(
+        what, wall, "with xoshiro256++", other_wall, cpu_seconds=cpu, peer_cpu_seconds=other_cpu
+    )
 
 
 def grid() -> Row:
@@ -109,7 +144,12 @@ def measure(device: str, *, quick: bool) -> Iterator[Row]:
     warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
     turns, peaks = (3 if quick else 5) if device == "cpu" else 2, Peaks(device)
     *smaller, largest = SIZES[device]
-    shapes = [(256, largest), (1000, largest), *((256, models) for models in reversed(smaller)), (32, largest)]
+    shapes = [
+        (256, largest),
+        (1000, largest),
+        *((256, models) for models in reversed(smaller)),
+        (32, largest),
+    ]
     cases = {key: case_of(key, quick) for key in "abc"}
     with Crew(device, quick) as crew:
         for batch, models in shapes[:1] if quick else shapes:
@@ -121,15 +161,24 @@ def measure(device: str, *, quick: bool) -> Iterator[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--quick", action="store_true", help="batch 256 and one fleet size only, fewer turns")
-    parser.add_argument("--grid", action="store_true", help="only the whole grid of (a), end to end, on the CPU")
+    parser.add_argument(
+        "--quick", action="store_true", help="batch 256 and one fleet size only, fewer turns"
+    )
+    parser.add_argument(
+        "--grid", action="store_true", help="only the whole grid of (a), end to end, on the CPU"
+    )
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()
     found = []
     for row in [grid()] if arguments.grid else measure(arguments.device, quick=arguments.quick):
-        print("  ".join((*row.cells(), f"{1 / row.seconds:,.0f} a second", *row.more_cells())), flush=True)
+        print(
+            "  ".join((*row.cells(), f"{1 / row.seconds:,.0f} a second", *row.more_cells())),
+            flush=True,
+        )
         found.append(row.as_dict())
         if arguments.json:
             arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from expost.training.modules import mnist_cnn
+from expost.training._torch.modules import mnist_cnn
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,37 @@ def case_of(key: str, quick: bool) -> Case:
     if key == "a":
         X = rng.standard_normal((100_000, 77), dtype=np.float32)
         y, steps = X @ rng.standard_normal(77).astype(np.float32), {32: 150, 256: 80, 1000: 30}
-        return Case(key, "linear regression 100,000 × 77", "linear", _regression, "squared", X, y, steps, 6_000_000)
+        return Case(
+            key,
+            "linear regression 100,000 × 77",
+            "linear",
+            _regression,
+            "squared",
+            X,
+            y,
+            steps,
+            6_000_000,
+        )
     if key == "b":
         rows, steps = 6_000 if quick else 60_000, {32: 15, 256: 4, 1000: 2}
         X, y = rng.standard_normal((rows, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, rows)
         return Case(key, "MNIST CNN", mnist_cnn, mnist_cnn, "softmax", X, y, steps, 12_000)
-    X, y, steps = rng.standard_normal((6_000, 5_000), dtype=np.float32), rng.integers(0, 2, 6_000), {32: 50, 256: 25, 1000: 10}
-    return Case(key, "linear classifier 6,000 × 5,000", "logistic", _classifier, "logistic", X, y, steps, 300_000)
+    X, y, steps = (
+        rng.standard_normal((6_000, 5_000), dtype=np.float32),
+        rng.integers(0, 2, 6_000),
+        {32: 50, 256: 25, 1000: 10},
+    )
+    return Case(
+        key,
+        "linear classifier 6,000 × 5,000",
+        "logistic",
+        _classifier,
+        "logistic",
+        X,
+        y,
+        steps,
+        300_000,
+    )
 
 
 def least_work(case: Case) -> tuple[float, float]:
@@ -70,7 +94,9 @@ def least_work(case: Case) -> tuple[float, float]:
             layer.register_forward_hook(count)
     with torch.no_grad():
         module(torch.zeros((1, *case.X.shape[1:])))
-    return 2.0 * sum(each * (2 if place == 0 else 3) for place, each in enumerate(counted)), float(case.X[0].nbytes)
+    return 2.0 * sum(each * (2 if place == 0 else 3) for place, each in enumerate(counted)), float(
+        case.X[0].nbytes
+    )
 
 
 class Peaks:
@@ -82,7 +108,10 @@ class Peaks:
     def __init__(self, device: str) -> None:
         self._device, self.flops, self.bytes = device, 0.0, 0.0
         side, size = (1536, 1 << 26) if device == "cpu" else (8192, 1 << 29)
-        self._factor, self._source = torch.randn(side, side, device=device), torch.ones(size, device=device)
+        self._factor, self._source = (
+            torch.randn(side, side, device=device),
+            torch.ones(size, device=device),
+        )
         self._target, self._product = torch.zeros_like(self._source), torch.zeros_like(self._factor)
         self.look()
 
@@ -90,7 +119,11 @@ class Peaks:
         threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)
         side, size = len(self._factor), self._source.nbytes
-        flops = 2 * side**3 / self._seconds(lambda: torch.mm(self._factor, self._factor, out=self._product))
+        flops = (
+            2
+            * side**3
+            / self._seconds(lambda: torch.mm(self._factor, self._factor, out=self._product))
+        )
         copied = 2 * size / self._seconds(lambda: self._target.copy_(self._source))
         read = size / self._seconds(self._source.sum)
         torch.set_num_threads(threads)

@@ -12,7 +12,7 @@ import opendp.prelude as dp
 
 from benchmarks.measure import Row, interleaved
 from expost import Candidate, PureDP, RandomDropping, Randomness
-from expost.randomness import vectorised
+from expost.randomness import samplers as exact_samplers
 
 DRAWS = 1_000_000
 
@@ -33,17 +33,27 @@ def samplers() -> Iterator[Row]:
         measurement = dp.m.make_laplace(*space, scale=float(scale))
         fewer = [0] * (DRAWS // 10)
         ours, theirs = interleaved(
-            lambda scale=scale: vectorised.discrete_laplace(Fraction(scale), DRAWS, randomness).tolist(),
+            lambda scale=scale: exact_samplers.discrete_laplace(
+                Fraction(scale), DRAWS, randomness
+            ).tolist(),
             lambda measurement=measurement, fewer=fewer: measurement(fewer),
             turns=3,
         )
-        yield Row(f"discrete Laplace, scale {scale}, a draw", ours / DRAWS, "OpenDP vector", theirs / len(fewer), "≥ 12×")
+        yield Row(
+            f"discrete Laplace, scale {scale}, a draw",
+            ours / DRAWS,
+            "OpenDP vector",
+            theirs / len(fewer),
+            "≥ 12×",
+        )
 
 
 def pricing() -> Row:
     """Charges of 10^6 candidates at ten levels."""
     promises = [PureDP(0.1 * (level + 1)) for level in range(10)]
-    candidates = [Candidate(_constant, guarantee=promises[place % 10]) for place in range(1_000_000)]
+    candidates = [
+        Candidate(_constant, guarantee=promises[place % 10]) for place in range(1_000_000)
+    ]
     selector = RandomDropping(overhead=0.1)
     (seconds,) = interleaved(lambda: selector.charges(candidates), turns=3)
     return Row("charges of 10^6 candidates", seconds)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from benchmarks.measure import Row, interleaved
 from expost import Charges, PureDP
-from expost.budget.chain import RESERVE, SETTLE, Entry, canonical, digest
+from expost.budget.budgets import PureBudget
 from expost.budget.filter import Filter
+from expost.budget.hash_chain import RESERVE, SETTLE, Entry, canonical, digest
 from expost.budget.ledger import Ledger
-from expost.budget.terms import PureBudget
 
 FEW, MANY = 1_000, 1_000_000
 JOBS = 20  # a turn
@@ -47,7 +47,13 @@ def against_history(folder: Path) -> Row:
     short, long = (filled(folder / f"{entries}.db", entries) for entries in (FEW, MANY))
     assert short.verify() == []
     few, many = interleaved(jobs(short), jobs(long), turns=TURNS)
-    return Row(f"reserve + settle at {MANY:,} entries", many / JOBS, f"at {FEW:,} entries", few / JOBS, "≥ 0.8×")
+    return Row(
+        f"reserve + settle at {MANY:,} entries",
+        many / JOBS,
+        f"at {FEW:,} entries",
+        few / JOBS,
+        "≥ 0.8×",
+    )
 
 
 def jobs(ledger: Ledger) -> Callable[[], None]:
@@ -88,14 +94,19 @@ def filled(path: Path, entries: int) -> Ledger:
     last = first
     for reserve, last in history:
         for entry in (reserve, last):
-            connection.execute("INSERT INTO expost_entries VALUES (?,?,?,?,?,?,?,?,?,?)", tuple(vars(entry).values()))
+            connection.execute(
+                "INSERT INTO expost_entries VALUES (?,?,?,?,?,?,?,?,?,?)",
+                tuple(vars(entry).values()),
+            )
         job = (reserve.reservation, first.budget, "", "settled", worst, table, "0")
         connection.execute("INSERT INTO expost_reservations VALUES (?,?,?,?,?,?,?)", job)
     settled = canonical([str(count * Fraction(CHARGE.epsilon))])
     connection.execute("UPDATE expost_totals SET settled = ?", (settled,))
     connection.execute("UPDATE expost_head SET sequence = ?, hash = ?", (last.sequence, last.hash))
     connection.execute("COMMIT")
-    connection.execute("PRAGMA journal_mode=DELETE")  # leaves OFF, so that the ledger finds a file it can switch back
+    connection.execute(
+        "PRAGMA journal_mode=DELETE"
+    )  # leaves OFF, so that the ledger finds a file it can switch back
     connection.close()
     return Ledger.open(path)
 
@@ -114,7 +125,14 @@ def jobs_of_the_past(first: Entry, count: int) -> Iterator[tuple[Entry, Entry]]:
 
 
 def chained(last: Entry, action: str, identity: str, detail: str, memo: str) -> Entry:
-    told = {"time": _WHEN, "action": action, "budget": last.budget, "analyst": "", "reservation": identity, "memo": memo}
+    told = {
+        "time": _WHEN,
+        "action": action,
+        "budget": last.budget,
+        "analyst": "",
+        "reservation": identity,
+        "memo": memo,
+    }
     return Entry.after((last.sequence, last.hash), detail=detail, **told)
 
 
@@ -122,10 +140,16 @@ def growth() -> Iterator[Row]:
     """The time of a request at the end of 5,000, beside the time of one at the start: 1× means it does not grow."""
     for what, ask in (("expost's filter", our_filter()), ("OpenDP's filter", opendp_filter())):
         if ask is None:
-            yield Row(f"a request late in {QUERIES:,}, OpenDP's filter", float("nan"), "not measured: it failed")
+            yield Row(
+                f"a request late in {QUERIES:,}, OpenDP's filter",
+                float("nan"),
+                "not measured: it failed",
+            )
             continue
         early, late = blocks(ask)
-        yield Row(f"a request, last {BLOCK} of {QUERIES:,}, {what}", late, f"its first {BLOCK}", early)
+        yield Row(
+            f"a request, last {BLOCK} of {QUERIES:,}, {what}", late, f"its first {BLOCK}", early
+        )
 
 
 def blocks(ask: Callable[[], None]) -> tuple[float, float]:

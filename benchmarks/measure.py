@@ -38,14 +38,26 @@ class Row:
 
     def cells(self) -> tuple[str, ...]:
         ratio = "–" if self.ratio is None else f"{self.ratio:.3g}×"
-        return (self.what, readable(self.seconds), self.peer, readable(self.peer_seconds), ratio, self.target)
+        return (
+            self.what,
+            readable(self.seconds),
+            self.peer,
+            readable(self.peer_seconds),
+            ratio,
+            self.target,
+        )
 
     def more_cells(self) -> tuple[str, ...]:
         """CPU seconds of both, and the floor."""
-        cells = (f"CPU {readable(self.cpu_seconds)}", f"peer's CPU {readable(self.peer_cpu_seconds)}")
+        cells = (
+            f"CPU {readable(self.cpu_seconds)}",
+            f"peer's CPU {readable(self.peer_cpu_seconds)}",
+        )
         if self.floor is None:
             return cells
-        shares = f"{self.floor.of_flops:.0%} of peak FLOP/s, {self.floor.of_bytes:.0%} of peak bytes/s"
+        shares = (
+            f"{self.floor.of_flops:.0%} of peak FLOP/s, {self.floor.of_bytes:.0%} of peak bytes/s"
+        )
         return (*cells, f"{self.floor.flops:,.0f} FLOP, {self.floor.bytes:,.0f} bytes: {shares}")
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,7 +85,10 @@ def readable(seconds: float | None) -> str:
 
 def interleaved(*contenders: Callable[[], object], turns: int = 5) -> list[float]:
     """Median seconds of each contender; each turn times them all, one after another."""
-    return [wall for wall, _ in clocked([Contender("", contender, 1) for contender in contenders], turns)]
+    return [
+        wall
+        for wall, _ in clocked([Contender("", contender, 1) for contender in contenders], turns)
+    ]
 
 
 def clocked(contenders: list[Contender], turns: int) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.fleet_cases import Case, case_of, wait
 from benchmarks.measure import Contender
-from expost.training.modules import LOSSES
+from expost.training._torch.modules import LOSSES
 
 
 def steps_of(case: Case, batch: int, device: str) -> int:
@@ -32,11 +32,17 @@ def hand_fed(case: Case, batch: int, device: str) -> Contender:
     module = case.module().to(device)
     wrapped = GradSampleModule(module)
     optimiser = DPOptimizer(
-        torch.optim.SGD(module.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=batch
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        expected_batch_size=batch,
     )
     X, y = torch.from_numpy(case.X).to(device), torch.from_numpy(case.y).to(device)
     rng = np.random.default_rng(1)
-    samples = [np.flatnonzero(rng.random(len(X)) < batch / len(X)) for _ in range(steps_of(case, batch, device))]
+    samples = [
+        np.flatnonzero(rng.random(len(X)) < batch / len(X))
+        for _ in range(steps_of(case, batch, device))
+    ]
     chosen = [torch.from_numpy(sample).to(device) for sample in samples]
 
     def run() -> None:
@@ -96,7 +102,8 @@ class Crew:
         pipes = [context.Pipe() for _ in range(self.size)]
         self._ends = [mine for mine, _ in pipes]
         self._workers = [
-            context.Process(target=_work, args=(theirs, self._barrier, device, quick), daemon=True) for _, theirs in pipes
+            context.Process(target=_work, args=(theirs, self._barrier, device, quick), daemon=True)
+            for _, theirs in pipes
         ]
         for worker in self._workers:
             worker.start()
@@ -104,7 +111,12 @@ class Crew:
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for end, worker in zip(self._ends, self._workers, strict=True):
             if error is None:
                 end.send(None)
@@ -116,7 +128,9 @@ class Crew:
     def contender(self, case: Case, batch: int) -> Contender:
         """All of them on one case; CPU seconds are those of all."""
         examples = sum(self._all((case.key, batch)))
-        return Contender(f"Opacus hand-fed, {self.size} processes", self._turn, examples, lambda: self._cpu)
+        return Contender(
+            f"Opacus hand-fed, {self.size} processes", self._turn, examples, lambda: self._cpu
+        )
 
     def _turn(self) -> None:
         self._cpu += sum(self._all("go"))

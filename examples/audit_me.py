@@ -14,9 +14,13 @@ import numpy as np
 
 from expost import Candidate, DiscreteLaplace, Estimate, PureDP, Query, RandomDropping, Randomness
 
-visits = Query(lambda rows: int(rows.sum()), sensitivity=3)  # nobody is counted more than three times
+visits = Query(
+    lambda rows: int(rows.sum()), sensitivity=3
+)  # nobody is counted more than three times
 
-candidates = [Candidate(DiscreteLaplace(visits, epsilon), {"epsilon": epsilon}) for epsilon in (0.5, 1.0, 2.0)]
+candidates = [
+    Candidate(DiscreteLaplace(visits, epsilon), {"epsilon": epsilon}) for epsilon in (0.5, 1.0, 2.0)
+]
 selection = (RandomDropping(overhead=0.5), candidates)
 
 

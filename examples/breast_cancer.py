@@ -53,17 +53,27 @@ class PrivateNaiveBayes:
     def __call__(self, data: dict[str, Any], randomness: Randomness) -> Model:
         train = self._binned(data["train"])
         cells = 2 * self.features * self.bins
-        query = Query(lambda rows: self._counts(train, rows["train_labels"]), sensitivity=2 * self.features, dimension=cells)
+        query = Query(
+            lambda rows: self._counts(train, rows["train_labels"]),
+            sensitivity=2 * self.features,
+            dimension=cells,
+        )
         noisy = DiscreteLaplace(query, self.epsilon, "replace")(data, randomness)
-        counts = np.array([max(1.0, float(cell)) for cell in noisy]).reshape(2, self.features, self.bins)
+        counts = np.array([max(1.0, float(cell)) for cell in noisy]).reshape(
+            2, self.features, self.bins
+        )
         logs = np.log(counts / counts.sum(axis=2, keepdims=True))
-        right = Query(lambda rows: int(np.sum(self._predict(logs, rows["test"]) == rows["test_labels"])))
+        right = Query(
+            lambda rows: int(np.sum(self._predict(logs, rows["test"]) == rows["test_labels"]))
+        )
         score = DiscreteLaplace(right, self.epsilon, "replace")(data, randomness)
         return Model(logs, float(score) / len(data["test"]))
 
     def _binned(self, rows: Any) -> Any:
         low, high = np.array(list(PUBLIC_RANGES.values())[: self.features]).T
-        return np.clip((rows[:, : self.features] - low) / (high - low) * self.bins, 0, self.bins - 1).astype(int)
+        return np.clip(
+            (rows[:, : self.features] - low) / (high - low) * self.bins, 0, self.bins - 1
+        ).astype(int)
 
     def _counts(self, binned: Any, labels: Any) -> Any:
         counts = np.zeros((2, self.features, self.bins), dtype=int)
@@ -81,7 +91,12 @@ def load() -> dict[str, Any]:
     table = load_breast_cancer()
     columns = [list(table.feature_names).index(name) for name in PUBLIC_RANGES]
     rows, labels = table.data[:, columns], table.target
-    return {"train": rows[:369], "train_labels": labels[:369], "test": rows[369:], "test_labels": labels[369:]}
+    return {
+        "train": rows[:369],
+        "train_labels": labels[:369],
+        "test": rows[369:],
+        "test_labels": labels[369:],
+    }
 
 
 def main() -> None:
@@ -92,10 +107,14 @@ def main() -> None:
     ]
     selector = RandomDropping(overhead=0.05, target=BAR)
     charges = selector.charges(candidates)
-    console.print(f"{len(candidates)} settings, 4 copies each; bar: accuracy ≥ {BAR}; nothing has read the data yet.")
+    console.print(
+        f"{len(candidates)} settings, 4 copies each; bar: accuracy ≥ {BAR}; nothing has read the data yet."
+    )
     release = selector.select(candidates, load(), score=lambda model: model.accuracy)
     everything = sum(candidate.guarantee.size * candidate.repeats for candidate in candidates)
-    table = Table(title="The cheapest private classifier that passes", title_justify="left", show_header=False)
+    table = Table(
+        title="The cheapest private classifier that passes", title_justify="left", show_header=False
+    )
     table.add_row("setting", ", ".join(f"{key} {value}" for key, value in release.params.items()))
     table.add_row("private accuracy", "–" if release.score is None else f"{release.score:.3f}")
     table.add_row("bar reached", "yes" if release.passed else "no")
@@ -105,7 +124,10 @@ def main() -> None:
     console.print(table)
     path = Path("out") / "breast_cancer.json"
     path.parent.mkdir(exist_ok=True)
-    release.save(path, encode=lambda model: {"log_probabilities": model.logs.tolist(), "accuracy": model.accuracy})
+    release.save(
+        path,
+        encode=lambda model: {"log_probabilities": model.logs.tolist(), "accuracy": model.accuracy},
+    )
     console.print(f"Certificate: {path} (show it: .venv/bin/expost certificate {path})")
 
 

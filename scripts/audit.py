@@ -11,17 +11,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.reproduction import fill
 from tests.audit.suspects import Suspect, suspects
 
 from expost import plots
 from expost.audit import audit, runs_needed
 from expost.audit.picture import bars
+from scripts.fill_documents import fill
 
 DOCS = Path(__file__).parent.parent / "docs"
 SEED, CONFIDENCE, PILOT = 20130, 0.99, 0.2
 LOSSES, CHANCES, SHARE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0), (0.5, 0.1, 0.01), 0.8
-BOUNDS = 16  # what shares the error with the best event of a mechanism whose outputs fall into two cells
+BOUNDS = (
+    16  # what shares the error with the best event of a mechanism whose outputs fall into two cells
+)
 
 
 def examined(suspect: Suspect) -> dict[str, Any]:
@@ -37,7 +39,11 @@ def examined(suspect: Suspect) -> dict[str, Any]:
         **suspect.options,
     )
     worst = max(report.outcomes, key=lambda each: each.tightness or 0.0)
-    return {"verdict": report.verdict, "runs": report.runs, "delta": report.delta} | worst.as_dict() | {"runs": report.runs}
+    return (
+        {"verdict": report.verdict, "runs": report.runs, "delta": report.delta}
+        | worst.as_dict()
+        | {"runs": report.runs}
+    )
 
 
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
@@ -50,7 +56,14 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
         words = row["name"].split()
         half = math.ceil(len(words) / 2)
         label = " ".join(words[:half]) + "\n" + " ".join(words[half:])
-        axes.annotate(label, (2 * place + 0.5, 0.98), xycoords=("data", "axes fraction"), ha="center", va="top", fontsize=7)
+        axes.annotate(
+            label,
+            (2 * place + 0.5, 0.98),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="top",
+            fontsize=7,
+        )
     axes.set(ylabel="ε of the outcome closest to its claim", ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.grid(axis="x", visible=False)
     axes.set_title(f"Claimed and measured, {CONFIDENCE:g} confidence", loc="left")
@@ -58,12 +71,24 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def caught(rows: list[dict[str, Any]]) -> str:
-    lines = ["| suspect | claimed ε | broken: at least | runs | verdict | honest: claimed | at least | runs | verdict |"]
+    lines = [
+        "| suspect | claimed ε | broken: at least | runs | verdict | honest: claimed | at least | runs | verdict |"
+    ]
     lines.append("|---" * 9 + "|")
     for row in rows:
         broken, honest = row["broken"], row["honest"]
-        cells = [f"{broken['claimed']:.3g}", f"**{broken['lower_bound']:.3g}**", str(broken["runs"]), broken["verdict"]]
-        cells += [f"{honest['claimed']:.3g}", f"{honest['lower_bound']:.3g}", str(honest["runs"]), honest["verdict"]]
+        cells = [
+            f"{broken['claimed']:.3g}",
+            f"**{broken['lower_bound']:.3g}**",
+            str(broken["runs"]),
+            broken["verdict"],
+        ]
+        cells += [
+            f"{honest['claimed']:.3g}",
+            f"{honest['lower_bound']:.3g}",
+            str(honest["runs"]),
+            honest["verdict"],
+        ]
         lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -74,7 +99,9 @@ def needed() -> list[dict[str, float]]:
         {
             "loss": loss,
             "chance": chance,
-            "runs": math.ceil(runs_needed(loss, SHARE * loss, chance, comparisons=BOUNDS) / (1 - PILOT)),
+            "runs": math.ceil(
+                runs_needed(loss, SHARE * loss, chance, comparisons=BOUNDS) / (1 - PILOT)
+            ),
         }
         for loss in LOSSES
         for chance in CHANCES
@@ -82,7 +109,9 @@ def needed() -> list[dict[str, float]]:
 
 
 def needed_table(rows: list[dict[str, float]]) -> str:
-    lines = ["| real loss ε | " + " | ".join(f"event of chance {chance:g}" for chance in CHANCES) + " |"]
+    lines = [
+        "| real loss ε | " + " | ".join(f"event of chance {chance:g}" for chance in CHANCES) + " |"
+    ]
     lines.append("|---" * (len(CHANCES) + 1) + "|")
     for loss in LOSSES:
         figures = [float(f"{row['runs']:.2g}") for row in rows if row["loss"] == loss]
@@ -97,7 +126,9 @@ def main() -> None:
             for name, (broken, honest) in suspects(Path(folder)).items()
         ]
     document = {"confidence": CONFIDENCE, "seed": SEED, "suspects": rows, "needed": needed()}
-    (DOCS / "results" / "audit.json").write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (DOCS / "results" / "audit.json").write_text(
+        json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     picture(rows, DOCS / "figures" / "audit.png")
     fill(DOCS / "audit.md", "caught", caught(rows))
     fill(DOCS / "audit.md", "needed", needed_table(document["needed"]))

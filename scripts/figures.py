@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reproduction.cli import draw_figure1
+
 from expost import plots
-from expost.cli.experiment import draw_figure1
 from expost.cli.plan import draw
 from expost.selection.plan import Plan, plan
 
@@ -22,7 +23,14 @@ def charges(path: Path, job: Plan) -> None:
         ("Papernot–Steinke, that level alone", "charge_repeat_and_select", "^--"),
     ]
     for colour, (label, key, style) in zip(plots.INK, series, strict=False):
-        axes.plot(levels, [getattr(level, key) for level in job.levels], style, color=colour, label=label, markersize=4)
+        axes.plot(
+            levels,
+            [getattr(level, key) for level in job.levels],
+            style,
+            color=colour,
+            label=label,
+            markersize=4,
+        )
     axes.set(xlabel="ε of the winner's level", ylabel=f"charge ε at δ = {job.delta:g}")
     axes.set_title("What a winner costs, before and after", loc="left")
     axes.legend(fontsize=8)

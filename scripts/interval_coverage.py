@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from expost.analytics.levels import GaussianLevels, LaplaceLevels, Levels, geometric_grid
-from expost.analytics.rules import half_width, make_rule
-from expost.mechanisms.noise_reduction import simulate_gaussian_paths, simulate_laplace_paths
+from expost.analytics.intervals import half_width, make_rule
+from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels, NoiseLevels, geometric_grid
+from expost.mechanisms.noise_paths import simulate_gaussian_paths, simulate_laplace_paths
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "coverage.json"
 PATHS = 40_000
 COUNTS = np.geomspace(60, 2000, 60)
 
 
-def coverage(levels: Levels, least: np.ndarray, widths: np.ndarray, paths: np.ndarray) -> float:
+def coverage(
+    levels: NoiseLevels, least: np.ndarray, widths: np.ndarray, paths: np.ndarray
+) -> float:
     """The least chance, over true counts, that a group is not answered with an interval that misses."""
     worst = 1.0
     for count in COUNTS:
@@ -31,8 +33,13 @@ def main() -> None:
     generator = np.random.default_rng(20130)
     rows = []
     for ratio in (2.0, 2**0.5, 1.2, 1.1):
-        for levels in (LaplaceLevels(geometric_grid(0.002, 10, ratio)), GaussianLevels(geometric_grid(0.0005, 1.5, ratio))):
-            simulate = simulate_laplace_paths if levels.law == "laplace" else simulate_gaussian_paths
+        for levels in (
+            LaplaceLevels(geometric_grid(0.002, 10, ratio)),
+            GaussianLevels(geometric_grid(0.0005, 1.5, ratio)),
+        ):
+            simulate = (
+                simulate_laplace_paths if levels.law == "laplace" else simulate_gaussian_paths
+            )
             spread = levels.scales if levels.law == "laplace" else levels.scales**2
             paths = simulate(list(spread), PATHS, generator)
             rule = make_rule(levels, 0.1, 0.9)
@@ -47,7 +54,9 @@ def main() -> None:
             rows.append(row)
             print(row, flush=True)
     RESULTS.write_text(
-        json.dumps({"confidence": 0.9, "within": 0.1, "paths": PATHS, "rows": rows}, indent=2) + "\n", encoding="utf-8"
+        json.dumps({"confidence": 0.9, "within": 0.1, "paths": PATHS, "rows": rows}, indent=2)
+        + "\n",
+        encoding="utf-8",
     )
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+from reproduction.counting.common import Tuning
+from reproduction.counting.table1_mechanisms import random_dropping_pure
+from reproduction.counting.table2_mechanisms import random_dropping_gaussian
+from reproduction.counting.tables import synthetic
 
-from expost.experiments.counting_common import Tuning
-from expost.experiments.counting_gaussian import random_dropping_gaussian
-from expost.experiments.counting_pure import random_dropping_pure
-from expost.experiments.counting_tables import synthetic
-
-SHAPES = (((0,), (1,)), ((0,), (4,)), ((0,), (8,)), ((0,), (16,)), ((0, 1), (8, 4)), ((0, 1, 2), (8, 4, 2)))
+SHAPES = (
+    ((0,), (1,)),
+    ((0,), (4,)),
+    ((0,), (8,)),
+    ((0,), (16,)),
+    ((0, 1), (8, 4)),
+    ((0, 1, 2), (8, 4, 2)),
+)
 
 
 def main() -> None:
@@ -22,7 +28,10 @@ def main() -> None:
         for overhead, (offsets, copies), order in product((0.05, 0.1, 0.2), SHAPES, orders):
             generator = np.random.default_rng(7)
             tuning = Tuning(overhead, offsets, copies, order)
-            means = [run(synthetic(size, 100, generator), generator, tuning).answers.mean() for size in ("S8000", "S128000")]
+            means = [
+                run(synthetic(size, 100, generator), generator, tuning).answers.mean()
+                for size in ("S8000", "S128000")
+            ]
             print(f"{name} {tuning}: " + ", ".join(f"{mean:.2f}" for mean in means), flush=True)
 
 

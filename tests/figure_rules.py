@@ -22,7 +22,9 @@ _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
 _SOURCE = re.compile(r"(?:made|measured) by: (make \w+)(?: \(([^)]*)\))?$")
 _RESULT = re.compile(r"\d+\.\d+")
 _CLAIM = re.compile(r"\b(measured|faster|slower|took|takes about)\b", re.IGNORECASE)
-_FIGURE = re.compile(r"\d\s*(?:×|%|times\b|n?s\b|[mµ]s\b|min\b|hours?\b|seconds?\b|[GM]i?B\b)|\d\.\d")
+_FIGURE = re.compile(
+    r"\d\s*(?:×|%|times\b|n?s\b|[mµ]s\b|min\b|hours?\b|seconds?\b|[GM]i?B\b)|\d\.\d"
+)
 _COMMAND = re.compile(
     r"`[^`]*(?:scripts/|scripts\.|make |expost |python -m |tests/)[^`]*`|\]\([^)]*(?:\.md|results|benchmarks)[^)]*\)"
 )
@@ -39,7 +41,9 @@ class House:
     def runs(self, target: str, script: str) -> bool:
         """Whether a Make target runs a script."""
         recipe = self.recipes.get(target, "")
-        return script in recipe or f"-m {script.removesuffix('.py').replace('/', '.')}" in recipe
+        module = script.removesuffix(".py").replace("/", ".")
+        command = module.replace("reproduction.", "reproduction ", 1)
+        return any(each in recipe for each in (script, f"-m {module}", f"-m {command}"))
 
 
 def recipes(makefile: str) -> dict[str, str]:
@@ -55,11 +59,19 @@ def problems(name: str, text: str, house: House) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         above = _above(lines, number - 1)
         if line.startswith("|---") or re.match(r"\|\s*:?-{3,}", line):
-            yield from (f"{name}:{number}: {problem}" for problem in _table(name, lines, number - 1, house))
+            yield from (
+                f"{name}:{number}: {problem}" for problem in _table(name, lines, number - 1, house)
+            )
         for target in _IMAGE.findall(line):
-            yield from (f"{name}:{number}: {problem}" for problem in _image(folder, target, above, house))
+            yield from (
+                f"{name}:{number}: {problem}" for problem in _image(folder, target, above, house)
+            )
     for number, paragraph, above in _paragraphs(lines):
-        if _CLAIM.search(paragraph) and _FIGURE.search(paragraph) and not _COMMAND.search(paragraph):
+        if (
+            _CLAIM.search(paragraph)
+            and _FIGURE.search(paragraph)
+            and not _COMMAND.search(paragraph)
+        ):
             if above is None or not _SOURCE.match(above):
                 yield f"{name}:{number}: a measured figure without a command: {paragraph[:60]!r}"
             else:
@@ -69,7 +81,12 @@ def problems(name: str, text: str, house: House) -> Iterator[str]:
 
 def _without_code(text: str) -> str:
     """Fenced blocks emptied, so that lines keep their numbers."""
-    return re.sub(r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(
+        r"^```.*?^```",
+        lambda block: "\n" * block[0].count("\n"),
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
 
 
 def _above(lines: list[str], place: int) -> str | None:
@@ -91,7 +108,11 @@ def _table(name: str, lines: list[str], separator: int, house: House) -> Iterato
             if not line.startswith("|"):
                 break
             body.append(re.sub(r"`[^`]*`", "", line))
-        yield from (f"a result in a table 'by definition': {line[:60]!r}" for line in body if _RESULT.search(line))
+        yield from (
+            f"a result in a table 'by definition': {line[:60]!r}"
+            for line in body
+            if _RESULT.search(line)
+        )
     elif _SOURCE.match(marker):
         yield from _source(marker, house)
     elif (name, marker) not in house.blocks:
@@ -108,7 +129,9 @@ def _image(folder: Path, target: str, marker: str | None, house: House) -> Itera
     yield from _source(match[0], house)
     scripts = [part.strip() for part in (match[2] or "").split(",") if part.strip().endswith(".py")]
     if not any(
-        (house.root / each).is_file() and Path(target).name in (house.root / each).read_text("utf-8") for each in scripts
+        (house.root / each).is_file()
+        and Path(target).name in (house.root / each).read_text("utf-8")
+        for each in scripts
     ):
         yield f"no script in {match[0]!r} writes {Path(target).name}"
 
@@ -117,7 +140,10 @@ def _source(marker: str, house: House) -> Iterator[str]:
     """A Make target that is there and runs the scripts it is said to run; files that are there."""
     match = _SOURCE.match(marker)
     assert match is not None
-    target, listed = match[1], [part.strip() for part in (match[2] or "").split(",") if part.strip()]
+    target, listed = (
+        match[1],
+        [part.strip() for part in (match[2] or "").split(",") if part.strip()],
+    )
     if target not in house.recipes:
         yield f"there is no {target!r}"
     for part in listed:

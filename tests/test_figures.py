@@ -5,33 +5,30 @@ Only texts are made again, from the committed JSON; the long computations are ``
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import audit, fill_documents
 
 from expost.selection.plan import plan
+from reproduction import tightness
 from tests.figure_rules import House, problems, recipes
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = sorted(["README.md", "benchmarks/README.md", *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))])
-FIGURES_ONLY_BY_HAND = ("bank.py", "tune_counting.py")  # a GPU's hours, and a search whose outcome is in the source
-
-
-def script(name: str) -> ModuleType:
-    """A script as a module, as ``python scripts/NAME.py`` and ``python -m scripts.NAME`` would find it."""
-    specification = importlib.util.spec_from_file_location(f"scripts.{name}", ROOT / "scripts" / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
-    return module
+PAGES = sorted(
+    [
+        "README.md",
+        "benchmarks/README.md",
+        *(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")),
+    ]
+)
+FIGURES_ONLY_BY_HAND = (
+    "make_bank.py",
+    "tune_counting.py",
+)  # a GPU's hours, and a search whose outcome is in the source
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +40,9 @@ def house() -> House:
         blocks[str(page.relative_to(ROOT)), marker] = content
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        patch.syspath_prepend(str(ROOT / "scripts"))
-        reproduction, audit, tightness = script("reproduction"), script("audit"), script("tightness")
-        for module in (reproduction, audit, tightness):
+        for module in (fill_documents, audit, tightness):
             patch.setattr(module, "fill", catch)
-        reproduction.main()
+        fill_documents.main()
         audited = json.loads((RESULTS / "audit.json").read_text(encoding="utf-8"))
         catch(ROOT / "docs" / "audit.md", "caught", audit.caught(audited["suspects"]))
         catch(ROOT / "docs" / "audit.md", "needed", audit.needed_table(audited["needed"]))
@@ -78,7 +72,11 @@ def test_the_readme_lists_every_page() -> None:
 def test_every_image_is_shown(house: House) -> None:
     """Catches a figure that no document uses any more."""
     texts = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
-    assert [path.name for path in (ROOT / "docs" / "figures").iterdir() if f"figures/{path.name}" not in texts] == []
+    assert [
+        path.name
+        for path in (ROOT / "docs" / "figures").iterdir()
+        if f"figures/{path.name}" not in texts
+    ] == []
 
 
 def test_every_result_has_a_command() -> None:
@@ -93,8 +91,12 @@ def test_every_result_has_a_command() -> None:
 @pytest.mark.slow
 def test_the_figures_of_the_readme() -> None:
     """The sentence about ten levels: computed again, by the command that it names."""
-    levels = plan([round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05).levels
-    ours, theirs = ([getattr(level, kind) for level in levels] for kind in ("charge", "charge_paper"))
+    levels = plan(
+        [round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05
+    ).levels
+    ours, theirs = (
+        [getattr(level, kind) for level in levels] for kind in ("charge", "charge_paper")
+    )
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (
         f"cost {ours[0]:.2f} … {ours[-1]:.2g} at δ = 1e-6 where the published bound gives {theirs[0]:.2f} … {theirs[-1]:.2g}"
@@ -108,22 +110,31 @@ def test_the_figures_of_the_readme() -> None:
         ("| a | b |\n|---|---|\n| x | 1.5 |\n", "without a line"),
         ("<!-- by definition -->\n| a | b |\n|---|---|\n| x | 1.5 |\n", "a result in a table"),
         ("<!-- nobody -->\n| a | b |\n|---|---|\n| x | 1 |\n<!-- end -->\n", "no script fills"),
-        ("<!-- made by: make moon -->\n| a | b |\n|---|---|\n| x | 1.5 |\n", "there is no 'make moon'"),
+        (
+            "<!-- made by: make moon -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
+            "there is no 'make moon'",
+        ),
         (
             "<!-- made by: make figures (scripts/none.py) -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
             "scripts/none.py does not exist",
         ),
         (
-            "<!-- made by: make figures (scripts/bank.py) -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
-            "does not run scripts/bank.py",
+            "<!-- made by: make figures (reproduction/table3/make_bank.py) -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
+            "does not run reproduction/table3/make_bank.py",
         ),
         (
             "<!-- made by: make figures (docs/results/none.json) -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
             "none.json does not exist",
         ),
         ("![x](docs/figures/plan.png)\n", "has no line above it"),
-        ("<!-- made by: make figures (scripts/figures.py) -->\n![x](docs/figures/none.png)\n", "does not exist"),
-        ("<!-- made by: make figures (scripts/interval_coverage.py) -->\n![x](docs/figures/plan.png)\n", "writes plan.png"),
+        (
+            "<!-- made by: make figures (scripts/figures.py) -->\n![x](docs/figures/none.png)\n",
+            "does not exist",
+        ),
+        (
+            "<!-- made by: make figures (scripts/interval_coverage.py) -->\n![x](docs/figures/plan.png)\n",
+            "writes plan.png",
+        ),
         ("This is 3 times faster than that.\n", "a measured figure without a command"),
         ("<!-- by definition -->\nMeasured: 7 s.\n", "a measured figure without a command"),
         ("<!-- good -->\n| a |\n|---|\n| 2 |\n<!-- end -->\n", "'good' is stale"),
@@ -133,7 +144,9 @@ def test_the_figures_of_the_readme() -> None:
 def test_what_is_wrong_is_found(text: str, problem: str) -> None:
     """Test of the test."""
     makefile = recipes((ROOT / "Makefile").read_text(encoding="utf-8"))
-    found = list(problems("bad.md", text, House(ROOT, makefile, {("bad.md", "good"): "| a |\n|---|\n| 1 |"})))
+    found = list(
+        problems("bad.md", text, House(ROOT, makefile, {("bad.md", "good"): "| a |\n|---|\n| 1 |"}))
+    )
     assert any(problem in each for each in found), found
 
 

@@ -10,9 +10,13 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_example_runs_as_written():
     """Catches an example that has drifted from the code."""
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "PureDP(epsilon=" in done.stdout
 

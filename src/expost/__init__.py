@@ -7,9 +7,10 @@ released answer cost.
 from typing import TYPE_CHECKING, Any
 
 from expost._version import __version__
-from expost.analytics.api import count
+from expost.analytics.query import count
 from expost.errors import ExpostError
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
+from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.mechanisms.protocol import Estimate, Mechanism
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP
@@ -19,11 +20,11 @@ from expost.selection.candidate import Candidate
 from expost.selection.doubling import Doubling
 from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.release import FAILED, NOTHING, Release
+from expost.selection.release import Release
 from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
 
 if TYPE_CHECKING:
-    from expost.tuning.api import tune
+    from expost.tuning.job import tune
 
 __all__ = [
     "FAILED",
@@ -59,7 +60,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """``expost.tune`` is imported at first use: training is a room of its own."""
     if name == "tune":
-        from expost.tuning.api import tune
+        from expost.tuning.job import tune
 
         return tune
     raise AttributeError(f"module 'expost' has no attribute {name!r}")

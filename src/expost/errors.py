@@ -81,7 +81,7 @@ class WorkersLost(ExpostError):
         super().__init__(
             f"a task was lost with its worker {tries} times ({kind}); nothing was released. The same call goes on where this one "
             "stopped if it had a checkpoint: same draws, one charge. Without one, what was reserved stays charged. A pool of "
-            "concurrent.futures that broke stays broken: give a new one, or expost.selection.processes.Processes, which mends itself"
+            "concurrent.futures that broke stays broken: give a new one, or expost.execution.processes.Processes, which mends itself"
         )
 
 

@@ -20,9 +20,13 @@ def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True})
+    plt.rcParams.update(
+        {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
+    )
     plt.rcParams.update({"grid.alpha": 0.3, "legend.frameon": False, "svg.hashsalt": "expost"})
-    drawn, axes = plt.subplots(1, columns, figsize=(width * columns, height), layout="constrained", squeeze=False)
+    drawn, axes = plt.subplots(
+        1, columns, figsize=(width * columns, height), layout="constrained", squeeze=False
+    )
     return drawn, list(axes[0])
 
 

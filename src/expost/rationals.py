@@ -29,7 +29,9 @@ def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
         raise error(field, value, "give a finite real number") from None
 
 
-def exact_positive(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
+def exact_positive(
+    value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
+) -> Fraction:
     """The rational that ``value`` is, refused unless it is positive."""
     result = exact(value, field, error=error)
     if result <= 0:
@@ -61,7 +63,9 @@ def pad_up(value: float, magnitude: float | None = None) -> float:
     return math.nextafter(value + scale * 2.0**-44, math.inf)
 
 
-def count_of(value: object, field: str, *, at_least: int, error: type[InvalidInput] = InvalidInput) -> int:
+def count_of(
+    value: object, field: str, *, at_least: int, error: type[InvalidInput] = InvalidInput
+) -> int:
     """``value`` as a Python int, refused unless it is a whole number of at least ``at_least``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise error(field, value, f"give a whole number ≥ {at_least}")

@@ -24,7 +24,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     try:
         from pyspark.sql import SparkSession
 
-        settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.default.parallelism": "1"}
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "1",
+            "spark.default.parallelism": "1",
+        }
         settings["spark.sql.warehouse.dir"] = str(tmp_path_factory.mktemp("warehouse"))
         session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     except Exception as reason:  # no pyspark, no Java, a Java it does not like

@@ -20,7 +20,8 @@ def gaussian(variance: float, values: npt.ArrayLike) -> Floats:
     """P(Z = z) ∝ e^{−z²/(2·variance)} on the integers."""
     reach = np.arange(-int(40 * variance**0.5) - 40, int(40 * variance**0.5) + 41)
     return np.asarray(
-        np.exp(-np.square(np.asarray(values)) / (2 * variance)) / np.exp(-np.square(reach) / (2 * variance)).sum()
+        np.exp(-np.square(np.asarray(values)) / (2 * variance))
+        / np.exp(-np.square(reach) / (2 * variance)).sum()
     )
 
 
@@ -33,7 +34,9 @@ def keep(coarse: float, fine: float) -> float:
 def kernel(coarse: float, fine: float, values: npt.NDArray[np.int64]) -> Floats:
     """K[i, j]: the chance to go from values[i] at the finer level to values[j] at the coarser one."""
     stay = keep(coarse, fine)
-    return np.asarray((1 - stay) * laplace(coarse, values[None, :] - values[:, None]) + stay * np.eye(len(values)))
+    return np.asarray(
+        (1 - stay) * laplace(coarse, values[None, :] - values[:, None]) + stay * np.eye(len(values))
+    )
 
 
 def path(costs: Sequence[float], noise: Sequence[int]) -> float:

@@ -12,29 +12,35 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reproduction.counting.tables import synthetic
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.counting import GIVEN, RACE, Answer, Counting, Job, make_job
-from expost.analytics.levels import LaplaceLevels, Levels, geometric_grid
-from expost.analytics.rules import Rule, half_width, paper_least
-from expost.analytics.source import as_table, count_users, pair_columns
-from expost.experiments.counting_tables import synthetic
-from expost.mechanisms.noise_reduction import simulate_laplace_paths
+from expost.analytics.counting import GIVEN, RACE, Answer, Counting, CountingJob, make_job
+from expost.analytics.intervals import StoppingRule, half_width, paper_least
+from expost.analytics.noise_levels import LaplaceLevels, NoiseLevels, geometric_grid
+from expost.analytics.sources import as_table, count_users, pair_columns
+from expost.mechanisms.noise_paths import simulate_laplace_paths
 from tests.analytics import laws
 
 
-def cheap_job(levels: Levels, total: Fraction, order: str, within: float = 0.1) -> Job:
+def cheap_job(levels: NoiseLevels, total: Fraction, order: str, within: float = 0.1) -> CountingJob:
     """A job whose rule needs no calibration: fit for everything but coverage."""
     widths = half_width(levels, 0.9)
-    return Job(levels, Rule(within, 0.9, "paper", 1.0, paper_least(levels, within), widths, widths), total, order, 0.0)
+    return CountingJob(
+        levels,
+        StoppingRule(within, 0.9, "paper", 1.0, paper_least(levels, within), widths, widths),
+        total,
+        order,
+        0.0,
+    )
 
 
 def names(counts: list[int]) -> list[str]:
     return [f"g{place}" for place in range(len(counts))]
 
 
-class Quick(Levels):
+class Quick(NoiseLevels):
     """Levels with noise in floating point: the sampler would need a new table for every scale that hypothesis thinks of."""
 
     @property
@@ -47,13 +53,15 @@ class Quick(Levels):
 
 
 @st.composite
-def jobs(draw: Any) -> tuple[Job, list[int]]:
+def jobs(draw: Any) -> tuple[CountingJob, list[int]]:
     counts = draw(st.lists(st.integers(0, 5000), min_size=1, max_size=12))
     total = Fraction(draw(st.floats(0.01, 50)))
     cap = float(total * draw(st.fractions(Fraction(1, 100), 1)))
     first = cap * draw(st.floats(0.001, 1))
     levels = Quick(geometric_grid(first, cap, draw(st.sampled_from([1.1, math.sqrt(2), 2, 5]))))
-    return cheap_job(levels, total, draw(st.sampled_from([RACE, GIVEN])), draw(st.sampled_from([0.1, 0.5]))), counts
+    return cheap_job(
+        levels, total, draw(st.sampled_from([RACE, GIVEN])), draw(st.sampled_from([0.1, 0.5]))
+    ), counts
 
 
 @settings(max_examples=150, deadline=None)
@@ -98,7 +106,9 @@ def test_no_count_overspends(counts, epsilon, delta, cap, order):
         simulation=True,
     )
     total = epsilon if delta is None else make_total(epsilon, delta)
-    assert sum(Fraction(answer.spent) for answer in (*result.answers, *result.unanswered)) <= Fraction(total)
+    assert sum(
+        Fraction(answer.spent) for answer in (*result.answers, *result.unanswered)
+    ) <= Fraction(total)
     assert result.spent <= total
     assert 0 <= result.remaining <= total
     if cap is not None and delta is None:
@@ -107,7 +117,15 @@ def test_no_count_overspends(counts, epsilon, delta, cap, order):
 
 def make_total(epsilon: float, delta: float) -> float:
     return make_job(
-        1, within=0.1, epsilon=epsilon, delta=delta, confidence=0.9, rule="paper", ratio=9, order=GIVEN, max_group=None
+        1,
+        within=0.1,
+        epsilon=epsilon,
+        delta=delta,
+        confidence=0.9,
+        rule="paper",
+        ratio=9,
+        order=GIVEN,
+        max_group=None,
     ).total
 
 
@@ -116,9 +134,14 @@ def make_total(epsilon: float, delta: float) -> float:
 def test_a_seed_decides_everything(order, delta):
     """Catches randomness from anywhere else, and an order that depends on hashes."""
 
-    def run(seed: int) -> expost.analytics.api.CountResult:
+    def run(seed: int) -> expost.analytics.query.CountResult:
         data = {f"g{size}": size for size in (3000, 900, 500, 40, 0)}
-        options = {"order": order, "delta": delta, "randomness": SimulationRandomness(seed), "simulation": True}
+        options = {
+            "order": order,
+            "delta": delta,
+            "randomness": SimulationRandomness(seed),
+            "simulation": True,
+        }
         return expost.count(data, keys=list(data), epsilon=3, **options)
 
     assert run(7) == run(7)
@@ -128,7 +151,11 @@ def test_a_seed_decides_everything(order, delta):
 def test_an_absent_group_counts_nothing():
     """Keys are public: catches a key that is left out because the data has no such group."""
     result = expost.count(
-        {"a": 10**6}, keys=["a", "no such"], epsilon=1000, randomness=SimulationRandomness(1), simulation=True
+        {"a": 10**6},
+        keys=["a", "no such"],
+        epsilon=1000,
+        randomness=SimulationRandomness(1),
+        simulation=True,
     )
     assert [answer.group for answer in result.answers] == ["a"]
     assert [(answer.group, answer.estimate) for answer in result.unanswered] == [("no such", 0.0)]
@@ -169,7 +196,7 @@ Transcript = tuple[tuple[Answer, ...], tuple[Answer, ...], Fraction]
 Leaf = tuple[Transcript, dict[tuple[int, int], int]]
 
 
-def transcripts(job: Job, window: range) -> Iterator[Leaf]:
+def transcripts(job: CountingJob, window: range) -> Iterator[Leaf]:
     """Every transcript that values from the window can lead to, each with the values that were looked at."""
     pending: list[dict[tuple[int, int], int]] = [{}]
     while pending:
@@ -189,7 +216,9 @@ def coupled(costs: tuple[float, ...], noise: list[int]) -> float:
 
 def independent(costs: tuple[float, ...], noise: list[int]) -> float:
     """The mutant: fresh noise at each level, and still only the last is paid for."""
-    return math.prod(float(laws.laplace(cost, value)) for cost, value in zip(costs, noise, strict=False))
+    return math.prod(
+        float(laws.laplace(cost, value)) for cost, value in zip(costs, noise, strict=False)
+    )
 
 
 def law_of(
@@ -200,7 +229,11 @@ def law_of(
     for transcript, values in leaves:
         product = 1.0
         for group, count in enumerate(counts):
-            looks = [values[level, group] - count for level in range(len(costs)) if (level, group) in values]
+            looks = [
+                values[level, group] - count
+                for level in range(len(costs))
+                if (level, group) in values
+            ]
             product *= chance(costs, looks) if looks else 1.0
         law[transcript] += product
     return law
@@ -211,7 +244,15 @@ def loss(law: dict[Transcript, float], other: dict[Transcript, float]) -> float:
     return max(abs(math.log(law[each] / other[each])) - float(each[2]) for each in law)
 
 
-PERSON_IN_BOTH = [("ann", "a"), ("ann", "b"), ("bob", "a"), ("cem", "a"), ("dan", "b"), ("ann", "a"), ("bob", "a")]
+PERSON_IN_BOTH = [
+    ("ann", "a"),
+    ("ann", "b"),
+    ("bob", "a"),
+    ("cem", "a"),
+    ("dan", "b"),
+    ("ann", "a"),
+    ("bob", "a"),
+]
 
 
 def true_counts(pairs: list[tuple[str, str]]) -> list[int]:
@@ -220,7 +261,12 @@ def true_counts(pairs: list[tuple[str, str]]) -> list[int]:
     return count_users(pair_columns(table, "g", "u"), ["a", "b"]).counts.tolist()
 
 
-JOBS = [(RACE, (0.5, 1.0, 2.0), 2.5), (GIVEN, (0.5, 1.0, 2.0), 2.5), (RACE, (1.0, 1.7), 2.9), (GIVEN, (0.3, 1.2), 1.6)]
+JOBS = [
+    (RACE, (0.5, 1.0, 2.0), 2.5),
+    (GIVEN, (0.5, 1.0, 2.0), 2.5),
+    (RACE, (1.0, 1.7), 2.9),
+    (GIVEN, (0.3, 1.2), 1.6),
+]
 LEAST = np.array([6.0, 3.5, 1.5])  # of each level; values in the window lie on both sides
 
 
@@ -230,10 +276,20 @@ def enumerated(request: pytest.FixtureRequest) -> tuple[list[Leaf], tuple[float,
     order, costs, total = request.param
     levels = WatchedLevels(costs)
     widths = half_width(levels, 0.5)
-    job = Job(levels, Rule(0.5, 0.5, "test", 1.0, LEAST[: len(costs)], widths, widths), Fraction(total), order, total)
+    job = CountingJob(
+        levels,
+        StoppingRule(0.5, 0.5, "test", 1.0, LEAST[: len(costs)], widths, widths),
+        Fraction(total),
+        order,
+        total,
+    )
     leaves = list(transcripts(job, range(-4, 8)))
-    levels_seen = {answer.spent for (answers, others, _), _ in leaves for answer in (*answers, *others)}
-    assert levels_seen >= set(costs)  # the small job does all that a job can do: stop, go on, run out
+    levels_seen = {
+        answer.spent for (answers, others, _), _ in leaves for answer in (*answers, *others)
+    }
+    assert levels_seen >= set(
+        costs
+    )  # the small job does all that a job can do: stop, go on, run out
     assert any(answers for (answers, _, _), _ in leaves)
     return leaves, costs, total
 
@@ -285,7 +341,9 @@ def test_the_watch_catches_a_look_at_the_future():
             return bool(self._estimates[len(self._job.levels.costs) - 1, group] > 0)
 
     levels = WatchedLevels((0.5, 1.0))
-    counting = Peeking(cheap_job(levels, Fraction(3), GIVEN), ["a", "b"], np.zeros(2, dtype=np.int64), None)
+    counting = Peeking(
+        cheap_job(levels, Fraction(3), GIVEN), ["a", "b"], np.zeros(2, dtype=np.int64), None
+    )
     counting._estimates.counting = counting
     with pytest.raises(Unpaid):
         list(counting)
@@ -300,7 +358,14 @@ def test_racing_beats_a_random_order():
         data = {f"g{place}": int(size) for place, size in enumerate(sizes)}
         for order, numbers in answered.items():
             randomness = SimulationRandomness(trial)
-            result = expost.count(data, keys=list(data), epsilon=10, order=order, randomness=randomness, simulation=True)
+            result = expost.count(
+                data,
+                keys=list(data),
+                epsilon=10,
+                order=order,
+                randomness=randomness,
+                simulation=True,
+            )
             numbers.append(len(result.answers))
     assert np.mean(answered[RACE]) > 1.5 * np.mean(answered[GIVEN])
     assert np.mean(answered[RACE]) > 10

@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import expost
-from expost.analytics.source import GroupCounts, as_table, count_bounded, count_users, may_collate, open_source, pair_columns
+from expost.analytics.sources import (
+    GroupCounts,
+    as_table,
+    count_bounded,
+    count_users,
+    may_collate,
+    open_source,
+    pair_columns,
+)
 from expost.errors import InvalidInput
 
 INJECTIONS = [
@@ -31,7 +39,9 @@ INJECTIONS = [
 ]
 
 
-def counted(source: Any, keys: list[str], by: str = "g", user: str = "u", table: str | None = None) -> GroupCounts:
+def counted(
+    source: Any, keys: list[str], by: str = "g", user: str = "u", table: str | None = None
+) -> GroupCounts:
     opened = open_source(source, table) if isinstance(source, (str, Path)) else as_table(source)
     return count_users(pair_columns(opened, by, user, collated=may_collate(source)), keys)
 
@@ -69,8 +79,16 @@ class TestContents:
             ("u,g\n" + "1,a\n" * 50, ["a"], [1]),
             ("u,g\r\n1,a\r\n2,a\r\n", ["a", "a\r"], [2, 0]),
             ("\ufeffu,g\n1,a\n", ["a"], [1]),
-            ("u,g\n1,é\n2,日本\n3,日本\n4,🦆\n5,e\u0301\n", ["é", "日本", "🦆", "e\u0301"], [1, 2, 1, 1]),
-            ('u,g\n1,"a""b"\n2,"x\ny"\n3,"x,y"\n4,"x\r\ny"\n', ['a"b', "x\ny", "x,y", "x\r\ny"], [1, 1, 1, 1]),
+            (
+                "u,g\n1,é\n2,日本\n3,日本\n4,🦆\n5,e\u0301\n",
+                ["é", "日本", "🦆", "e\u0301"],
+                [1, 2, 1, 1],
+            ),
+            (
+                'u,g\n1,"a""b"\n2,"x\ny"\n3,"x,y"\n4,"x\r\ny"\n',
+                ['a"b', "x\ny", "x,y", "x\r\ny"],
+                [1, 1, 1, 1],
+            ),
             (f"u,g\n{2**64},a\n{2**64 + 1},a\n{10**40},a\n{10**40},a\n", ["a"], [3]),
             ("u,g\n01,a\n1,a\n1.0,a\n1e0,a\n", ["a"], [4]),
             ("u,g\n 1,a\n1,a\n1, a\n", ["a", " a"], [2, 1]),
@@ -108,7 +126,9 @@ class TestContents:
         """The suffix decides: catches a comma in a header of one column."""
         assert numbers(csv("u\tg,h\n1\ta\n", "pairs.tsv"), ["a"], by="g,h") == [1]
 
-    @pytest.mark.parametrize("name", ["p[1].csv", "p*.csv", "p?.csv", "x=1.csv", "p;'\"--.csv", "ü.CSV"])
+    @pytest.mark.parametrize(
+        "name", ["p[1].csv", "p*.csv", "p?.csv", "x=1.csv", "p;'\"--.csv", "ü.CSV"]
+    )
     def test_file_names_are_names(self, csv, name):
         """Catches wildcards: 'p[1].csv' was once read as p1.csv, which is another file."""
         for other in ("p1.csv", "pa.csv"):
@@ -123,13 +143,30 @@ class TestReadingDoesNotDependOnRows:
     HASHED = "u,g\n" + "".join(f"#{place},a\n" for place in range(1000))
 
     @pytest.mark.parametrize(
-        "row", ["x,'a", "x,'a'b", "x,a'", 'x,""', "x,x;y", "x,x|y", "x,x\ty", "x,\\", "x,#a", "#,#", "x,1", "x,2020-01-01"]
+        "row",
+        [
+            "x,'a",
+            "x,'a'b",
+            "x,a'",
+            'x,""',
+            "x,x;y",
+            "x,x|y",
+            "x,x\ty",
+            "x,\\",
+            "x,#a",
+            "#,#",
+            "x,1",
+            "x,2020-01-01",
+        ],
     )
     @pytest.mark.parametrize("content", [PLAIN, HASHED])
     def test_a_row_moves_each_count_by_at_most_one(self, csv, content, row):
         """With a guessed dialect, one person's ``'a`` took the group ``a`` from 1,000 to 0 and ``'a'`` from 0 to 1,000."""
         keys = ["a", "'a'", "'a", "a'", "#a"]
-        here, there = numbers(csv(content), keys), numbers(csv(content + row + "\n", "more.csv"), keys)
+        here, there = (
+            numbers(csv(content), keys),
+            numbers(csv(content + row + "\n", "more.csv"), keys),
+        )
         assert max(abs(a - b) for a, b in zip(here, there, strict=True)) <= 1
         assert max(here) == 1000
 
@@ -168,11 +205,15 @@ class TestErrors:
         with pytest.raises(InvalidInput, match=message):
             counted(csv(content), ["a"])
 
-    @pytest.mark.parametrize("row", ["1,a,SECRET", "SECRET", '1,"SECRET', '1,"SECRET"x', "1,SECRET\udcff"])
+    @pytest.mark.parametrize(
+        "row", ["1,a,SECRET", "SECRET", '1,"SECRET', '1,"SECRET"x', "1,SECRET\udcff"]
+    )
     def test_broken_rows(self, csv, row):
         """Named by their line, not by what they hold."""
         path = csv(b"u,g\n" + b"1,a\n" * 5000 + row.encode("utf-8", "surrogateescape") + b"\n2,b\n")
-        with pytest.raises(InvalidInput, match="cannot be counted: CSV Error on Line: 500") as caught:
+        with pytest.raises(
+            InvalidInput, match="cannot be counted: CSV Error on Line: 500"
+        ) as caught:
             counted(path, ["a"])
         assert "SECRET" not in str(caught.value)
 
@@ -236,7 +277,9 @@ class TestNothingLeaks:
     def test_what_does_not_fit_into_memory_is_not_for_others_to_read(self, tmp_path, monkeypatch):
         """Three million pairs in 60 MB: the engine writes rows to disk, in a folder of its own, not in the current one."""
         monkeypatch.chdir(tmp_path)
-        duckdb.execute("COPY (SELECT hash(range) AS u, range % 7 AS g FROM range(3000000)) TO 'pairs.parquet' (FORMAT parquet)")
+        duckdb.execute(
+            "COPY (SELECT hash(range) AS u, range % 7 AS g FROM range(3000000)) TO 'pairs.parquet' (FORMAT parquet)"
+        )
         table = open_source("pairs.parquet")
         connection = ibis.get_backend(table).con
         connection.execute("SET memory_limit = '60MB'")
@@ -254,7 +297,11 @@ class TestParquet:
         return tmp_path / "pairs.parquet"
 
     def test_whole_numbers(self, tmp_path):
-        path = self.file(tmp_path, u=pa.array([2**63, 2**63 + 1, 5], pa.uint64()), g=pa.array([-1, -1, None], pa.int32()))
+        path = self.file(
+            tmp_path,
+            u=pa.array([2**63, 2**63 + 1, 5], pa.uint64()),
+            g=pa.array([-1, -1, None], pa.int32()),
+        )
         found = counted(path, ["-1", "None", ""])
         assert (found.counts.tolist(), found.rows_ignored) == ([2, 0, 0], True)
 
@@ -284,7 +331,9 @@ class TestParquet:
 def test_a_million_groups(tmp_path):
     """A list of a few keys in a file of a million groups; some seconds, where a query a key would take hours."""
     path = tmp_path / "many.csv"
-    duckdb.connect().execute(f"COPY (SELECT range AS u, 'g' || range // 1 AS g FROM range(1000000)) TO '{path}' (HEADER)")
+    duckdb.connect().execute(
+        f"COPY (SELECT range AS u, 'g' || range // 1 AS g FROM range(1000000)) TO '{path}' (HEADER)"
+    )
     start = time.perf_counter()
     assert numbers(path, ["g0", "g999999", "g1000000"]) == [1, 1, 0]
     result = expost.count(path, by="g", user="u", keys=["g5", "none"], epsilon=1e6)
@@ -319,7 +368,9 @@ class TestInjection:
             open_source(url, f"(SELECT x FROM secrets) {name}")
         with pytest.raises(InvalidInput, match="the table has the columns"):
             counted(url, [name], by="(SELECT max(x) FROM secrets)", table=name)
-        assert duckdb.connect(str(tmp_path / "x.duckdb")).execute("SELECT x FROM secrets").fetchall() == [(7,)]
+        assert duckdb.connect(str(tmp_path / "x.duckdb")).execute(
+            "SELECT x FROM secrets"
+        ).fetchall() == [(7,)]
 
 
 def connect(url: str) -> psycopg.Connection:
@@ -333,7 +384,14 @@ class TestPostgreSQL:
         """Persons, not rows; users beyond 64 bits; NULLs ignored; integer groups as text."""
         with connect(postgres_url) as connection:
             connection.execute("CREATE TABLE pairs (u numeric(40), g text, n integer)")
-            rows = [(10**30, "a", 1), (10**30 + 1, "a", 1), (10**30, "a", 2), (None, "b", 1), (5, None, None), (5, "日本", -3)]
+            rows = [
+                (10**30, "a", 1),
+                (10**30 + 1, "a", 1),
+                (10**30, "a", 2),
+                (None, "b", 1),
+                (5, None, None),
+                (5, "日本", -3),
+            ]
             with connection.cursor() as cursor:
                 cursor.executemany("INSERT INTO pairs VALUES (%s, %s, %s)", rows)
         found = counted(postgres_url, ["a", "b", "日本", "None"], table="pairs")
@@ -344,17 +402,30 @@ class TestPostgreSQL:
 
     def test_the_whole_way(self, postgres_url):
         with connect(postgres_url) as connection:
-            connection.execute("CREATE TABLE pairs AS SELECT i AS u, 'g' || (i % 2) AS g FROM generate_series(1, 1001) i")
-        result = expost.count(postgres_url, table="pairs", by="g", user="u", keys=["g0", "g1"], epsilon=1e7)
-        assert {answer.group: answer.estimate for answer in result.answers} == {"g0": 500, "g1": 501}
+            connection.execute(
+                "CREATE TABLE pairs AS SELECT i AS u, 'g' || (i % 2) AS g FROM generate_series(1, 1001) i"
+            )
+        result = expost.count(
+            postgres_url, table="pairs", by="g", user="u", keys=["g0", "g1"], epsilon=1e7
+        )
+        assert {answer.group: answer.estimate for answer in result.answers} == {
+            "g0": 500,
+            "g1": 501,
+        }
 
     @pytest.mark.parametrize("name", INJECTIONS)
     def test_injection(self, postgres_url, name):
         with connect(postgres_url) as connection:
             TestInjection().secret(connection.execute)
             quoted, value = psycopg.sql.Identifier(name), psycopg.sql.Literal(name)
-            connection.execute(psycopg.sql.SQL("CREATE TABLE {} ({} text, u integer)").format(quoted, quoted))
-            connection.execute(psycopg.sql.SQL("INSERT INTO {} VALUES ({}, 1), ({}, 2)").format(quoted, value, value))
+            connection.execute(
+                psycopg.sql.SQL("CREATE TABLE {} ({} text, u integer)").format(quoted, quoted)
+            )
+            connection.execute(
+                psycopg.sql.SQL("INSERT INTO {} VALUES ({}, 1), ({}, 2)").format(
+                    quoted, value, value
+                )
+            )
         assert numbers(postgres_url, [name], by=name, table=name) == [2]
         with pytest.raises(InvalidInput, match="cannot be opened"):
             open_source(postgres_url, f"(SELECT x FROM secrets) {name}")
@@ -365,11 +436,15 @@ class TestPostgreSQL:
         """A nondeterministic collation: equal is not identical."""
         with connect(postgres_url) as connection:
             try:
-                connection.execute("CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+                connection.execute(
+                    "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+                )
             except psycopg.errors.FeatureNotSupported as reason:
                 pytest.skip(f"this server has no ICU: {reason}")
             connection.execute("CREATE TABLE t (u integer, g text COLLATE ci)")
-            connection.execute("INSERT INTO t SELECT i, CASE i WHEN 0 THEN 'abc' ELSE 'ABC' END FROM generate_series(0, 100) i")
+            connection.execute(
+                "INSERT INTO t SELECT i, CASE i WHEN 0 THEN 'abc' ELSE 'ABC' END FROM generate_series(0, 100) i"
+            )
         assert numbers(postgres_url, ["ABC", "abc"], table="t") == [100, 1]
 
     def test_errors_do_not_quote_values(self, postgres_url):
@@ -383,7 +458,10 @@ class TestPostgreSQL:
 
     def test_errors_do_not_show_the_password(self, postgres_url):
         secret = postgres_url.replace("expost@/test", "expost:hunter2@/nosuch")
-        for url, table in ((secret, "t"), (postgres_url.replace("expost@", "expost:hunter2@"), "no_such_table")):
+        for url, table in (
+            (secret, "t"),
+            (postgres_url.replace("expost@", "expost:hunter2@"), "no_such_table"),
+        ):
             with pytest.raises(InvalidInput, match="cannot be opened") as caught:
                 open_source(url, table)
             assert "hunter2" not in str(caught.value)
@@ -401,14 +479,20 @@ class TestSpark:
         )
         found = counted("pyspark://", ["a", "A", "b"], by='g"', user="u'; --", table="pairs")
         assert (found.counts.tolist(), found.rows_ignored) == ([2, 1, 0], True)
-        pairs = pair_columns(ibis.pyspark.connect(spark).table("pairs"), 'g"', "u'; --", collated=True)
+        pairs = pair_columns(
+            ibis.pyspark.connect(spark).table("pairs"), 'g"', "u'; --", collated=True
+        )
         assert selected(pairs, 1) == {"A": 1, "a": 1}
 
     def test_the_whole_way(self, spark, tmp_path):
         """A table behind a URL, as a session with a catalogue sees it."""
-        pq.write_table(pa.table({"u": list(range(500)), "g": ["x", "y"] * 250}), tmp_path / "pairs.parquet")
+        pq.write_table(
+            pa.table({"u": list(range(500)), "g": ["x", "y"] * 250}), tmp_path / "pairs.parquet"
+        )
         spark.read.parquet(str(tmp_path / "pairs.parquet")).createOrReplaceTempView("halves")
-        result = expost.count("pyspark://", table="halves", by="g", user="u", keys=["x", "y"], epsilon=1e7)
+        result = expost.count(
+            "pyspark://", table="halves", by="g", user="u", keys=["x", "y"], epsilon=1e7
+        )
         assert {answer.group: answer.estimate for answer in result.answers} == {"x": 250, "y": 250}
 
     @pytest.mark.parametrize("name", ["pairs; DROP VIEW pairs", "(SELECT 1)", "no_such_table"])

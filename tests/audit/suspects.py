@@ -21,7 +21,10 @@ from expost.privacy.dpsgd import dpsgd_curve
 from expost.privacy.guarantees import REPLACE, Guarantee
 from expost.randomness.source import Randomness
 
-NO, YES = np.array([0]), np.array([1])  # the data of the selections: one person's answer, and the other answer
+NO, YES = (
+    np.array([0]),
+    np.array([1]),
+)  # the data of the selections: one person's answer, and the other answer
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,9 @@ class NoDropping(RandomDropping):
     """Algorithm 3 that keeps every copy, at the charges of the real one."""
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> dict[str, Any]:
-        return {"kept": [place for place, each in enumerate(candidates) for _ in range(each.repeats)]}
+        return {
+            "kept": [place for place, each in enumerate(candidates) for _ in range(each.repeats)]
+        }
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,9 @@ class Undercharging(RandomDropping):
     """Algorithm 3 that charges ε + ε′ instead of 2ε + ε′."""
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        levels = [PureDP(each.guarantee.size + Fraction(self.overhead), REPLACE) for each in candidates]
+        levels = [
+            PureDP(each.guarantee.size + Fraction(self.overhead), REPLACE) for each in candidates
+        ]
         return Charges.from_list(levels, PureDP(0, REPLACE))
 
 
@@ -118,7 +125,9 @@ class HalvingLedger(Ledger):
         from expost.budget import ledger
 
         real: Callable[..., Any] = ledger.charge_of
-        with patch.object(ledger, "charge_of", lambda *given: PureDP(real(*given).size / 2, REPLACE)):
+        with patch.object(
+            ledger, "charge_of", lambda *given: PureDP(real(*given).size / 2, REPLACE)
+        ):
             return super().settle(reservation, outcome)
 
 
@@ -134,7 +143,9 @@ class Request:
     def __call__(self, data: Any, randomness: Randomness) -> Release:
         selector = RandomDropping(OVERHEAD)
         reservation = self.ledger.reserve(selector.charges(RIVALS))
-        release = selector.select(RIVALS, data, randomness=randomness, simulation=randomness.simulated)
+        release = selector.select(
+            RIVALS, data, randomness=randomness, simulation=randomness.simulated
+        )
         return replace(release, spent=self.ledger.settle(reservation, release.index))
 
 
@@ -163,8 +174,14 @@ class Trainer:
             x, y = rows[batch], labels[batch]
             gradients = ((1 / (1 + np.exp(-x @ weights)) - y)[:, None]) * x
             norms = np.maximum(1.0, np.linalg.norm(gradients, axis=1))
-            noise = self.noise_multiplier * generator.standard_normal(len(weights)) if self.noise else 0.0
-            weights = weights - ((gradients / norms[:, None]).sum(axis=0) + noise) / (self.rate * 40)
+            noise = (
+                self.noise_multiplier * generator.standard_normal(len(weights))
+                if self.noise
+                else 0.0
+            )
+            weights = weights - ((gradients / norms[:, None]).sum(axis=0) + noise) / (
+                self.rate * 40
+            )
         return weights
 
 
@@ -184,7 +201,11 @@ def training_data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 def suspects(folder: Path) -> dict[str, tuple[Suspect, Suspect]]:
     """The broken and the honest version of each, by name; ledgers are made in ``folder``."""
-    honest, rivals, ones = RandomDropping(OVERHEAD), {"candidates": RIVALS}, (np.array([0]), np.array([0, 1]))
+    honest, rivals, ones = (
+        RandomDropping(OVERHEAD),
+        {"candidates": RIVALS},
+        (np.array([0]), np.array([0, 1])),
+    )
     without, with_canary = training_data()
     trained = {"events": canary, "delta": 1e-5}
     budget = PureDP(10**6, REPLACE)
@@ -202,7 +223,9 @@ def suspects(folder: Path) -> dict[str, tuple[Suspect, Suspect]]:
             Suspect(EXACT_LAPLACE, *ones, 2000, {"events": fine_bits}),
         ),
         "a ledger that settles half": (
-            Suspect(Request(HalvingLedger.create(folder / "halving.db", budget, "a")), NO, YES, 500, {}),
+            Suspect(
+                Request(HalvingLedger.create(folder / "halving.db", budget, "a")), NO, YES, 500, {}
+            ),
             Suspect(Request(Ledger.create(folder / "honest.db", budget, "a")), NO, YES, 200, {}),
         ),
         "a trainer with its noise off": (

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from expost.audit.bounds import clopper_pearson, log_ratio_bound, runs_needed
 from expost.audit.claims import claims_of
-from expost.audit.events import OTHER, Feature, cells_from
-from expost.audit.family import Family, family_from
-from expost.audit.judging import judge
-from expost.audit.subjects import Key
+from expost.audit.empirical.clopper_pearson import clopper_pearson, log_ratio_bound, runs_needed
+from expost.audit.empirical.events import OTHER, Feature, cells_from
+from expost.audit.empirical.lower_bounds import judge
+from expost.audit.empirical.subjects import Key
+from expost.audit.empirical.tested_events import EventFamily, family_from
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ApproxDP, PureDP, RenyiDP
 
@@ -22,7 +22,13 @@ from expost.privacy.guarantees import ApproxDP, PureDP, RenyiDP
 @pytest.mark.parametrize("tail", [0.25, 0.025, 1e-5])
 def test_bounds_are_those_of_scipy_rounded_outwards(total, tail):
     counts = np.unique(
-        np.concatenate([np.arange(min(total, 9) + 1), np.linspace(0, total, 12).astype(int), [total - 1, total]])
+        np.concatenate(
+            [
+                np.arange(min(total, 9) + 1),
+                np.linspace(0, total, 12).astype(int),
+                [total - 1, total],
+            ]
+        )
     )
     low, high = clopper_pearson(counts, total, tail)
     peer_low = np.where(counts > 0, stats.beta.ppf(tail, counts, total - counts + 1), 0.0)
@@ -35,7 +41,9 @@ def missed(bounds, total: int, chances: np.ndarray) -> tuple[np.ndarray, np.ndar
     """The exact chance that a true probability lies below the lower, or above the upper bound."""
     low, high = bounds
     mass = stats.binom.pmf(np.arange(total + 1)[:, None], total, chances)
-    return (mass * (low[:, None] > chances)).sum(axis=0), (mass * (high[:, None] < chances)).sum(axis=0)
+    return (mass * (low[:, None] > chances)).sum(axis=0), (mass * (high[:, None] < chances)).sum(
+        axis=0
+    )
 
 
 def test_coverage_is_exact_and_not_wasteful():
@@ -47,7 +55,10 @@ def test_coverage_is_exact_and_not_wasteful():
     assert below.max() > 0.9 * tail
     share = np.arange(total + 1) / total
     width = stats.norm.isf(tail) * np.sqrt(share * (1 - share) / total)
-    assert max(each.max() for each in missed((share - width, share + width), total, chances)) > 2 * tail
+    assert (
+        max(each.max() for each in missed((share - width, share + width), total, chances))
+        > 2 * tail
+    )
 
 
 def test_tails_may_differ_by_count():
@@ -57,7 +68,9 @@ def test_tails_may_differ_by_count():
     assert (low[1, 1], clopper_pearson(10, 10, 0.1)[1]) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(("counts", "total", "tail"), [(-1, 5, 0.1), (6, 5, 0.1), (0, 0, 0.1), (1, 5, 0), (1, 5, 0.3)])
+@pytest.mark.parametrize(
+    ("counts", "total", "tail"), [(-1, 5, 0.1), (6, 5, 0.1), (0, 0, 0.1), (1, 5, 0), (1, 5, 0.3)]
+)
 def test_impossible_counts_and_tails_are_refused(counts, total, tail):
     with pytest.raises(InvalidInput):
         clopper_pearson(counts, total, tail)
@@ -67,7 +80,9 @@ def test_runs_needed_shows_what_was_asked_and_no_fewer_would():
     for loss, chance in ((0.5, 0.5), (2.0, 0.1), (4.0, 0.9)):
         runs = runs_needed(loss, 0.8 * loss, chance)
         for count, expected in ((runs, True), (int(0.9 * runs), False)):
-            found = log_ratio_bound(round(count * chance), round(count * chance * math.exp(-loss)), count, 0.05 / 4)
+            found = log_ratio_bound(
+                round(count * chance), round(count * chance * math.exp(-loss)), count, 0.05 / 4
+            )
             assert (found >= 0.8 * loss) is expected
     with pytest.raises(InvalidInput, match="shown"):
         runs_needed(1.0, 1.0, 0.5)
@@ -88,20 +103,26 @@ def chance_of_violated(promise, loss: float, confidence: float) -> float:
     trial = np.array([[6, 4, 0], [4, 6, 0]])
     family = family_from(trial, 10, cells, claims)
     truth = 1 / (1 + math.exp(-loss))
-    on_data, on_neighbour = (stats.binom.pmf(np.arange(RUNS + 1), RUNS, p) for p in (truth, 1 - truth))
+    on_data, on_neighbour = (
+        stats.binom.pmf(np.arange(RUNS + 1), RUNS, p) for p in (truth, 1 - truth)
+    )
     total = 0.0
     for yes in range(RUNS + 1):
         for other in range(RUNS + 1):
             counts = np.array([[yes, RUNS - yes, 0], [other, RUNS - other, 0]])
             found, joint = judge(counts, RUNS, cells, family, claims, confidence)
-            if any(each.lower_bound > each.claimed for each in found) or any(each.violated for each in joint):
+            if any(each.lower_bound > each.claimed for each in found) or any(
+                each.violated for each in joint
+            ):
                 total += on_data[yes] * on_neighbour[other]
     return float(total)
 
 
 def moment(loss: float, order: float) -> float:
     p = 1 / (1 + math.exp(-loss))
-    return math.log(p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)) / (order - 1)
+    return math.log(p**order * (1 - p) ** (1 - order) + (1 - p) ** order * p ** (1 - order)) / (
+        order - 1
+    )
 
 
 def exact_promise(kind: str, loss: float):
@@ -109,7 +130,11 @@ def exact_promise(kind: str, loss: float):
     if kind == "approx":
         p = 1 / (1 + math.exp(-loss))
         return ApproxDP(loss / 2, p - math.exp(loss / 2) * (1 - p))
-    return PureDP(loss) if kind == "pure" else RenyiDP((2.0, 8.0), (moment(loss, 2.0), moment(loss, 8.0)))
+    return (
+        PureDP(loss)
+        if kind == "pure"
+        else RenyiDP((2.0, 8.0), (moment(loss, 2.0), moment(loss, 8.0)))
+    )
 
 
 @pytest.mark.parametrize("kind", ["pure", "approx", "renyi"])
@@ -132,7 +157,9 @@ def alarms_over_equal_laws(*, pilot: int | None) -> int:
     """
     generator = np.random.default_rng(1)
     keys = [Key(index) for index in range(CLASSES)]
-    cells = cells_from([(key, Feature(str(label))) for key in keys for label in range(LABELS)], keys)
+    cells = cells_from(
+        [(key, Feature(str(label))) for key in keys for label in range(LABELS)], keys
+    )
     claims = claims_of([PureDP(0.0)] * CLASSES)
     chances = [0.0 if cell.label == OTHER else 1 / (CLASSES * LABELS) for cell in cells.cells]
     alarms = 0
@@ -141,7 +168,9 @@ def alarms_over_equal_laws(*, pilot: int | None) -> int:
         trial = counts if pilot is None else generator.multinomial(pilot, chances, size=2)
         family = family_from(trial, pilot or COUNTED, cells, claims)
         found, joint = judge(counts, COUNTED, cells, family, claims, 0.9)
-        alarms += any(each.lower_bound > each.claimed for each in found) or any(each.violated for each in joint)
+        alarms += any(each.lower_bound > each.claimed for each in found) or any(
+            each.violated for each in joint
+        )
     return alarms
 
 
@@ -151,5 +180,7 @@ def test_many_outcomes_are_corrected_for(monkeypatch):
     limit = stats.binom.isf(1e-3, TRIALS, 0.1)
     assert alarms_over_equal_laws(pilot=150) <= limit
     assert alarms_over_equal_laws(pilot=None) > limit
-    monkeypatch.setattr(Family, "tails", lambda self, confidence: (1 - confidence, 1 - confidence))
+    monkeypatch.setattr(
+        EventFamily, "tails", lambda self, confidence: (1 - confidence, 1 - confidence)
+    )
     assert alarms_over_equal_laws(pilot=150) > limit

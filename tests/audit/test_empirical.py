@@ -40,7 +40,9 @@ NAMES = [
 
 
 def investigate(suspect, **options):
-    given = {"runs": suspect.runs, "confidence": SURE, "simulation_seed": 7} | suspect.options | options
+    given = (
+        {"runs": suspect.runs, "confidence": SURE, "simulation_seed": 7} | suspect.options | options
+    )
     return audit(suspect.subject, suspect.data, suspect.neighbour, **given)
 
 
@@ -75,7 +77,14 @@ def test_opacus_itself_with_its_noise_off_is_caught():
     def trainer(noise):
         def train(data, randomness):
             settings = Configuration(1.0, 1, 10 * len(data) / 40, 1.0, noise_multiplier=noise)
-            found = train_with_opacus(zero_model, settings, data[:, :-1], data[:, -1], randomness=randomness, simulation=True)
+            found = train_with_opacus(
+                zero_model,
+                settings,
+                data[:, :-1],
+                data[:, -1],
+                randomness=randomness,
+                simulation=True,
+            )
             weight = found.parameters["weight"]
             return float(weight[1, -1] - weight[0, -1])
 
@@ -98,8 +107,12 @@ def test_bounds_stay_below_the_exact_loss():
     selector = RandomDropping(OVERHEAD)
     (claim,) = exact_audit(selector, [winner, rivals]).claims
     losses = [each.smallest for each in claim.outcomes]
-    report = audit(selector, 0, 1, candidates=[winner, rivals], runs=2000, confidence=SURE, simulation_seed=1)
-    assert all(found.lower_bound < loss for found, loss in zip(report.outcomes, losses, strict=False))
+    report = audit(
+        selector, 0, 1, candidates=[winner, rivals], runs=2000, confidence=SURE, simulation_seed=1
+    )
+    assert all(
+        found.lower_bound < loss for found, loss in zip(report.outcomes, losses, strict=False)
+    )
     assert report.outcomes[0].lower_bound > 0.8 * losses[0]
 
 
@@ -124,7 +137,9 @@ def test_a_kept_promise_is_rarely_accused():
 def test_a_gaussian_is_held_to_its_renyi_curve(claim, verdict):
     """Noise for ρ = ½: at order 2 the loss is 1. Sums over sixteen cells see less than the whole: here two fifths."""
     mechanism = DiscreteGaussian(Query(len), 0.5)
-    report = audit(mechanism, [0] * 9, [0] * 10, runs=8000, claim=claim, confidence=SURE, simulation_seed=1)
+    report = audit(
+        mechanism, [0] * 9, [0] * 10, runs=8000, claim=claim, confidence=SURE, simulation_seed=1
+    )
     assert report.verdict == verdict
     assert report.outcomes[0].order is not None
     assert report.outcomes[0].tightness > 0.4
@@ -198,7 +213,13 @@ def test_delta_is_shared_by_all_outcomes():
     assert not any(each.violated for each in report.outcomes)
     assert report.joint.lower_bound > 3 * delta
     assert report.verdict == "violated"
-    wide = audit(lottery([0.04] * 5 + [0.8], [0.0] * 5 + [1.0], ApproxDP(0.3, 0.2)), True, False, runs=4000, simulation_seed=1)
+    wide = audit(
+        lottery([0.04] * 5 + [0.8], [0.0] * 5 + [1.0], ApproxDP(0.3, 0.2)),
+        True,
+        False,
+        runs=4000,
+        simulation_seed=1,
+    )
     assert wide.verdict == "consistent"
 
 
@@ -239,19 +260,32 @@ def two_faced(data, randomness):
 def test_an_event_finds_what_the_value_hides(events):
     options = {"runs": 500, "claim": PureDP(1.0), "simulation_seed": 1}
     assert audit(two_faced, True, False, events=events, **options).verdict == "violated"
-    assert audit(two_faced, True, False, events=lambda output: output[1] > 50, **options).verdict == "consistent"
+    assert (
+        audit(two_faced, True, False, events=lambda output: output[1] > 50, **options).verdict
+        == "consistent"
+    )
 
 
 def test_numbers_are_cut_where_the_pilot_lies():
     """Many values: sixteen cells and the rest, whatever is counted later."""
-    report = audit(lambda data, randomness: randomness.bits(30), 0, 1, runs=500, claim=PureDP(1), simulation_seed=1)
+    report = audit(
+        lambda data, randomness: randomness.bits(30),
+        0,
+        1,
+        runs=500,
+        claim=PureDP(1),
+        simulation_seed=1,
+    )
     assert report.verdict == "consistent"
-    assert report.comparisons <= 4 * (16 + 1 + 1) + 2 * 2 + 2 * 2  # cells, "other", the class; two unions; two joint events
+    assert (
+        report.comparisons <= 4 * (16 + 1 + 1) + 2 * 2 + 2 * 2
+    )  # cells, "other", the class; two unions; two joint events
     assert report.comparisons >= 4 * (16 + 1 + 1) + 2 * 2
 
 
 @pytest.mark.parametrize(
-    "released", [lambda data: {"a": data}, lambda data: f"it was {data}", lambda data: np.array([data, data])]
+    "released",
+    [lambda data: {"a": data}, lambda data: f"it was {data}", lambda data: np.array([data, data])],
 )
 def test_what_cannot_be_seen_is_not_called_consistent(released):
     """A mechanism that gives its data away in something that is not a number: without an event nothing could show it."""
@@ -268,7 +302,9 @@ def test_what_cannot_be_seen_is_not_called_consistent(released):
 def test_a_report_says_that_values_were_not_looked_into():
     def request(data, randomness):
         index = randomness.below(2)
-        return Release({"a": data} if texts else 1.0, {}, index, None, None, PureDP(1), PureDP(1), "", {}, True)
+        return Release(
+            {"a": data} if texts else 1.0, {}, index, None, None, PureDP(1), PureDP(1), "", {}, True
+        )
 
     for texts in (True, False):
         assert audit(request, 0, 1, runs=100, simulation_seed=1).as_dict()["blind"] is texts
@@ -299,9 +335,13 @@ def test_a_request_that_raises_ends_the_audit():
 
 
 def test_the_report_is_the_contract():
-    report = audit(RandomDropping(OVERHEAD), NO, YES, candidates=RIVALS, runs=100, simulation_seed=1).as_dict()
+    report = audit(
+        RandomDropping(OVERHEAD), NO, YES, candidates=RIVALS, runs=100, simulation_seed=1
+    ).as_dict()
     assert list(report)[:3] == ["verdict", "confidence", "outcomes"]
-    assert [list(each)[:4] for each in report["outcomes"]] == [["index", "claimed", "lower_bound", "tightness"]] * 2
+    assert [list(each)[:4] for each in report["outcomes"]] == [
+        ["index", "claimed", "lower_bound", "tightness"]
+    ] * 2
     assert (report["runs"], report["pilot"], report["simulated"]) == (100, 20, True)
 
 
@@ -374,4 +414,10 @@ def test_bad_input_names_the_field(field, options):
 
 def test_claims_of_different_kinds_do_not_mix():
     with pytest.raises(InvalidGuarantee):
-        audit(lottery([0.5, 0.5], [0.5, 0.5]), 0, 1, runs=100, claim={0: PureDP(1), 1: PureDP(1, REPLACE)})
+        audit(
+            lottery([0.5, 0.5], [0.5, 0.5]),
+            0,
+            1,
+            runs=100,
+            claim={0: PureDP(1), 1: PureDP(1, REPLACE)},
+        )

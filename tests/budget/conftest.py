@@ -18,7 +18,9 @@ def postgres_server() -> Iterator[postgres.Server]:
     try:
         server = postgres.start()
     except postgres.Unavailable as reason:
-        warnings.warn(f"tests on PostgreSQL are skipped: {reason}", stacklevel=1)  # pytest prints it, a skip alone stays silent
+        warnings.warn(
+            f"tests on PostgreSQL are skipped: {reason}", stacklevel=1
+        )  # pytest prints it, a skip alone stays silent
         pytest.skip(str(reason))
     yield server
     server.stop()
@@ -33,7 +35,11 @@ def postgres_url(postgres_server: postgres.Server) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a new ledger may be made, on each database in turn."""
-    return str(tmp_path / "ledger.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return (
+        str(tmp_path / "ledger.db")
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres_url")
+    )
 
 
 @pytest.fixture

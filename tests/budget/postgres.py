@@ -37,7 +37,9 @@ class Server:
     def execute(self, statement: str) -> None:
         import psycopg
 
-        with psycopg.connect(f"host={self.folder} user=expost dbname=postgres", autocommit=True) as connection:
+        with psycopg.connect(
+            f"host={self.folder} user=expost dbname=postgres", autocommit=True
+        ) as connection:
             connection.execute(statement)
 
     @contextmanager
@@ -51,7 +53,9 @@ class Server:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGINT)  # "fast": open connections are closed, then the server ends
+        self.process.send_signal(
+            signal.SIGINT
+        )  # "fast": open connections are closed, then the server ends
         try:
             self.process.wait(_SECONDS)
         except subprocess.TimeoutExpired:
@@ -76,11 +80,29 @@ def start() -> Server:
 
 
 def _launch(binaries: Path, folder: Path, owner: pwd.struct_passwd | None) -> Server:
-    identity = {} if owner is None else {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-    settings = {"cwd": folder, "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}, **identity}
+    identity = (
+        {} if owner is None else {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
+    )
+    settings = {
+        "cwd": folder,
+        "env": {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
+        **identity,
+    }
     data, log = folder / "data", folder / "log"
     made = subprocess.run(
-        [binaries / "initdb", "-D", data, "-U", "expost", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"],
+        [
+            binaries / "initdb",
+            "-D",
+            data,
+            "-U",
+            "expost",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        ],
         capture_output=True,
         text=True,
         timeout=_SECONDS,
@@ -91,7 +113,17 @@ def _launch(binaries: Path, folder: Path, owner: pwd.struct_passwd | None) -> Se
         raise Unavailable(f"initdb failed: {made.stderr.strip()[-500:]}")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [binaries / "postgres", "-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "max_connections=60"],
+            [
+                binaries / "postgres",
+                "-D",
+                data,
+                "-k",
+                folder,
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "max_connections=60",
+            ],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a Ctrl-C in the terminal is for the tests; they stop the server
@@ -115,17 +147,24 @@ def _wait(server: Server, log: Path) -> None:
             return server.execute("SELECT 1")
         except psycopg.OperationalError as error:
             if server.process.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"the server did not come up: {log.read_text()[-500:]}") from error
+                raise Unavailable(
+                    f"the server did not come up: {log.read_text()[-500:]}"
+                ) from error
             time.sleep(0.05)
 
 
 def _find() -> Path | None:
     """The folder of initdb and postgres: the newest installed, else whatever is on the path."""
     installed = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: [int(n) for n in path.parent.name.split(".")]
+        Path("/usr/lib/postgresql").glob("*/bin"),
+        key=lambda path: [int(n) for n in path.parent.name.split(".")],
     )
     on_path = [Path(found).resolve().parent for found in [shutil.which("initdb")] if found]
-    complete = [path for path in (*reversed(installed), *on_path) if all((path / n).exists() for n in ("initdb", "postgres"))]
+    complete = [
+        path
+        for path in (*reversed(installed), *on_path)
+        if all((path / n).exists() for n in ("initdb", "postgres"))
+    ]
     return complete[0] if complete else None
 
 
@@ -134,7 +173,11 @@ def _install() -> Path:
         raise Unavailable("PostgreSQL is not installed, and this user cannot install it")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(
-        ["apt-get", "install", "-y", "postgresql"], capture_output=True, text=True, env=environment, check=False
+        ["apt-get", "install", "-y", "postgresql"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     found = _find()
     if found is None:
@@ -157,5 +200,7 @@ def _owner() -> pwd.struct_passwd | None:
 def _roomy_folder() -> Path:
     """A short path (socket names are limited), in memory if there is room."""
     memory = Path("/dev/shm")
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM
+    roomy = (
+        memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM
+    )
     return memory if roomy else Path("/tmp")

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from expost import Charges, PureDP
+from expost.budget.budgets import PureBudget, budget_from_dict
 from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger
-from expost.budget.terms import PureBudget, budget_from_dict
 from expost.errors import BudgetRefused
 
 PROCESSES, REQUESTS = 16, 500
@@ -59,7 +59,13 @@ def work(ledger: Ledger, seed: int, folder: Path, requests: int) -> None:
         try:
             job = ledger.reserve(table, f"by {seed}", analyst=analyst)
         except BudgetRefused as no:
-            moment = {"from": before, "to": head(ledger), "budget": no.budget, "remaining": no.remaining, "held": no.held}
+            moment = {
+                "from": before,
+                "to": head(ledger),
+                "budget": no.budget,
+                "remaining": no.remaining,
+                "held": no.held,
+            }
             log.append({"act": "refused", "analyst": analyst, "worst": max(outcomes), **moment})
         else:
             mine.append((job.id, outcomes))
@@ -71,13 +77,20 @@ def run_processes(ledger: Ledger, folder: Path, requests: int) -> list[dict]:
     """The ledger is opened before the fork and used after it: a child must not share its parent's connection."""
     ledger.remaining()
     context = multiprocessing.get_context("fork")
-    children = [context.Process(target=work, args=(ledger, seed, folder, requests)) for seed in range(PROCESSES)]
+    children = [
+        context.Process(target=work, args=(ledger, seed, folder, requests))
+        for seed in range(PROCESSES)
+    ]
     for child in children:
         child.start()
     for child in children:
         child.join(300)
     assert [child.exitcode for child in children] == [0] * PROCESSES
-    return [record for seed in range(PROCESSES) for record in json.loads((folder / f"{seed}.json").read_text())]
+    return [
+        record
+        for seed in range(PROCESSES)
+        for record in json.loads((folder / f"{seed}.json").read_text())
+    ]
 
 
 @dataclass
@@ -101,7 +114,9 @@ def replay(ledger: Ledger) -> list[Moment]:
             for who in {"", entry.analyst} & filters.keys():
                 state = filters[who]
                 held = state.held[0] + worst[entry.reservation][1]
-                assert state.settled[0] + held <= state.budget.limits[0], f"overspent at {entry.sequence}"
+                assert state.settled[0] + held <= state.budget.limits[0], (
+                    f"overspent at {entry.sequence}"
+                )
                 filters[who] = Filter(state.budget, state.settled, (held,))
         else:
             analyst, most = worst.pop(entry.reservation)
@@ -109,19 +124,29 @@ def replay(ledger: Ledger) -> list[Moment]:
             assert spent <= most
             for who in {"", analyst} & filters.keys():
                 state = filters[who]
-                filters[who] = Filter(state.budget, (state.settled[0] + spent,), (state.held[0] - most,))
+                filters[who] = Filter(
+                    state.budget, (state.settled[0] + spent,), (state.held[0] - most,)
+                )
         moments.append(Moment(dict(filters)))
     return moments
 
 
 def check_nothing_lost(ledger: Ledger, log: list[dict]) -> None:
     """What the processes were told is what the chain tells, each thing once and at the same price."""
-    told = Counter((each["act"], each["id"], Fraction(each["cost"])) for each in log if each["act"] != "refused")
+    told = Counter(
+        (each["act"], each["id"], Fraction(each["cost"]))
+        for each in log
+        if each["act"] != "refused"
+    )
     kept: Counter = Counter()
     for entry in ledger.entries():
         if entry.action in ("reserve", "settle", "abandon"):
             facts = json.loads(entry.detail)
-            kept[entry.action, entry.reservation, Fraction(facts["worst" if entry.action == "reserve" else "spent"][0])] += 1
+            kept[
+                entry.action,
+                entry.reservation,
+                Fraction(facts["worst" if entry.action == "reserve" else "spent"][0]),
+            ] += 1
     assert told == kept
     assert set(told.values()) == {1}
 
@@ -160,7 +185,9 @@ def check(ledger: Ledger, log: list[dict], requests: int) -> None:
 
 
 def create(url: str | Path) -> Ledger:
-    return Ledger.create(url, PureBudget(BUDGET), caps={who: PureBudget(cap) for who, cap in CAPS.items()})
+    return Ledger.create(
+        url, PureBudget(BUDGET), caps={who: PureBudget(cap) for who, cap in CAPS.items()}
+    )
 
 
 def test_sixteen_processes_on_one_sqlite_file(fast_folder):
@@ -203,7 +230,9 @@ def test_of_many_who_grab_the_last_of_the_budget_one_gets_it(where, request, tmp
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
 def test_many_threads_share_one_ledger(where, request, fast_folder):
     """Catches a connection used by two threads at once, or a pool that runs out and fails with an error of its own."""
-    url = fast_folder / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    url = (
+        fast_folder / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    )
     ledger = Ledger.create(url, PureBudget(1.0))
     starting, refused = threading.Barrier(30), []
 
@@ -225,7 +254,10 @@ def test_the_checks_notice_an_overspent_chain(tmp_path):
     """The checks above are no test if a chain of entries that overspends passes them."""
     ledger = create(tmp_path / "ledger.db")
     with ledger._store.writing() as rows:
-        rows.change("UPDATE expost_totals SET terms = :t WHERE analyst = ''", t=json.dumps(PureBudget(1e6).as_dict()))
+        rows.change(
+            "UPDATE expost_totals SET terms = :t WHERE analyst = ''",
+            t=json.dumps(PureBudget(1e6).as_dict()),
+        )
     for _ in range(2):
         ledger.reserve(PureDP(BUDGET * 0.6))
     with pytest.raises(AssertionError, match="overspent at 5"):

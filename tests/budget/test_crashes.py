@@ -88,7 +88,9 @@ class World:
             append(self.folder / "runs", {"attempt": attempt, "pid": os.getpid(), "value": value})
             return value
 
-        return [Candidate(measure, {"size": size}, repeats=3, guarantee=PureDP(size)) for size in SIZES]
+        return [
+            Candidate(measure, {"size": size}, repeats=3, guarantee=PureDP(size)) for size in SIZES
+        ]
 
     def checkpoint(self, attempt: int) -> Path:
         return self.folder / f"{attempt}.checkpoint"
@@ -102,9 +104,18 @@ class World:
     def select(self, ledger: Ledger, attempt: int) -> None:
         append(self.folder / "started", {"attempt": attempt})
         release = SELECTOR.select(
-            self.candidates(attempt), [1, 2, 3], ledger=ledger, memo=str(attempt), checkpoint=self.checkpoint(attempt)
+            self.candidates(attempt),
+            [1, 2, 3],
+            ledger=ledger,
+            memo=str(attempt),
+            checkpoint=self.checkpoint(attempt),
         )
-        note = {"attempt": attempt, "pid": os.getpid(), "index": release.index, "value": release.value}
+        note = {
+            "attempt": attempt,
+            "pid": os.getpid(),
+            "index": release.index,
+            "value": release.value,
+        }
         append(self.folder / "released", note | {"spent": release.spent.epsilon}, sync=True)
 
     def live(self, selections: int, ready: int | None = None) -> None:
@@ -129,7 +140,9 @@ class Witness:
             digest, _, text = line.partition(b" ")
             assert hashlib.sha256(text).hexdigest().encode() == digest
         header, *rest = (json.loads(line.partition(b" ")[2]) for line in whole)
-        assert self.kept.setdefault(attempt, header["draws"]["kept"]) == header["draws"]["kept"]  # never drawn anew
+        assert (
+            self.kept.setdefault(attempt, header["draws"]["kept"]) == header["draws"]["kept"]
+        )  # never drawn anew
         found = [each["output"] for each in rest]
         assert [each["run"] for each in rest] == list(range(len(rest)))
         assert found[: len(self.outputs[attempt])] == self.outputs[attempt]  # finished outputs stay
@@ -138,7 +151,9 @@ class Witness:
 
 def phase(world: World, ledger: Ledger, attempt: int) -> str:
     """Where an attempt was when its process died."""
-    status = {entry.memo: entry.reservation for entry in ledger.entries() if entry.action == "reserve"}.get(str(attempt))
+    status = {
+        entry.memo: entry.reservation for entry in ledger.entries() if entry.action == "reserve"
+    }.get(str(attempt))
     state = "not reserved" if status is None else ledger.status_of(status)
     return f"{state}, {'checkpoint' if world.checkpoint(attempt).exists() else 'no checkpoint'}"
 
@@ -163,7 +178,9 @@ def kill_and_look(world: World, kills: int, seed: int) -> tuple[Witness, Counter
         if world.checkpoint(attempt).exists():
             witness.look(attempt, world.checkpoint(attempt))
         state = ledger.standing().filter
-        released = sum((Fraction(each["spent"]) for each in records(world.folder / "released")), Fraction(0))
+        released = sum(
+            (Fraction(each["spent"]) for each in records(world.folder / "released")), Fraction(0)
+        )
         assert state.settled[0] + state.held[0] >= released
         if number % 10 == 0:
             assert ledger.verify() == []
@@ -176,22 +193,40 @@ def check_story(world: World, witness: Witness) -> None:
     assert ledger.verify() == []
     assert ledger.open_reservations() == []  # every interrupted selection was finished
     # a maker killed before its checkpoint appeared leaves a draft, swept away when the name is used again; here it is not
-    left = [path.name for path in world.folder.glob("*.checkpoint*") if path.name.split(".")[-2] != "checkpoint"]
+    left = [
+        path.name
+        for path in world.folder.glob("*.checkpoint*")
+        if path.name.split(".")[-2] != "checkpoint"
+    ]
     assert left == []
     reserved = Counter(entry.memo for entry in ledger.entries() if entry.action == "reserve")
     assert set(reserved.values()) == {1}  # one charge per selection, however often it was killed
-    outcome_of = {entry.reservation: entry.facts for entry in ledger.entries() if entry.action == "settle"}
-    identity_of = {entry.memo: entry.reservation for entry in ledger.entries() if entry.action == "reserve"}
+    outcome_of = {
+        entry.reservation: entry.facts for entry in ledger.entries() if entry.action == "settle"
+    }
+    identity_of = {
+        entry.memo: entry.reservation for entry in ledger.entries() if entry.action == "reserve"
+    }
     charges = SELECTOR.charges(world.candidates(0))
     runs = records(world.folder / "runs")
     for release in records(world.folder / "released"):
         attempt = release["attempt"]
         settled = outcome_of[identity_of[str(attempt)]]
         assert settled["outcome"] == str(release["index"])
-        assert Fraction(settled["spent"][0]) == Fraction(release["spent"]) == Fraction(charges[release["index"]].epsilon)
-        fresh = [each["value"] for each in runs if (each["attempt"], each["pid"]) == (attempt, release["pid"])]
+        assert (
+            Fraction(settled["spent"][0])
+            == Fraction(release["spent"])
+            == Fraction(charges[release["index"]].epsilon)
+        )
+        fresh = [
+            each["value"]
+            for each in runs
+            if (each["attempt"], each["pid"]) == (attempt, release["pid"])
+        ]
         outputs = witness.outputs.get(attempt, []) + fresh
-        assert release["value"] == max(outputs)  # the same selection: finished outputs kept, the rest run once
+        assert release["value"] == max(
+            outputs
+        )  # the same selection: finished outputs kept, the rest run once
         if attempt in witness.kept:
             assert len(outputs) == len(witness.kept[attempt])
             assert release["index"] == witness.kept[attempt][outputs.index(max(outputs))]
@@ -263,9 +298,15 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A file system of that size, or a skip that says why not."""
     place = folder / "small"
     place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
-        pytest.skip("cannot mount a small file system here (not root?); the limit on file sizes is tested instead")
+        pytest.skip(
+            "cannot mount a small file system here (not root?); the limit on file sizes is tested instead"
+        )
     try:
         yield place
     finally:
@@ -290,7 +331,10 @@ def spend_until_it_fails(ledger: Ledger, seed: int) -> tuple[list[str], list[str
 
 def acknowledged(ledger: Ledger) -> tuple[list[str], list[str]]:
     entries = list(ledger.entries())
-    return tuple([each.reservation for each in entries if each.action == act] for act in ("reserve", "settle"))
+    return tuple(
+        [each.reservation for each in entries if each.action == act]
+        for act in ("reserve", "settle")
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -364,7 +408,9 @@ def test_files_that_may_not_grow(tmp_path):
 
 def test_a_read_only_file():
     """Catches a raw error, or a reservation that is granted though it cannot be written."""
-    folder = Path(tempfile.mkdtemp())  # not under tmp_path, whose parents another user may not enter
+    folder = Path(
+        tempfile.mkdtemp()
+    )  # not under tmp_path, whose parents another user may not enter
     path = folder / "ledger.db"
     ledger = Ledger.create(path, PureDP(10))
     ledger.reserve(PureDP(0.5))
@@ -375,7 +421,10 @@ def test_a_read_only_file():
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-        for act in (lambda: ledger.reserve(PureDP(0.1)), lambda: Ledger.open(path).reserve(PureDP(0.1))):
+        for act in (
+            lambda: ledger.reserve(PureDP(0.1)),
+            lambda: Ledger.open(path).reserve(PureDP(0.1)),
+        ):
             with pytest.raises(LedgerError, match="could not be used"):
                 act()
 
@@ -396,10 +445,21 @@ def test_a_read_only_file():
 
 def rows_of(path: Path) -> dict[str, list[tuple]] | None:
     """Every row, read by SQLite alone, without indexes; None if that fails."""
-    tables = ("expost_meta", "expost_head", "expost_totals", "expost_reservations", "expost_entries")
+    tables = (
+        "expost_meta",
+        "expost_head",
+        "expost_totals",
+        "expost_reservations",
+        "expost_entries",
+    )
     connection = sqlite3.connect(path)
     try:
-        return {table: connection.execute(f"SELECT * FROM {table} NOT INDEXED ORDER BY rowid").fetchall() for table in tables}
+        return {
+            table: connection.execute(
+                f"SELECT * FROM {table} NOT INDEXED ORDER BY rowid"
+            ).fetchall()
+            for table in tables
+        }
     except sqlite3.Error:
         return None
     finally:
@@ -424,7 +484,9 @@ def finished(fast_folder: Path) -> Path:
     path = fast_folder / "ledger.db"
     ledger = Ledger.create(path, PureDP(10), caps={"ann": PureDP(5)})
     for number in range(25):
-        job = ledger.reserve(PureDP(0.01 * number), f"job {number}", analyst="ann" if number % 2 else "")
+        job = ledger.reserve(
+            PureDP(0.01 * number), f"job {number}", analyst="ann" if number % 2 else ""
+        )
         if number % 3:
             ledger.settle(job, 0)
     ledger._store.close()
@@ -475,7 +537,9 @@ def test_flips_inside_rows_are_all_found(finished, fast_folder):
 def test_a_damaged_index_is_found(finished, fast_folder):
     """Catches an index that no longer finds an analyst's cap: every row is whole, yet the cap would not be enforced."""
     connection = sqlite3.connect(finished)
-    ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_expost_totals_1'")
+    ((root,),) = connection.execute(
+        "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_expost_totals_1'"
+    )
     ((size,),) = connection.execute("PRAGMA page_size")
     connection.close()
     content, victim = bytearray(finished.read_bytes()), fast_folder / "victim.db"

@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from expost import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
-from expost.budget.filter import Filter
-from expost.budget.terms import (
+from expost.budget.budgets import (
     ApproxBudget,
     Budget,
     Coordinates,
@@ -31,6 +30,7 @@ from expost.budget.terms import (
     as_budget,
     budget_from_dict,
 )
+from expost.budget.filter import Filter
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput
 from expost.privacy.guarantees import Guarantee
 
@@ -41,7 +41,10 @@ KINDS: dict[str, tuple[Budget, Guarantee]] = {
     "zcdp": (ZCDPBudget(0.5), ZCDP(0.05)),
     "one order": (RenyiBudget((4.0,), (1.0,)), RenyiDP((4.0,), (0.1,))),
     "all orders": (RenyiBudget(ORDERS, (0.5, 1.0, 2.0)), RenyiDP(ORDERS, (0.05, 0.1, 0.2))),
-    "any order": (RenyiBudget.for_approx(8.0, 1e-3, ORDERS, "any"), RenyiDP(ORDERS, (0.3, 0.3, 0.35))),
+    "any order": (
+        RenyiBudget.for_approx(8.0, 1e-3, ORDERS, "any"),
+        RenyiDP(ORDERS, (0.3, 0.3, 0.35)),
+    ),
 }
 every_kind = pytest.mark.parametrize(("budget", "charge"), KINDS.values(), ids=list(KINDS))
 
@@ -133,11 +136,17 @@ def test_a_refusal_changes_nothing_and_says_why(budget, charge):
         state.reserve(too_much)
     assert (state.settled, state.held) == before
     error = refused.value
-    assert (error.budget, error.requested, error.held) == ("visits", budget.describe(too_much), budget.describe(amount))
+    assert (error.budget, error.requested, error.held) == (
+        "visits",
+        budget.describe(too_much),
+        budget.describe(amount),
+    )
     assert error.remaining == budget.describe(state.remaining, up=False)
     for word in ("visits", "requested", "remaining", "held", "nothing was charged"):
         assert word in str(error)
-    assert state.reserve(amount).held == tuple(2 * each for each in amount)  # smaller requests still pass
+    assert state.reserve(amount).held == tuple(
+        2 * each for each in amount
+    )  # smaller requests still pass
 
 
 @every_kind
@@ -155,7 +164,9 @@ def test_all_orders_must_fit_but_any_order_may():
     limits = some.budget.limits
     for place in range(len(ORDERS)):
         one_over = tuple(Fraction(2) if p == place else Fraction(0) for p in range(len(ORDERS)))
-        one_under = tuple(Fraction(0) if p == place else limit + 1 for p, limit in enumerate(limits))
+        one_under = tuple(
+            Fraction(0) if p == place else limit + 1 for p, limit in enumerate(limits)
+        )
         assert not every.admits(one_over)
         assert some.admits(one_under)
     assert not some.admits(tuple(limit + 1 for limit in limits))
@@ -177,7 +188,9 @@ def test_any_order_may_change_from_request_to_request_but_some_order_must_surviv
 def test_settling_replaces_the_worst_case(budget, charge):
     """Catches a settled request that stays held, or a held one that was forgotten."""
     worst = budget.coordinates(charge)
-    realised = tuple(each if p in budget.never_refunded else each / 2 for p, each in enumerate(worst))
+    realised = tuple(
+        each if p in budget.never_refunded else each / 2 for p, each in enumerate(worst)
+    )
     state = Filter.empty(budget).reserve(worst).settle(worst, realised)
     assert state.settled == realised
     assert state.held == tuple(Fraction(0) for _ in worst)
@@ -234,8 +247,13 @@ def test_any_history_stays_within_budget(data, kind):
             share = st.fractions(0, Fraction(3, 4), max_denominator=1000)
             worst = tuple(limit * data.draw(share) for limit in budget.limits)
             part = data.draw(st.fractions(0, 1, max_denominator=1000))
-            realised = tuple(each if p in budget.never_refunded else each * part for p, each in enumerate(worst))
-            totals = [s + h + w <= m for s, h, w, m in zip(settled, held, worst, budget.limits, strict=True)]
+            realised = tuple(
+                each if p in budget.never_refunded else each * part for p, each in enumerate(worst)
+            )
+            totals = [
+                s + h + w <= m
+                for s, h, w, m in zip(settled, held, worst, budget.limits, strict=True)
+            ]
             assert state.admits(worst) == (any(totals) if budget.rule == "any" else all(totals))
             if state.admits(worst):
                 state = state.reserve(worst)
@@ -262,7 +280,12 @@ def test_budgets_survive_json(budget, charge):
 
 @pytest.mark.parametrize(
     ("promise", "kind"),
-    [(PureDP(1), "pure"), (ApproxDP(1, 1e-6), "approx"), (ZCDP(1), "zcdp"), (RenyiDP((2,), (1,)), "renyi")],
+    [
+        (PureDP(1), "pure"),
+        (ApproxDP(1, 1e-6), "approx"),
+        (ZCDP(1), "zcdp"),
+        (RenyiDP((2,), (1,)), "renyi"),
+    ],
 )
 def test_a_promise_names_a_budget(promise, kind):
     """Catches a budget that promises something else than the promise it was made from."""
@@ -305,7 +328,9 @@ def test_what_a_renyi_budget_makes_of_other_charges():
     """Catches a pure charge that becomes less than ε̃ at some order, or ρ that is not multiplied by the order."""
     budget = KINDS["all orders"][0]
     assert budget.coordinates(PureDP(0.3)) == (Fraction(0.3),) * 3
-    assert budget.coordinates(ZCDP(0.3)) == tuple(Fraction(0.3) * Fraction(order) for order in ORDERS)
+    assert budget.coordinates(ZCDP(0.3)) == tuple(
+        Fraction(0.3) * Fraction(order) for order in ORDERS
+    )
     longer = RenyiDP((2.0, 3.0, 4.0, 8.0), (0.1, 0.2, 0.3, 0.4))
     assert budget.coordinates(longer) == (Fraction(0.1), Fraction(0.3), Fraction(0.4))
 
@@ -327,15 +352,23 @@ def test_limits_for_a_target_imply_it(epsilon, log_delta, orders, rule):
     assert budget.guarantee() == ApproxDP(epsilon, delta)
     pairs = list(zip(budget.orders, budget.epsilons, strict=True))
     if rule == "any":
-        assert math.fsum(any_weight(a) * math.exp((a - 1) * (limit - epsilon)) for a, limit in pairs) <= delta
+        assert (
+            math.fsum(any_weight(a) * math.exp((a - 1) * (limit - epsilon)) for a, limit in pairs)
+            <= delta
+        )
     else:
-        best = min(limit + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a, limit in pairs)
+        best = min(
+            limit + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1)
+            for a, limit in pairs
+        )
         assert best <= epsilon
 
 
 def tight_limits(epsilon: float, delta: float, orders: Sequence[float]) -> tuple[float, ...]:
     """What each order alone could allow for (ε, δ): valid for one order, not for 'any' of several."""
-    return tuple(epsilon - math.log1p(-1 / a) + (math.log(delta) + math.log(a)) / (a - 1) for a in orders)
+    return tuple(
+        epsilon - math.log1p(-1 / a) + (math.log(delta) + math.log(a)) / (a - 1) for a in orders
+    )
 
 
 def test_limits_that_do_not_imply_their_target_are_refused():
@@ -364,7 +397,9 @@ class Mechanism:
         return tuple(max(column) for column in zip(*self.charges, strict=True))
 
 
-def random_laws(rng: np.random.Generator, spread: float, outcomes: int) -> tuple[np.ndarray, np.ndarray]:
+def random_laws(
+    rng: np.random.Generator, spread: float, outcomes: int
+) -> tuple[np.ndarray, np.ndarray]:
     law = rng.dirichlet(np.ones(outcomes))
     law = 0.9 * law + 0.1 / outcomes
     tilted = law * np.exp(rng.uniform(-spread, spread, outcomes))
@@ -393,7 +428,9 @@ def approx_mechanism(rng: np.random.Generator) -> Mechanism:
 
 def renyi_charges(a: np.ndarray, b: np.ndarray, order: float, weights: np.ndarray) -> np.ndarray:
     """c(o) with A^α (e^c A′)^{1−α} ≤ w(o), both ways round, w summing to 1: an ex-post Rényi charge that nothing undercuts."""
-    moments = np.maximum(order * np.log(a) + (1 - order) * np.log(b), order * np.log(b) + (1 - order) * np.log(a))
+    moments = np.maximum(
+        order * np.log(a) + (1 - order) * np.log(b), order * np.log(b) + (1 - order) * np.log(a)
+    )
     return np.maximum((moments - np.log(weights)) / (order - 1), 0)
 
 
@@ -418,7 +455,10 @@ def zcdp_mechanism(rng: np.random.Generator) -> Mechanism:
     order = ZCDP_GRID[:, None]
 
     def private(scale: float) -> bool:
-        moments = [x**order * (np.exp(order * scale * shape) * y) ** (1 - order) for x, y in ((a, b), (b, a))]
+        moments = [
+            x**order * (np.exp(order * scale * shape) * y) ** (1 - order)
+            for x, y in ((a, b), (b, a))
+        ]
         return bool(np.all(np.sum(moments, axis=-1) <= 1))
 
     low, high = 0.0, 4.0
@@ -442,15 +482,25 @@ class Analyst:
         yield from self._go(state, (), (), 0, 1.0, 1.0)
 
     def _go(
-        self, state: Filter, trail: tuple[int, ...], waiting: tuple[int, ...], asked: int, chance: float, other: float
+        self,
+        state: Filter,
+        trail: tuple[int, ...],
+        waiting: tuple[int, ...],
+        asked: int,
+        chance: float,
+        other: float,
     ) -> Iterator[tuple[float, float]]:
         coin = random.Random(repr((self.seed, trail)))
-        fits = [j for j, each in enumerate(self.pool) if asked < self.depth and state.admits(each.worst)]
+        fits = [
+            j for j, each in enumerate(self.pool) if asked < self.depth and state.admits(each.worst)
+        ]
         if fits and (not waiting or coin.random() < 0.5):
             costly = max(fits, key=lambda j: self.pool[j].worst)
             choice = costly if coin.random() < 0.6 else coin.choice(fits)
             held = state.reserve(self.pool[choice].worst)
-            yield from self._go(held, (*trail, choice), (*waiting, choice), asked + 1, chance, other)
+            yield from self._go(
+                held, (*trail, choice), (*waiting, choice), asked + 1, chance, other
+            )
         elif waiting:
             place = coin.randrange(len(waiting))
             mechanism = self.pool[waiting[place]]
@@ -458,7 +508,9 @@ class Analyst:
             for outcome, charge in enumerate(mechanism.charges):
                 settled = state.settle(mechanism.worst, charge)
                 a, b = (law[outcome] for law in mechanism.laws)
-                yield from self._go(settled, (*trail, -place - 1, outcome), left, asked, chance * a, other * b)
+                yield from self._go(
+                    settled, (*trail, -place - 1, outcome), left, asked, chance * a, other * b
+                )
         else:
             yield chance, other
 
@@ -471,7 +523,9 @@ def laws_of(analyst: Analyst, state: Filter) -> tuple[np.ndarray, np.ndarray]:
 
 def divergence(a: np.ndarray, b: np.ndarray, order: float) -> float:
     """Rényi divergence, the larger of the two directions."""
-    return max(math.log(np.sum(x**order * y ** (1 - order))) / (order - 1) for x, y in ((a, b), (b, a)))
+    return max(
+        math.log(np.sum(x**order * y ** (1 - order))) / (order - 1) for x, y in ((a, b), (b, a))
+    )
 
 
 def hockey_stick(a: np.ndarray, b: np.ndarray, epsilon: float) -> float:
@@ -490,7 +544,10 @@ def excess(budget: Budget, a: np.ndarray, b: np.ndarray) -> float:
     if budget.rule == "any":
         assert budget.target is not None
         return hockey_stick(a, b, budget.target[0]) - budget.target[1]
-    return max(divergence(a, b, order) - limit for order, limit in zip(budget.orders, budget.epsilons, strict=True))
+    return max(
+        divergence(a, b, order) - limit
+        for order, limit in zip(budget.orders, budget.epsilons, strict=True)
+    )
 
 
 ANY = RenyiBudget.for_approx(1.5, 0.2, ORDERS, "any")
@@ -552,7 +609,9 @@ class RefundsOnATimer(Filter):
         return replace(super().reserve(worst), held=tuple(Fraction(0) for _ in worst))
 
     def settle(self, worst: Coordinates, realised: Coordinates) -> Filter:
-        return replace(self, settled=tuple(a + b for a, b in zip(self.settled, realised, strict=True)))
+        return replace(
+            self, settled=tuple(a + b for a, b in zip(self.settled, realised, strict=True))
+        )
 
 
 class ForgetsRealisedCharges(Filter):
@@ -560,7 +619,9 @@ class ForgetsRealisedCharges(Filter):
 
     def settle(self, worst: Coordinates, realised: Coordinates) -> Filter:
         keep = self.budget.never_refunded
-        return super().settle(worst, tuple(r if p in keep else Fraction(0) for p, r in enumerate(realised)))
+        return super().settle(
+            worst, tuple(r if p in keep else Fraction(0) for p, r in enumerate(realised))
+        )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "any order"])
@@ -574,7 +635,10 @@ class RefundsDelta(Filter):
     """Gives δ back after an outcome that did not show anything."""
 
     def settle(self, worst: Coordinates, realised: Coordinates) -> Filter:
-        return replace(super().settle(worst, worst), settled=tuple(a + b for a, b in zip(self.settled, realised, strict=True)))
+        return replace(
+            super().settle(worst, worst),
+            settled=tuple(a + b for a, b in zip(self.settled, realised, strict=True)),
+        )
 
 
 def test_delta_that_comes_back_is_broken():
@@ -584,7 +648,10 @@ def test_delta_that_comes_back_is_broken():
     cheap = Mechanism(laws, ((Fraction(0), Fraction(delta)), (Fraction(0), Fraction(0))))
     honest = Mechanism(laws, ((Fraction(0), Fraction(delta)),) * 2)
     budget = ApproxBudget(1.0, delta)
-    assert excess(budget, *laws_of(Analyst([cheap], 0, depth=5), RefundsDelta.empty(budget))) > 2 * delta
+    assert (
+        excess(budget, *laws_of(Analyst([cheap], 0, depth=5), RefundsDelta.empty(budget)))
+        > 2 * delta
+    )
     assert excess(budget, *laws_of(Analyst([honest], 0, depth=5), Filter.empty(budget))) <= TINY
 
 
@@ -640,8 +707,13 @@ def attack_on_any(budget: RenyiBudget, rho: float) -> float:
         gain = np.maximum(p - need[:, None] * q, 0) + np.maximum(1 - p - need[:, None] * (1 - q), 0)
         chosen = set(gain.argmax(axis=1).tolist())
         for place in list(chosen)[:5]:  # these are admitted by the filter itself
-            costs = [two_point_divergence(p[place : place + 1], q[place : place + 1], each)[0] for each in budget.orders]
-            assert state.admits(budget.coordinates(RenyiDP(budget.orders, tuple(max(0.0, float(c)) for c in costs))))
+            costs = [
+                two_point_divergence(p[place : place + 1], q[place : place + 1], each)[0]
+                for each in budget.orders
+            ]
+            assert state.admits(
+                budget.coordinates(RenyiDP(budget.orders, tuple(max(0.0, float(c)) for c in costs)))
+            )
         best = np.maximum(best, gain.max(axis=1))
     return float(np.sum(a * best))
 
@@ -656,7 +728,9 @@ class TightEverywhere(RenyiBudget):
 def test_any_with_the_tight_conversion_is_broken():
     """An analyst reaches 2.1·δ where each order alone would allow δ; with Σ w_α·δ_α ≤ δ she stays below δ."""
     orders, epsilon, delta = (3.0, 6.0, 12.0, 24.0, 48.0), 8.0, 1e-6
-    mutant = TightEverywhere(orders, tight_limits(epsilon, delta, orders), "any", target=(epsilon, delta))
+    mutant = TightEverywhere(
+        orders, tight_limits(epsilon, delta, orders), "any", target=(epsilon, delta)
+    )
     valid = RenyiBudget.for_approx(epsilon, delta, orders, "any")
     rhos = (0.02, 0.06, 0.1, 0.15)
     assert max(attack_on_any(mutant, rho) for rho in rhos) > 2.05 * delta

@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from expost import NOTHING, ZCDP, ApproxDP, Candidate, Charges, PureDP, RandomDropping, RenyiDP
 from expost.budget import store
+from expost.budget.budgets import PureBudget, RenyiBudget
 from expost.budget.ledger import Ledger, Reservation
-from expost.budget.terms import PureBudget, RenyiBudget
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput, LedgerError
 
 TABLE = Charges.from_list([PureDP(0.5), PureDP(0.25), PureDP(1.0)], PureDP(0.0))
@@ -47,8 +47,17 @@ def sql(ledger: Ledger, statement: str, **values: object) -> list[tuple]:
 
 def everything(ledger: Ledger) -> dict[str, list[tuple]]:
     """All rows of all tables."""
-    tables = {"expost_meta": 1, "expost_head": 1, "expost_totals": 2, "expost_reservations": 1, "expost_entries": 1}
-    return {table: sql(ledger, f"SELECT * FROM {table} ORDER BY {', '.join('12'[:n])}") for table, n in tables.items()}
+    tables = {
+        "expost_meta": 1,
+        "expost_head": 1,
+        "expost_totals": 2,
+        "expost_reservations": 1,
+        "expost_entries": 1,
+    }
+    return {
+        table: sql(ledger, f"SELECT * FROM {table} ORDER BY {', '.join('12'[:n])}")
+        for table, n in tables.items()
+    }
 
 
 # Making and opening.
@@ -150,7 +159,9 @@ def test_postgresql_is_durable_whatever_the_server_prefers(postgres_url):
     ledger = Ledger.open(postgres_url)
     with ledger._store.writing() as rows:
         assert rows.one("SHOW synchronous_commit")[0] == "on"
-        assert rows.one("SHOW transaction_isolation")[0] == "read committed"  # after the lock on the head, all is seen
+        assert (
+            rows.one("SHOW transaction_isolation")[0] == "read committed"
+        )  # after the lock on the head, all is seen
 
 
 def test_a_connection_lost_while_committing(postgres_url):
@@ -184,7 +195,15 @@ def test_any_file_name_will_do(tmp_path, name):
 
 @pytest.mark.parametrize(
     "url",
-    ["sqlite://", "sqlite:///", "sqlite:///:memory:", "mysql://x/y", "postgresql://u:hush@host:port/db", "://", "nonsense://"],
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "mysql://x/y",
+        "postgresql://u:hush@host:port/db",
+        "://",
+        "nonsense://",
+    ],
 )
 def test_urls_that_cannot_hold_a_ledger(url):
     """Catches a ledger in memory, which would forget; a raw SQLAlchemy error; and a password in a message."""
@@ -213,7 +232,9 @@ def test_a_file_that_is_something_else(tmp_path):
     assert path.read_text() == "Dear Ann, " * 1000
 
 
-@pytest.mark.parametrize(("version", "advice"), [("2", "newer"), ("17", "newer"), ("0", "migrate"), ("x", "damaged")])
+@pytest.mark.parametrize(
+    ("version", "advice"), [("2", "newer"), ("17", "newer"), ("0", "migrate"), ("x", "damaged")]
+)
 def test_other_schemas_are_refused(url, version, advice):
     """Catches a ledger written by a newer expost that an older one reads in its own way."""
     ledger = Ledger.create(url, PureDP(1))
@@ -234,7 +255,10 @@ def test_a_job_from_start_to_end(ledger):
     assert ledger.remaining() == 9.0
     assert ledger.settle(job, 1) == PureDP(0.25)
     assert ledger.status_of(job) == "settled"
-    assert (ledger.standing().filter.settled, ledger.standing().filter.held) == ((Fraction(1, 4),), (0,))
+    assert (ledger.standing().filter.settled, ledger.standing().filter.held) == (
+        (Fraction(1, 4),),
+        (0,),
+    )
     assert ledger.remaining() == 9.75
     assert ledger.verify() == []
 
@@ -309,7 +333,9 @@ def test_a_refusal_changes_nothing(ledger):
         ledger.reserve(TABLE, "too much", reservation_id="mine")
     assert (refused.value.requested, refused.value.remaining, refused.value.held) == (1.0, 0.5, 9.5)
     assert everything(ledger) == before
-    ledger.reserve(PureDP(0.5), reservation_id="mine")  # a smaller one passes, even under the same id
+    ledger.reserve(
+        PureDP(0.5), reservation_id="mine"
+    )  # a smaller one passes, even under the same id
     assert ledger.remaining() == 0.0
 
 
@@ -320,8 +346,13 @@ def test_requests_may_be_repeated_under_their_id(ledger):
     assert ledger.reserve(TABLE, "once", reservation_id="job-7") == first
     assert ledger.reserve(TABLE, "twice", budget="visits", reservation_id="job-7") == first
     ledger.add_budget("others", PureDP(1))
-    assert ledger.reserve(TABLE, reservation_id="job-7") == first  # although "the only budget" has no meaning any more
-    for other in (PureDP(0.1), Charges.from_list([PureDP(0.5), PureDP(0.25), PureDP(1.0)], PureDP(0.5))):
+    assert (
+        ledger.reserve(TABLE, reservation_id="job-7") == first
+    )  # although "the only budget" has no meaning any more
+    for other in (
+        PureDP(0.1),
+        Charges.from_list([PureDP(0.5), PureDP(0.25), PureDP(1.0)], PureDP(0.5)),
+    ):
         with pytest.raises(LedgerError, match="another request"):
             ledger.reserve(other, reservation_id="job-7")
     with pytest.raises(LedgerError, match="another request"):
@@ -344,7 +375,11 @@ def test_ids_that_a_database_could_not_hold(ledger, identity):
 
 def test_unknown_reservations(ledger):
     """Catches a settlement out of nothing."""
-    for act in (lambda: ledger.settle("none", 0), lambda: ledger.abandon("none"), lambda: ledger.status_of("none")):
+    for act in (
+        lambda: ledger.settle("none", 0),
+        lambda: ledger.abandon("none"),
+        lambda: ledger.status_of("none"),
+    ):
         with pytest.raises(InvalidInput, match="no such reservation"):
             act()
     assert ledger.reservation("none") is None
@@ -356,7 +391,9 @@ def test_unknown_reservations(ledger):
 def test_a_doctored_reservation_object_changes_nothing(ledger):
     """Catches a settlement that believes the caller's table instead of the recorded one."""
     job = ledger.reserve(TABLE)
-    cheap = Reservation(job.id, job.budget, job.analyst, Charges.from_list([PureDP(0.0)] * 3, PureDP(0.0)))
+    cheap = Reservation(
+        job.id, job.budget, job.analyst, Charges.from_list([PureDP(0.0)] * 3, PureDP(0.0))
+    )
     assert ledger.settle(cheap, 2) == PureDP(1.0)
 
 
@@ -395,7 +432,9 @@ def test_delta_is_never_refunded(url):
     with pytest.raises(InvalidGuarantee, match="δ"):
         ledger.reserve(Charges.from_list([ApproxDP(0.5, 1e-7)], ApproxDP(0, 0)))
     assert everything(ledger) == before
-    job = ledger.reserve(Charges.from_list([ApproxDP(0.5, 1e-7), ApproxDP(0.1, 1e-7)], ApproxDP(0, 1e-7)))
+    job = ledger.reserve(
+        Charges.from_list([ApproxDP(0.5, 1e-7), ApproxDP(0.1, 1e-7)], ApproxDP(0, 1e-7))
+    )
     ledger.settle(job, None)
     assert ledger.standing().filter.settled == (0, Fraction(1e-7))
 
@@ -410,7 +449,11 @@ def test_budgets_are_separate(ledger):
     ledger.settle(ledger.reserve(PureDP(0.5), budget="income"), 0)
     assert ledger.remaining("income") == {"epsilon": 0.5, "delta": 1e-6}
     assert ledger.remaining("visits") == 10.0
-    for act in (lambda: ledger.reserve(PureDP(0.1)), lambda: ledger.standing(), lambda: ledger.remaining()):
+    for act in (
+        lambda: ledger.reserve(PureDP(0.1)),
+        lambda: ledger.standing(),
+        lambda: ledger.remaining(),
+    ):
         with pytest.raises(InvalidInput, match="income, visits"):
             act()
     with pytest.raises(InvalidInput, match="income, visits"):
@@ -425,7 +468,9 @@ def test_caps_hold_inside_the_budget(url):
     ledger.reserve(PureDP(1), analyst="ann")
     with pytest.raises(BudgetRefused, match="cap of ann"):
         ledger.reserve(PureDP(0.25), analyst="ann")
-    with pytest.raises(BudgetRefused, match="'visits'"):  # within his cap, but not within the budget
+    with pytest.raises(
+        BudgetRefused, match="'visits'"
+    ):  # within his cap, but not within the budget
         ledger.reserve(PureDP(1.25), analyst="bob")
     ledger.settle(ledger.reserve(PureDP(0.5), analyst="bob"), 0)
     ledger.reserve(PureDP(0.25), analyst="cleo")  # no cap
@@ -449,7 +494,13 @@ def test_a_refusal_by_one_of_two_charges_neither(url):
 
 @pytest.mark.parametrize(
     "caps",
-    [{"ann": ZCDP(1)}, {"ann": PureDP(1, "replace")}, {"": PureDP(1)}, {"a" * 201: PureDP(1)}, {"a\x00": PureDP(1)}],
+    [
+        {"ann": ZCDP(1)},
+        {"ann": PureDP(1, "replace")},
+        {"": PureDP(1)},
+        {"a" * 201: PureDP(1)},
+        {"a\x00": PureDP(1)},
+    ],
 )
 def test_caps_that_do_not_fit_their_budget(url, caps):
     """Catches a cap that could not be compared with the budget's charges; nothing is made."""
@@ -483,7 +534,13 @@ def test_entries_tell_the_story_in_order(ledger):
     ledger.abandon(other)
     entries = list(ledger.entries())
     assert [entry.sequence for entry in entries] == [1, 2, 3, 4, 5]
-    assert [entry.action for entry in entries] == ["create", "reserve", "settle", "reserve", "abandon"]
+    assert [entry.action for entry in entries] == [
+        "create",
+        "reserve",
+        "settle",
+        "reserve",
+        "abandon",
+    ]
     assert entries[1].memo == memo
     assert (entries[1].analyst, entries[2].analyst, entries[3].analyst) == ("ann", "ann", "")
     assert entries[1].reservation == entries[2].reservation == job.id
@@ -500,8 +557,10 @@ def test_entries_come_in_pages(url, monkeypatch):
     for _ in range(6):
         ledger.reserve(PureDP(0.01))
     whole = list(ledger.entries())
-    original = store.Rows.entries
-    monkeypatch.setattr(store.Rows, "entries", lambda self, after=None, limit=3: original(self, after, 3))
+    original = store.LedgerRows.entries
+    monkeypatch.setattr(
+        store.LedgerRows, "entries", lambda self, after=None, limit=3: original(self, after, 3)
+    )
     assert list(ledger.entries()) == whole
     assert ledger.verify() == []
 
@@ -578,7 +637,9 @@ def edits(ledger: Ledger, table: str) -> Iterator[tuple[tuple, str, list[str]]]:
     for row in sql(ledger, f"SELECT {', '.join(columns)} FROM {table}"):
         for place, column in enumerate(columns):
             change(ledger, table, column, edited(row[place]), row[:size])
-            new_key = tuple(edited(value) if p == place else value for p, value in enumerate(row[:size]))
+            new_key = tuple(
+                edited(value) if p == place else value for p, value in enumerate(row[:size])
+            )
             yield row, column, ledger.verify()
             change(ledger, table, column, row[place], new_key)
     assert ledger.verify() == []
@@ -586,7 +647,10 @@ def edits(ledger: Ledger, table: str) -> Iterator[tuple[tuple, str, list[str]]]:
 
 def change(ledger: Ledger, table: str, column: str, value: object, key: tuple) -> None:
     """Write one column of the row with this key."""
-    where = " AND ".join(f"{name} = :k{p}" for p, name in enumerate(TABLES[table][: len(key)])) or "place = 1"
+    where = (
+        " AND ".join(f"{name} = :k{p}" for p, name in enumerate(TABLES[table][: len(key)]))
+        or "place = 1"
+    )
     keys = {f"k{p}": each for p, each in enumerate(key)}
     sql(ledger, f"UPDATE {table} SET {column} = :value WHERE {where}", value=value, **keys)
 
@@ -594,7 +658,9 @@ def change(ledger: Ledger, table: str, column: str, value: object, key: tuple) -
 def test_an_edited_entry_is_found(rich):
     """Catches a column that the hash does not cover."""
     for row, column, problems in edits(rich, "expost_entries"):
-        assert any(problem.startswith((f"row {row[0]}:", f"rows {row[0]}–")) for problem in problems), (
+        assert any(
+            problem.startswith((f"row {row[0]}:", f"rows {row[0]}–")) for problem in problems
+        ), (
             row[0],
             column,
             problems,
@@ -604,7 +670,11 @@ def test_an_edited_entry_is_found(rich):
 def test_edited_totals_are_found(rich):
     """Catches a raised budget, a lowered sum or a renamed analyst."""
     for row, column, problems in edits(rich, "expost_totals"):
-        assert any("totals" in problem and repr(row[0]) in problem for problem in problems), (row, column, problems)
+        assert any("totals" in problem and repr(row[0]) in problem for problem in problems), (
+            row,
+            column,
+            problems,
+        )
 
 
 def test_an_edited_reservation_is_found(rich):
@@ -619,20 +689,31 @@ def test_an_edited_head_is_found(rich):
         assert problems, column
 
 
-@pytest.mark.parametrize("table", ["expost_totals", "expost_reservations", "expost_entries", "expost_head"])
+@pytest.mark.parametrize(
+    "table", ["expost_totals", "expost_reservations", "expost_entries", "expost_head"]
+)
 def test_removed_rows_are_found(rich, table):
     """Catches a spending that was made to disappear: at the start, in the middle, or at the end."""
     names = TABLES[table] if table != "expost_head" else ("place", *TABLES[table])
     columns, marks = ", ".join(names), ", ".join(f":{name}" for name in names)
     for row in sql(rich, f"SELECT {columns} FROM {table}"):
         values = dict(zip(names, row, strict=True))
-        where = " AND ".join(f"{name} = :{name}" for name, value in values.items() if value is not None)
-        sql(rich, f"DELETE FROM {table} WHERE {where}", **{k: v for k, v in values.items() if v is not None})
+        where = " AND ".join(
+            f"{name} = :{name}" for name, value in values.items() if value is not None
+        )
+        sql(
+            rich,
+            f"DELETE FROM {table} WHERE {where}",
+            **{k: v for k, v in values.items() if v is not None},
+        )
         problems = rich.verify()
         assert problems, row
         if table == "expost_entries":
             number = row[0]
-            assert any(p.startswith((f"row {number}: removed", f"rows after {number - 1}: removed")) for p in problems)
+            assert any(
+                p.startswith((f"row {number}: removed", f"rows after {number - 1}: removed"))
+                for p in problems
+            )
         sql(rich, f"INSERT INTO {table} ({columns}) VALUES ({marks})", **values)
     assert rich.verify() == []
 
@@ -640,10 +721,17 @@ def test_removed_rows_are_found(rich, table):
 def test_swapped_rows_are_found(rich):
     """Catches two entries that changed places, numbers and all."""
     names = [name for name in store._NAMES if name != "sequence"]
-    rows = sql(rich, f"SELECT {', '.join(names)} FROM expost_entries WHERE sequence IN (4, 6) ORDER BY sequence")
+    rows = sql(
+        rich,
+        f"SELECT {', '.join(names)} FROM expost_entries WHERE sequence IN (4, 6) ORDER BY sequence",
+    )
     assignments = ", ".join(f"{name} = :{name}" for name in names)
     for number, row in zip((6, 4), rows, strict=True):
-        sql(rich, f"UPDATE expost_entries SET {assignments} WHERE sequence = {number}", **dict(zip(names, row, strict=True)))
+        sql(
+            rich,
+            f"UPDATE expost_entries SET {assignments} WHERE sequence = {number}",
+            **dict(zip(names, row, strict=True)),
+        )
     problems = rich.verify()
     assert any(problem.startswith("row 4: edited") for problem in problems)
     assert any(problem.startswith("row 6: edited") for problem in problems)
@@ -652,7 +740,10 @@ def test_swapped_rows_are_found(rich):
 def test_an_added_row_is_found(rich):
     """Catches a row out of nowhere: a reservation that no entry tells of, a cap that nobody set, an entry behind the head."""
     sql(rich, "INSERT INTO expost_totals VALUES ('visits', 'eve', '{}', '[]', '[]')")
-    sql(rich, "INSERT INTO expost_reservations VALUES ('ghost', 'visits', '', 'open', '[]', '{}', NULL)")
+    sql(
+        rich,
+        "INSERT INTO expost_reservations VALUES ('ghost', 'visits', '', 'open', '[]', '{}', NULL)",
+    )
     last = list(rich.entries())[-1]
     values = [(name, getattr(last, name)) for name in store._NAMES if name != "sequence"]
     marks = ", ".join(f":{name}" for name, _ in values)
@@ -669,7 +760,9 @@ def rewrite(ledger: Ledger, number: int, **changes: object) -> None:
     previous = entries[number - 2].hash if number > 1 else "0" * 64
     for entry in entries[number - 1 :]:
         content = {name: getattr(entry, name) for name in store._NAMES} | {"previous": previous}
-        mended = type(entry)(**(content | (changes if entry.sequence == number else {}) | {"hash": ""}))
+        mended = type(entry)(
+            **(content | (changes if entry.sequence == number else {}) | {"hash": ""})
+        )
         previous = mended.computed_hash()
         values = {name: getattr(mended, name) for name in store._NAMES} | {"hash": previous}
         assignments = ", ".join(f"{name} = :{name}" for name in values)
@@ -720,7 +813,11 @@ def test_wrong_types_in_a_sqlite_file_are_found(tmp_path):
         assert any("edited" in problem for problem in problems), (change_, problems)
         sql(ledger, "DELETE FROM expost_entries WHERE sequence != 1 OR typeof(sequence) = 'text'")
         marks = ", ".join(f":c{place}" for place in range(10))
-        sql(ledger, f"INSERT INTO expost_entries VALUES ({marks})", **{f"c{p}": v for p, v in enumerate(with_blob)})
+        sql(
+            ledger,
+            f"INSERT INTO expost_entries VALUES ({marks})",
+            **{f"c{p}": v for p, v in enumerate(with_blob)},
+        )
         assert ledger.verify() == []
 
 
@@ -769,7 +866,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.ledger = Ledger.create(self.folder / "ledger.db", PureBudget(3.0), "a", caps={"ann": PureBudget(1.5)})
+        self.ledger = Ledger.create(
+            self.folder / "ledger.db", PureBudget(3.0), "a", caps={"ann": PureBudget(1.5)}
+        )
         self.ledger.add_budget("b", PureBudget(2.0), caps={"bob": PureBudget(0.5)})
 
     def teardown(self) -> None:
@@ -779,10 +878,19 @@ class LedgerMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     def used(self, budget: str, analyst: str) -> Fraction:
-        mine = [job for job in self.jobs.values() if job["budget"] == budget and analyst in ("", job["analyst"])]
+        mine = [
+            job
+            for job in self.jobs.values()
+            if job["budget"] == budget and analyst in ("", job["analyst"])
+        ]
         return sum((job["cost"] for job in mine), Fraction(0))
 
-    @rule(outcomes=st.lists(sizes, min_size=1, max_size=3), nothing=sizes, budget=budgets, analyst=analysts)
+    @rule(
+        outcomes=st.lists(sizes, min_size=1, max_size=3),
+        nothing=sizes,
+        budget=budgets,
+        analyst=analysts,
+    )
     def reserve(self, outcomes: list[float], nothing: float, budget: str, analyst: str) -> None:
         table = Charges.from_list([PureDP(each) for each in outcomes], PureDP(nothing))
         worst = Fraction(max(*outcomes, nothing))
@@ -795,7 +903,13 @@ class LedgerMachine(RuleBasedStateMachine):
         job = self.ledger.reserve(table, budget=budget, analyst=analyst)
         self.entries += 1
         charges = [Fraction(each) for each in outcomes]
-        facts = {"budget": budget, "analyst": analyst, "table": table, "charges": charges, "nothing": Fraction(nothing)}
+        facts = {
+            "budget": budget,
+            "analyst": analyst,
+            "table": table,
+            "charges": charges,
+            "nothing": Fraction(nothing),
+        }
         self.jobs[job.id] = facts | {"status": "open", "outcome": None, "cost": worst}
 
     def pick(self, number: int) -> tuple[str, dict] | None:

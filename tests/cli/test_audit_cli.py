@@ -112,7 +112,11 @@ COMMON = ("--data", "a.npz", "--neighbour", "b.npz", "--confidence", 0.9999, "--
         ("pair", (), [0, 1]),
         ("pair", ("--score", "subject_of_audit:score"), [0, 1]),
         ("listed", ("--selector", "doubling", "--target", 100), [0, 1, None]),
-        ("listed", ("--selector", "above-threshold", "--target", 100, "--overhead", 1), [0, 1, None]),
+        (
+            "listed",
+            ("--selector", "above-threshold", "--target", 100, "--overhead", 1),
+            [0, 1, None],
+        ),
         ("curves", ("--overhead", 1, "--delta", 1e-3), [0, 1]),
         ("mechanism", (), [0]),
         ("inside.mechanism", ("--event", "subject_of_audit:event"), [0]),
@@ -130,7 +134,10 @@ def test_what_a_name_may_stand_for(expost, name, options, indices):
     assert list(document)[:3] == ["verdict", "confidence", "outcomes"]
     assert document["verdict"] == "consistent"
     assert [each["index"] for each in document["outcomes"]] == indices
-    assert all(list(each)[:4] == ["index", "claimed", "lower_bound", "tightness"] for each in document["outcomes"])
+    assert all(
+        list(each)[:4] == ["index", "claimed", "lower_bound", "tightness"]
+        for each in document["outcomes"]
+    )
 
 
 def test_a_violation_is_exit_code_1_in_words_and_in_json(expost):
@@ -155,8 +162,12 @@ def test_a_table_and_a_figure(expost, tmp_path):
 
 def test_the_names_of_many_outcomes_do_not_overlap(monkeypatch):
     """Forty-one outcomes, the last a word: no tick label covers its neighbour."""
-    finding = [OutcomeFinding(index, 1.0, 0.5, "any", "data", (1, 1)) for index in [*range(40), None]]
-    report = AuditReport(0.95, tuple(finding), JointFinding(0.0, 0.0), 0.0, 100, 20, 4, (0, 0), (0, 0), True)
+    finding = [
+        OutcomeFinding(index, 1.0, 0.5, "any", "data", (1, 1)) for index in [*range(40), None]
+    ]
+    report = AuditReport(
+        0.95, tuple(finding), JointFinding(0.0, 0.0), 0.0, 100, 20, 4, (0, 0), (0, 0), True
+    )
     kept = []
     monkeypatch.setattr(plots, "save", lambda drawn, path: kept.append(drawn))
     draw(report, Path("unused.png"))
@@ -169,7 +180,15 @@ def test_the_names_of_many_outcomes_do_not_overlap(monkeypatch):
 def test_arrays_come_alone_or_as_a_dict(expost):
     for data, neighbour in (("two.npz", "two_more.npz"), ("a.npz", "b.npy")):
         code, _, _ = expost(
-            "subject_of_audit:mechanism", "--data", data, "--neighbour", neighbour, "--runs", 100, "--workers", 1
+            "subject_of_audit:mechanism",
+            "--data",
+            data,
+            "--neighbour",
+            neighbour,
+            "--runs",
+            100,
+            "--workers",
+            1,
         )
         assert code == 0
 
@@ -187,17 +206,26 @@ def test_arrays_come_alone_or_as_a_dict(expost):
         (("subject_of_audit:number",), "a list of Candidate"),
         (("subject_of_audit:listed",), "--overhead"),
         (("subject_of_audit:listed", "--selector", "doubling"), "target"),
-        (("subject_of_audit:listed", "--selector", "best"), "random-dropping, above-threshold, doubling"),
+        (
+            ("subject_of_audit:listed", "--selector", "best"),
+            "random-dropping, above-threshold, doubling",
+        ),
         (("subject_of_audit:unmade",), "calling it raised ValueError: no such grid"),
         (("subject_of_audit:mechanism", "--overhead", "1"), "a bare list of candidates only"),
-        (("subject_of_audit:mechanism", "--selector", "doubling"), "a bare list of candidates only"),
+        (
+            ("subject_of_audit:mechanism", "--selector", "doubling"),
+            "a bare list of candidates only",
+        ),
         (("subject_of_audit:mechanism", "--delta", "0.01"), "converts a Rényi or zCDP promise"),
         (("subject_of_audit:pair", "--target", "1"), "a bare list of candidates only"),
         (("subject_of_audit:pair", "--delta", "0.01"), "a bare list of candidates only"),
         (("subject_of_audit:bare",), "claim"),
         (("subject_of_audit:refused",), "the budget is spent"),
         (("subject_of_audit:mechanism", "--event", "subject_of_audit:number"), "function"),
-        (("subject_of_audit:mechanism", "--score", "subject_of_audit:score"), "belongs to a selection"),
+        (
+            ("subject_of_audit:mechanism", "--score", "subject_of_audit:score"),
+            "belongs to a selection",
+        ),
         (("subject_of_audit:mechanism", "--confidence", "1.5"), "confidence"),
         (("subject_of_audit:mechanism", "--runs", "7"), "runs"),
         (("subject_of_audit:mechanism", "--plot", "figure.bmp"), ".png"),
@@ -233,10 +261,31 @@ def test_the_example_is_as_its_docstring_says(tmp_path):
     assert run(str(EXAMPLE)).returncode == 0
     start = ("-c", "from expost.cli.main import main; main()", "audit")
     data = ("--data", "with.npz", "--neighbour", "without.npz", "--confidence", "0.9999")
-    honest = run(*start, f"{EXAMPLE}:candidates", *data, "--runs", "400", "--overhead", "0.5", "--workers", "2", "--json")
+    honest = run(
+        *start,
+        f"{EXAMPLE}:candidates",
+        *data,
+        "--runs",
+        "400",
+        "--overhead",
+        "0.5",
+        "--workers",
+        "2",
+        "--json",
+    )
     assert honest.returncode == 0, honest.stderr
     assert json.loads(honest.stdout)["verdict"] == "consistent"
-    careless = run(*start, f"{EXAMPLE}:careless", *data, "--runs", "1000", "--event", f"{EXAMPLE}:large", "--workers", "1")
+    careless = run(
+        *start,
+        f"{EXAMPLE}:careless",
+        *data,
+        "--runs",
+        "1000",
+        "--event",
+        f"{EXAMPLE}:large",
+        "--workers",
+        "1",
+    )
     assert careless.returncode == 1, careless.stderr
     assert "violated" in careless.stdout
 
@@ -245,7 +294,9 @@ def test_the_page_runs_as_written():
     """Catches an example in docs/audit.md that has drifted from the code."""
     page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("consistent", "violated"))
 

@@ -11,12 +11,20 @@ from expost import Candidate, PureDP, RandomDropping, __version__
 
 def expost(*arguments: str) -> subprocess.CompletedProcess[str]:
     code = "from expost.cli.main import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture
 def certificate(tmp_path):
-    release = RandomDropping(overhead=1).select([Candidate(lambda d, r: 3.5, {"a": 1}, guarantee=PureDP(0.5))], None)
+    release = RandomDropping(overhead=1).select(
+        [Candidate(lambda d, r: 3.5, {"a": 1}, guarantee=PureDP(0.5))], None
+    )
     release.save(tmp_path / "release.json")
     return tmp_path / "release.json"
 
@@ -42,7 +50,9 @@ def test_certificate_as_a_table(certificate):
     assert "theorem:max-score" in done.stdout
 
 
-@pytest.mark.parametrize("content", ["", "not json", "{}", '{"schema": 1}', '{"schema": 2}', "[1]", '"x"', "\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "not json", "{}", '{"schema": 1}', '{"schema": 2}', "[1]", '"x"', "\xff"]
+)
 def test_a_bad_certificate_is_bad_input(tmp_path, content):
     """Catches a traceback, or a success, on files that are no certificate."""
     path = tmp_path / "bad.json"

@@ -36,7 +36,9 @@ class Done:
 
 
 @pytest.fixture
-def expost(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+def expost(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Done]:
     """The command, in this process: starting an interpreter for each would take a second."""
 
     def run(*arguments: object) -> Done:
@@ -69,7 +71,9 @@ def count(expost: Callable[..., Done], files: tuple[Path, Path]) -> Callable[...
 
     def run(*arguments: object, keys: Path | None = keys, epsilon: float = 20) -> Done:
         listed = [] if keys is None else ["--keys", keys]
-        return expost("count", table, "--by", "g", "--user", "u", "--epsilon", epsilon, *listed, *arguments)
+        return expost(
+            "count", table, "--by", "g", "--user", "u", "--epsilon", epsilon, *listed, *arguments
+        )
 
     return run
 
@@ -78,7 +82,8 @@ class TestJson:
     """The contract."""
 
     @pytest.mark.parametrize(
-        "options", [[], ["--delta", "1e-6"], ["--order", "given"], ["--rule", "paper", "--confidence", "0.5"]]
+        "options",
+        [[], ["--delta", "1e-6"], ["--order", "given"], ["--rule", "paper", "--confidence", "0.5"]],
     )
     def test_keys_and_types(self, count, options):
         """Catches a renamed key, a second document, NaN, and notes on stdout."""
@@ -87,10 +92,19 @@ class TestJson:
         document = done.document
         assert document.keys() >= {"answers", "unanswered", "spent", "remaining", "guarantee"}
         assert {"large", "middle"} <= {answer["group"] for answer in document["answers"]}
-        assert all(set(answer) == ANSWER_KEYS for answer in (*document["answers"], *document["unanswered"]))
-        assert all(answer["low"] <= answer["estimate"] <= answer["high"] for answer in document["answers"])
-        assert {answer["group"] for answer in (*document["answers"], *document["unanswered"])} == {*SIZES, "absent"}
-        parts = sum(Fraction(answer["spent"]) for answer in (*document["answers"], *document["unanswered"]))
+        assert all(
+            set(answer) == ANSWER_KEYS for answer in (*document["answers"], *document["unanswered"])
+        )
+        assert all(
+            answer["low"] <= answer["estimate"] <= answer["high"] for answer in document["answers"]
+        )
+        assert {answer["group"] for answer in (*document["answers"], *document["unanswered"])} == {
+            *SIZES,
+            "absent",
+        }
+        parts = sum(
+            Fraction(answer["spent"]) for answer in (*document["answers"], *document["unanswered"])
+        )
         assert parts <= Fraction(document["spent"]) <= parts * (1 + Fraction(1, 10**12))
         assert document["guarantee"]["epsilon"] == 20
         assert document["guarantee"].get("delta") == (1e-6 if "--delta" in options else None)
@@ -107,7 +121,19 @@ class TestJson:
         keys = tmp_path / "many.txt"
         keys.write_text("".join(f"g{place}\n" for place in range(300)) + "large\n")
         done = expost(
-            "count", files[0], "--by", "g", "--user", "u", "--epsilon", 0.05, "--keys", keys, "--order", "given", "--json"
+            "count",
+            files[0],
+            "--by",
+            "g",
+            "--user",
+            "u",
+            "--epsilon",
+            0.05,
+            "--keys",
+            keys,
+            "--order",
+            "given",
+            "--json",
         )
         last = done.document["unanswered"][-1]
         assert last == {"group": "large", "estimate": None, "low": 0.0, "high": None, "spent": 0.0}
@@ -115,14 +141,25 @@ class TestJson:
     def test_private_keys(self, count):
         done = count("--json", "--private-keys", "--delta", "1e-6", keys=None, epsilon=100)
         assert done.code == 0
-        found = {answer["group"] for answer in (*done.document["answers"], *done.document["unanswered"])}
+        found = {
+            answer["group"] for answer in (*done.document["answers"], *done.document["unanswered"])
+        }
         assert {"large", "middle", "[red]small"} <= found <= set(SIZES)
-        assert done.document["keys"] == {"kind": "approx", "epsilon": 10.0, "delta": 5e-7, "neighbours": "add-remove"}
+        assert done.document["keys"] == {
+            "kind": "approx",
+            "epsilon": 10.0,
+            "delta": 5e-7,
+            "neighbours": "add-remove",
+        }
 
     def test_a_prior_decides_the_order(self, count, tmp_path):
         (tmp_path / "prior.csv").write_text("group,size\nmiddle,5000\nlarge,100\n")
         done = count("--json", "--prior", tmp_path / "prior.csv", epsilon=100)
-        assert [answer["group"] for answer in done.document["answers"]][:3] == ["middle", "large", "[red]small"]
+        assert [answer["group"] for answer in done.document["answers"]][:3] == [
+            "middle",
+            "large",
+            "[red]small",
+        ]
 
 
 def test_the_table_shows_names_as_they_are(count):
@@ -137,12 +174,25 @@ def test_the_table_shows_names_as_they_are(count):
 def test_closing_markup_in_a_name(expost, tmp_path):
     (tmp_path / "t.csv").write_text("u,g\n" + "".join(f"{user},[/x]\n" for user in range(500)))
     (tmp_path / "k.txt").write_text("[/x]\n")
-    done = expost("count", tmp_path / "t.csv", "--by", "g", "--user", "u", "--epsilon", 20, "--keys", tmp_path / "k.txt")
+    done = expost(
+        "count",
+        tmp_path / "t.csv",
+        "--by",
+        "g",
+        "--user",
+        "u",
+        "--epsilon",
+        20,
+        "--keys",
+        tmp_path / "k.txt",
+    )
     assert done.code == 0
     assert "[/x]" in done.out
 
 
-@pytest.mark.parametrize("content", ["large\r\nmiddle\r\n", "\ufefflarge\n\nmiddle", "large\nmiddle\n\n\n"])
+@pytest.mark.parametrize(
+    "content", ["large\r\nmiddle\r\n", "\ufefflarge\n\nmiddle", "large\nmiddle\n\n\n"]
+)
 def test_key_files(count, tmp_path, content):
     """Catches a carriage return, a byte-order mark or an empty line as (part of) a group."""
     (tmp_path / "k.txt").write_bytes(content.encode())
@@ -187,7 +237,9 @@ class TestBadInput:
         assert "Traceback" not in done.err
 
     def test_no_source(self, expost, files):
-        done = expost("count", "missing.csv", "--by", "g", "--user", "u", "--epsilon", 1, "--keys", files[1])
+        done = expost(
+            "count", "missing.csv", "--by", "g", "--user", "u", "--epsilon", 1, "--keys", files[1]
+        )
         assert done.code == 2
         assert "no such file" in done.err
 
@@ -209,7 +261,9 @@ class TestBadInput:
         assert (done.code, done.out) == (2, "")
         assert "Traceback" not in done.err
 
-    @pytest.mark.parametrize("content", ["", "group,size\n", "a,1\nb\n", "a,1\nb,many\n", "a,nan\n"])
+    @pytest.mark.parametrize(
+        "content", ["", "group,size\n", "a,1\nb\n", "a,1\nb,many\n", "a,nan\n"]
+    )
     def test_priors(self, count, tmp_path, content):
         (tmp_path / "prior.csv").write_text(content)
         done = count("--prior", tmp_path / "prior.csv")
@@ -218,12 +272,27 @@ class TestBadInput:
 
     def test_an_error_does_not_show_the_password(self, expost, files):
         url = "postgresql://ann:hunter2@localhost:1/db"
-        done = expost("count", url, "--table", "t", "--by", "g", "--user", "u", "--epsilon", 1, "--keys", files[1])
+        done = expost(
+            "count",
+            url,
+            "--table",
+            "t",
+            "--by",
+            "g",
+            "--user",
+            "u",
+            "--epsilon",
+            1,
+            "--keys",
+            files[1],
+        )
         assert done.code == 2
         assert "hunter2" not in done.err + done.out
 
     def test_a_url_needs_a_table(self, expost, files):
-        done = expost("count", "duckdb://x.db", "--by", "g", "--user", "u", "--epsilon", 1, "--keys", files[1])
+        done = expost(
+            "count", "duckdb://x.db", "--by", "g", "--user", "u", "--epsilon", 1, "--keys", files[1]
+        )
         assert done.code == 2
         assert "--table" in done.err
 
@@ -241,7 +310,11 @@ class TestLedger:
         done = count("--json", "--ledger", url, "--budget", "people")
         (charged,) = ledger.standing().filter.settled
         assert done.code == 0
-        assert Fraction(done.document["spent"]) <= charged <= Fraction(done.document["spent"]) + Fraction(21, 1000)
+        assert (
+            Fraction(done.document["spent"])
+            <= charged
+            <= Fraction(done.document["spent"]) + Fraction(21, 1000)
+        )
         refused = count("--json", "--ledger", url, "--budget", "people", "--out", out, epsilon=29.9)
         assert (refused.code, refused.out) == (3, "")
         assert "refuses" in refused.err
@@ -250,7 +323,9 @@ class TestLedger:
 
     def test_bad_input_charges_nothing(self, count, ledger, tmp_path):
         for options in (["--by", "nothing"], ["--budget", "no such"], ["--ratio", "1"]):
-            assert count("--ledger", tmp_path / "ledger.db", "--budget", "people", *options).code == 2
+            assert (
+                count("--ledger", tmp_path / "ledger.db", "--budget", "people", *options).code == 2
+            )
         assert [entry.action for entry in ledger.entries()] == ["create"]
 
     def test_the_wrong_kind_of_budget(self, count, tmp_path):
@@ -275,9 +350,15 @@ class TestOut:
         done = count("--json", "--out", tmp_path / "answers.csv")
         header, *rows = rows_of(tmp_path / "answers.csv")
         assert tuple(header) == self.HEADER
-        assert [row[0] for row in rows if row[-1] == "yes"] == [answer["group"] for answer in done.document["answers"]]
-        assert [row[0] for row in rows if row[-1] == "no"] == [answer["group"] for answer in done.document["unanswered"]]
-        assert [float(row[1]) for row in rows if row[-1] == "yes"] == [each["estimate"] for each in done.document["answers"]]
+        assert [row[0] for row in rows if row[-1] == "yes"] == [
+            answer["group"] for answer in done.document["answers"]
+        ]
+        assert [row[0] for row in rows if row[-1] == "no"] == [
+            answer["group"] for answer in done.document["unanswered"]
+        ]
+        assert [float(row[1]) for row in rows if row[-1] == "yes"] == [
+            each["estimate"] for each in done.document["answers"]
+        ]
 
     def test_an_existing_file_is_refused(self, count, tmp_path):
         """Catches answers that were paid for being overwritten."""
@@ -300,13 +381,30 @@ class TestOut:
         "main.main()\n"
     )
 
-    def interrupted(self, files: tuple[Path, Path], tmp_path: Path, signal: str) -> subprocess.CompletedProcess[str]:
+    def interrupted(
+        self, files: tuple[Path, Path], tmp_path: Path, signal: str
+    ) -> subprocess.CompletedProcess[str]:
         """The command in a process of its own, which sends itself a signal right after its second answer."""
-        arguments = ["count", files[0], "--by", "g", "--user", "u", "--epsilon", "20", "--keys", files[1]]
+        arguments = [
+            "count",
+            files[0],
+            "--by",
+            "g",
+            "--user",
+            "u",
+            "--epsilon",
+            "20",
+            "--keys",
+            files[1],
+        ]
         more = ["--ledger", tmp_path / "ledger.db", "--out", tmp_path / "answers.csv", "--json"]
         code = self.KILLED.format(signal=signal)
         return subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments + more)], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", code, *map(str, arguments + more)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     @pytest.mark.parametrize(("signal", "state"), [("SIGKILL", "held"), ("SIGINT", "settled")])
@@ -345,7 +443,15 @@ class TestPlot:
 
     def test_nothing_to_draw(self, count, tmp_path):
         """No group was found: an empty figure, not a traceback."""
-        done = count("--private-keys", "--delta", "1e-9", "--plot", tmp_path / "figure.svg", keys=None, epsilon=0.001)
+        done = count(
+            "--private-keys",
+            "--delta",
+            "1e-9",
+            "--plot",
+            tmp_path / "figure.svg",
+            keys=None,
+            epsilon=0.001,
+        )
         assert done.code == 0
         assert (tmp_path / "figure.svg").exists()
 

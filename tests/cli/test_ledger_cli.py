@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from expost import ApproxDP, PureDP, RenyiDP
+from expost.budget.budgets import RenyiBudget
 from expost.budget.ledger import Ledger
-from expost.budget.terms import RenyiBudget
 from expost.cli.main import main
 from tests.cli.test_cli import expost as in_a_process
 
@@ -70,10 +70,14 @@ def ledger(path: Path) -> Ledger:
 
 def test_create_in_a_process_of_its_own(path):
     """Catches an entry point that is not there, or that prints beside the document."""
-    done = in_a_process("ledger", "create", str(path), "--name", "visits", "--epsilon", "10", "--json")
+    done = in_a_process(
+        "ledger", "create", str(path), "--name", "visits", "--epsilon", "10", "--json"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["name"] == "visits"
-    again = in_a_process("ledger", "create", str(path), "--name", "visits", "--epsilon", "10", "--json")
+    again = in_a_process(
+        "ledger", "create", str(path), "--name", "visits", "--epsilon", "10", "--json"
+    )
     assert (again.returncode, again.stdout) == (2, "")
     assert "already" in again.stderr
     assert "Traceback" not in again.stderr
@@ -83,10 +87,33 @@ def test_create_in_a_process_of_its_own(path):
     ("options", "kind", "promise"),
     [
         (["--epsilon", 10], "pure", PureDP(10)),
-        (["--epsilon", 10, "--kind", "pure", "--neighbours", "replace"], "pure", PureDP(10, "replace")),
+        (
+            ["--epsilon", 10, "--kind", "pure", "--neighbours", "replace"],
+            "pure",
+            PureDP(10, "replace"),
+        ),
         (["--epsilon", 10, "--delta", 1e-6], "approx", ApproxDP(10, 1e-6)),
-        (["--epsilon", 8, "--delta", 1e-6, "--kind", "renyi", "--orders", "8"], "renyi", ApproxDP(8, 1e-6)),
-        (["--epsilon", 8, "--delta", 1e-6, "--kind", "renyi", "--orders", "4,8", "--rule", "any"], "renyi", ApproxDP(8, 1e-6)),
+        (
+            ["--epsilon", 8, "--delta", 1e-6, "--kind", "renyi", "--orders", "8"],
+            "renyi",
+            ApproxDP(8, 1e-6),
+        ),
+        (
+            [
+                "--epsilon",
+                8,
+                "--delta",
+                1e-6,
+                "--kind",
+                "renyi",
+                "--orders",
+                "4,8",
+                "--rule",
+                "any",
+            ],
+            "renyi",
+            ApproxDP(8, 1e-6),
+        ),
     ],
 )
 def test_every_kind_of_budget(expost, path, options, kind, promise):
@@ -102,7 +129,9 @@ def test_every_kind_of_budget(expost, path, options, kind, promise):
 
 def test_zcdp_budgets_keep_their_target(expost, path):
     """Catches ε taken for ρ."""
-    expost("ledger", "create", path, "--name", "v", "--epsilon", 10, "--delta", 1e-6, "--kind", "zcdp")
+    expost(
+        "ledger", "create", path, "--name", "v", "--epsilon", 10, "--delta", 1e-6, "--kind", "zcdp"
+    )
     promise = Ledger.open(path).standing().filter.budget.guarantee()
     assert 9.99 < promise.to_approx(1e-6).epsilon <= 10
 
@@ -162,7 +191,13 @@ def test_bad_options_are_bad_input_and_make_nothing(expost, path, options):
 
 @pytest.mark.parametrize(
     "url",
-    ["mysql://x/y", "sqlite://", "postgresql://ann:hush@host:port/db", "://", "postgresql://ann:hush@localhost:1/none"],
+    [
+        "mysql://x/y",
+        "sqlite://",
+        "postgresql://ann:hush@host:port/db",
+        "://",
+        "postgresql://ann:hush@localhost:1/none",
+    ],
 )
 @pytest.mark.parametrize("command", [["show"], ["create", "--name", "x", "--epsilon", "1"]])
 def test_bad_urls(expost, url, command):
@@ -232,11 +267,21 @@ def test_show_draws(expost, ledger, path, tmp_path, name):
 
 def test_every_kind_can_be_drawn(expost, tmp_path):
     """Catches a figure that knows one kind of budget only."""
-    budgets = [PureDP(1), ApproxDP(1, 1e-6), RenyiBudget.for_approx(8, 1e-6, [4, 8], "any"), RenyiDP((4.0,), (1.0,))]
+    budgets = [
+        PureDP(1),
+        ApproxDP(1, 1e-6),
+        RenyiBudget.for_approx(8, 1e-6, [4, 8], "any"),
+        RenyiDP((4.0,), (1.0,)),
+    ]
     for number, budget in enumerate(budgets):
         ledger = Ledger.create(tmp_path / f"{number}.db", budget)
         ledger.settle(ledger.reserve(PureDP(0.5)), 0)
-        assert expost("ledger", "show", tmp_path / f"{number}.db", "--plot", tmp_path / f"{number}.png").code == 0
+        assert (
+            expost(
+                "ledger", "show", tmp_path / f"{number}.db", "--plot", tmp_path / f"{number}.png"
+            ).code
+            == 0
+        )
         assert (tmp_path / f"{number}.png").read_bytes().startswith(PNG)
 
 
@@ -256,9 +301,18 @@ def test_entries(expost, ledger, path):
     done = expost("ledger", "entries", path, "--json")
     found = done.json["entries"]
     assert [entry["sequence"] for entry in found] == [1, 2, 3, 4, 5]
-    assert [entry["action"] for entry in found] == ["create", "reserve", "settle", "reserve", "create"]
+    assert [entry["action"] for entry in found] == [
+        "create",
+        "reserve",
+        "settle",
+        "reserve",
+        "create",
+    ]
     assert found[3]["memo"] == "second, with a comma"
-    assert [e["budget"] for e in expost("ledger", "entries", path, "--name", "income", "--json").json["entries"]] == ["income"]
+    assert [
+        e["budget"]
+        for e in expost("ledger", "entries", path, "--name", "income", "--json").json["entries"]
+    ] == ["income"]
     table = expost("ledger", "entries", path).out
     assert "5 entries" in table
     assert "second, with a comma" in table

@@ -1,4 +1,4 @@
-"""``expost plan`` and ``expost experiment figure1``: contract, known values, clear errors, figures."""
+"""``expost plan`` and ``python -m reproduction figure1``: contract, known values, clear errors, figures."""
 
 import json
 
@@ -21,7 +21,16 @@ KEYS = {
 @pytest.fixture(scope="module")
 def ten_levels():
     done = expost(
-        "plan", "--epsilons", "0.1:1.0:0.1", "--configurations", "162", "--overhead", "0.05", "--delta", "1e-6", "--json"
+        "plan",
+        "--epsilons",
+        "0.1:1.0:0.1",
+        "--configurations",
+        "162",
+        "--overhead",
+        "0.05",
+        "--delta",
+        "1e-6",
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -54,7 +63,16 @@ def test_runs_are_consistent(ten_levels):
 
 def test_dp_sgd_levels_and_a_figure(tmp_path):
     """Catches curves that explode beyond their own order (DP-SGD) being priced at another's."""
-    arguments = ["--epsilons", "0.1,1.0", "--configurations", "50", "--sampling-rate", "0.01", "--epochs", "2"]
+    arguments = [
+        "--epsilons",
+        "0.1,1.0",
+        "--configurations",
+        "50",
+        "--sampling-rate",
+        "0.01",
+        "--epochs",
+        "2",
+    ]
     done = expost("plan", *arguments, "--plot", str(tmp_path / "plan.png"), "--json")
     assert done.returncode == 0, done.stderr
     levels = json.loads(done.stdout)["levels"]
@@ -92,15 +110,3 @@ def test_bad_input_names_the_field(arguments, named):
     assert done.returncode == 2
     assert named in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_figure1(tmp_path):
-    """Catches formulas that no longer give the paper's means."""
-    done = expost("experiment", "figure1", "--json", "--plot", str(tmp_path / "figure1.svg"))
-    assert done.returncode == 0
-    curves = json.loads(done.stdout)["curves"]
-    for curve in curves.values():
-        for point in curve:
-            assert point["mean"] == pytest.approx(point["paper_mean"], rel=1e-9)
-    assert curves["random-dropping"][0]["deviation"] == pytest.approx(curves["random-dropping"][0]["paper_deviation"], rel=1e-9)
-    assert (tmp_path / "figure1.svg").exists()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.budget.terms import ApproxBudget
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.tuning import EXAMPLE
@@ -50,7 +50,15 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     done = run(str(config), "--ledger", "ledger.db", "--budget", "people", "--out", "out", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert list(document)[:7] == ["params", "score", "passed", "spent", "worst_case", "theorem", "model"]
+    assert list(document)[:7] == [
+        "params",
+        "score",
+        "passed",
+        "spent",
+        "worst_case",
+        "theorem",
+        "model",
+    ]
     assert document["model"] == "out/model.npz"
     assert (tmp_path / "out" / "release.json").exists()
     assert "Plan" in done.stderr

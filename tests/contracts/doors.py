@@ -33,7 +33,11 @@ COUNT = Query(len)
 def plain(epsilon: float, **settings: Any) -> Candidate:
     """A function with a promise: the count plus discrete Laplace noise."""
     noisy = DiscreteLaplace(COUNT, epsilon)
-    return Candidate(lambda data, randomness: int(noisy(data, randomness).value), guarantee=PureDP(epsilon), **settings)
+    return Candidate(
+        lambda data, randomness: int(noisy(data, randomness).value),
+        guarantee=PureDP(epsilon),
+        **settings,
+    )
 
 
 def query(epsilon: float, **settings: Any) -> Candidate:
@@ -55,12 +59,22 @@ class Door:
     selector: Selector
     make: Callable[..., Candidate] = plain
 
-    def candidates(self, sizes: Sequence[float] = (0.25, 0.5, 1.0), **settings: Any) -> list[Candidate]:
+    def candidates(
+        self, sizes: Sequence[float] = (0.25, 0.5, 1.0), **settings: Any
+    ) -> list[Candidate]:
         return [self.make(size, params={"size": size}, **settings) for size in sizes]
 
-    def select(self, seed: int, candidates: Sequence[Candidate] | None = None, data: Any = DATA, **options: Any) -> Release:
+    def select(
+        self,
+        seed: int,
+        candidates: Sequence[Candidate] | None = None,
+        data: Any = DATA,
+        **options: Any,
+    ) -> Release:
         source = SimulationRandomness(seed)
-        return self.selector.select(candidates or self.candidates(), data, randomness=source, simulation=True, **options)
+        return self.selector.select(
+            candidates or self.candidates(), data, randomness=source, simulation=True, **options
+        )
 
 
 DOORS = {
@@ -81,7 +95,9 @@ NOISE_REDUCTION = ("noise-reduction", "noise-reduction-gaussian")
 OVER_QUERIES = ("above-threshold-queries", "above-threshold-monotone")
 
 every_door = pytest.mark.parametrize("name", DOORS)
-every_door_with_repeats = pytest.mark.parametrize("name", [name for name in DOORS if name not in NOISE_REDUCTION])
+every_door_with_repeats = pytest.mark.parametrize(
+    "name", [name for name in DOORS if name not in NOISE_REDUCTION]
+)
 
 
 def explode(*_: Any) -> Any:

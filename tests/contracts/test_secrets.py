@@ -37,10 +37,10 @@ from expost import (
     SimulationRandomness,
 )
 from expost.errors import ExpostError
+from expost.execution.engine import Outcome, Run
+from expost.execution.worker import Made, Raised, Task
 from expost.randomness.keyed import RunKey
-from expost.selection.running import Outcome, Run
 from expost.selection.selector import Selector
-from expost.selection.work import Made, Raised, Task
 from tests.contracts.doors import never_dropped
 
 RUNS = 4421  # a prime that appears nowhere else
@@ -69,7 +69,11 @@ class Scene:
 
     def release(self, seed: int = 3) -> Release:
         return self.selector.select(
-            self.candidates, [CANARY], score=self.score, randomness=SimulationRandomness(seed), simulation=True
+            self.candidates,
+            [CANARY],
+            score=self.score,
+            randomness=SimulationRandomness(seed),
+            simulation=True,
         )
 
 
@@ -89,13 +93,19 @@ def failing(**settings: Any) -> Candidate:
 
 
 def winning(**settings: Any) -> Candidate:
-    return never_dropped(lambda data, randomness: Output(1.0, "winner"), params={"public": "winner"}, **settings)
+    return never_dropped(
+        lambda data, randomness: Output(1.0, "winner"), params={"public": "winner"}, **settings
+    )
 
 
 def mechanisms(selector: Selector, *, prioritised: bool = False) -> Scene:
     scene = Scene(selector, [])
     order = [{"priority": -place} for place in range(3)] if prioritised else [{}, {}, {}]
-    scene.candidates += [losing(scene, 0.0, RUNS, **order[0]), failing(**order[1]), winning(**order[2])]
+    scene.candidates += [
+        losing(scene, 0.0, RUNS, **order[0]),
+        failing(**order[1]),
+        winning(**order[2]),
+    ]
     return scene
 
 
@@ -119,7 +129,9 @@ def noise(mechanism: Callable[..., Any], sizes: tuple[float, ...]) -> Scene:
 
 
 def queries() -> Scene:
-    given = [Candidate(Query(lambda data, n=n: n), guarantee=PureDP(1)) for n in (-HUGE, -HUGE - 1, 5000)]
+    given = [
+        Candidate(Query(lambda data, n=n: n), guarantee=PureDP(1)) for n in (-HUGE, -HUGE - 1, 5000)
+    ]
     return Scene(AboveThreshold(1, target=0), given, score=None)
 
 
@@ -145,7 +157,9 @@ def reachable(root: Any) -> Iterator[Any]:
     stack = [root]
     while stack:
         each = stack.pop()
-        if id(each) in seen or isinstance(each, (type, types.ModuleType, types.BuiltinFunctionType)):
+        if id(each) in seen or isinstance(
+            each, (type, types.ModuleType, types.BuiltinFunctionType)
+        ):
             continue
         seen.add(id(each))
         yield each
@@ -157,31 +171,58 @@ def reachable(root: Any) -> Iterator[Any]:
 
 def texts_of(release: Release) -> list[str]:
     encoded = release.to_json(encode=repr)
-    return [repr(release), str(release), encoded, str(release.as_dict(encode=repr)), f"{release.__dict__}"]
+    return [
+        repr(release),
+        str(release),
+        encoded,
+        str(release.as_dict(encode=repr)),
+        f"{release.__dict__}",
+    ]
 
 
-SECRET_TYPES = (Candidate, Run, Outcome, Randomness, types.FrameType, types.TracebackType, BaseException)
+SECRET_TYPES = (
+    Candidate,
+    Run,
+    Outcome,
+    Randomness,
+    types.FrameType,
+    types.TracebackType,
+    BaseException,
+)
 
 
 def leaks(release: Release, losers: list[Any], *secrets: int) -> list[str]:
     """What is wrong with a release, in words; ``secrets`` are numbers that must not be in it."""
-    numbers = {RUNS, RUNS + 1, RUNS + 2, *secrets} | ({len(losers)} if len(losers) > RUNS else set())
+    numbers = {RUNS, RUNS + 1, RUNS + 2, *secrets} | (
+        {len(losers)} if len(losers) > RUNS else set()
+    )
     found = []
     for each in reachable(release):
         if any(each is loser for loser in losers):
             found.append(f"a losing output: {each!r}")
         if isinstance(each, str) and CANARY in each:
             found.append(f"text {each!r}")
-        if isinstance(each, int | float) and not isinstance(each, bool) and (each in numbers or each <= -HUGE):
+        if (
+            isinstance(each, int | float)
+            and not isinstance(each, bool)
+            and (each in numbers or each <= -HUGE)
+        ):
             found.append(f"the number {each}")
         if isinstance(each, SECRET_TYPES):
             found.append(f"a {type(each).__name__}")
     texts = [*texts_of(release), *_pickled(release)]
-    return found + [f"{word} in a text" for word in (CANARY, *map(str, numbers)) if any(word in text for text in texts)]
+    return found + [
+        f"{word} in a text"
+        for word in (CANARY, *map(str, numbers))
+        if any(word in text for text in texts)
+    ]
 
 
 def _pickled(release: Release) -> list[str]:
-    return [pickle.dumps(release, protocol).decode("latin-1") for protocol in (0, pickle.HIGHEST_PROTOCOL)]
+    return [
+        pickle.dumps(release, protocol).decode("latin-1")
+        for protocol in (0, pickle.HIGHEST_PROTOCOL)
+    ]
 
 
 @every_scene
@@ -212,7 +253,11 @@ def test_losing_levels_of_noise_reduction_are_gone() -> None:
 
 def test_refined_answers_hold_no_noise_of_other_levels() -> None:
     scene = noise(DiscreteLaplace, (1e-3, 1e-2, 1.0))
-    releases = list(NoiseReduction().refine(scene.candidates, None, randomness=SimulationRandomness(1), simulation=True))
+    releases = list(
+        NoiseReduction().refine(
+            scene.candidates, None, randomness=SimulationRandomness(1), simulation=True
+        )
+    )
     for release in releases:
         others = {other.value.value for other in releases} - {release.value.value}
         assert not others & {each for each in reachable(release) if isinstance(each, int)}
@@ -226,12 +271,12 @@ def test_failures_leave_no_trace(selector: Selector) -> None:
     assert leaks(release, []) == []
 
 
-@pytest.mark.parametrize("place", ["dropping", "above_threshold"])
+@pytest.mark.parametrize("place", ["drop_coins", "above_threshold"])
 def test_the_drop_level_is_not_in_a_release(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The level is made recognisable: every geometric draw of the selector gives this number."""
     level = 987_654_321
     monkeypatch.setattr(f"expost.selection.{place}.geometric", lambda rate, randomness: level)
-    scene = mechanisms(RandomDropping(1)) if place == "dropping" else queries()
+    scene = mechanisms(RandomDropping(1)) if place == "drop_coins" else queries()
     release = scene.release()
     assert release.index is not None
     assert leaks(release, scene.losers, level) == []
@@ -240,16 +285,26 @@ def test_the_drop_level_is_not_in_a_release(place: str, monkeypatch: pytest.Monk
 def key_leaks(release: Release, keys: list[RunKey], runs: int = 3) -> list[str]:
     """Where the key of the runs' randomness, or the seed of a run, can be found."""
     secret = [key.key for key in keys] + [key.seed(run) for key in keys for run in range(runs)]
-    found = [f"a {type(each).__name__}" for each in reachable(release) if isinstance(each, (RunKey, Task, Made, Raised))]
+    found = [
+        f"a {type(each).__name__}"
+        for each in reachable(release)
+        if isinstance(each, (RunKey, Task, Made, Raised))
+    ]
     for each in reachable(release):
         if isinstance(each, bytes) and any(part in each for part in secret):
             found.append("bytes")
         if isinstance(each, str) and any(part.hex() in each for part in secret):
             found.append("text")
-        if isinstance(each, int) and any(int.from_bytes(part, order) == each for part in secret for order in ("big", "little")):
+        if isinstance(each, int) and any(
+            int.from_bytes(part, order) == each for part in secret for order in ("big", "little")
+        ):
             found.append("a number")
     texts = [*texts_of(release), *_pickled(release)]
-    return found + ["a text" for part in secret if any(part.hex() in text or repr(part)[2:-1] in text for text in texts)]
+    return found + [
+        "a text"
+        for part in secret
+        if any(part.hex() in text or repr(part)[2:-1] in text for text in texts)
+    ]
 
 
 def watch_keys(monkeypatch: pytest.MonkeyPatch) -> list[RunKey]:
@@ -265,7 +320,9 @@ def watch_keys(monkeypatch: pytest.MonkeyPatch) -> list[RunKey]:
 
 @every_scene
 @pytest.mark.parametrize("pool", [None, 2])
-def test_the_key_of_the_runs_is_in_no_release(name: str, pool: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_the_runs_is_in_no_release(
+    name: str, pool: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever knows the key knows the noise of every run, the winner's among them."""
     keys = watch_keys(monkeypatch)
     scene = SCENES[name]()
@@ -274,7 +331,9 @@ def test_the_key_of_the_runs_is_in_no_release(name: str, pool: int | None, monke
         release = scene.release()
     else:
         with ThreadPoolExecutor(pool) as executor:
-            release = scene.selector.select(scene.candidates, [CANARY], executor=executor, **options)
+            release = scene.selector.select(
+                scene.candidates, [CANARY], executor=executor, **options
+            )
     assert len(keys) == 1
     assert key_leaks(release, keys) == []
     assert leaks(release, scene.losers) == []
@@ -290,7 +349,9 @@ def test_the_key_of_the_runs_is_in_no_release(name: str, pool: int | None, monke
         lambda release, key: replace(release, value=[key.source(0)]),
     ],
 )
-def test_the_search_finds_a_planted_key(plant: Callable[[Release, RunKey], Release], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_a_planted_key(
+    plant: Callable[[Release, RunKey], Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Test of the test."""
     monkeypatch.setattr("tests.contracts.test_secrets._pickled", lambda release: [])
     keys = watch_keys(monkeypatch)
@@ -322,9 +383,13 @@ def _closure_over(value: Any) -> Callable[[], Any]:
         lambda release, loser: replace(release, score=float(RUNS)),
     ],
 )
-def test_the_search_finds_a_planted_leak(plant: Callable[[Release, Any], Release], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_finds_a_planted_leak(
+    plant: Callable[[Release, Any], Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Test of the test."""
-    monkeypatch.setattr("tests.contracts.test_secrets._pickled", lambda release: [])  # closures do not pickle
+    monkeypatch.setattr(
+        "tests.contracts.test_secrets._pickled", lambda release: []
+    )  # closures do not pickle
     scene = SCENES["random dropping"]()
     release = scene.release()
     assert leaks(plant(release, scene.losers[0]), scene.losers)
@@ -367,7 +432,9 @@ def test_an_error_of_a_callback_is_not_chained_to_a_candidates(callback: str) ->
         raise KeyError("display gone")
 
     with pytest.raises(KeyError) as caught:
-        RandomDropping(1).select([failing(), winning()], [CANARY], score=lambda o: o.rank, **{callback: broken})
+        RandomDropping(1).select(
+            [failing(), winning()], [CANARY], score=lambda o: o.rank, **{callback: broken}
+        )
     assert CANARY not in everything_said(caught.value)
 
 
@@ -384,12 +451,20 @@ DATA = [CANARY, HUGE]
         lambda: Candidate(DATA, guarantee=PureDP(1)),
         lambda: Query(DATA),
         lambda: DiscreteLaplace(DATA, 1),
-        lambda: DiscreteLaplace(Query(lambda data: data), 1)(DATA, Randomness()),  # two answers where one was promised
+        lambda: DiscreteLaplace(Query(lambda data: data), 1)(
+            DATA, Randomness()
+        ),  # two answers where one was promised
         lambda: DiscreteLaplace(Query(lambda data: data[0]), 1)(DATA, Randomness()),
         lambda: DiscreteLaplace(Query(lambda data: 0.5 * len(data[0])), 1)(DATA, Randomness()),
-        lambda: RandomDropping(1).select([winning()], DATA, score=lambda o: o.rank, randomness=SimulationRandomness(1)),
+        lambda: RandomDropping(1).select(
+            [winning()], DATA, score=lambda o: o.rank, randomness=SimulationRandomness(1)
+        ),
         lambda: RandomDropping(1e-9).select([Candidate(lambda d, r: d, guarantee=PureDP(1))], DATA),
-        lambda: RandomDropping(1).select([never_dropped(lambda d, r: {1j: d})], DATA, score=len).to_json(),
+        lambda: (
+            RandomDropping(1)
+            .select([never_dropped(lambda d, r: {1j: d})], DATA, score=len)
+            .to_json()
+        ),
     ],
 )
 def test_refused_calls_do_not_repeat_data(call: Callable[[], Any]) -> None:

@@ -55,7 +55,10 @@ from tests.contracts.doors import (
     ],
 )
 def test_what_is_no_list_of_candidates_is_refused(name: str, given: Any, field: str) -> None:
-    for use in (DOORS[name].selector.charges, lambda wrong: DOORS[name].selector.select(wrong, DATA)):
+    for use in (
+        DOORS[name].selector.charges,
+        lambda wrong: DOORS[name].selector.select(wrong, DATA),
+    ):
         with pytest.raises(InvalidCandidate) as caught:
             use(given)
         assert caught.value.field == field
@@ -72,7 +75,9 @@ def test_promises_that_do_not_mix_are_refused(name: str) -> None:
     door = DOORS[name]
     mixed = [
         *door.candidates(),
-        Candidate(explode, guarantee=ZCDP(2.0) if name != "noise-reduction-gaussian" else PureDP(2.0)),
+        Candidate(
+            explode, guarantee=ZCDP(2.0) if name != "noise-reduction-gaussian" else PureDP(2.0)
+        ),
     ]
     with pytest.raises(InvalidInput):
         door.selector.charges(mixed)
@@ -106,19 +111,33 @@ def test_queries_take_no_score(name: str) -> None:
     assert caught.value.field == "score"
 
 
-@pytest.mark.parametrize("make", [RandomDropping, lambda overhead: AboveThreshold(overhead, target=0)])
-@pytest.mark.parametrize("overhead", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, "0.5", None, True, [1]])
-def test_overheads_that_cannot_be_meant_are_refused(make: Callable[[Any], Selector], overhead: Any) -> None:
+@pytest.mark.parametrize(
+    "make", [RandomDropping, lambda overhead: AboveThreshold(overhead, target=0)]
+)
+@pytest.mark.parametrize(
+    "overhead", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, "0.5", None, True, [1]]
+)
+def test_overheads_that_cannot_be_meant_are_refused(
+    make: Callable[[Any], Selector], overhead: Any
+) -> None:
     with pytest.raises(InvalidInput) as caught:
         make(overhead)
     assert caught.value.field == "overhead"
 
 
 @pytest.mark.parametrize(
-    "make", [lambda t: RandomDropping(1, target=t), lambda t: AboveThreshold(1, target=t), Doubling, NoiseReduction]
+    "make",
+    [
+        lambda t: RandomDropping(1, target=t),
+        lambda t: AboveThreshold(1, target=t),
+        Doubling,
+        NoiseReduction,
+    ],
 )
 @pytest.mark.parametrize("target", [math.nan, math.inf, "0.9", True, 10**400])
-def test_targets_that_cannot_be_meant_are_refused(make: Callable[[Any], Selector], target: Any) -> None:
+def test_targets_that_cannot_be_meant_are_refused(
+    make: Callable[[Any], Selector], target: Any
+) -> None:
     with pytest.raises(InvalidInput) as caught:
         make(target)
     assert caught.value.field == "target"
@@ -163,15 +182,31 @@ def test_a_target_is_asked_for_where_it_is_needed(make: Callable[[], Selector]) 
         (lambda: RandomDropping(1, max_runs=4).charges([plain(1.0, repeats=5)]), "max_runs"),
         (lambda: RandomDropping(1).charges([query(1.0)]), "candidates[0].mechanism"),
         (lambda: RandomDropping(1).charges([gaussian(1.0)]), "guarantee"),
-        (lambda: RandomDropping(1, target=1).select([plain(1.0, priority=1), plain(1.0)], DATA), "priority"),
+        (
+            lambda: RandomDropping(1, target=1).select([plain(1.0, priority=1), plain(1.0)], DATA),
+            "priority",
+        ),
         (lambda: RandomDropping(1e-9).select([plain(1.0)], DATA), "overhead"),
         (lambda: AboveThreshold(1, target=0).charges([query(1.0), plain(1.0)]), "candidates"),
         (lambda: AboveThreshold(1, target=0, monotone=True).charges([plain(1.0)]), "monotone"),
-        (lambda: AboveThreshold(1, target=0, minimum_drop_level=1).charges([query(1.0)]), "minimum_drop_level"),
+        (
+            lambda: AboveThreshold(1, target=0, minimum_drop_level=1).charges([query(1.0)]),
+            "minimum_drop_level",
+        ),
         (lambda: AboveThreshold(1, target=0).charges([query(0.0)]), "guarantee"),
-        (lambda: AboveThreshold(1, target=0).charges([Candidate(Query(len, 2), guarantee=PureDP(1))]), "query"),
+        (
+            lambda: AboveThreshold(1, target=0).charges(
+                [Candidate(Query(len, 2), guarantee=PureDP(1))]
+            ),
+            "query",
+        ),
         (lambda: NoiseReduction(1).charges([laplace(0.5), gaussian(1.0)]), "guarantee"),
-        (lambda: NoiseReduction(1).charges([laplace(0.5), Candidate(DiscreteLaplace(Query(sum), 1))]), "query"),
+        (
+            lambda: NoiseReduction(1).charges(
+                [laplace(0.5), Candidate(DiscreteLaplace(Query(sum), 1))]
+            ),
+            "query",
+        ),
         (lambda: NoiseReduction(1).charges([plain(0.5)]), "mechanism"),
         (lambda: RandomDropping(1).select([plain(1.0)], DATA, randomness=7), "randomness"),
     ],
@@ -193,12 +228,20 @@ class NoCoins(Randomness):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda source: RandomDropping(1, target=1).select([plain(1.0, priority=1), plain(1.0)], DATA, randomness=source),
-        lambda source: RandomDropping(1).select([plain(1.0), plain(1.0, drop_rate=0.5)], DATA, randomness=source),
+        lambda source: RandomDropping(1, target=1).select(
+            [plain(1.0, priority=1), plain(1.0)], DATA, randomness=source
+        ),
+        lambda source: RandomDropping(1).select(
+            [plain(1.0), plain(1.0, drop_rate=0.5)], DATA, randomness=source
+        ),
         lambda source: RandomDropping(1e-9).select([plain(1.0)], DATA, randomness=source),
         lambda source: NoiseReduction().select([laplace(1.0)], DATA, randomness=source),
-        lambda source: NoiseReduction(1).select([laplace(1.0), laplace(0.5)], DATA, randomness=source),
-        lambda source: AboveThreshold(1, target=1).select([query(1.0)], DATA, score=float, randomness=source),
+        lambda source: NoiseReduction(1).select(
+            [laplace(1.0), laplace(0.5)], DATA, randomness=source
+        ),
+        lambda source: AboveThreshold(1, target=1).select(
+            [query(1.0)], DATA, score=float, randomness=source
+        ),
     ],
 )
 def test_a_call_is_refused_before_any_coin_is_drawn(call: Callable[[Randomness], Any]) -> None:

@@ -56,7 +56,9 @@ def test_copies_cost_what_listing_them_costs(name: str, copies: int) -> None:
     assert folded.nothing == listed.nothing
     assert folded.worst_case == listed.worst_case
     assert [folded[0], folded[1], folded[2]] == [listed[0], listed[copies], listed[copies + 1]]
-    if name != "doubling":  # in doubling a copy pays for those before it; the folded price is that of the last
+    if (
+        name != "doubling"
+    ):  # in doubling a copy pays for those before it; the folded price is that of the last
         assert all(listed[1 + copy] == folded[1] for copy in range(copies))
 
 
@@ -70,7 +72,9 @@ def test_noise_reduction_looks_at_a_level_once(name: str) -> None:
         DOORS[name].selector.charges(DOORS[name].candidates(repeats=2))
 
 
-@pytest.mark.parametrize("name", [name for name in DOORS if name not in (*NOISE_REDUCTION, "doubling")])
+@pytest.mark.parametrize(
+    "name", [name for name in DOORS if name not in (*NOISE_REDUCTION, "doubling")]
+)
 def test_prices_follow_candidates_when_the_order_changes(name: str) -> None:
     """The order decides ties (and, in AboveThreshold, who is looked at first), never a pure price."""
     selector, candidates = DOORS[name].selector, DOORS[name].candidates()
@@ -84,7 +88,10 @@ def test_prices_follow_candidates_when_the_order_changes(name: str) -> None:
 def test_doubling_prices_depend_on_the_order() -> None:
     """Said aloud: it pays for what ran before. Its total does not depend on the order."""
     door = DOORS["doubling"]
-    forwards, backwards = (door.selector.charges(door.candidates(sizes)) for sizes in ((0.25, 0.5, 1.0), (1.0, 0.5, 0.25)))
+    forwards, backwards = (
+        door.selector.charges(door.candidates(sizes))
+        for sizes in ((0.25, 0.5, 1.0), (1.0, 0.5, 0.25))
+    )
     assert [forwards[i].epsilon for i in range(3)] == [0.25, 0.75, 1.75]
     assert [backwards[i].epsilon for i in range(3)] == [1.0, 1.5, 1.75]
     assert forwards.nothing == backwards.nothing
@@ -160,7 +167,9 @@ def test_the_data_reaches_candidates_as_it_is(name: str) -> None:
     }
     swap[DiscreteGaussian] = swap[DiscreteLaplace]
     listening = [
-        swap.get(type(c.mechanism), lambda c: replace(c, mechanism=lambda d, r: seen.append(d) or 0.0))(c)
+        swap.get(
+            type(c.mechanism), lambda c: replace(c, mechanism=lambda d, r: seen.append(d) or 0.0)
+        )(c)
         for c in door.candidates()
     ]
     data = object()
@@ -209,7 +218,9 @@ def test_every_score_survives_json(score: float | None) -> None:
 
 
 def test_values_of_ones_own_need_encode_and_decode() -> None:
-    release = RandomDropping(1).select([never_dropped(lambda data, randomness: 1 + 2j)], DATA, score=abs)
+    release = RandomDropping(1).select(
+        [never_dropped(lambda data, randomness: 1 + 2j)], DATA, score=abs
+    )
     with pytest.raises(InvalidRelease, match="encode"):
         release.to_json()
     text = release.to_json(encode=lambda z: [z.real, z.imag])
@@ -235,7 +246,15 @@ def test_a_tampered_certificate_does_not_verify(name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"schema": 1}', '{"schema": 2}', '{"schema": 1, "outcome": []}', '{"schema": 1, "outcome": "else"}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema": 1}',
+        '{"schema": 2}',
+        '{"schema": 1, "outcome": []}',
+        '{"schema": 1, "outcome": "else"}',
+    ],
 )
 def test_text_that_is_no_certificate_is_refused(text: str) -> None:
     with pytest.raises(InvalidRelease):
@@ -253,11 +272,15 @@ every_ranking = pytest.mark.parametrize("name", RANKING)
 
 
 def ranked(name: str, candidates: Sequence[Candidate], **options: Any) -> Release:
-    return RANKING[name].select(candidates, DATA, randomness=SimulationRandomness(5), simulation=True, **options)
+    return RANKING[name].select(
+        candidates, DATA, randomness=SimulationRandomness(5), simulation=True, **options
+    )
 
 
 @every_ranking
-@pytest.mark.parametrize("values", [(1, 3, 2), (3, 1, 2), (math.nan, 3, -math.inf), (3.0, math.nan, 2)])
+@pytest.mark.parametrize(
+    "values", [(1, 3, 2), (3, 1, 2), (math.nan, 3, -math.inf), (3.0, math.nan, 2)]
+)
 def test_the_highest_score_wins(name: str, values: tuple[float, ...]) -> None:
     release = ranked(name, [returning(value) for value in values])
     assert (release.value, release.score) == (3, 3.0)
@@ -318,7 +341,9 @@ def test_a_candidate_that_raises_is_not_tried_again() -> None:
     calls, heard = [], []
     failing = never_dropped(lambda data, randomness: calls.append(1) or 1 / 0, repeats=5)
     release = RandomDropping(1).select(
-        [failing, returning(0)], DATA, on_failure=lambda index, error: heard.append((index, type(error)))
+        [failing, returning(0)],
+        DATA,
+        on_failure=lambda index, error: heard.append((index, type(error))),
     )
     assert len(calls) == 5
     assert heard == [(0, ZeroDivisionError)] * 5
@@ -342,7 +367,11 @@ def test_a_candidate_of_epsilon_zero_is_welcome() -> None:
 def test_copies_cost_time_only_when_they_run() -> None:
     """A million copies at a level that keeps about one of them: a handful of calls. And 10^30 are priced like one."""
     calls: list[int] = []
-    many = Candidate(lambda data, randomness: calls.append(1) or 1, guarantee=PureDP(1), repeats=10**6)
+    many = Candidate(
+        lambda data, randomness: calls.append(1) or 1, guarantee=PureDP(1), repeats=10**6
+    )
     release = RandomDropping(1, minimum_drop_level=14).select([many], DATA)
     assert 1 <= len(calls) < 200
-    assert release.spent == RandomDropping(1).charges([replace(many, repeats=10**30)])[0] == PureDP(3)
+    assert (
+        release.spent == RandomDropping(1).charges([replace(many, repeats=10**30)])[0] == PureDP(3)
+    )

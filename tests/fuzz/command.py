@@ -45,9 +45,18 @@ def expost(*arguments: str) -> Done:
     Streams are as a terminal's: stdout refuses what is no UTF-8, stderr escapes it.
     """
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict", write_through=True)
-    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True)
+    err = io.TextIOWrapper(
+        io.BytesIO(), encoding="utf-8", errors="backslashreplace", write_through=True
+    )
     words = mock.patch.object(sys, "argv", ["expost", *arguments])
-    with redirect_stdout(out), redirect_stderr(err), mock.patch.dict(os.environ, SETTINGS), words, _limited(), _strict():
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        mock.patch.dict(os.environ, SETTINGS),
+        words,
+        _limited(),
+        _strict(),
+    ):
         code = _exit_code()
     return Done(code, *(stream.buffer.getvalue().decode("utf-8") for stream in (out, err)))  # type: ignore[attr-defined]
 
@@ -106,5 +115,8 @@ class Books:
         actions = [entry.action for entry in ledger.entries()]
         ledger._store.close()
         return cls(
-            facts["settled"], facts["held"], actions.count("reserve"), actions.count("settle") + actions.count("abandon")
+            facts["settled"],
+            facts["held"],
+            actions.count("reserve"),
+            actions.count("settle") + actions.count("abandon"),
         )

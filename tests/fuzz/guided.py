@@ -31,7 +31,7 @@ FOLDER = Path(tempfile.mkdtemp(prefix="expost-fuzz"))
 
 def tune(content: bytes) -> None:
     (FOLDER / "job.toml").write_bytes(content)
-    with mock.patch("expost.tuning.api.make_candidates", planned):
+    with mock.patch("expost.tuning.job.make_candidates", planned):
         try:
             done = expost("tune", str(FOLDER / "job.toml"), "--out", str(FOLDER / "out"))
         except Planned:
@@ -83,7 +83,11 @@ SEEDS: dict[Callable[[bytes], None], bytes] = {
 def main() -> None:
     """Fuzz the named target from its seed."""
     os.chdir(FOLDER)
-    target = next((each for each in SEEDS if each.__name__ == sys.argv[1]), None) if len(sys.argv) > 1 else None
+    target = (
+        next((each for each in SEEDS if each.__name__ == sys.argv[1]), None)
+        if len(sys.argv) > 1
+        else None
+    )
     if target is None:
         sys.exit(__doc__)
     write(FOLDER)

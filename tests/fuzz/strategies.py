@@ -36,13 +36,34 @@ NUMBERS = st.one_of(
 )
 TEXTS = st.one_of(
     st.sampled_from(
-        ["", " ", "nan", "inf", "-1", "0", "auto", "digits", "é", "\u202e", "a" * 5000, "../..", "/", "%s", "[red]", "[/x]"]
+        [
+            "",
+            " ",
+            "nan",
+            "inf",
+            "-1",
+            "0",
+            "auto",
+            "digits",
+            "é",
+            "\u202e",
+            "a" * 5000,
+            "../..",
+            "/",
+            "%s",
+            "[red]",
+            "[/x]",
+        ]
     ),
     st.text(max_size=20),
 )
 SCALARS = st.one_of(NUMBERS, TEXTS, st.booleans())
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
+    max_leaves=6,
 )
 
 
@@ -51,14 +72,22 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return ("nan" if math.isnan(value) else "inf" if value > 0 else "-inf") if not math.isfinite(value) else repr(value)
+        return (
+            ("nan" if math.isnan(value) else "inf" if value > 0 else "-inf")
+            if not math.isfinite(value)
+            else repr(value)
+        )
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=True)
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    return "{" + ", ".join(f"{json.dumps(key)} = {toml_value(each)}" for key, each in value.items()) + "}"
+    return (
+        "{"
+        + ", ".join(f"{json.dumps(key)} = {toml_value(each)}" for key, each in value.items())
+        + "}"
+    )
 
 
 def toml_text(tables: dict[str, Any]) -> str:
@@ -77,7 +106,9 @@ def toml_text(tables: dict[str, Any]) -> str:
 
 
 @st.composite
-def changed_tables(draw: st.DrawFn, tables: dict[str, dict[str, Any]], further: dict[str, list[str]]) -> dict[str, Any]:
+def changed_tables(
+    draw: st.DrawFn, tables: dict[str, dict[str, Any]], further: dict[str, list[str]]
+) -> dict[str, Any]:
     """The tables with one to three changes: another value, another type, a key too many or too few, a table that is none."""
     made: dict[str, Any] = copy.deepcopy(tables)
     for _ in range(draw(st.integers(1, 3))):
@@ -87,7 +118,18 @@ def changed_tables(draw: st.DrawFn, tables: dict[str, dict[str, Any]], further: 
         table = made[name]
         how = draw(
             st.sampled_from(
-                ["value", "value", "value", "element", "further", "further", "unknown", "drop", "no table", "number"]
+                [
+                    "value",
+                    "value",
+                    "value",
+                    "element",
+                    "further",
+                    "further",
+                    "unknown",
+                    "drop",
+                    "no table",
+                    "number",
+                ]
             )
         )
         key = draw(st.sampled_from(sorted(table))) if table else "x"

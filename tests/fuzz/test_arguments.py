@@ -32,7 +32,20 @@ NUMBERS = [
     "١",
 ]
 WORDS = st.sampled_from(
-    [*NUMBERS, "\udcff", "a\x00b", "[/red]", "\x1b[31m", ":smile:", "../..", "é", "--", "-", "--json", "n" * 500]
+    [
+        *NUMBERS,
+        "\udcff",
+        "a\x00b",
+        "[/red]",
+        "\x1b[31m",
+        ":smile:",
+        "../..",
+        "é",
+        "--",
+        "-",
+        "--json",
+        "n" * 500,
+    ]
 ) | st.text(max_size=12)
 LEVELS = [
     *NUMBERS,
@@ -52,7 +65,7 @@ LEVELS = [
 ]
 COMMANDS: list[list[str]] = [
     ["tune"], ["count"], ["plan"], ["certificate"], ["audit"], ["ledger"], ["ledger", "create"], ["ledger", "show"], ["ledger", "entries"],
-    ["ledger", "verify"], ["ledger", "abandon"], ["ledger", "export"], ["experiment"], ["nothing"], [],
+    ["ledger", "verify"], ["ledger", "abandon"], ["ledger", "export"], ["nothing"], [],
 ]  # fmt: skip
 
 
@@ -66,7 +79,9 @@ def foreseen(done: Done) -> None:
 
 @examples(150)
 @given(command=st.sampled_from(COMMANDS), words=st.lists(WORDS, max_size=4))
-def test_any_words(tmp_path_factory: pytest.TempPathFactory, command: list[str], words: list[str]) -> None:
+def test_any_words(
+    tmp_path_factory: pytest.TempPathFactory, command: list[str], words: list[str]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.getbasetemp())
         foreseen(expost(*command, *words))
@@ -76,11 +91,21 @@ def test_any_words(tmp_path_factory: pytest.TempPathFactory, command: list[str],
 @given(data=st.data())
 def test_plan(data: st.DataObject) -> None:
     """Numbers at the ends of what floats hold, grids of a billion levels, more settings than any memory has room for."""
-    options = ["delta", "overhead", "repeats", "sampling-rate", "epochs", "target-charge", "max-runs"]
+    options = [
+        "delta",
+        "overhead",
+        "repeats",
+        "sampling-rate",
+        "epochs",
+        "target-charge",
+        "max-runs",
+    ]
     chosen = data.draw(st.lists(st.sampled_from(options), max_size=2, unique=True))
     words = [f"--{name}={data.draw(st.sampled_from(NUMBERS))}" for name in chosen]
     levels, settings = data.draw(st.sampled_from(LEVELS)), data.draw(st.sampled_from(NUMBERS))
-    foreseen(expost("plan", f"--epsilons={levels}", f"--configurations={settings}", "--json", *words))
+    foreseen(
+        expost("plan", f"--epsilons={levels}", f"--configurations={settings}", "--json", *words)
+    )
 
 
 @examples(60)
@@ -93,7 +118,10 @@ def test_ledger_create(tmp_path_factory: pytest.TempPathFactory, data: st.DataOb
     for name, values in (
         ("delta", numbers),
         ("kind", st.sampled_from(["pure", "approx", "zcdp", "renyi"])),
-        ("orders", st.sampled_from(["2,4", "4", "1.0000001", "1e300", "8,4", "x", "2," * 500 + "3"])),
+        (
+            "orders",
+            st.sampled_from(["2,4", "4", "1.0000001", "1e300", "8,4", "x", "2," * 500 + "3"]),
+        ),
         ("rule", st.sampled_from(["all", "any"])),
         ("cap", st.sampled_from(["ann=1", "ann=", "=", "ann=1e400", "\udcff=1", "a\x00=1"])),
         ("neighbours", st.sampled_from(["replace", "x"])),
@@ -113,7 +141,9 @@ def test_a_ledger_is_asked_for_what_it_does_not_hold(
     tmp_path_factory: pytest.TempPathFactory, reservation: str, name: str
 ) -> None:
     path = tmp_path_factory.mktemp("asked") / "ledger.db"
-    Ledger.create(path, PureDP(1), "people").reserve(PureDP(0.5), "job\x1b[31m", reservation_id="one")
+    Ledger.create(path, PureDP(1), "people").reserve(
+        PureDP(0.5), "job\x1b[31m", reservation_id="one"
+    )
     before = Books.of(path)
     for words in (
         ["abandon", str(path), reservation],
@@ -130,15 +160,44 @@ def test_audit(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) ->
     """Names that are no functions, files that are no arrays, numbers that are no chances."""
     folder = tmp_path_factory.mktemp("audit")
     for name in ("one.npz", "two.npy"):
-        (folder / name).write_bytes(data.draw(st.sampled_from([b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"x" * 100])))
+        (folder / name).write_bytes(
+            data.draw(st.sampled_from([b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"x" * 100]))
+        )
     subject = data.draw(
         st.sampled_from(
-            ["os:getcwd", "nothing:x", "x", ":", "..:x", "json:dumps", "a\x00:b", f"{folder}/none.py:x", "\udcff:x"]
+            [
+                "os:getcwd",
+                "nothing:x",
+                "x",
+                ":",
+                "..:x",
+                "json:dumps",
+                "a\x00:b",
+                f"{folder}/none.py:x",
+                "\udcff:x",
+            ]
         )
     )
-    words = [f"--data={folder}/one.npz", f"--neighbour={folder}/two.npy", f"--runs={data.draw(st.sampled_from(NUMBERS))}"]
-    options = ["event", "score", "selector", "overhead", "target", "delta", "epsilon", "confidence", "workers"]
-    words += [f"--{name}={data.draw(WORDS)}" for name in data.draw(st.lists(st.sampled_from(options), max_size=2, unique=True))]
+    words = [
+        f"--data={folder}/one.npz",
+        f"--neighbour={folder}/two.npy",
+        f"--runs={data.draw(st.sampled_from(NUMBERS))}",
+    ]
+    options = [
+        "event",
+        "score",
+        "selector",
+        "overhead",
+        "target",
+        "delta",
+        "epsilon",
+        "confidence",
+        "workers",
+    ]
+    words += [
+        f"--{name}={data.draw(WORDS)}"
+        for name in data.draw(st.lists(st.sampled_from(options), max_size=2, unique=True))
+    ]
     done = expost("audit", subject, *words, "--json")
     foreseen(done)
     assert done.code == 2

@@ -19,8 +19,13 @@ from tests.fuzz.command import assert_refused, expost
 from tests.fuzz.profiles import examples
 from tests.fuzz.strategies import changed_json, damaged
 
-CANDIDATES = [Candidate(DiscreteLaplace(Query(len), epsilon), {"epsilon": epsilon}, repeats=10) for epsilon in (0.05, 0.1)]
-RELEASE = RandomDropping(overhead=0.02).select(CANDIDATES, [1] * 10, randomness=SimulationRandomness(7), simulation=True)
+CANDIDATES = [
+    Candidate(DiscreteLaplace(Query(len), epsilon), {"epsilon": epsilon}, repeats=10)
+    for epsilon in (0.05, 0.1)
+]
+RELEASE = RandomDropping(overhead=0.02).select(
+    CANDIDATES, [1] * 10, randomness=SimulationRandomness(7), simulation=True
+)
 RECORD: dict[str, Any] = json.loads(RELEASE.to_json())
 
 
@@ -45,7 +50,9 @@ def test_changed_certificates(file: Path, record: Any) -> None:
     document = json.loads(done.out)
     assert document["spent"] == Release.load(file).spent.as_dict()
     assert Release.load(file).spent <= Release.load(file).worst_case
-    assert Release.from_json(done.out).as_dict() == document  # what is shown can be read again, and says the same
+    assert (
+        Release.from_json(done.out).as_dict() == document
+    )  # what is shown can be read again, and says the same
 
 
 @examples(40)
@@ -65,7 +72,11 @@ def test_damaged_certificates(file: Path, content: bytes) -> None:
 )
 def test_a_charge_that_cannot_be_is_refused(epsilon: float, kind: str, relation: str) -> None:
     """More than the worst case, another kind, another neighbouring relation. (A smaller charge is caught by the ledger, below.)"""
-    numbers = {"pure": {"epsilon": epsilon}, "zcdp": {"rho": epsilon}, "approx": {"epsilon": epsilon, "delta": 0.0}}[kind]
+    numbers = {
+        "pure": {"epsilon": epsilon},
+        "zcdp": {"rho": epsilon},
+        "approx": {"epsilon": epsilon, "delta": 0.0},
+    }[kind]
     record = {**RECORD, "spent": {"kind": kind, "neighbours": relation, **numbers}}
     if kind == "pure" and relation == "add-remove" and epsilon <= RELEASE.worst_case.epsilon:  # type: ignore[attr-defined]
         assert Release.from_json(json.dumps(record)).spent == PureDP(epsilon)
@@ -76,7 +87,9 @@ def test_a_charge_that_cannot_be_is_refused(epsilon: float, kind: str, relation:
 
 @examples(20)
 @given(epsilon=st.floats(0, 0.3, allow_nan=False))
-def test_a_ledger_does_not_settle_a_tampered_charge(tmp_path_factory: pytest.TempPathFactory, epsilon: float) -> None:
+def test_a_ledger_does_not_settle_a_tampered_charge(
+    tmp_path_factory: pytest.TempPathFactory, epsilon: float
+) -> None:
     """The reservation knows what each outcome costs: a certificate that says anything else settles nothing."""
     assume(epsilon != RELEASE.spent.epsilon)  # type: ignore[attr-defined]
     ledger = Ledger.create(tmp_path_factory.mktemp("tampered") / "ledger.db", PureDP(1))

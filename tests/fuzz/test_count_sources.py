@@ -50,14 +50,30 @@ CELLS = st.sampled_from(
 def tables(draw: st.DrawFn) -> bytes:
     """Rows of cells that a parser may stumble over: ragged, quoted, empty, enormous, no text."""
     mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf", b"\xff\xfe"]))
-    delimiter, end = draw(st.sampled_from([b",", b";", b"\t", b"|"])), draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
+    delimiter, end = (
+        draw(st.sampled_from([b",", b";", b"\t", b"|"])),
+        draw(st.sampled_from([b"\n", b"\r\n", b"\r"])),
+    )
     header = draw(
         st.sampled_from(
-            [[b"u", b"g"], [b"u", b"g", b"g"], [b"u", b"G"], [b"g"], [], [b"", b"u", b"g"], [b'"u"', b'"g"'], [b'"u"', b'"g']]
+            [
+                [b"u", b"g"],
+                [b"u", b"g", b"g"],
+                [b"u", b"G"],
+                [b"g"],
+                [],
+                [b"", b"u", b"g"],
+                [b'"u"', b'"g"'],
+                [b'"u"', b'"g'],
+            ]
         )
     )
     rows = draw(st.lists(st.lists(CELLS, min_size=1, max_size=3), max_size=4))
-    return mark + end.join(delimiter.join(row) for row in [header, *rows]) + draw(st.sampled_from([b"", end]))
+    return (
+        mark
+        + end.join(delimiter.join(row) for row in [header, *rows])
+        + draw(st.sampled_from([b"", end]))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +93,14 @@ def fresh_ledger(folder: Path) -> Path:
 def count(folder: Path, *further: str, name: str = "table.csv", column: str = "g") -> Done:
     """The command on the table in the folder; what it leaves in the ledger fits how it ended."""
     ledger = fresh_ledger(folder)
-    words = ["count", str(folder / name), f"--by={column}", "--user=u", "--epsilon=2", f"--keys={folder / 'keys.txt'}"]
+    words = [
+        "count",
+        str(folder / name),
+        f"--by={column}",
+        "--user=u",
+        "--epsilon=2",
+        f"--keys={folder / 'keys.txt'}",
+    ]
     done = expost(*words, f"--ledger={ledger}", "--json", *further)
     books = Books.of(ledger)
     if done.code == 0:
@@ -90,7 +113,9 @@ def count(folder: Path, *further: str, name: str = "table.csv", column: str = "g
         assert_refused(done)
         assert (books.finished, books.settled) == (0, 0.0)
         assert (books.reserved, books.held) in ((0, 0.0), (1, 2.0))
-    assert CANARY not in done.text or CANARY.encode() in first_line((folder / name).read_bytes()), done
+    assert CANARY not in done.text or CANARY.encode() in first_line((folder / name).read_bytes()), (
+        done
+    )
     return done
 
 
@@ -124,19 +149,55 @@ def test_options(folder: Path, data: st.DataObject) -> None:
     """A request that is wrong is refused before anything is charged: noise too large to draw, names that no database takes."""
     (folder / "table.csv").write_bytes(TABLE)
     numbers = st.sampled_from(
-        ["0", "-1", "nan", "inf", "1e300", "1e-300", "5e-324", "0.5", "1", "2", "1e-9", "", "x", "9" * 400]
+        [
+            "0",
+            "-1",
+            "nan",
+            "inf",
+            "1e300",
+            "1e-300",
+            "5e-324",
+            "0.5",
+            "1",
+            "2",
+            "1e-9",
+            "",
+            "x",
+            "9" * 400,
+        ]
     )
-    numeric = ["within", "epsilon", "delta", "max-group-epsilon", "confidence", "ratio", "max-groups-per-user"]
-    words = [f"--{name}={data.draw(numbers)}" for name in data.draw(st.lists(st.sampled_from(numeric), max_size=3))]
+    numeric = [
+        "within",
+        "epsilon",
+        "delta",
+        "max-group-epsilon",
+        "confidence",
+        "ratio",
+        "max-groups-per-user",
+    ]
+    words = [
+        f"--{name}={data.draw(numbers)}"
+        for name in data.draw(st.lists(st.sampled_from(numeric), max_size=3))
+    ]
     named = ["by", "user", "table", "budget", "analyst", "order", "rule"]
-    words += [f"--{name}={data.draw(TEXTS)}" for name in data.draw(st.lists(st.sampled_from(named), max_size=1))]
+    words += [
+        f"--{name}={data.draw(TEXTS)}"
+        for name in data.draw(st.lists(st.sampled_from(named), max_size=1))
+    ]
     sound_table(folder, words)
 
 
 def sound_table(folder: Path, words: list[str]) -> Done:
     """The command on a table that can be counted: an answer and its charge, or a refusal that charges nothing."""
     ledger = fresh_ledger(folder)
-    common = ["count", str(folder / "table.csv"), "--by=g", "--user=u", "--epsilon=2", f"--keys={folder / 'keys.txt'}"]
+    common = [
+        "count",
+        str(folder / "table.csv"),
+        "--by=g",
+        "--user=u",
+        "--epsilon=2",
+        f"--keys={folder / 'keys.txt'}",
+    ]
     done = expost(*common, f"--ledger={ledger}", "--json", *words)
     books = Books.of(ledger)
     assert (done.code == 0) == (done.out != ""), done
@@ -153,5 +214,7 @@ def test_keys_and_priors(folder: Path, keys: bytes, prior: bytes) -> None:
     (folder / "table.csv").write_bytes(TABLE)
     (folder / "other.txt").write_bytes(keys)
     (folder / "prior.csv").write_bytes(prior)
-    done = sound_table(folder, [f"--keys={folder / 'other.txt'}", f"--prior={folder / 'prior.csv'}"])
+    done = sound_table(
+        folder, [f"--keys={folder / 'other.txt'}", f"--prior={folder / 'prior.csv'}"]
+    )
     assert done.code in (0, 2)

@@ -16,7 +16,7 @@ from expost.budget.store import Store
 from expost.cli.output import visible
 from expost.errors import CheckpointMismatch, InvalidInput
 from expost.selection.release import Release
-from expost.tuning.journal import Journal
+from expost.tuning.job_folder import Journal
 from expost.tuning.rows import load_rows
 from expost.tuning.settings import read_settings
 from tests.fuzz.command import Books, assert_refused, expost
@@ -39,7 +39,11 @@ HUGE = "1" + "0" * 400
         ("batch_sizes = [40]", "batch_sizes = [5e-324]", "search"),
         ("overhead = 0.3", "overhead = 5e-324", "privacy.overhead (line 22)"),
         ("overhead = 0.3", "overhead = 1.7e308", "privacy.overhead (line 22)"),
-        ("feature_bounds = [0, 1]", "feature_bounds = [-1e308, 1e308]", "data.feature_bounds (line 3)"),
+        (
+            "feature_bounds = [0, 1]",
+            "feature_bounds = [-1e308, 1e308]",
+            "data.feature_bounds (line 3)",
+        ),
         ('kind = "logistic"', 'kind = "..:x"', "model.kind"),
         ('path = "rows.npz"', 'path = "job.toml"\ntarget = "y"', "data.path"),
     ],
@@ -54,7 +58,9 @@ def test_documents(folder: Path, line: str, instead: str, named: str) -> None:  
 @pytest.mark.parametrize("name", ["rows.npz", "rows.parquet", "rows.csv"])
 def test_rows_that_are_garbage(folder: Path, name: str) -> None:  # noqa: F811
     (folder / f"bad-{name}").write_bytes(b'a,"' + b"x" * 200_000)
-    text = TOML.replace("rows.npz", f"bad-{name}").replace("classes = 2", 'classes = 2\ntarget = "y"')
+    text = TOML.replace("rows.npz", f"bad-{name}").replace(
+        "classes = 2", 'classes = 2\ntarget = "y"'
+    )
     done = tune(folder, text.encode())
     assert done is not None
     assert "cannot be read" in done.err
@@ -66,7 +72,9 @@ def test_a_grid_is_not_made_before_it_is_measured() -> None:
     wide = {"learning_rates": many, "epochs": many, "batch_sizes": many, "clips": many}
     with pytest.raises(InvalidInput, match="2000000000000 candidates"):
         read_settings(job(search=wide), given_data=True)
-    assert len(read_settings(job(search={**wide, "samples": 7}), given_data=True).search.settings) == 7
+    assert (
+        len(read_settings(job(search={**wide, "samples": 7}), given_data=True).search.settings) == 7
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,13 +87,23 @@ def test_a_grid_is_not_made_before_it_is_measured() -> None:
     ],
 )
 @pytest.mark.parametrize("further", [[], ["--delta=1e-6"], ["--delta=1e-6", "--private-keys"]])
-def test_a_count_that_cannot_be_made_is_not_charged(tmp_path: Path, option: str, value: str, further: list[str]) -> None:
+def test_a_count_that_cannot_be_made_is_not_charged(
+    tmp_path: Path, option: str, value: str, further: list[str]
+) -> None:
     """Catches noise that is too large to draw, found out after the reservation, which then stays held."""
     (tmp_path / "t.csv").write_text("u,g\n1,a\n2,b\n")
     (tmp_path / "k.txt").write_text("a\nb\n")
     Ledger.create(tmp_path / "l.db", ApproxDP(10, 1e-5), "people")
     keys = [] if "--private-keys" in further else [f"--keys={tmp_path / 'k.txt'}"]
-    words = ["--by=g", "--user=u", "--epsilon=2", *keys, *further, f"--ledger={tmp_path / 'l.db'}", f"{option}={value}"]
+    words = [
+        "--by=g",
+        "--user=u",
+        "--epsilon=2",
+        *keys,
+        *further,
+        f"--ledger={tmp_path / 'l.db'}",
+        f"{option}={value}",
+    ]
     done = expost("count", str(tmp_path / "t.csv"), *words)
     books = Books.of(tmp_path / "l.db")
     assert books.reserved == books.finished == (1 if done.code == 0 else 0), done
@@ -95,7 +113,14 @@ def test_a_count_that_cannot_be_made_is_not_charged(tmp_path: Path, option: str,
 def test_a_quote_in_the_header_shows_no_row(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     (tmp_path / "k.txt").write_text("a\n")
-    done = expost("count", str(tmp_path / "t.csv"), "--by=g", "--user=u", "--epsilon=2", f"--keys={tmp_path / 'k.txt'}")
+    done = expost(
+        "count",
+        str(tmp_path / "t.csv"),
+        "--by=g",
+        "--user=u",
+        "--epsilon=2",
+        f"--keys={tmp_path / 'k.txt'}",
+    )
     assert_refused(done)
     assert "zibeben" not in done.err
 
@@ -115,7 +140,9 @@ def test_a_quote_in_the_header_shows_no_row(tmp_path: Path, content: bytes) -> N
     ],
 )
 @pytest.mark.parametrize("command", [["show"], ["create", "--name=n", "--epsilon=1"]])
-def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, command: list[str]) -> None:
+def test_urls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, command: list[str]
+) -> None:
     """Catches half a password taken for the host, a URL taken for a file, options that open another file than the one that is checked."""
     monkeypatch.chdir(tmp_path)
     done = expost("ledger", command[0], url, *command[1:])
@@ -134,7 +161,14 @@ def test_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, command
         {"spent": PureDP(0.1, "replace").as_dict()},
         {"value": json.loads("[" * 700 + "]" * 700)},
     ],
-    ids=["a whole number beyond floats", "no number", "no kind", "above the worst case", "another relation", "deep"],
+    ids=[
+        "a whole number beyond floats",
+        "no number",
+        "no kind",
+        "above the worst case",
+        "another relation",
+        "deep",
+    ],
 )
 def test_certificates(tmp_path: Path, change: dict[str, Any]) -> None:
     (tmp_path / "c.json").write_text(json.dumps({**RECORD, **change}))
@@ -142,10 +176,14 @@ def test_certificates(tmp_path: Path, change: dict[str, Any]) -> None:
 
 
 def test_a_certificate_is_shown_without_what_moves_a_terminal(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(json.dumps({**RECORD, "theorem": "a\x1b[31m\ud800:smile:", "params": {"k": "\ud800"}}))
+    (tmp_path / "c.json").write_text(
+        json.dumps({**RECORD, "theorem": "a\x1b[31m\ud800:smile:", "params": {"k": "\ud800"}})
+    )
     shown = expost("certificate", str(tmp_path / "c.json"))
     assert r"a\x1b[31m\ud800:smile:" in shown.out
-    assert json.loads(expost("certificate", str(tmp_path / "c.json"), "--json").out)["params"] == {"k": "\ud800"}
+    assert json.loads(expost("certificate", str(tmp_path / "c.json"), "--json").out)["params"] == {
+        "k": "\ud800"
+    }
     assert visible("é\t\u202e") == r"é\t\u202e"
 
 
@@ -163,7 +201,9 @@ def test_numbers_that_cannot_be_shown() -> None:
         PureDP(-(10**5000))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "salt": "zz", "identity": 3}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "salt": "zz", "identity": 3}']
+)
 def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "attempts.json").write_text(content)
     with pytest.raises(CheckpointMismatch):

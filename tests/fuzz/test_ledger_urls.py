@@ -42,7 +42,16 @@ PASSWORDS = [
     f"{PASSWORD} x",
     f"[{PASSWORD}",
 ]
-HOSTS = ["localhost:1", "[::1]:1", "[::1:1", "localhost:port", "localhost:999999", "", "localhost:1,localhost:2", "/tmp"]
+HOSTS = [
+    "localhost:1",
+    "[::1]:1",
+    "[::1:1",
+    "localhost:port",
+    "localhost:999999",
+    "",
+    "localhost:1,localhost:2",
+    "/tmp",
+]
 OPTIONS = [
     "",
     "?",
@@ -82,14 +91,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command=st.sampled_from([["show"], ["verify"], ["create", "--name=x", "--epsilon=1"]]),
 )
 def test_a_password_is_never_shown(
-    folder: Path, scheme: str, slashes: str, password: str, host: str, options: str, command: list[str]
+    folder: Path,
+    scheme: str,
+    slashes: str,
+    password: str,
+    host: str,
+    options: str,
+    command: list[str],
 ) -> None:
     """Catches a driver's message that repeats the URL, a second half of a password taken for the host, a typing error taken for a file."""
     if scheme.startswith("sqlite"):
         slashes = slashes.removesuffix("/")  # with three the rest is a file's name
     with contextlib.chdir(folder):
         before = files(folder)
-        done = expost("ledger", command[0], f"{scheme}{slashes}u:{password}@{host}/db{options}", *command[1:], "--json")
+        done = expost(
+            "ledger",
+            command[0],
+            f"{scheme}{slashes}u:{password}@{host}/db{options}",
+            *command[1:],
+            "--json",
+        )
         assert files(folder) == before
     assert_refused(done)
     assert PASSWORD not in done.err, done.err
@@ -99,13 +120,26 @@ def test_a_password_is_never_shown(
 @given(
     prefix=st.sampled_from(["", "sqlite:///", "sqlite:", "sqlite://", "file:"]),
     name=st.sampled_from(
-        ["sound.db", "garbage.db", "cut.db", "folder.db", "none.db", "none/none.db", "", "a\x00b", "b\udcff", "n" * 300]
+        [
+            "sound.db",
+            "garbage.db",
+            "cut.db",
+            "folder.db",
+            "none.db",
+            "none/none.db",
+            "",
+            "a\x00b",
+            "b\udcff",
+            "n" * 300,
+        ]
     )
     | st.text(max_size=10),
     options=st.sampled_from(["", "", "?mode=ro", "?uri=true", "?cache=x&uri=true"]),
     command=st.sampled_from([["show"], ["entries"], ["verify"], ["export"], ["abandon", "x"]]),
 )
-def test_looking_makes_no_file(folder: Path, prefix: str, name: str, options: str, command: list[str]) -> None:
+def test_looking_makes_no_file(
+    folder: Path, prefix: str, name: str, options: str, command: list[str]
+) -> None:
     """Catches a ledger that appears because somebody looked, and a damaged file that ends in a traceback."""
     before = files(folder)
     place = f"{folder}/{name}".replace("//", "/")

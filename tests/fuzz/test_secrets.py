@@ -9,7 +9,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from expost import AboveThreshold, Candidate, Doubling, PureDP, RandomDropping, RepeatAndSelect, TruncatedNegativeBinomial
+from expost import (
+    AboveThreshold,
+    Candidate,
+    Doubling,
+    PureDP,
+    RandomDropping,
+    RepeatAndSelect,
+    TruncatedNegativeBinomial,
+)
 from expost.errors import ExpostError
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.fuzz.profiles import examples
@@ -32,15 +40,35 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
         how = draw(st.sampled_from(["give", "raise", "raise group", "give nan", "give other"]))
         score = draw(st.floats(0, 1))
 
-        def run(data: Any, randomness: Randomness, how: str = how, score: float = score, place: int = place) -> Any:
+        def run(
+            data: Any,
+            randomness: Randomness,
+            how: str = how,
+            score: float = score,
+            place: int = place,
+        ) -> Any:
             text = f"{SECRET}{place}"
             if how == "raise":
                 raise ValueError(text)
             if how == "raise group":
                 raise ExceptionGroup(text, [KeyError(text)])
-            return {"text": text, "score": float("nan") if how == "give nan" else text if how == "give other" else score}
+            return {
+                "text": text,
+                "score": float("nan")
+                if how == "give nan"
+                else text
+                if how == "give other"
+                else score,
+            }
 
-        made.append(Candidate(run, {"place": place}, guarantee=PureDP(0.1 * (place + 1)), repeats=draw(st.integers(1, 3))))
+        made.append(
+            Candidate(
+                run,
+                {"place": place},
+                guarantee=PureDP(0.1 * (place + 1)),
+                repeats=draw(st.integers(1, 3)),
+            )
+        )
     return made
 
 
@@ -53,7 +81,11 @@ def test_only_the_winner_is_heard(selector: Any, listed: list[Candidate], seed: 
     with redirect_stdout(out), redirect_stderr(err):
         try:
             release = selector.select(
-                listed, [SECRET], score=lambda output: output["score"], randomness=SimulationRandomness(seed), simulation=True
+                listed,
+                [SECRET],
+                score=lambda output: output["score"],
+                randomness=SimulationRandomness(seed),
+                simulation=True,
             )
         except (ExpostError, ValueError, TypeError) as error:
             said = f"{error}{error!r}{error.__cause__!r}"

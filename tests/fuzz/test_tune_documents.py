@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.budget.terms import ApproxBudget
 from expost.tuning.forecast import Forecast
 from tests.fuzz.command import Books, Done, assert_refused, expost
 from tests.fuzz.profiles import examples
@@ -23,7 +23,17 @@ from tests.tuning.jobs import TOML, write
 
 TABLES = tomllib.loads(TOML)
 KEYS = {
-    "data": ["name", "path", "target", "features", "feature_bounds", "classes", "target_bounds", "holdout", "public_test"],
+    "data": [
+        "name",
+        "path",
+        "target",
+        "features",
+        "feature_bounds",
+        "classes",
+        "target_bounds",
+        "holdout",
+        "public_test",
+    ],
     "model": ["kind", "loss", "input_shape", "optimiser", "momentum"],
     "search": ["epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples"],
     "goal": ["metric", "at_least", "at_most", "maximize", "loss_bound"],
@@ -60,7 +70,15 @@ def tune(folder: Path, content: bytes, until: str = "tuning.api.forecast") -> Do
     """The command until the forecast (or ``cli.tune._announce``, after it); None if the document got that far."""
     (folder / "job.toml").write_bytes(content)
     out = folder / "out"
-    words = ["tune", str(folder / "job.toml"), "--ledger", str(folder / "ledger.db"), "--out", str(out), "--json"]
+    words = [
+        "tune",
+        str(folder / "job.toml"),
+        "--ledger",
+        str(folder / "ledger.db"),
+        "--out",
+        str(out),
+        "--json",
+    ]
     try:
         with mock.patch(f"expost.{until}", planned):
             done = expost(*words)
@@ -77,7 +95,9 @@ def tune(folder: Path, content: bytes, until: str = "tuning.api.forecast") -> Do
 @pytest.mark.slow
 @examples(200)
 @given(table=st.sampled_from(sorted(KEYS)), place=st.integers(0, 8), value=st.sampled_from(HOSTILE))
-def test_every_key_with_values_that_break_things(folder: Path, table: str, place: int, value: object) -> None:
+def test_every_key_with_values_that_break_things(
+    folder: Path, table: str, place: int, value: object
+) -> None:
     """Catches a traceback, a hang, a grid that fills the memory, a refusal that does not say which key is meant."""
     tables = copy.deepcopy(TABLES)
     key = KEYS[table][place % len(KEYS[table])]
@@ -102,12 +122,17 @@ def test_damaged_documents(folder: Path, content: bytes) -> None:
 
 @examples(30)
 @given(
-    content=damaged((Path(__file__).parent / "rows.csv").read_bytes()), name=st.sampled_from(["rows.csv", "x.npz", "x.parquet"])
+    content=damaged((Path(__file__).parent / "rows.csv").read_bytes()),
+    name=st.sampled_from(["rows.csv", "x.npz", "x.parquet"]),
 )
 def test_damaged_rows(folder: Path, content: bytes, name: str) -> None:
     """Catches a reader's own exceptions, and rows in messages."""
     (folder / name).write_bytes(content)
-    text = TOML.replace("rows.npz", name).replace("classes = 2", 'classes = 2\ntarget = "y"').replace("[40]", "[2]")
+    text = (
+        TOML.replace("rows.npz", name)
+        .replace("classes = 2", 'classes = 2\ntarget = "y"')
+        .replace("[40]", "[2]")
+    )
     done = tune(folder, text.encode())
     assert done is None or "0.123456" not in done.err, done
 
@@ -117,10 +142,16 @@ def test_damaged_rows(folder: Path, content: bytes, name: str) -> None:
 def test_a_line_is_named(folder: Path, data: st.DataObject) -> None:
     """A wrong value is refused with its key and its line. (TOML's first line is 1.)"""
     lines = TOML.splitlines()
-    places = [place for place, line in enumerate(lines) if " = " in line and not line.startswith(("path", "metric", "kind"))]
+    places = [
+        place
+        for place, line in enumerate(lines)
+        if " = " in line and not line.startswith(("path", "metric", "kind"))
+    ]
     place = data.draw(st.sampled_from(places))
     key = lines[place].split(" = ")[0]
-    lines[place] = f"{key} = {data.draw(st.sampled_from(['true', '-1', 'nan', '[]', '1979-05-27', '{}', '1' + '0' * 400]))}"
+    lines[place] = (
+        f"{key} = {data.draw(st.sampled_from(['true', '-1', 'nan', '[]', '1979-05-27', '{}', '1' + '0' * 400]))}"
+    )
     done = tune(folder, "\n".join(lines).encode())
     assert done is not None
     assert re.search(rf"\.{key} \(line {place + 1}\)", done.err), done.err

@@ -15,7 +15,7 @@ import expost
 from expost import Candidate, PureDP, RandomDropping, SimulationRandomness
 from expost.errors import InvalidInput
 from expost.integrations.dask import DaskExecutor
-from tests.selection.elsewhere import CANARY, ExecutorContract, Telling, candidates, simulate
+from tests.execution.elsewhere import CANARY, ExecutorContract, Telling, candidates, simulate
 from tests.tuning.jobs import clouds, job
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,13 @@ def client() -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=50,
+        ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -50,19 +56,29 @@ def test_connecting(client: Any) -> None:
     assert DaskExecutor(client, tasks=5).tasks == 5
     with DaskExecutor(client.scheduler.address) as other:
         assert other.tasks == 2
-        assert simulate(RandomDropping(2.0), candidates(), executor=other) == simulate(RandomDropping(2.0), candidates())
+        assert simulate(RandomDropping(2.0), candidates(), executor=other) == simulate(
+            RandomDropping(2.0), candidates()
+        )
     assert client.status == "running"
 
 
-@pytest.mark.parametrize(("settings", "field"), [({"client_or_address": 3}, "client_or_address"), ({"tasks": 0}, "tasks")])
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [({"client_or_address": 3}, "client_or_address"), ({"tasks": 0}, "tasks")],
+)
 def test_bad_input(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput, match=field):
         DaskExecutor(**settings)
 
 
 def test_functions_without_a_module_travel_too(pool: DaskExecutor) -> None:
-    given = [Candidate(lambda data, randomness, n=n: n + randomness.below(100), guarantee=PureDP(0.25)) for n in range(9)]
-    assert simulate(RandomDropping(2.0), given, executor=pool) == simulate(RandomDropping(2.0), given)
+    given = [
+        Candidate(lambda data, randomness, n=n: n + randomness.below(100), guarantee=PureDP(0.25))
+        for n in range(9)
+    ]
+    assert simulate(RandomDropping(2.0), given, executor=pool) == simulate(
+        RandomDropping(2.0), given
+    )
 
 
 def told_by(keys: list[str], dask_scheduler: Any) -> str:
@@ -70,7 +86,9 @@ def told_by(keys: list[str], dask_scheduler: Any) -> str:
     return repr(dask_scheduler.get_events()) + repr(dask_scheduler.story(*keys))
 
 
-def test_keys_logs_and_events_tell_nothing(client: Any, pool: DaskExecutor, capfd: pytest.CaptureFixture[str]) -> None:
+def test_keys_logs_and_events_tell_nothing(
+    client: Any, pool: DaskExecutor, capfd: pytest.CaptureFixture[str]
+) -> None:
     seen: set[str] = set()
     original = client.submit
 
@@ -80,7 +98,9 @@ def test_keys_logs_and_events_tell_nothing(client: Any, pool: DaskExecutor, capf
 
     client.submit = watch
     try:
-        simulate(RandomDropping(2.0), candidates(Telling), executor=pool, on_failure=lambda *_: None)
+        simulate(
+            RandomDropping(2.0), candidates(Telling), executor=pool, on_failure=lambda *_: None
+        )
     finally:
         del client.submit
     assert len(seen) == 1 + pool.tasks
@@ -94,7 +114,9 @@ def test_keys_logs_and_events_tell_nothing(client: Any, pool: DaskExecutor, capf
 
 def test_tuning_gives_the_same_model(pool: DaskExecutor) -> None:
     def tuned(**options: Any) -> Any:
-        return expost.tune(job(), *clouds(), randomness=SimulationRandomness(2), simulation=True, **options)
+        return expost.tune(
+            job(), *clouds(), randomness=SimulationRandomness(2), simulation=True, **options
+        )
 
     here, there = tuned(), tuned(executor=pool)
     assert (there.params, there.score) == (here.params, here.score)

@@ -17,11 +17,15 @@ except MissingExtra as error:
 
 def use_without(module: str, use: str) -> str:
     code = BLOCKED.format(module=module, use=use)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_opendp():
-    out = use_without("opendp", "from expost.integrations.opendp import from_opendp; from_opendp(None)")
+    out = use_without(
+        "opendp", "from expost.integrations.opendp import from_opendp; from_opendp(None)"
+    )
     assert "pip install 'expost[opendp]'" in out
 
 
@@ -31,5 +35,7 @@ def test_ray():
 
 
 def test_dask():
-    out = use_without("distributed", "from expost.integrations.dask import DaskExecutor; DaskExecutor()")
+    out = use_without(
+        "distributed", "from expost.integrations.dask import DaskExecutor; DaskExecutor()"
+    )
     assert "pip install 'expost[dask]'" in out

@@ -22,7 +22,10 @@ def _space():
 
 
 def test_the_map_gives_the_promise():
-    laplace, gaussian = dp.m.make_laplace(*_space(), scale=2.0), dp.m.make_gaussian(*_space(), scale=2.0)
+    laplace, gaussian = (
+        dp.m.make_laplace(*_space(), scale=2.0),
+        dp.m.make_gaussian(*_space(), scale=2.0),
+    )
     assert from_opendp(laplace).guarantee == PureDP(laplace.map(1))
     assert from_opendp(laplace, 3, "replace").guarantee == PureDP(laplace.map(3), "replace")
     assert from_opendp(gaussian).guarantee == ZCDP(gaussian.map(1))
@@ -37,7 +40,10 @@ def test_a_fixed_delta_is_approximate_dp_and_a_profile_is_refused():
 
 
 def test_measurements_are_candidates():
-    candidates = [Candidate(from_opendp(dp.m.make_laplace(*_space(), scale=s)), {"scale": s}) for s in (4.0, 2.0)]
+    candidates = [
+        Candidate(from_opendp(dp.m.make_laplace(*_space(), scale=s)), {"scale": s})
+        for s in (4.0, 2.0)
+    ]
     release = RandomDropping(overhead=1).select(candidates, 1000)
     assert 900 < release.value < 1100
     assert release.spent == PureDP(2 * candidates[release.index].guarantee.epsilon + 1)

@@ -18,7 +18,7 @@ import expost
 from expost import Candidate, PureDP, RandomDropping, SimulationRandomness
 from expost.errors import InvalidInput
 from expost.integrations.ray import RayExecutor
-from tests.selection.elsewhere import CANARY, ExecutorContract, Telling, simulate, wait_for
+from tests.execution.elsewhere import CANARY, ExecutorContract, Telling, simulate, wait_for
 from tests.tuning.jobs import clouds, job
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,15 @@ def test_a_wave_has_as_many_tasks_as_the_cluster_has_room_for(cluster: Any) -> N
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_cpus", 0), ("num_cpus", "2"), ("num_cpus", 3), ("num_gpus", -1), ("num_gpus", 1), ("tasks", 0), ("address", "auto")],
+    [
+        ("num_cpus", 0),
+        ("num_cpus", "2"),
+        ("num_cpus", 3),
+        ("num_gpus", -1),
+        ("num_gpus", 1),
+        ("tasks", 0),
+        ("address", "auto"),
+    ],
 )
 def test_bad_input(cluster: Any, field: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=field):
@@ -74,30 +82,58 @@ def test_bad_input(cluster: Any, field: str, value: Any) -> None:
 
 
 def test_functions_without_a_module_travel_too(pool: RayExecutor) -> None:
-    given = [Candidate(lambda data, randomness, n=n: n + randomness.below(100), guarantee=PureDP(0.25)) for n in range(9)]
-    assert simulate(RandomDropping(2.0), given, executor=pool) == simulate(RandomDropping(2.0), given)
+    given = [
+        Candidate(lambda data, randomness, n=n: n + randomness.below(100), guarantee=PureDP(0.25))
+        for n in range(9)
+    ]
+    assert simulate(RandomDropping(2.0), given, executor=pool) == simulate(
+        RandomDropping(2.0), given
+    )
 
 
 def session(cluster: Any) -> Path:
     return Path(cluster._private.worker._global_node.get_session_dir_path())
 
 
-def test_nothing_of_the_selection_is_in_rays_files_or_names(cluster: Any, pool: RayExecutor) -> None:
+def test_nothing_of_the_selection_is_in_rays_files_or_names(
+    cluster: Any, pool: RayExecutor
+) -> None:
     """Candidates that print, write and raise their canary; params with a canary; an output that is one. Then every file is searched."""
     marked = [
-        Candidate(Telling(number), {"number": number, "text": f"{CANARY}-params"}, repeats=4) for number in range(100, 112)
+        Candidate(Telling(number), {"number": number, "text": f"{CANARY}-params"}, repeats=4)
+        for number in range(100, 112)
     ]
     listen: list[Any] = []
-    simulate(RandomDropping(2.0), marked, executor=pool, on_failure=lambda *told: listen.append(told))
+    simulate(
+        RandomDropping(2.0), marked, executor=pool, on_failure=lambda *told: listen.append(told)
+    )
     assert listen
     folder = session(cluster)
     contents = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    telling = (CANARY, "Telling", "number=10", "number=11", "PureDP", "kept", "seeds")  # candidates are numbers 100 to 111
-    assert [(name, word) for name, content in contents.items() for word in telling if word.encode() in content] == []
-    assert len(list((folder / "logs").glob("worker-*"))) > 0  # test of the test: this is where a print would be
+    telling = (
+        CANARY,
+        "Telling",
+        "number=10",
+        "number=11",
+        "PureDP",
+        "kept",
+        "seeds",
+    )  # candidates are numbers 100 to 111
+    assert [
+        (name, word)
+        for name, content in contents.items()
+        for word in telling
+        if word.encode() in content
+    ] == []
+    assert (
+        len(list((folder / "logs").glob("worker-*"))) > 0
+    )  # test of the test: this is where a print would be
     events = wait_for(lambda: [event for event in cluster.timeline() if "expost" in event["cat"]])
     assert {event["cat"] for event in events} == {"task::expost"}
-    assert {event["name"] for event in events} <= {"expost.selection.work.work", "expost.selection.dealing._arrive"}
+    assert {event["name"] for event in events} <= {
+        "expost.execution.worker.work",
+        "expost.execution.dispatch._arrive",
+    }
     assert all(set(event["args"]) == {"name", "task_id"} for event in events)
 
 
@@ -116,7 +152,9 @@ def test_the_search_would_find_what_a_task_prints(cluster: Any) -> None:
 
 def test_tuning_gives_the_same_model(pool: RayExecutor) -> None:
     def tuned(**options: Any) -> Any:
-        return expost.tune(job(), *clouds(), randomness=SimulationRandomness(2), simulation=True, **options)
+        return expost.tune(
+            job(), *clouds(), randomness=SimulationRandomness(2), simulation=True, **options
+        )
 
     here, there = tuned(), tuned(executor=pool)
     assert there.params == here.params
@@ -138,6 +176,8 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     from tests.tuning.jobs import write
 
     write(tmp_path)
-    done = subprocess.run([sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["spent"]["epsilon"] > 0

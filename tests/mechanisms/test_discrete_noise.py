@@ -17,7 +17,7 @@ from mpmath import exp, log, mpf
 from expost.errors import InvalidInput
 from expost.mechanisms import DiscreteGaussian, DiscreteLaplace, Estimate, Mechanism, Query
 from expost.privacy import ZCDP, PureDP
-from expost.randomness import coins, vectorised
+from expost.randomness import coins, samplers
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.randomness.bit_tree import enumerate_law
 
@@ -36,7 +36,9 @@ def same(data: Any) -> Any:
 
 
 @given(values, st.fractions(-1, 1, max_denominator=100), distances, grids)
-def test_rounding_keeps_the_sensitivity(a: Fraction, share: Fraction, distance: Fraction, grid: Fraction) -> None:
+def test_rounding_keeps_the_sensitivity(
+    a: Fraction, share: Fraction, distance: Fraction, grid: Fraction
+) -> None:
     """Would catch rounding half to even, or a sensitivity that forgets the rounding: two scalars within Δ."""
     query = Query(same, sensitivity=distance, grid=grid)
     (first,), (second,) = query.evaluate(a), query.evaluate(a + share * distance)
@@ -63,15 +65,21 @@ def test_rounding_is_to_nearest(a: Fraction, grid: Fraction) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), grids, st.data())
-def test_rounding_of_vectors_keeps_the_sensitivity(dimension: int, grid: Fraction, data: st.DataObject) -> None:
+def test_rounding_of_vectors_keeps_the_sensitivity(
+    dimension: int, grid: Fraction, data: st.DataObject
+) -> None:
     """Would catch a rounding allowance that is too small in ℓ1 or ℓ2."""
     first = data.draw(st.lists(values, min_size=dimension, max_size=dimension))
-    shift = data.draw(st.lists(st.fractions(-3, 3, max_denominator=100), min_size=dimension, max_size=dimension))
+    shift = data.draw(
+        st.lists(st.fractions(-3, 3, max_denominator=100), min_size=dimension, max_size=dimension)
+    )
     if not any(shift):
         return
     second = [a + b for a, b in zip(first, shift, strict=True)]
     norm1, squared2 = sum(abs(b) for b in shift), sum(b * b for b in shift)
-    norm2 = Fraction(math.isqrt(math.floor(squared2 * 10**24)) + 1, 10**12)  # just above the ℓ2 norm
+    norm2 = Fraction(
+        math.isqrt(math.floor(squared2 * 10**24)) + 1, 10**12
+    )  # just above the ℓ2 norm
     steps = Query(same, sensitivity=norm1, grid=grid, dimension=dimension)
     moved = [a - b for a, b in zip(steps.evaluate(first), steps.evaluate(second), strict=True)]
     assert sum(abs(m) for m in moved) <= steps.steps()
@@ -93,7 +101,11 @@ def test_steps(dimension: int, wanted: Fraction, squared: Fraction) -> None:
 
 def test_integers_need_no_allowance() -> None:
     """Would catch an allowance for rounding where nothing is rounded."""
-    assert Query(same, sensitivity=3, dimension=7).steps() == Query(same, sensitivity=3, dimension=7).steps(squared=True) == 3
+    assert (
+        Query(same, sensitivity=3, dimension=7).steps()
+        == Query(same, sensitivity=3, dimension=7).steps(squared=True)
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,11 +134,15 @@ def test_lists_are_not_moved(answer: Any, grid: int | None) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble, np.uint8, np.int16])
 def test_every_number_type_goes_to_the_grid(dtype: type) -> None:
     """Would catch a numpy type that is refused or misread."""
-    assert Query(same, grid=Fraction(1, 4), dimension=2).evaluate(np.array([3, 5], dtype=dtype)) == [12, 20]
+    assert Query(same, grid=Fraction(1, 4), dimension=2).evaluate(
+        np.array([3, 5], dtype=dtype)
+    ) == [12, 20]
     assert Query(same, grid=Fraction(1, 4)).evaluate(dtype(3)) == [12]
 
 
-@pytest.mark.parametrize("answer", [np.zeros((2, 3), dtype=int), [[0, 0, 0], [0, 0, 0]], np.zeros(6, dtype=int).tolist()])
+@pytest.mark.parametrize(
+    "answer", [np.zeros((2, 3), dtype=int), [[0, 0, 0], [0, 0, 0]], np.zeros(6, dtype=int).tolist()]
+)
 def test_a_table_counts_as_its_entries(answer: Any) -> None:
     """Would catch a shape that loses entries."""
     assert Query(same, dimension=6).evaluate(answer) == [0] * 6
@@ -141,7 +157,9 @@ def test_a_wrong_dimension_is_refused(answer: Any) -> None:
         Query(same).evaluate([1, 2])
 
 
-@pytest.mark.parametrize("answer", [12345.5, 12345.0, True, np.True_, np.float64(12345), "12345", None, Fraction(12345)])
+@pytest.mark.parametrize(
+    "answer", [12345.5, 12345.0, True, np.True_, np.float64(12345), "12345", None, Fraction(12345)]
+)
 def test_other_than_whole_numbers_are_refused_without_a_grid(answer: Any) -> None:
     """Would catch a silent truncation; the message must not tell the value."""
     with pytest.raises(InvalidInput, match="whole numbers") as refusal:
@@ -149,7 +167,9 @@ def test_other_than_whole_numbers_are_refused_without_a_grid(answer: Any) -> Non
     assert "12345" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("answer", [math.nan, math.inf, -math.inf, np.float32("nan"), Decimal("nan")])
+@pytest.mark.parametrize(
+    "answer", [math.nan, math.inf, -math.inf, np.float32("nan"), Decimal("nan")]
+)
 def test_no_number_has_no_place_on_the_grid(answer: Any) -> None:
     """Would catch NaN or ∞ turned into some step."""
     with pytest.raises((ValueError, OverflowError)):
@@ -212,7 +232,9 @@ def test_laplace_scale_and_guarantee() -> None:
 
 def test_gaussian_scale_and_guarantee() -> None:
     """Would catch ρ and the variance out of step: variance = sensitivity²/(2ρ) in steps."""
-    mechanism = DiscreteGaussian(Query(same, sensitivity=3, grid=Fraction(1, 2)), 2, neighbours="replace")
+    mechanism = DiscreteGaussian(
+        Query(same, sensitivity=3, grid=Fraction(1, 2)), 2, neighbours="replace"
+    )
     assert mechanism.spread == 9
     assert mechanism.output_scale == 1.5
     assert mechanism.guarantee == ZCDP(2, "replace")
@@ -220,17 +242,24 @@ def test_gaussian_scale_and_guarantee() -> None:
 
 
 @pytest.mark.parametrize("kind", [DiscreteLaplace, DiscreteGaussian])
-def test_scalar_noise_is_asked_for_at_the_right_spread(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalar_noise_is_asked_for_at_the_right_spread(
+    kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Would catch a mechanism whose sampler gets another number than its promise rests on."""
     asked: list[Any] = []
-    for module in (coins, vectorised):
+    for module in (coins, samplers):
         for name in ("discrete_laplace", "discrete_gaussian"):
             monkeypatch.setattr(
                 module,
                 name,
-                lambda spread, *rest, n=name: asked.append((n, spread)) or (5 if len(rest) == 1 else [5] * rest[0]),
+                lambda spread, *rest, n=name: (
+                    asked.append((n, spread)) or (5 if len(rest) == 1 else [5] * rest[0])
+                ),
             )
-    one, three = kind(Query(same, sensitivity=2), 0.5), kind(Query(same, sensitivity=2, dimension=3), 0.5)
+    one, three = (
+        kind(Query(same, sensitivity=2), 0.5),
+        kind(Query(same, sensitivity=2, dimension=3), 0.5),
+    )
     assert one(10, Randomness()).value == 15
     assert [estimate.value for estimate in three([10, 20, 30], Randomness())] == [15, 25, 35]
     assert asked == [(f"discrete_{kind.law}", one.spread)] * 2
@@ -241,13 +270,18 @@ def test_answers_in_the_querys_own_unit() -> None:
     estimate = DiscreteLaplace(Query(same, grid=Fraction(1, 3)), 1).answer(Fraction(5, 2), [4])
     assert estimate == Estimate(Fraction(12, 3), 1.0, "laplace")
     assert isinstance(estimate.value, int)
-    assert DiscreteGaussian(Query(same, grid=Fraction(1, 3)), 1).answer(0, [4]).value == Fraction(4, 3)
+    assert DiscreteGaussian(Query(same, grid=Fraction(1, 3)), 1).answer(0, [4]).value == Fraction(
+        4, 3
+    )
 
 
 def test_vector_answers() -> None:
     """Would catch noise of the wrong length or shared between coordinates."""
     source = SimulationRandomness(1)
-    for mechanism in (DiscreteLaplace(Query(same, dimension=50), 0.01), DiscreteGaussian(Query(same, dimension=50), 0.0001)):
+    for mechanism in (
+        DiscreteLaplace(Query(same, dimension=50), 0.01),
+        DiscreteGaussian(Query(same, dimension=50), 0.0001),
+    ):
         estimates = mechanism([0] * 50, source)
         assert len(estimates) == 50
         assert all(isinstance(each, Estimate) and each.law == mechanism.law for each in estimates)
@@ -259,7 +293,9 @@ def test_vector_answers() -> None:
 # The promise, exactly
 
 
-@pytest.mark.parametrize(("epsilon", "sensitivity"), [(Fraction(1), 1), (Fraction(1, 2), 1), (Fraction(4, 3), 2)])
+@pytest.mark.parametrize(
+    ("epsilon", "sensitivity"), [(Fraction(1), 1), (Fraction(1, 2), 1), (Fraction(4, 3), 2)]
+)
 def test_laplace_keeps_its_epsilon(epsilon: Fraction, sensitivity: int) -> None:
     """Would catch noise too small by any visible amount: the exact law of the outputs on data 0, and on its neighbours."""
     mechanism = DiscreteLaplace(Query(same, sensitivity=sensitivity), epsilon)
@@ -268,7 +304,9 @@ def test_laplace_keeps_its_epsilon(epsilon: Fraction, sensitivity: int) -> None:
     ratios = []
     for shift in range(-sensitivity, sensitivity + 1):
         for output, mass in masses.items():
-            other = masses.get(output - shift, Fraction(0)) + undecided  # data ``shift`` gives ``output`` this often
+            other = (
+                masses.get(output - shift, Fraction(0)) + undecided
+            )  # data ``shift`` gives ``output`` this often
             if mass > Fraction(1, 10**4):
                 ratios.append(mass / other)
     assert max(ratios) <= limit * (1 + 1e-9)
@@ -281,7 +319,12 @@ shares = st.fractions(-1, 1, max_denominator=50)
 
 @given(epsilons, grids, distances, st.integers(-50, 50), shares, st.integers(-200, 200))
 def test_laplace_exponents(
-    epsilon: Fraction, grid: Fraction, sensitivity: Fraction, value: int, share: Fraction, output: int
+    epsilon: Fraction,
+    grid: Fraction,
+    sensitivity: Fraction,
+    value: int,
+    share: Fraction,
+    output: int,
 ) -> None:
     """The same for all parameters: log of the ratio of e^{−|y−v|/scale} at neighbours is at most ε, in exact fractions."""
     mechanism = DiscreteLaplace(Query(same, sensitivity=sensitivity, grid=grid), epsilon)
@@ -291,16 +334,24 @@ def test_laplace_exponents(
 
 
 @pytest.mark.parametrize("order", [1.5, 2, 8, 64])
-@pytest.mark.parametrize(("rho", "sensitivity"), [(Fraction(1, 2), 1), (Fraction(2), 1), (Fraction(1, 8), 3)])
+@pytest.mark.parametrize(
+    ("rho", "sensitivity"), [(Fraction(1, 2), 1), (Fraction(2), 1), (Fraction(1, 8), 3)]
+)
 def test_gaussian_keeps_its_rho(rho: Fraction, sensitivity: int, order: float) -> None:
     """Would catch a variance too small: the exact Rényi divergence of neighbours is at most ρ·α, and near it."""
     variance = DiscreteGaussian(Query(same, sensitivity=sensitivity), rho).spread
     with mpmath.workdps(40):
         v = mpf(variance.numerator) / variance.denominator
         reach = range(-int(order * sensitivity) - 60, int(order * sensitivity) + 61)
-        weight = {y: exp(-(mpf(y) ** 2) / (2 * v)) for y in range(reach.start - sensitivity, reach.stop + sensitivity)}
+        weight = {
+            y: exp(-(mpf(y) ** 2) / (2 * v))
+            for y in range(reach.start - sensitivity, reach.stop + sensitivity)
+        }
         total = mpmath.fsum(exp(-(mpf(y) ** 2) / (2 * v)) for y in range(-200, 201))
-        moment = mpmath.fsum(weight[y] ** order * weight[y - sensitivity] ** (1 - order) for y in reach) / total
+        moment = (
+            mpmath.fsum(weight[y] ** order * weight[y - sensitivity] ** (1 - order) for y in reach)
+            / total
+        )
         divergence = log(moment) / (order - 1)
         assert divergence <= order * mpf(float(rho)) * (1 + mpf(10) ** -25)
         assert divergence >= 0.5 * order * mpf(float(rho))
@@ -312,14 +363,19 @@ def test_gaussian_keeps_its_rho(rho: Fraction, sensitivity: int, order: float) -
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
 def test_half_width(confidence: float) -> None:
     """Would catch a one-sided quantile or a scale taken for a deviation: the share of noise within the half width."""
-    assert Estimate(0, 3.0, "laplace").half_width(confidence) == pytest.approx(-3 * math.log(1 - confidence))
+    assert Estimate(0, 3.0, "laplace").half_width(confidence) == pytest.approx(
+        -3 * math.log(1 - confidence)
+    )
     width = Estimate(0, 2.0, "gaussian").half_width(confidence)
     assert math.erf(width / 2.0 / math.sqrt(2)) == pytest.approx(confidence)
 
 
 def test_half_width_covers_the_noise() -> None:
     """The same on 100,000 real draws of each law."""
-    for kind, parameter in ((DiscreteLaplace, Fraction(1, 40)), (DiscreteGaussian, Fraction(1, 3200))):
+    for kind, parameter in (
+        (DiscreteLaplace, Fraction(1, 40)),
+        (DiscreteGaussian, Fraction(1, 3200)),
+    ):
         mechanism = kind(Query(same, dimension=100_000), parameter)
         noise = np.abs(mechanism.noise(100_000, SimulationRandomness(2)))
         width = Estimate(0, mechanism.output_scale, mechanism.law).half_width(0.9)
@@ -335,6 +391,10 @@ def test_half_width_refuses(confidence: float) -> None:
 
 def test_estimate_forms() -> None:
     """Would catch a JSON form that loses the number."""
-    assert Estimate(Fraction(7, 2), 1.0, "laplace").as_dict() == {"value": 3.5, "scale": 1.0, "law": "laplace"}
+    assert Estimate(Fraction(7, 2), 1.0, "laplace").as_dict() == {
+        "value": 3.5,
+        "scale": 1.0,
+        "law": "laplace",
+    }
     assert Estimate(7, 1.0, "gaussian").as_dict()["value"] == 7
     assert float(Estimate(Fraction(1, 4), 1.0, "gaussian")) == 0.25

@@ -13,13 +13,20 @@ import pytest
 from expost.errors import InvalidInput
 from expost.integrations.dp_accounting import dpsgd_guarantee, event_guarantee
 from expost.privacy import dpsgd
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve, dpsgd_curves
-from expost.privacy.gaussian import gaussian_for
 from expost.privacy.orders import INTEGER_ORDERS
 
 accounting = pytest.importorskip("dp_accounting")
 
-TRAININGS = [(0.01, 1.0, 1000), (0.05, 3.0, 2000), (0.1, 10.0, 500), (0.5, 1.5, 50), (0.001, 0.6, 10_000), (0.2, 0.8, 1)]
+TRAININGS = [
+    (0.01, 1.0, 1000),
+    (0.05, 3.0, 2000),
+    (0.1, 10.0, 500),
+    (0.5, 1.5, 50),
+    (0.001, 0.6, 10_000),
+    (0.2, 0.8, 1),
+]
 
 
 def accountant_curve(rate: float, noise: float, steps: int, orders: list[float]) -> np.ndarray:
@@ -30,7 +37,9 @@ def accountant_curve(rate: float, noise: float, steps: int, orders: list[float])
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), TRAININGS)
-def test_curve_is_that_of_dp_accounting_and_never_below(rate: float, noise: float, steps: int) -> None:
+def test_curve_is_that_of_dp_accounting_and_never_below(
+    rate: float, noise: float, steps: int
+) -> None:
     curve = dpsgd_curve(rate, noise, steps)
     theirs = accountant_curve(rate, noise, steps, list(curve.orders))
     ratio = np.array(curve.epsilons) / theirs
@@ -45,14 +54,18 @@ def exact_curve(rate: float, noise: float, steps: int, order: int) -> Decimal:
         context.prec = 60
         q, twice_variance = Decimal(rate), 2 * Decimal(noise) ** 2
         terms = (
-            Decimal(math.comb(order, k)) * (1 - q) ** (order - k) * q**k * (Decimal(k * (k - 1)) / twice_variance).exp()
+            Decimal(math.comb(order, k))
+            * (1 - q) ** (order - k)
+            * q**k
+            * (Decimal(k * (k - 1)) / twice_variance).exp()
             for k in range(order + 1)
         )
         return steps * sum(terms, Decimal(0)).ln() / (order - 1)
 
 
 @pytest.mark.parametrize(
-    ("rate", "noise", "steps"), [*TRAININGS, (0.001, 5.0, 10**5), (1e-4, 20.0, 10**6), (1e-5, 1.0, 10**7), (0.1, 1e4, 100)]
+    ("rate", "noise", "steps"),
+    [*TRAININGS, (0.001, 5.0, 10**5), (1e-4, 20.0, 10**6), (1e-5, 1.0, 10**7), (0.1, 1e4, 100)],
 )
 def test_curve_is_never_below_the_exact_one(rate: float, noise: float, steps: int) -> None:
     """Where a step's divergence is 1e-10, ln(1 + 1e-10) has few digits left: a relative pad alone would not cover that."""
@@ -100,11 +113,18 @@ def test_integration_is_dp_accounting_itself() -> None:
 # Calibration.
 
 SOME_ORDERS = INTEGER_ORDERS[::3]
-TARGETS = [(0.01, 1000, 1.0, 1e-5), (0.001, 5000, 0.1, 1e-6), (0.05, 200, 8.0, 1e-5), (0.02, 500, 0.3, 1e-7)]
+TARGETS = [
+    (0.01, 1000, 1.0, 1e-5),
+    (0.001, 5000, 0.1, 1e-6),
+    (0.05, 200, 8.0, 1e-5),
+    (0.02, 500, 0.3, 1e-7),
+]
 
 
 @pytest.mark.parametrize(("rate", "steps", "epsilon", "delta"), TARGETS)
-def test_noise_is_that_of_dp_accounting(rate: float, steps: int, epsilon: float, delta: float) -> None:
+def test_noise_is_that_of_dp_accounting(
+    rate: float, steps: int, epsilon: float, delta: float
+) -> None:
     noise = float(calibrate_noise(rate, steps, epsilon, delta, SOME_ORDERS))
     theirs = accounting.calibrate_dp_mechanism(
         lambda: accounting.rdp.RdpAccountant(orders=list(SOME_ORDERS)),
@@ -150,7 +170,9 @@ def test_a_grid_is_calibrated_like_its_points() -> None:
     assert grid.shape == (2, 3)
     for i, rate in enumerate(rates):
         for j, epsilon in enumerate(epsilons):
-            assert grid[i, j] == pytest.approx(float(calibrate_noise(rate, 300, epsilon, 1e-5)), rel=1e-8)
+            assert grid[i, j] == pytest.approx(
+                float(calibrate_noise(rate, 300, epsilon, 1e-5)), rel=1e-8
+            )
     assert np.all(np.diff(grid, axis=1) < 0)
     assert np.all(grid[0] < grid[1])
 
@@ -158,7 +180,9 @@ def test_a_grid_is_calibrated_like_its_points() -> None:
 def test_equal_trainings_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     solve = dpsgd._solve
-    monkeypatch.setattr(dpsgd, "_solve", lambda rates, *rest: sizes.append(len(rates)) or solve(rates, *rest))
+    monkeypatch.setattr(
+        dpsgd, "_solve", lambda rates, *rest: sizes.append(len(rates)) or solve(rates, *rest)
+    )
     noises = calibrate_noise(0.02, 100, [1.0, 2.0] * 50, 1e-5)
     assert sizes == [2]
     assert noises.shape == (100,)

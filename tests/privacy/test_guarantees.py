@@ -19,7 +19,13 @@ from scipy import optimize, stats
 
 from expost.errors import ExpostError, InvalidGuarantee, InvalidInput
 from expost.privacy import ZCDP, ApproxDP, Charges, Guarantee, PureDP, RenyiDP
-from expost.privacy.guarantees import ADD_REMOVE, REPLACE, guarantee_from_dict, tight_epsilon, zero_like
+from expost.privacy.guarantees import (
+    ADD_REMOVE,
+    REPLACE,
+    guarantee_from_dict,
+    tight_epsilon,
+    zero_like,
+)
 
 ORDERS = (1.25, 2.0, 7.5, 64.0)
 
@@ -103,7 +109,12 @@ def test_bad_counts_are_refused(count: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "overflow", [lambda: PureDP(1.7e308) * 2, lambda: ZCDP(1.7e308) + ZCDP(1.7e308), lambda: ApproxDP(1, 0.6) * 2]
+    "overflow",
+    [
+        lambda: PureDP(1.7e308) * 2,
+        lambda: ZCDP(1.7e308) + ZCDP(1.7e308),
+        lambda: ApproxDP(1, 0.6) * 2,
+    ],
 )
 def test_sums_that_promise_nothing_are_refused(overflow: Callable[[], Guarantee]) -> None:
     """Would catch ε = ∞ or δ ≥ 1 passing for a promise."""
@@ -125,7 +136,9 @@ def test_zero_like() -> None:
 def test_comparison_follows_the_numbers(kind: str, x: float, y: float) -> None:
     """Would catch a comparison turned round; a promise implies itself and every larger one."""
     a, b = KINDS[kind](x), KINDS[kind](y)
-    assert (a <= b) == all(mine <= theirs for mine, theirs in zip(numbers(a), numbers(b), strict=True))
+    assert (a <= b) == all(
+        mine <= theirs for mine, theirs in zip(numbers(a), numbers(b), strict=True)
+    )
     assert (a >= b) == (b <= a)
     assert a <= a
     assert a <= a.at_worst(b)
@@ -148,7 +161,8 @@ def test_comparison_looks_at_every_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("promise", "size"), [(PureDP(2), 2), (ApproxDP(2, 0.5), 2), (ZCDP(3), 3), (RenyiDP(ORDERS, (1, 2, 3, 4)), 4)]
+    ("promise", "size"),
+    [(PureDP(2), 2), (ApproxDP(2, 0.5), 2), (ZCDP(3), 3), (RenyiDP(ORDERS, (1, 2, 3, 4)), 4)],
 )
 def test_size(promise: Guarantee, size: int) -> None:
     """Would catch promises sorted by δ or by the first order."""
@@ -180,9 +194,17 @@ def test_kinds_never_mix(operation: Callable[[Any, Any], object]) -> None:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(
-    "make", [lambda r: PureDP(1, r), lambda r: ApproxDP(1, 0, r), lambda r: ZCDP(1, r), lambda r: RenyiDP([2], [1], r)]
+    "make",
+    [
+        lambda r: PureDP(1, r),
+        lambda r: ApproxDP(1, 0, r),
+        lambda r: ZCDP(1, r),
+        lambda r: RenyiDP([2], [1], r),
+    ],
 )
-def test_relations_never_mix(make: Callable[[str], Guarantee], operation: Callable[[Any, Any], object]) -> None:
+def test_relations_never_mix(
+    make: Callable[[str], Guarantee], operation: Callable[[Any, Any], object]
+) -> None:
     """Would catch a sum over two notions of neighbour."""
     with pytest.raises(InvalidGuarantee) as refusal:
         operation(make(ADD_REMOVE), make(REPLACE))
@@ -201,7 +223,13 @@ def test_orders_never_mix(operation: Callable[[Any, Any], object]) -> None:
 def test_conversions_keep_the_relation(relation: str, x: float) -> None:
     """Would catch a conversion that falls back to the default relation."""
     pure = PureDP(x, relation)
-    for promise in (pure, ApproxDP(x, 0, relation), pure.to_zcdp(), pure.to_renyi(ORDERS), ZCDP(x, relation)):
+    for promise in (
+        pure,
+        ApproxDP(x, 0, relation),
+        pure.to_zcdp(),
+        pure.to_renyi(ORDERS),
+        ZCDP(x, relation),
+    ):
         assert promise.to_renyi(ORDERS).neighbours == relation
         assert promise.to_approx(1e-6).neighbours == relation
         assert (promise + promise).neighbours == relation
@@ -217,19 +245,30 @@ excesses = st.floats(-12, 8).map(lambda e: 10.0**e)
 
 @settings(max_examples=400)
 @given(excesses, divergences, log_deltas)
-@example(7.5e-9, 1e-9, -2e-9)  # δ near 1 and an order near 1: nothing but the logarithm's own error is left
+@example(
+    7.5e-9, 1e-9, -2e-9
+)  # δ near 1 and an order near 1: nothing but the logarithm's own error is left
 @example(4.483447505920779e-06, 2.2151483010464953e-05, -3.646903866850852e-16)
 @example(1e-12, 0.0, -1e-14)
-def test_tight_conversion_is_an_upper_bound(excess: float, divergence: float, log_delta: float) -> None:
+def test_tight_conversion_is_an_upper_bound(
+    excess: float, divergence: float, log_delta: float
+) -> None:
     """Would catch a rounding error larger than the padding, at orders near 1 in particular."""
     order = 1 + excess
     got = tight_epsilon(order, divergence, log_delta)
     with mpmath.workdps(60):
         a = mpf(order)
-        parts = [mpf(divergence), mpmath.log((a - 1) / a), -(mpf(log_delta) + mpmath.log(a)) / (a - 1)]
+        parts = [
+            mpf(divergence),
+            mpmath.log((a - 1) / a),
+            -(mpf(log_delta) + mpmath.log(a)) / (a - 1),
+        ]
         truth = mpmath.fsum(parts)
         assert got >= truth
-        assert got <= truth + mpmath.fsum(abs(part) for part in parts) * mpf(10) ** -11 + mpf(10) ** -300
+        assert (
+            got
+            <= truth + mpmath.fsum(abs(part) for part in parts) * mpf(10) ** -11 + mpf(10) ** -300
+        )
 
 
 @pytest.mark.parametrize("sigma", [0.7, 2.0, 10.0])
@@ -238,7 +277,10 @@ def test_conversion_covers_the_gaussian(sigma: float, delta: float) -> None:
     """Would catch an invalid conversion: the Gaussian's true δ at the converted ε is at most δ; and ε is no looser than the
     textbook's ρ + 2√(ρ·ln(1/δ))."""
     rho = 1 / (2 * sigma**2)
-    for converted in (ZCDP(rho).to_approx(delta), ZCDP(rho).to_renyi(np.linspace(1.1, 200, 400)).to_approx(delta)):
+    for converted in (
+        ZCDP(rho).to_approx(delta),
+        ZCDP(rho).to_renyi(np.linspace(1.1, 200, 400)).to_approx(delta),
+    ):
         epsilon = converted.epsilon
         true = stats.norm.cdf(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * stats.norm.cdf(
             -0.5 / sigma - epsilon * sigma
@@ -274,7 +316,9 @@ def test_conversion_agrees_with_dp_accounting(sigma: float, steps: int) -> None:
     accountant = RdpAccountant(orders).compose(dp_accounting.GaussianDpEvent(sigma), steps)
     mine = ZCDP(1 / (2 * sigma**2)).to_renyi(orders) * steps
     for delta in (1e-4, 1e-8):
-        assert mine.to_approx(delta).epsilon == pytest.approx(accountant.get_epsilon(delta), rel=1e-9)
+        assert mine.to_approx(delta).epsilon == pytest.approx(
+            accountant.get_epsilon(delta), rel=1e-9
+        )
 
 
 @settings(max_examples=60)
@@ -288,7 +332,9 @@ def test_pure_to_renyi_covers_randomised_response(epsilon: float) -> None:
             a = mpf(order)
             true = mpmath.log(p**a * (1 - p) ** (1 - a) + (1 - p) ** a * p ** (1 - a)) / (a - 1)
             assert true <= claim <= epsilon
-            assert Fraction(claim) >= min(Fraction(epsilon), Fraction(order) * Fraction(epsilon) ** 2 / 2)
+            assert Fraction(claim) >= min(
+                Fraction(epsilon), Fraction(order) * Fraction(epsilon) ** 2 / 2
+            )
 
 
 @given(losses)
@@ -373,7 +419,9 @@ def test_orders_round_down() -> None:
     assert Fraction(ZCDP(1).to_renyi([third]).epsilons[0]) <= third
 
 
-@pytest.mark.parametrize("value", [1, 1.0, Fraction(1), Decimal(1), np.float64(1), np.float32(1), np.int64(1)])
+@pytest.mark.parametrize(
+    "value", [1, 1.0, Fraction(1), Decimal(1), np.float64(1), np.float32(1), np.int64(1)]
+)
 def test_every_number_type_is_taken(value: Any) -> None:
     """Would catch a numpy or decimal number that is refused or kept as such."""
     for promise in (PureDP(value), ZCDP(value), RenyiDP([2], [value])):
@@ -413,7 +461,9 @@ WRONG = [
         ("neighbours", lambda v: PureDP(1, v)),
     ],
 )
-def test_bad_values_are_refused_by_name(field: str, make: Callable[[Any], Guarantee], value: Any) -> None:
+def test_bad_values_are_refused_by_name(
+    field: str, make: Callable[[Any], Guarantee], value: Any
+) -> None:
     """Would catch nonsense that becomes a promise, or a refusal that does not say which field."""
     with pytest.raises(InvalidGuarantee, match=field) as refusal:
         make(value)
@@ -509,7 +559,9 @@ def test_worst_case_covers_every_outcome() -> None:
     """Would catch a worst case that forgets "nothing", or takes the last level."""
     assert table().worst_case == PureDP(2)
     assert Charges.from_list([PureDP(1)], PureDP(3)).worst_case == PureDP(3)
-    crossing = Charges.from_list([RenyiDP((2, 3), (1, 4)), RenyiDP((2, 3), (2, 3))], RenyiDP((2, 3), (0, 5)))
+    crossing = Charges.from_list(
+        [RenyiDP((2, 3), (1, 4)), RenyiDP((2, 3), (2, 3))], RenyiDP((2, 3), (0, 5))
+    )
     assert crossing.worst_case == RenyiDP((2, 3), (2, 5))
 
 

@@ -109,8 +109,12 @@ def enumerate_law(
     """
     settled: defaultdict[Hashable, int] = defaultdict(int)
     numbers: dict[Hashable, int] = {}
-    scripts: list[tuple[Script, int]] = []  # by number: the choices that led there first, and how many come next
-    following: dict[int, list[tuple[int | _Ended, int]]] = {}  # by number: what comes next, after how many of the choices
+    scripts: list[
+        tuple[Script, int]
+    ] = []  # by number: the choices that led there first, and how many come next
+    following: dict[
+        int, list[tuple[int | _Ended, int]]
+    ] = {}  # by number: what comes next, after how many of the choices
 
     def run(script: Script) -> int | _Ended:
         randomness = ScriptedRandomness(script, single_bits=single_bits, word_width=word_width)
@@ -138,7 +142,9 @@ def enumerate_law(
         if share == 0:
             continue
         if state not in following:
-            following[state] = list(Counter(run((*script, choice)) for choice in range(bound)).items())
+            following[state] = list(
+                Counter(run((*script, choice)) for choice in range(bound)).items()
+            )
         for answer, times in following[state]:
             if isinstance(answer, _Ended):
                 settled[answer.outcome] += share * times
@@ -146,7 +152,9 @@ def enumerate_law(
             else:
                 waiting[answer] = waiting.get(answer, 0) + share * times
                 heappush(heap, (-waiting[answer], answer))
-    return {outcome: Fraction(mass, _UNIT) for outcome, mass in settled.items()}, Fraction(undecided, _UNIT)
+    return {outcome: Fraction(mass, _UNIT) for outcome, mass in settled.items()}, Fraction(
+        undecided, _UNIT
+    )
 
 
 def _state(traceback: TracebackType | None) -> Hashable:
@@ -183,7 +191,9 @@ def rational(value: Any) -> Fraction:
     return -magnitude if sign else magnitude
 
 
-def assert_law(law: Law, truth: Callable[[Any], Any], *, within: float, outcomes: Iterable[Any] = ()) -> None:
+def assert_law(
+    law: Law, truth: Callable[[Any], Any], *, within: float, outcomes: Iterable[Any] = ()
+) -> None:
     """Every outcome seen (and each of ``outcomes``) has its true probability, and at most ``within`` is undecided.
 
     ``truth`` gives the probability of an outcome as an mpmath number. The bound on what is undecided keeps this sharp.

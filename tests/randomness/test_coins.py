@@ -35,22 +35,44 @@ def gaussian_mass(variance: Fraction, y: int) -> mpf:
 
 
 @pytest.mark.parametrize(
-    "probability", [Fraction(0), Fraction(1), Fraction(1, 2), Fraction(3, 7), Fraction(5, 8), Fraction(1, 100)]
+    "probability",
+    [Fraction(0), Fraction(1), Fraction(1, 2), Fraction(3, 7), Fraction(5, 8), Fraction(1, 100)],
 )
 @pytest.mark.parametrize("single_bits", [False, True])
 def test_bernoulli(probability: Fraction, single_bits: bool) -> None:
     """Would catch a flipped or off-by-one comparison, down to single bits."""
-    law = enumerate_law(lambda r: coins.bernoulli(probability, r), 300, within=1e-20, single_bits=single_bits)
-    assert_law(law, lambda heads: real(probability if heads else 1 - probability), within=1e-20, outcomes=(True, False))
+    law = enumerate_law(
+        lambda r: coins.bernoulli(probability, r), 300, within=1e-20, single_bits=single_bits
+    )
+    assert_law(
+        law,
+        lambda heads: real(probability if heads else 1 - probability),
+        within=1e-20,
+        outcomes=(True, False),
+    )
 
 
 @pytest.mark.parametrize(
-    "x", [Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(7, 5), Fraction(3), Fraction(99, 100)]
+    "x",
+    [
+        Fraction(0),
+        Fraction(1, 3),
+        Fraction(1),
+        Fraction(5, 2),
+        Fraction(7, 5),
+        Fraction(3),
+        Fraction(99, 100),
+    ],
 )
 def test_bernoulli_exp(x: Fraction) -> None:
     """Would catch a wrong parity, a wrong starting turn, or a lost whole part."""
     law = enumerate_law(lambda r: coins.bernoulli_exp(x, r), 300, within=1e-12)
-    assert_law(law, lambda heads: exp(-real(x)) if heads else 1 - exp(-real(x)), within=1e-12, outcomes=(True, False))
+    assert_law(
+        law,
+        lambda heads: exp(-real(x)) if heads else 1 - exp(-real(x)),
+        within=1e-12,
+        outcomes=(True, False),
+    )
 
 
 @pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(1), Fraction(5, 2)])
@@ -63,11 +85,17 @@ def test_bernoulli_exp_on_single_bits(x: Fraction) -> None:
 def test_bernoulli_exp_is_quick_for_large_x() -> None:
     """Would catch a loop over the whole part: e^{−x} is 0 to all purposes and must cost a few coins."""
     started = time.perf_counter()
-    assert not any(coins.bernoulli_exp(Fraction(10**40 + 1, 3), SimulationRandomness(seed)) for seed in range(20))
+    assert not any(
+        coins.bernoulli_exp(Fraction(10**40 + 1, 3), SimulationRandomness(seed))
+        for seed in range(20)
+    )
     assert time.perf_counter() - started < 1
 
 
-@pytest.mark.parametrize("rate", [Fraction(1), Fraction(2, 3), Fraction(1, 4), Fraction(3), Fraction(7, 2), Fraction(5, 4)])
+@pytest.mark.parametrize(
+    "rate",
+    [Fraction(1), Fraction(2, 3), Fraction(1, 4), Fraction(3), Fraction(7, 2), Fraction(5, 4)],
+)
 def test_geometric(rate: Fraction) -> None:
     """Would catch a wrong quotient by the numerator, a biased remainder, or a count that starts at 1."""
     law = enumerate_law(lambda r: coins.geometric(rate, r), 300, within=1e-10)
@@ -90,21 +118,29 @@ def test_discrete_gaussian(variance: Fraction) -> None:
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(9, 4), Fraction(4), Fraction(17, 3)])
-def test_discrete_gaussian_accepts_in_proportion(variance: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_discrete_gaussian_accepts_in_proportion(
+    variance: Fraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sharper, given the coins above: proposal mass times acceptance is proportional to the Gaussian, to 40 digits."""
     asked: list[tuple[Fraction, int, Fraction]] = []
     for proposal in range(-12, 13):
         seen: list[Fraction] = []
-        monkeypatch.setattr(coins, "discrete_laplace", lambda scale, _r, y=proposal, s=seen: s.append(scale) or y)
+        monkeypatch.setattr(
+            coins, "discrete_laplace", lambda scale, _r, y=proposal, s=seen: s.append(scale) or y
+        )
         monkeypatch.setattr(coins, "bernoulli_exp", lambda x, _r, s=seen: s.append(x) or True)
         assert coins.discrete_gaussian(variance, Randomness()) == proposal
         asked.append((seen[0], proposal, seen[1]))
-    constants = [Fraction(abs(y)) / scale + x - Fraction(y * y) / (2 * variance) for scale, y, x in asked]
+    constants = [
+        Fraction(abs(y)) / scale + x - Fraction(y * y) / (2 * variance) for scale, y, x in asked
+    ]
     assert len(set(constants)) == 1
     assert all(x >= 0 for _, _, x in asked)
 
 
-SAMPLERS: dict[str, tuple[Sampler, float]] = {  # and how much a plain walk of a second or so leaves undecided
+SAMPLERS: dict[
+    str, tuple[Sampler, float]
+] = {  # and how much a plain walk of a second or so leaves undecided
     "bernoulli": (lambda r: coins.bernoulli(Fraction(3, 7), r), 0.001),
     "bernoulli_exp": (lambda r: coins.bernoulli_exp(Fraction(5, 2), r), 0.001),
     "geometric": (lambda r: coins.geometric(Fraction(2, 3), r), 0.1),
@@ -129,7 +165,9 @@ def test_the_walk_sees_a_wrong_coin() -> None:
     """A test of the test: a coin of rate 101/300 instead of 1/3 is refused."""
     law = enumerate_law(lambda r: coins.bernoulli_exp(Fraction(101, 300), r), 300, within=1e-12)
     with pytest.raises(AssertionError, match="truth"):
-        assert_law(law, lambda heads: exp(-mpf(1) / 3) if heads else 1 - exp(-mpf(1) / 3), within=1e-12)
+        assert_law(
+            law, lambda heads: exp(-mpf(1) / 3) if heads else 1 - exp(-mpf(1) / 3), within=1e-12
+        )
 
 
 @pytest.mark.parametrize("rate", [Fraction(1, 10**9), Fraction(7, 10**18), Fraction(1e-9)])

@@ -35,13 +35,19 @@ def test_the_stream_is_shake_of_seed_and_counter() -> None:
 
 def test_a_run_that_is_made_again_reads_the_same() -> None:
     sizes = [1, 31, 5000, 64, 9000, 8192, 3]
-    first, again = ([source.bytes(size) for size in sizes] for source in (KEY.source(3), KEY.source(3)))
+    first, again = (
+        [source.bytes(size) for size in sizes] for source in (KEY.source(3), KEY.source(3))
+    )
     assert first == again
 
 
 def test_no_two_runs_and_no_two_reads_share_bytes() -> None:
-    sources = [KEY.source(run) for run in range(20)] + [RunKey(bytes(32), simulated=False).source(0)]
-    assert_nothing_shared(*(source.bytes(size) for source in sources for size in (64, 100, 700, 8192, 20_000)))
+    sources = [KEY.source(run) for run in range(20)] + [
+        RunKey(bytes(32), simulated=False).source(0)
+    ]
+    assert_nothing_shared(
+        *(source.bytes(size) for source in sources for size in (64, 100, 700, 8192, 20_000))
+    )
 
 
 def test_threads_never_read_the_same_bytes() -> None:

@@ -94,7 +94,9 @@ def test_fork_of_a_fork_and_siblings() -> None:
 
 
 @needs_fork
-def test_fork_is_noticed_by_the_counter_even_if_the_process_number_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_is_noticed_by_the_counter_even_if_the_process_number_is_reused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Would catch a guard that compares process numbers alone."""
     source = Randomness()
     source.bytes(1)
@@ -122,7 +124,10 @@ def test_fork_many_children() -> None:
 def test_reads_never_overlap() -> None:
     """Would catch a read that steps back in the buffer, or a refill that keeps the old position."""
     source = Counting()
-    served = np.frombuffer(b"".join(source.bytes(4 * size) for size in (1, 2047, 1, 3000, 7, 2048, 2045, 1, 5)), np.uint32)
+    served = np.frombuffer(
+        b"".join(source.bytes(4 * size) for size in (1, 2047, 1, 3000, 7, 2048, 2045, 1, 5)),
+        np.uint32,
+    )
     assert len(np.unique(served)) == len(served)
 
 
@@ -164,7 +169,10 @@ def test_threads_never_share_bytes() -> None:
     assert len({block for mine in blocks for block in mine}) == 16000
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda source: pickle.loads(pickle.dumps(source))])  # noqa: S301
+@pytest.mark.parametrize(
+    "duplicate",
+    [copy.copy, copy.deepcopy, lambda source: pickle.loads(pickle.dumps(source))],
+)
 def test_copies_start_afresh(duplicate: Callable[[Randomness], Randomness]) -> None:
     """Would catch a copy that continues the original's buffer."""
     source = Randomness()
@@ -254,7 +262,12 @@ def test_simulation_is_reproducible() -> None:
 
     def stream(seed: int) -> tuple[object, ...]:
         source = SimulationRandomness(seed)
-        return source.bytes(100), source.bits(33), source.below(1000), tuple(source.words(2000).tolist())
+        return (
+            source.bytes(100),
+            source.bits(33),
+            source.below(1000),
+            tuple(source.words(2000).tolist()),
+        )
 
     assert stream(5) == stream(5)
     assert stream(5) != stream(6)

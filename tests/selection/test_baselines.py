@@ -50,14 +50,18 @@ def gaussian_curve(noise: float) -> RenyiDP:
 def accountant_curve(noise: float, mean: float, shape: float) -> Array:
     accounting = pytest.importorskip("dp_accounting")
     accountant = accounting.rdp.RdpAccountant(orders=list(WHOLE_ORDERS))
-    accountant.compose(accounting.dp_event.RepeatAndSelectDpEvent(accounting.GaussianDpEvent(noise), mean, shape))
+    accountant.compose(
+        accounting.dp_event.RepeatAndSelectDpEvent(accounting.GaussianDpEvent(noise), mean, shape)
+    )
     return np.asarray(accountant._rdp)
 
 
 @pytest.mark.parametrize("shape", [0, 0.3, 1, 2.5])
 @pytest.mark.parametrize("mean", [1.5, 10.0, 300.0])
 @pytest.mark.parametrize("noise", [0.8, 4.0])
-def test_truncated_negative_binomial_curves_are_dp_accountings(noise: float, mean: float, shape: float) -> None:
+def test_truncated_negative_binomial_curves_are_dp_accountings(
+    noise: float, mean: float, shape: float
+) -> None:
     """dp_accounting takes the mean and looks for γ; so do we."""
     runs = TruncatedNegativeBinomial.with_mean(shape, mean)
     curve = RepeatAndSelect(runs).charges([candidate(gaussian_curve(noise), repeats=4)])[0]
@@ -98,7 +102,9 @@ def test_claims_are_conversions_of_one_curve() -> None:
     whole = RepeatAndSelect(runs).charges(candidates)[0]
     assert RepeatAndSelect(runs, delta=1e-5).charges(candidates)[0] == whole.to_approx(1e-5)
     assert RepeatAndSelect(runs, order=(3, 12)).charges(candidates)[0] == whole.on((3, 12))
-    worst = RepeatAndSelect(runs).charges([candidate(gaussian_curve(4.0)), candidate(gaussian_curve(9.0), 50)])
+    worst = RepeatAndSelect(runs).charges(
+        [candidate(gaussian_curve(4.0)), candidate(gaussian_curve(9.0), 50)]
+    )
     assert worst[0] == worst[1] == whole  # the base mechanism may pick the worst candidate
 
 
@@ -130,14 +136,22 @@ class Selections:
         if isinstance(runs, Poisson):
             law, nothing = finite.poisson(runs.mean * ones), math.exp(-runs.mean)
         else:
-            law, nothing = finite.truncated_negative_binomial(float(runs.shape), float(runs.gamma) * ones), 0.0
-        chances = [finite.repeat_and_select(q, self.copies, law).low.reshape(len(ones), -1) for q in (self.here, self.there)]
+            law, nothing = (
+                finite.truncated_negative_binomial(float(runs.shape), float(runs.gamma) * ones),
+                0.0,
+            )
+        chances = [
+            finite.repeat_and_select(q, self.copies, law).low.reshape(len(ones), -1)
+            for q in (self.here, self.there)
+        ]
         return chances[0], chances[1], nothing
 
     def base(self) -> tuple[Array, Array]:
         """The base mechanism, "pick a copy and run it"."""
         share = (self.copies / self.copies.sum(1, keepdims=True))[..., None]
-        return (self.here * share).reshape(len(share), -1), (self.there * share).reshape(len(share), -1)
+        return (self.here * share).reshape(len(share), -1), (self.there * share).reshape(
+            len(share), -1
+        )
 
 
 def hockey_stick(p: Array, q: Array, epsilon: float | Array) -> Array:
@@ -145,7 +159,9 @@ def hockey_stick(p: Array, q: Array, epsilon: float | Array) -> Array:
 
 
 RUNS: list[TruncatedNegativeBinomial] = [
-    TruncatedNegativeBinomial(shape, gamma) for shape in (-0.5, 0, 1, 2.5) for gamma in (0.02, 0.3, 0.9)
+    TruncatedNegativeBinomial(shape, gamma)
+    for shape in (-0.5, 0, 1, 2.5)
+    for gamma in (0.02, 0.3, 0.9)
 ]
 
 
@@ -157,7 +173,9 @@ def test_approximate_charges_hold_by_enumeration(epsilon: float) -> None:
     for runs in RUNS:
         promises = [ApproxDP(epsilon, float(delta)) for delta in deltas]
         fits = np.array([runs.mean * promise.delta < 1 for promise in promises])
-        bounds = [runs.approx_charge(promise) for promise, fit in zip(promises, fits, strict=True) if fit]
+        bounds = [
+            runs.approx_charge(promise) for promise, fit in zip(promises, fits, strict=True) if fit
+        ]
         law, other, _ = selections.laws(runs)
         for p, q in _both(law[fits], other[fits]):
             realised = hockey_stick(p, q, np.array([bound.epsilon for bound in bounds]))
@@ -172,7 +190,9 @@ def test_approximate_charges_are_nearly_met() -> None:
     delta, runs = 1e-6, geometric_runs(10.0)
     here, there = np.array([[[1 - delta, delta]]]), np.array([[[1.0, 0.0]]])
     law, other = (
-        finite.repeat_and_select(q, np.ones((1, 1)), finite.truncated_negative_binomial(1, np.array([0.1]))).low.reshape(1, -1)
+        finite.repeat_and_select(
+            q, np.ones((1, 1)), finite.truncated_negative_binomial(1, np.array([0.1]))
+        ).low.reshape(1, -1)
         for q in (here, there)
     )
     bound = runs.approx_charge(ApproxDP(0.5, delta))
@@ -193,7 +213,9 @@ def test_poisson_pure_charges_hold_by_enumeration(mean: float) -> None:
     epsilons = np.abs(base - base_there).max(1)
     law, other, _ = selections.laws(runs)
     realised = np.abs(np.log(law) - np.log(other)).max(1)
-    charges = np.array([RepeatAndSelect(runs).charges([candidate(PureDP(each))])[0].epsilon for each in epsilons])
+    charges = np.array(
+        [RepeatAndSelect(runs).charges([candidate(PureDP(each))])[0].epsilon for each in epsilons]
+    )
     assert np.all(realised <= charges + 1e-9)
     assert np.max(realised / charges) > 0.6
 
@@ -205,12 +227,17 @@ def test_renyi_charges_hold_by_enumeration(runs: RunCount) -> None:
     base = selections.base()
     curves = exact_curves(*base)
     law, other, nothing = selections.laws(runs)
-    charges = [RepeatAndSelect(runs).charges([candidate(RenyiDP(ORDERS, tuple(curve.tolist())))]) for curve in curves]
+    charges = [
+        RepeatAndSelect(runs).charges([candidate(RenyiDP(ORDERS, tuple(curve.tolist())))])
+        for curve in curves
+    ]
     for place, order in enumerate(ORDERS):
         losses = np.array([table[0].epsilons[place] for table in charges])
         free = np.array([table.nothing.epsilons[place] for table in charges])
         for p, q in _both(law, other):
-            total = np.exp(log_moment(p, q, order) - (order - 1) * losses) + nothing * np.exp(-(order - 1) * free)
+            total = np.exp(log_moment(p, q, order) - (order - 1) * losses) + nothing * np.exp(
+                -(order - 1) * free
+            )
             assert np.all(total <= 1 + 1e-9)
 
 
@@ -221,7 +248,10 @@ def test_nothing_is_not_free_under_renyi_dp() -> None:
     here, there = np.array([[1 - grown, grown]]), np.array([[1 - rare, rare]])
     curve = RenyiDP(orders, tuple(exact_curves(here, there, orders)[0].tolist()))
     table = RepeatAndSelect(Poisson(1), order=order).charges([candidate(curve)])
-    law, other = (np.array([[math.exp(-1) * math.expm1(1 - q[0, 1]), -math.expm1(-q[0, 1])]]) for q in (here, there))
+    law, other = (
+        np.array([[math.exp(-1) * math.expm1(1 - q[0, 1]), -math.expm1(-q[0, 1])]])
+        for q in (here, there)
+    )
     released = math.exp(log_moment(law, other, order)[0] - (order - 1) * table[0].epsilons[0])
     assert released + math.exp(-1) > 1.2
     assert released + math.exp(-1) * math.exp(-(order - 1) * table.nothing.epsilons[0]) <= 1
@@ -250,7 +280,9 @@ REPEATS = (1, 3, 2)
 
 def test_doubling_adds_zcdp_promises() -> None:
     rhos = (0.1, 0.2, 0.4)
-    table = Doubling(1.0).charges([candidate(ZCDP(rho), count) for rho, count in zip(rhos, REPEATS, strict=True)])
+    table = Doubling(1.0).charges(
+        [candidate(ZCDP(rho), count) for rho, count in zip(rhos, REPEATS, strict=True)]
+    )
     for place, total in enumerate(cumulative(rhos, REPEATS)):
         assert total <= Fraction(table[place].rho) <= total * (1 + Fraction(1, 2**50))
     assert table.nothing == table[2]
@@ -258,10 +290,14 @@ def test_doubling_adds_zcdp_promises() -> None:
 
 def test_doubling_adds_curves_order_by_order() -> None:
     orders, curves = (2, 8, 32), [(0.1, 0.3, 0.9), (0.2, 0.3, 0.7), (0.4, 0.5, 0.6)]
-    table = Doubling(1.0).charges([candidate(RenyiDP(orders, curve), n) for curve, n in zip(curves, REPEATS, strict=True)])
+    table = Doubling(1.0).charges(
+        [candidate(RenyiDP(orders, curve), n) for curve, n in zip(curves, REPEATS, strict=True)]
+    )
     for order, losses in enumerate(zip(*curves, strict=True)):
         for place, total in enumerate(cumulative(losses, REPEATS)):
-            assert total <= Fraction(table[place].epsilons[order]) <= total * (1 + Fraction(1, 2**50))
+            assert (
+                total <= Fraction(table[place].epsilons[order]) <= total * (1 + Fraction(1, 2**50))
+            )
     assert table.nothing == table[2]
 
 
@@ -269,7 +305,9 @@ def test_doubling_adds_epsilons_and_charges_the_whole_delta() -> None:
     """An early stop saves ε, never δ: the ex-post definition has one δ for all outcomes."""
     epsilons, deltas = (0.1, 0.2, 0.4), (1e-7, 2e-7, 3e-7)
     promises = [ApproxDP(epsilon, delta) for epsilon, delta in zip(epsilons, deltas, strict=True)]
-    table = Doubling(1.0).charges([candidate(promise, count) for promise, count in zip(promises, REPEATS, strict=True)])
+    table = Doubling(1.0).charges(
+        [candidate(promise, count) for promise, count in zip(promises, REPEATS, strict=True)]
+    )
     for place, total in enumerate(cumulative(epsilons, REPEATS)):
         assert total <= Fraction(table[place].epsilon) <= total * (1 + Fraction(1, 2**50))
         assert table[place].delta == table.nothing.delta >= 1e-7 + 3 * 2e-7 + 2 * 3e-7 - 1e-20
@@ -282,8 +320,12 @@ def test_doubling_adds_epsilons_and_charges_the_whole_delta() -> None:
 def test_brownian_noise_reduction_charges_the_level() -> None:
     """ρ of the level released, not the sum; "nothing" has looked at all of them."""
     query, rhos = Query(len), (Fraction(1, 1000), Fraction(1, 100), Fraction(1, 10))
-    table = NoiseReduction(target=0).charges([Candidate(DiscreteGaussian(query, rho)) for rho in rhos])
+    table = NoiseReduction(target=0).charges(
+        [Candidate(DiscreteGaussian(query, rho)) for rho in rhos]
+    )
     assert [table[place] for place in range(3)] == [ZCDP(rho) for rho in rhos]
     assert table.nothing == table.worst_case == ZCDP(rhos[-1])
     with pytest.raises(InvalidCandidate):
-        NoiseReduction(target=0).charges([Candidate(DiscreteGaussian(query, rho)) for rho in rhos[::-1]])
+        NoiseReduction(target=0).charges(
+            [Candidate(DiscreteGaussian(query, rho)) for rho in rhos[::-1]]
+        )

@@ -13,7 +13,9 @@ Integers = npt.NDArray[np.int64]
 LEAST = 25.0  # expected draws in a cell
 
 
-def fit(draws: Integers, mass: Callable[[Integers], npt.NDArray[np.float64]], low: int, high: int) -> float:
+def fit(
+    draws: Integers, mass: Callable[[Integers], npt.NDArray[np.float64]], low: int, high: int
+) -> float:
     """The p-value of ``draws`` against a law: a cell per outcome in [low, high), pooled with neighbours where it is rare.
 
     What the law puts outside is a cell of its own, pooled with the last one.
@@ -27,7 +29,9 @@ def fit(draws: Integers, mass: Callable[[Integers], npt.NDArray[np.float64]], lo
     return pooled_p_value(observed, len(draws) * probabilities)
 
 
-def fit_between(draws: Integers, cdf: Callable[[Integers], npt.NDArray[np.float64]], edges: Integers) -> float:
+def fit_between(
+    draws: Integers, cdf: Callable[[Integers], npt.NDArray[np.float64]], edges: Integers
+) -> float:
     """The same for a law with many outcomes: cells (−∞, e_0], (e_0, e_1], …, (e_last, ∞); ``cdf(e)`` is P(draw ≤ e)."""
     observed = np.bincount(np.searchsorted(edges, draws, side="left"), minlength=len(edges) + 1)
     probabilities = np.diff(cdf(edges), prepend=0.0, append=1.0)
@@ -37,9 +41,16 @@ def fit_between(draws: Integers, cdf: Callable[[Integers], npt.NDArray[np.float6
 def alike(first: Integers, second: Integers) -> float:
     """The p-value of two samples having one law (two-sample chi-square)."""
     outcomes = np.unique(np.concatenate([first, second]))
-    counts = np.array([np.bincount(np.searchsorted(outcomes, each), minlength=len(outcomes)) for each in (first, second)])
+    counts = np.array(
+        [
+            np.bincount(np.searchsorted(outcomes, each), minlength=len(outcomes))
+            for each in (first, second)
+        ]
+    )
     cells = _pool(counts.sum(axis=0) * min(len(first), len(second)) / (len(first) + len(second)))
-    return float(stats.chi2_contingency(np.add.reduceat(counts, cells, axis=1), correction=False).pvalue)
+    return float(
+        stats.chi2_contingency(np.add.reduceat(counts, cells, axis=1), correction=False).pvalue
+    )
 
 
 def _pool(expected: npt.NDArray[np.float64]) -> Integers:
@@ -58,4 +69,6 @@ def _pool(expected: npt.NDArray[np.float64]) -> Integers:
 def pooled_p_value(observed: Integers, expected: npt.NDArray[np.float64]) -> float:
     cells = _pool(expected)
     assert len(cells) > 1, "one cell tests nothing"
-    return float(stats.chisquare(np.add.reduceat(observed, cells), np.add.reduceat(expected, cells)).pvalue)
+    return float(
+        stats.chisquare(np.add.reduceat(observed, cells), np.add.reduceat(expected, cells)).pvalue
+    )

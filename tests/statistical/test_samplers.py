@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 from scipy import special, stats
 
-from expost.randomness import coins, inversion, vectorised
+from expost.randomness import coins, inverse_cdf, samplers
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.statistical.goodness import alike, fit, fit_between
 
@@ -54,7 +54,9 @@ def papernot_steinke_law(shape: float, gamma: float) -> Callable[[Integers], Flo
     def mass(k: Integers) -> Floats:
         if shape == 0:
             return (1 - gamma) ** k / (k * np.log(1 / gamma))
-        return (1 - gamma) ** k / (gamma**-shape - 1) * special.poch(shape, k) / special.factorial(k)
+        return (
+            (1 - gamma) ** k / (gamma**-shape - 1) * special.poch(shape, k) / special.factorial(k)
+        )
 
     return mass
 
@@ -62,14 +64,18 @@ def papernot_steinke_law(shape: float, gamma: float) -> Callable[[Integers], Flo
 # One draw at a time
 
 
-@pytest.mark.parametrize("probability", [Fraction(1, 2), Fraction(1, 1000), Fraction(12345, 2**20 + 7)])
+@pytest.mark.parametrize(
+    "probability", [Fraction(1, 2), Fraction(1, 1000), Fraction(12345, 2**20 + 7)]
+)
 def test_bernoulli(probability: Fraction) -> None:
     """Would catch a biased coin."""
     draws = repeated(lambda r: coins.bernoulli(probability, r), SOME, 101)
     assert stats.binomtest(int(draws.sum()), SOME, float(probability)).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(1, 10**6), Fraction(0.7)])
+@pytest.mark.parametrize(
+    "x", [Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(1, 10**6), Fraction(0.7)]
+)
 def test_bernoulli_exp(x: Fraction) -> None:
     """Would catch a biased e^{−x} coin, large denominators (a float's) included."""
     draws = repeated(lambda r: coins.bernoulli_exp(x, r), SOME, 102)
@@ -107,33 +113,43 @@ def test_discrete_gaussian(variance: Fraction) -> None:
     assert fit(draws, gaussian_law(float(variance)), -reach, reach + 1) > FALSE_ALARM
 
 
-@pytest.mark.parametrize(("trials", "x"), [(10, Fraction(1, 2)), (1000, Fraction(5)), (500, Fraction(1))])
+@pytest.mark.parametrize(
+    ("trials", "x"), [(10, Fraction(1, 2)), (1000, Fraction(5)), (500, Fraction(1))]
+)
 def test_binomial(trials: int, x: Fraction) -> None:
     """Would catch a wrong success probability; the last one is a sum of several blocks."""
     count = FEW if trials != 500 else FEW // 6
-    draws = repeated(lambda r: inversion.binomial_exp(trials, x, r), count, 107)
-    assert fit(draws, lambda k: stats.binom.pmf(k, trials, np.exp(-float(x))), 0, trials + 1) > FALSE_ALARM
+    draws = repeated(lambda r: inverse_cdf.binomial_exp(trials, x, r), count, 107)
+    assert (
+        fit(draws, lambda k: stats.binom.pmf(k, trials, np.exp(-float(x))), 0, trials + 1)
+        > FALSE_ALARM
+    )
 
 
 @pytest.mark.parametrize("mean", [Fraction(3, 2), Fraction(75)])
 def test_poisson(mean: Fraction) -> None:
     """Would catch a wrong mean; the second is a sum of three blocks."""
-    draws = repeated(lambda r: inversion.poisson(mean, r), FEW // 2, 108)
+    draws = repeated(lambda r: inverse_cdf.poisson(mean, r), FEW // 2, 108)
     assert fit(draws, lambda k: stats.poisson.pmf(k, float(mean)), 0, 400) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("shape", [Fraction(-1, 2), Fraction(0), Fraction(1, 2), Fraction(1)])
 def test_truncated_negative_binomial(shape: Fraction) -> None:
     """Would catch a wrong shape or γ."""
-    draws = repeated(lambda r: inversion.truncated_negative_binomial(shape, Fraction(1, 5), r), FEW, 109)
+    draws = repeated(
+        lambda r: inverse_cdf.truncated_negative_binomial(shape, Fraction(1, 5), r), FEW, 109
+    )
     assert fit(draws, papernot_steinke_law(float(shape), 0.2), 1, 120) > FALSE_ALARM
 
 
 def test_subset() -> None:
     """Would catch a favoured set."""
     source = SimulationRandomness(110)
-    counts = Counter(tuple(inversion.subset(6, 3, source)) for _ in range(FEW))
-    assert stats.chisquare([counts[chosen] for chosen in combinations(range(6), 3)]).pvalue > FALSE_ALARM
+    counts = Counter(tuple(inverse_cdf.subset(6, 3, source)) for _ in range(FEW))
+    assert (
+        stats.chisquare([counts[chosen] for chosen in combinations(range(6), 3)]).pvalue
+        > FALSE_ALARM
+    )
 
 
 def test_below() -> None:
@@ -148,30 +164,38 @@ def test_below() -> None:
 @pytest.mark.parametrize("rate", [Fraction(5), Fraction(2, 3), Fraction(1, 50)])
 def test_vectorised_geometric(rate: Fraction) -> None:
     """Would catch a table that is off anywhere it is looked up."""
-    draws = vectorised.geometric(rate, MANY, SimulationRandomness(201))
+    draws = samplers.geometric(rate, MANY, SimulationRandomness(201))
     assert fit(draws, geometric_law(float(rate)), 0, int(30 / rate) + 3) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("scale", [500, 10**6, 2**50])
 def test_vectorised_geometric_of_large_scale(scale: int) -> None:
     """Would catch digits that are wrong or depend on each other: 60 cells of equal mass, and the low digit given the rest."""
-    draws = vectorised.geometric(Fraction(1, scale), MANY, SimulationRandomness(202))
+    draws = samplers.geometric(Fraction(1, scale), MANY, SimulationRandomness(202))
     edges = np.floor(-scale * np.log1p(-np.arange(1, 60) / 60)).astype(np.int64)
     assert fit_between(draws, lambda e: -np.expm1(-(e + 1.0) / scale), edges) > FALSE_ALARM
     low, above = draws % 4096, draws // 4096
     size = 4096 // 32
     law = np.exp(-np.arange(32) * size / scale)
-    for half in (above % 2 == 0, above % 2 == 1):  # within a block of 4,096 the law does not depend on the block
+    for half in (
+        above % 2 == 0,
+        above % 2 == 1,
+    ):  # within a block of 4,096 the law does not depend on the block
         counts = np.bincount(low[half] // size, minlength=32)
         if counts.sum() > 10_000:
             keep = law / law.sum() * counts.sum() >= 25
-            assert stats.chisquare(counts[keep], law[keep] / law[keep].sum() * counts[keep].sum()).pvalue > FALSE_ALARM
+            assert (
+                stats.chisquare(
+                    counts[keep], law[keep] / law[keep].sum() * counts[keep].sum()
+                ).pvalue
+                > FALSE_ALARM
+            )
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(7, 2), Fraction(100)])
 def test_vectorised_laplace(scale: Fraction) -> None:
     """Would catch a wrong scale, or two geometric draws that are not independent."""
-    draws = vectorised.discrete_laplace(scale, MANY, SimulationRandomness(203))
+    draws = samplers.discrete_laplace(scale, MANY, SimulationRandomness(203))
     reach = int(30 * scale) + 5
     assert fit(draws, laplace_law(float(scale)), -reach, reach + 1) > FALSE_ALARM
 
@@ -179,14 +203,14 @@ def test_vectorised_laplace(scale: Fraction) -> None:
 @pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(25, 4), Fraction(10**4)])
 def test_vectorised_gaussian(variance: Fraction) -> None:
     """Would catch a wrong variance or fold."""
-    draws = vectorised.discrete_gaussian(variance, MANY, SimulationRandomness(204))
+    draws = samplers.discrete_gaussian(variance, MANY, SimulationRandomness(204))
     reach = int(12 * float(variance) ** 0.5) + 3
     assert fit(draws, gaussian_law(float(variance)), -reach, reach + 1) > FALSE_ALARM
 
 
 def test_vectorised_draws_do_not_depend_on_each_other() -> None:
     """Would catch words used twice: neighbouring draws are independent (a table of 8 × 8)."""
-    draws = np.minimum(vectorised.geometric(Fraction(1, 2), MANY, SimulationRandomness(205)), 7)
+    draws = np.minimum(samplers.geometric(Fraction(1, 2), MANY, SimulationRandomness(205)), 7)
     table = np.bincount(8 * draws[:-1:2] + draws[1::2], minlength=64).reshape(8, 8)
     assert stats.chi2_contingency(table).pvalue > FALSE_ALARM
 
@@ -194,7 +218,7 @@ def test_vectorised_draws_do_not_depend_on_each_other() -> None:
 def test_scalar_and_vectorised_laplace_agree() -> None:
     """Would catch two samplers of one name with two laws."""
     one = repeated(lambda r: coins.discrete_laplace(Fraction(5, 2), r), SOME, 206)
-    many = vectorised.discrete_laplace(Fraction(5, 2), SOME, SimulationRandomness(207))
+    many = samplers.discrete_laplace(Fraction(5, 2), SOME, SimulationRandomness(207))
     assert alike(one, many) > FALSE_ALARM
 
 
@@ -203,7 +227,9 @@ def test_scalar_and_vectorised_laplace_agree() -> None:
 
 def opendp_draws(kind: str, scale: float, count: int) -> Integers:
     """OpenDP's noise; it cannot be seeded, so these two tests fail at random once in a million runs each."""
-    dp: Any = pytest.importorskip("opendp.prelude", reason="opendp is not installed: pip install 'expost[opendp]'")
+    dp: Any = pytest.importorskip(
+        "opendp.prelude", reason="opendp is not installed: pip install 'expost[opendp]'"
+    )
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=int))
     if kind == "laplace":
@@ -216,14 +242,14 @@ def opendp_draws(kind: str, scale: float, count: int) -> Integers:
 @pytest.mark.slow
 def test_laplace_agrees_with_opendp() -> None:
     """Would catch a scale that means something else than it does to others."""
-    mine = vectorised.discrete_laplace(Fraction(7, 2), MANY, SimulationRandomness(301))
+    mine = samplers.discrete_laplace(Fraction(7, 2), MANY, SimulationRandomness(301))
     assert alike(mine, opendp_draws("laplace", 3.5, 300_000)) > FALSE_ALARM
 
 
 @pytest.mark.slow
 def test_gaussian_agrees_with_opendp() -> None:
     """Would catch a variance that means something else (OpenDP's scale is the standard deviation parameter)."""
-    mine = vectorised.discrete_gaussian(Fraction(25, 4), MANY, SimulationRandomness(302))
+    mine = samplers.discrete_gaussian(Fraction(25, 4), MANY, SimulationRandomness(302))
     assert alike(mine, opendp_draws("gaussian", 2.5, 150_000)) > FALSE_ALARM
 
 
@@ -232,26 +258,26 @@ def test_gaussian_agrees_with_opendp() -> None:
 
 def test_a_scale_off_by_one_percent_is_rejected() -> None:
     """Would catch a chi-square that has no power."""
-    draws = vectorised.discrete_laplace(Fraction(101, 100) * 10, MANY, SimulationRandomness(401))
+    draws = samplers.discrete_laplace(Fraction(101, 100) * 10, MANY, SimulationRandomness(401))
     assert fit(draws, laplace_law(10.0), -300, 301) < FALSE_ALARM
 
 
 def test_two_samples_whose_scales_differ_by_two_percent_are_told_apart() -> None:
     """The same for two samples, which are half as sharp."""
-    wrong = vectorised.discrete_laplace(Fraction(102, 100) * 10, MANY, SimulationRandomness(401))
-    right = vectorised.discrete_laplace(Fraction(10), MANY, SimulationRandomness(402))
+    wrong = samplers.discrete_laplace(Fraction(102, 100) * 10, MANY, SimulationRandomness(401))
+    right = samplers.discrete_laplace(Fraction(10), MANY, SimulationRandomness(402))
     assert alike(wrong, right) < FALSE_ALARM
 
 
 def test_a_variance_off_by_two_percent_is_rejected() -> None:
     """The same for the Gaussian."""
-    draws = vectorised.discrete_gaussian(Fraction(102, 100) * 25, MANY, SimulationRandomness(403))
+    draws = samplers.discrete_gaussian(Fraction(102, 100) * 25, MANY, SimulationRandomness(403))
     assert fit(draws, gaussian_law(25.0), -60, 61) < FALSE_ALARM
 
 
 def test_a_large_scale_off_by_one_percent_is_rejected() -> None:
     """The same for cells of equal mass."""
-    draws = vectorised.geometric(Fraction(1, 10**6), MANY, SimulationRandomness(404))
+    draws = samplers.geometric(Fraction(1, 10**6), MANY, SimulationRandomness(404))
     edges = np.floor(-1.01e6 * np.log1p(-np.arange(1, 60) / 60)).astype(np.int64)
     assert fit_between(draws, lambda e: -np.expm1(-(e + 1.0) / 1.01e6), edges) < FALSE_ALARM
 

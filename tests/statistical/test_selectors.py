@@ -44,7 +44,9 @@ SELECTIONS = 20_000
 COSTLY_SELECTIONS = 8_000
 FALSE_ALARM = 1e-5
 
-Q = np.array([[[0.2, 0.3, 0.5], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1]]])  # scores tie often: the tie rule matters
+Q = np.array(
+    [[[0.2, 0.3, 0.5], [0.5, 0.3, 0.2], [0.1, 0.8, 0.1]]]
+)  # scores tie often: the tie rule matters
 EPSILON = np.array([[0.5, 1.0, 0.5]])
 OVERHEAD = 0.6
 COPIES = (1, 4, 2)
@@ -81,20 +83,30 @@ def settings(copies: Sequence[int] = (1, 1, 1), rates: Array = EPSILON, least: i
 
 def p_value(selector: Selector, given: Sequence[Candidate], law: Law, seed: int) -> float:
     """The p-value of seeded selections against a law."""
-    chances = {(i, o): law.low[0, i, o] for i in range(law.low.shape[1]) for o in range(law.low.shape[2])}
+    chances = {
+        (i, o): law.low[0, i, o] for i in range(law.low.shape[1]) for o in range(law.low.shape[2])
+    }
     costly = isinstance(selector, RandomDropping | AboveThreshold)
     seen = outcomes(selector, given, seed, COSTLY_SELECTIONS if costly else SELECTIONS)
     return chi_square(seen, chances | {None: law.nothing_low[0]})
 
 
 def outcomes(
-    selector: Selector, given: Sequence[Candidate], seed: int, count: int = SELECTIONS, **options: Any
+    selector: Selector,
+    given: Sequence[Candidate],
+    seed: int,
+    count: int = SELECTIONS,
+    **options: Any,
 ) -> Counter[Any]:
     """How often each (candidate, number) was released, and nothing (None)."""
     source, seen = SimulationRandomness(seed), Counter()
     for _ in range(count):
         release = selector.select(given, None, randomness=source, simulation=True, **options)
-        seen[None if release.index is None else (release.index, getattr(release.value, "value", release.value))] += 1
+        seen[
+            None
+            if release.index is None
+            else (release.index, getattr(release.value, "value", release.value))
+        ] += 1
     return seen
 
 
@@ -132,9 +144,13 @@ def _dropping(**options: Any) -> RandomDropping:
 
 
 VARIANTS = {
-    "random dropping": Variant(_dropping(), candidates(), finite.random_dropping(Q, settings()).given_something()),
+    "random dropping": Variant(
+        _dropping(), candidates(), finite.random_dropping(Q, settings()).given_something()
+    ),
     "random dropping, repeats": Variant(
-        _dropping(), candidates(COPIES), finite.random_dropping(Q, settings(COPIES)).given_something()
+        _dropping(),
+        candidates(COPIES),
+        finite.random_dropping(Q, settings(COPIES)).given_something(),
     ),
     "random dropping, nothing allowed": Variant(
         _dropping(allow_nothing=True), candidates(), finite.random_dropping(Q, settings())
@@ -145,7 +161,9 @@ VARIANTS = {
         finite.random_dropping(Q, settings(COPIES, least=2)),
     ),
     "random dropping, faster drop rate": Variant(
-        _dropping(allow_nothing=True), candidates(rates=FASTER), finite.random_dropping(Q, settings(rates=FASTER))
+        _dropping(allow_nothing=True),
+        candidates(rates=FASTER),
+        finite.random_dropping(Q, settings(rates=FASTER)),
     ),
     "random dropping, target": Variant(
         _dropping(target=2),
@@ -153,13 +171,19 @@ VARIANTS = {
         finite.random_dropping_target(Q, settings(COPIES), 2, ORDER).given_something(),
     ),
     "random dropping, target, cheapest first": Variant(
-        _dropping(target=2, allow_nothing=True), candidates(), finite.random_dropping_target(Q, settings(), 2, [0, 2, 1])
+        _dropping(target=2, allow_nothing=True),
+        candidates(),
+        finite.random_dropping_target(Q, settings(), 2, [0, 2, 1]),
     ),
     "above threshold": Variant(
-        AboveThreshold(OVERHEAD, target=2), candidates(COPIES), finite.above_threshold(Q, settings(COPIES), 2)
+        AboveThreshold(OVERHEAD, target=2),
+        candidates(COPIES),
+        finite.above_threshold(Q, settings(COPIES), 2),
     ),
     "above threshold, minimum level": Variant(
-        AboveThreshold(OVERHEAD, target=1, minimum_drop_level=1), candidates(), finite.above_threshold(Q, settings(least=1), 1)
+        AboveThreshold(OVERHEAD, target=1, minimum_drop_level=1),
+        candidates(),
+        finite.above_threshold(Q, settings(least=1), 1),
     ),
     "doubling": Variant(Doubling(2), candidates(COPIES), finite.doubling(Q, MANY, 2)),
     "poisson": Variant(
@@ -171,7 +195,9 @@ VARIANTS = {
     f"truncated negative binomial {shape}": Variant(
         RepeatAndSelect(TruncatedNegativeBinomial(shape, 0.2)),
         candidates(COPIES),
-        finite.repeat_and_select(Q, MANY, finite.truncated_negative_binomial(shape, np.array([0.2]))),
+        finite.repeat_and_select(
+            Q, MANY, finite.truncated_negative_binomial(shape, np.array([0.2]))
+        ),
     )
     for shape in (-0.5, 0, 0.5, 1)
 }
@@ -188,7 +214,9 @@ class NeverDrops(RandomDropping):
     """The mutant behind the paper's table: the drop coin never drops."""
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> dict[str, Any]:
-        return {"kept": [index for index, each in enumerate(candidates) for _ in range(each.repeats)]}
+        return {
+            "kept": [index for index, each in enumerate(candidates) for _ in range(each.repeats)]
+        }
 
 
 def test_a_selector_that_never_drops_is_found_out() -> None:
@@ -199,7 +227,9 @@ def test_a_selector_that_never_drops_is_found_out() -> None:
 
 def test_another_tie_rule_would_be_found_out() -> None:
     """Test of the test: the law with ties to the higher index is rejected."""
-    backwards = finite.repeat_and_select(Q[:, ::-1], MANY[:, ::-1], finite.poisson(np.array([3.0])), np.exp([-3.0]))
+    backwards = finite.repeat_and_select(
+        Q[:, ::-1], MANY[:, ::-1], finite.poisson(np.array([3.0])), np.exp([-3.0])
+    )
     other = Law.exactly(backwards.low[:, ::-1], backwards.nothing_low)
     variant = VARIANTS["poisson"]
     assert p_value(variant.selector, variant.given, other, seed=2) < FALSE_ALARM
@@ -216,10 +246,17 @@ def test_above_threshold_over_queries_has_the_enumerated_law(monotone: bool) -> 
         Candidate(Query(lambda data, answer=answer: answer), guarantee=PureDP(e))
         for answer, e in zip(answers, epsilon, strict=True)
     ]
-    law = finite.above_threshold_queries(np.array([answers]), np.array([epsilon]), np.array([OVERHEAD]), bar=1, outputs=40)
+    law = finite.above_threshold_queries(
+        np.array([answers]), np.array([epsilon]), np.array([OVERHEAD]), bar=1, outputs=40
+    )
     shifted = {(i, 1 + o): law.low[0, i, o] for i in range(3) for o in range(40)}
     selector = AboveThreshold(OVERHEAD, target=1, monotone=monotone)
-    assert chi_square(outcomes(selector, given, seed=3 + monotone), shifted | {None: law.nothing_low[0]}) > FALSE_ALARM
+    assert (
+        chi_square(
+            outcomes(selector, given, seed=3 + monotone), shifted | {None: law.nothing_low[0]}
+        )
+        > FALSE_ALARM
+    )
 
 
 LEVELS = (0.3, 0.7, 1.5)
@@ -261,7 +298,9 @@ def test_laplace_levels_have_the_joint_law_of_the_coupling() -> None:
     path = NoisePath(LEVELS[:2])
     joint = path.noise(1, 0)[:, None] * path.to_coarser(1)  # (fine, coarse)
     near = range(-12, 13)
-    chances = {(c + ANSWER, f + ANSWER): joint[f + path.reach, c + path.reach] for f in near for c in near}
+    chances = {
+        (c + ANSWER, f + ANSWER): joint[f + path.reach, c + path.reach] for f in near for c in near
+    }
     assert chi_square(_refined(_levels(DiscreteLaplace, LEVELS[:2]), seed=6), chances) > FALSE_ALARM
 
 
@@ -271,7 +310,9 @@ def test_independent_levels_would_be_found_out() -> None:
     path = NoisePath(LEVELS[:2])
     near = range(-12, 13)
     chances = {
-        (c + ANSWER, f + ANSWER): path.noise(1)[f + path.reach] * path.noise(0)[c + path.reach] for f in near for c in near
+        (c + ANSWER, f + ANSWER): path.noise(1)[f + path.reach] * path.noise(0)[c + path.reach]
+        for f in near
+        for c in near
     }
     assert chi_square(_refined(_levels(DiscreteLaplace, LEVELS[:2]), seed=6), chances) < FALSE_ALARM
 
@@ -283,6 +324,8 @@ def test_gaussian_levels_have_the_joint_law_of_the_average() -> None:
     first, second = (np.exp(-(z**2) / (2 * variance)) for variance in (4.0, 4 / 3))
     first, second = first / first.sum(), second / second.sum()
     seen = _refined(_levels(DiscreteGaussian, (1 / 8, 1 / 2)), seed=7)
-    pairs = Counter({(a - ANSWER, (4 * (b - ANSWER) - (a - ANSWER)) / 3): n for (a, b), n in seen.items()})
+    pairs = Counter(
+        {(a - ANSWER, (4 * (b - ANSWER) - (a - ANSWER)) / 3): n for (a, b), n in seen.items()}
+    )
     chances = {(int(a), int(b)): first[a + 20] * second[b + 20] for a in z for b in z}
     assert chi_square(pairs, chances) > FALSE_ALARM

@@ -71,11 +71,22 @@ def random_cases(seed: int, instances: int = INSTANCES) -> Iterator[Case]:
         q, other = random_pairs(rng, epsilon, int(rng.integers(2, 5)))
         rates = epsilon * (1 + (batch % 2) * rng.exponential(size=shape))
         overhead = np.exp(rng.uniform(np.log(0.1), np.log(3), BATCH))
-        settings = Dropping(overhead, rates, rng.choice([1, 1, 2, 5, 40], shape), least=int(rng.choice([0, 0, 1, 3])))
+        settings = Dropping(
+            overhead,
+            rates,
+            rng.choice([1, 1, 2, 5, 40], shape),
+            least=int(rng.choice([0, 0, 1, 3])),
+        )
         yield Case(q, other, epsilon, settings, rng.permutation(shape[1]).tolist())
 
 
-def adversary(winner: float = 0.5, competitor: float = 1.0, overhead: float = 0.3, copies: int = 10**6, least: int = 0) -> Case:
+def adversary(
+    winner: float = 0.5,
+    competitor: float = 1.0,
+    overhead: float = 0.3,
+    copies: int = 10**6,
+    least: int = 0,
+) -> Case:
     """A winner whose output (score 1) grows by e^ε on D while its many competitors (score 2) shrink by e^ε.
 
     The competitors' factor on D′ at level k+1 is exactly that on D at level k: the proof's inequalities are equalities but for
@@ -86,7 +97,13 @@ def adversary(winner: float = 0.5, competitor: float = 1.0, overhead: float = 0.
     q = np.array([[[1 - beaten, 0, beaten], [1 - rare * grow, rare * grow, 0]]])
     other = np.array([[[1 - beaten * shrink, 0, beaten * shrink], [1 - rare, rare, 0]]])
     epsilon = np.array([[competitor, winner]])
-    return Case(q, other, epsilon, Dropping(np.array([overhead]), epsilon, np.array([[copies, 1]]), least), [0, 1])
+    return Case(
+        q,
+        other,
+        epsilon,
+        Dropping(np.array([overhead]), epsilon, np.array([[copies, 1]]), least),
+        [0, 1],
+    )
 
 
 def check(law: Law, other: Law, charge: Array, nothing: Array) -> None:
@@ -113,14 +130,20 @@ def _mean(case: Case) -> Array:
 
 
 def _dropping(case: Case, b: int, **options: object) -> Selector:
-    return RandomDropping(float(case.settings.overhead[b]), minimum_drop_level=case.settings.least, **options)
+    return RandomDropping(
+        float(case.settings.overhead[b]), minimum_drop_level=case.settings.least, **options
+    )
 
 
 def _repeat(shape: float) -> tuple[Callable[[Case, int], Selector], Callable[[Array, Case], Law]]:
     def law(q: Array, case: Case) -> Law:
-        return finite.repeat_and_select(q, case.settings.copies, finite.truncated_negative_binomial(shape, _gamma(case)))
+        return finite.repeat_and_select(
+            q, case.settings.copies, finite.truncated_negative_binomial(shape, _gamma(case))
+        )
 
-    return lambda case, b: RepeatAndSelect(TruncatedNegativeBinomial(shape, float(_gamma(case)[b]))), law
+    return lambda case, b: RepeatAndSelect(
+        TruncatedNegativeBinomial(shape, float(_gamma(case)[b]))
+    ), law
 
 
 SELECTORS: dict[str, tuple[Callable[[Case, int], Selector], Callable[[Array, Case], Law]]] = {
@@ -137,13 +160,20 @@ SELECTORS: dict[str, tuple[Callable[[Case, int], Selector], Callable[[Array, Cas
         lambda q, case: finite.random_dropping_target(q, case.settings, BAR, case.order),
     ),
     "above threshold": (
-        lambda case, b: AboveThreshold(float(case.settings.overhead[b]), target=BAR, minimum_drop_level=case.settings.least),
+        lambda case, b: AboveThreshold(
+            float(case.settings.overhead[b]), target=BAR, minimum_drop_level=case.settings.least
+        ),
         lambda q, case: finite.above_threshold(q, case.settings, BAR),
     ),
-    "doubling": (lambda case, b: Doubling(BAR), lambda q, case: finite.doubling(q, case.settings.copies, BAR)),
+    "doubling": (
+        lambda case, b: Doubling(BAR),
+        lambda q, case: finite.doubling(q, case.settings.copies, BAR),
+    ),
     "poisson": (
         lambda case, b: RepeatAndSelect(Poisson(float(_mean(case)[b]))),
-        lambda q, case: finite.repeat_and_select(q, case.settings.copies, finite.poisson(_mean(case)), np.exp(-_mean(case))),
+        lambda q, case: finite.repeat_and_select(
+            q, case.settings.copies, finite.poisson(_mean(case)), np.exp(-_mean(case))
+        ),
     ),
 } | {f"truncated negative binomial {shape}": _repeat(shape) for shape in TNB_SHAPES}
 
@@ -167,7 +197,9 @@ def repeat_adversary(top: float, own: float, epsilon: float = 1.0) -> Case:
     grow = np.exp(epsilon * (1 - 1e-12))
     q = np.array([[[1 - top - own * grow, own * grow, top]]])
     other = np.array([[[1 - top * grow - own, own, top * grow]]])
-    return Case(q, other, np.array([[epsilon]]), Dropping(np.ones(1), np.ones((1, 1)), np.ones((1, 1))), [0])
+    return Case(
+        q, other, np.array([[epsilon]]), Dropping(np.ones(1), np.ones((1, 1)), np.ones((1, 1))), [0]
+    )
 
 
 def noise_adversary(*, coupled: bool) -> tuple[Law, Law]:
@@ -176,13 +208,19 @@ def noise_adversary(*, coupled: bool) -> tuple[Law, Law]:
     values = np.arange(-15, 16)
     passes = np.stack([values < 1, values >= 1])[None]
     beyond = np.array([[False, True]])
-    return finite.noise_reduction(path, 1, passes, beyond), finite.noise_reduction(path, 0, passes, beyond)
+    return finite.noise_reduction(path, 1, passes, beyond), finite.noise_reduction(
+        path, 0, passes, beyond
+    )
 
 
 def noise_charges(epsilons: Sequence[float], sensitivity: int, rules: int) -> tuple[Array, Array]:
     query = Query(lambda data: 0, sensitivity=sensitivity)
-    table = NoiseReduction(target=0).charges([Candidate(DiscreteLaplace(query, each)) for each in epsilons])
-    return np.tile([table[i].epsilon for i in range(len(table))], (rules, 1)), np.full(rules, table.nothing.epsilon)
+    table = NoiseReduction(target=0).charges(
+        [Candidate(DiscreteLaplace(query, each)) for each in epsilons]
+    )
+    return np.tile([table[i].epsilon for i in range(len(table))], (rules, 1)), np.full(
+        rules, table.nothing.epsilon
+    )
 
 
 def query_charges(epsilon: Array, overhead: Array, *, monotone: bool) -> tuple[Array, Array]:

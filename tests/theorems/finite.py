@@ -68,7 +68,9 @@ def random_pairs(rng: np.random.Generator, epsilon: Array, outputs: int) -> tupl
     size = outputs - impossible
     safe = epsilon * (1 - 1e-12)
     kinds = rng.integers(0, 4, epsilon.shape)[..., None]
-    pair = np.where(kinds < 2, _tilted(rng, safe, size), np.where(kinds == 2, *_vertices(rng, safe, size)))
+    pair = np.where(
+        kinds < 2, _tilted(rng, safe, size), np.where(kinds == 2, *_vertices(rng, safe, size))
+    )
     swap = rng.random(epsilon.shape)[..., None] < 0.5
     first, second = np.where(swap, pair[1], pair[0]), np.where(swap, pair[0], pair[1])
     if impossible:
@@ -100,10 +102,15 @@ def _vertices(rng: np.random.Generator, epsilon: Array, size: int) -> tuple[Arra
     labels[..., 0], labels[..., 1] = 1, -1
     labels = rng.permuted(labels, axis=-1)
     growth = np.exp(epsilon)[..., None]
-    dilution = np.where((labels == 0).any(-1, keepdims=True), rng.random((*epsilon.shape, 1)) ** 3, 1.0)
+    dilution = np.where(
+        (labels == 0).any(-1, keepdims=True), rng.random((*epsilon.shape, 1)) ** 3, 1.0
+    )
     part = dilution / (1 + growth)
     weights = _weights(rng, labels.shape)
-    share = sum(np.where(labels == each, weights / _masked_sum(weights, labels == each), 0.0) for each in (-1, 0, 1))
+    share = sum(
+        np.where(labels == each, weights / _masked_sum(weights, labels == each), 0.0)
+        for each in (-1, 0, 1)
+    )
     rest = share * (1 - part * (1 + growth))
     response = np.stack(
         [
@@ -154,7 +161,9 @@ class Dropping:
         return level_sum(self.overhead, self.rates, terms, nothing, last_limit)
 
 
-def level_sum(overhead: Array, rates: Array, terms: Array, nothing: Array, last_limit: Array) -> Law:
+def level_sum(
+    overhead: Array, rates: Array, terms: Array, nothing: Array, last_limit: Array
+) -> Law:
     """See :meth:`Dropping.sum`; ``terms`` is (batch, level, candidate, output), ``nothing`` (batch, level)."""
     k = np.arange(terms.shape[1])
     chance = -np.expm1(-overhead)[:, None] * np.exp(-overhead[:, None] * k)
@@ -162,7 +171,12 @@ def level_sum(overhead: Array, rates: Array, terms: Array, nothing: Array, last_
     tail = (chance[:, -1:] / -np.expm1(-(overhead[:, None] + rates)))[..., None]
     beyond = np.exp(-overhead * k[-1])
     empty = np.einsum("bk,bk->b", chance[:, :-1], nothing[:, :-1])
-    return Law(body + tail * terms[:, -1], body + tail * last_limit, empty + beyond * nothing[:, -1], empty + beyond)
+    return Law(
+        body + tail * terms[:, -1],
+        body + tail * last_limit,
+        empty + beyond * nothing[:, -1],
+        empty + beyond,
+    )
 
 
 def tails(q: Array) -> tuple[Array, Array]:
@@ -209,7 +223,9 @@ def first_pass(q: Array, settings: Dropping, bar: int, order: Sequence[int]) -> 
     log_none = copies * log_miss(keep, passes, fails)
     none = np.exp(log_none)
     found = np.divide(-np.expm1(log_none), passes, out=np.zeros_like(none), where=passes > 0)
-    before = np.stack([np.prod(none[:, :, list(_earlier(order, i))], axis=2) for i in range(q.shape[1])], axis=2)
+    before = np.stack(
+        [np.prod(none[:, :, list(_earlier(order, i))], axis=2) for i in range(q.shape[1])], axis=2
+    )
     good = np.where(np.arange(q.shape[2]) >= bar, q, 0.0)
     return (before * found)[..., None] * good[:, None], np.prod(none, axis=2)
 
@@ -245,16 +261,22 @@ def random_dropping_target(q: Array, settings: Dropping, bar: int, order: Sequen
         later = [j for j in range(q.shape[1]) if j != i and j not in earlier]
         around = np.prod(dropped[:, :, earlier], axis=2) * np.prod(none[:, :, later], axis=2)
         terms[:, :, i, :bar] = (share[:, :, i] * around)[..., None] * q[:, None, i, :bar]
-    return settings.sum(terms, np.prod(dropped, axis=2), copies[:, 0, :, None] * keep[:, -1, :, None] * q)
+    return settings.sum(
+        terms, np.prod(dropped, axis=2), copies[:, 0, :, None] * keep[:, -1, :, None] * q
+    )
 
 
-def by_subsets(q: Array, settings: Dropping, runs_of: Callable[[tuple[int, ...]], Sequence[int] | None]) -> Law:
+def by_subsets(
+    q: Array, settings: Dropping, runs_of: Callable[[tuple[int, ...]], Sequence[int] | None]
+) -> Law:
     """The best of ``runs_of(kept)``, by listing every set of kept candidates (one copy each); None means: draw again.
 
     Slow and plain: it checks :func:`random_dropping`, and gives the laws of mutants.
     """
     count, keep = q.shape[1], settings.keep()[..., 0]
-    chance = -np.expm1(-settings.overhead)[:, None] * np.exp(-settings.overhead[:, None] * np.arange(settings.levels))
+    chance = -np.expm1(-settings.overhead)[:, None] * np.exp(
+        -settings.overhead[:, None] * np.arange(settings.levels)
+    )
     chances, nothing, drawn = np.zeros_like(q), np.zeros(len(q)), np.zeros(len(q))
     for kept in chain.from_iterable(combinations(range(count), size) for size in range(count + 1)):
         inside = np.isin(np.arange(count), kept)
@@ -274,12 +296,19 @@ def best_of(q: Array, runs: Sequence[int]) -> Array:
     chances = np.zeros_like(q)
     for i in runs:
         earlier = np.prod([at_most[:, j, :-1] for j in runs if j < i], axis=0)
-        chances[:, i] = q[:, i] * earlier * np.prod([at_most[:, j, 1:] for j in runs if j > i], axis=0)
+        chances[:, i] = (
+            q[:, i] * earlier * np.prod([at_most[:, j, 1:] for j in runs if j > i], axis=0)
+        )
     return chances
 
 
 def above_threshold_queries(
-    answers: Array, epsilon: Array, overhead: Array, bar: int = 0, outputs: int = 12, levels: int = 320
+    answers: Array,
+    epsilon: Array,
+    overhead: Array,
+    bar: int = 0,
+    outputs: int = 12,
+    levels: int = 320,
 ) -> Law:
     """Algorithm 1 over whole-valued queries: outcome (o, i) is the number bar + o released for query i.
 
@@ -290,7 +319,9 @@ def above_threshold_queries(
     below = np.where(room > 0, -np.expm1(-epsilon[:, None, :, None] * np.maximum(room, 0)), 0.0)
     exactly = _geometric(room + o, epsilon[:, None, :, None])
     before = np.concatenate([np.ones_like(below[:, :, :1]), np.cumprod(below, axis=2)], axis=2)
-    return level_sum(overhead, epsilon, exactly * before[:, :, :-1], before[:, :, -1, 0], exactly[:, -1])
+    return level_sum(
+        overhead, epsilon, exactly * before[:, :, :-1], before[:, :, -1, 0], exactly[:, -1]
+    )
 
 
 def _geometric(value: Array, rate: Array) -> Array:
@@ -327,13 +358,19 @@ def truncated_negative_binomial(shape: float, gamma: Array) -> Generating:
 
 def poisson(mean: Array) -> Generating:
     """f(q) = e^{μ(q−1)}."""
-    return lambda from_here, mass: np.exp(-mean[:, None] * from_here) * np.expm1(mean[:, None] * mass)
+    return lambda from_here, mass: (
+        np.exp(-mean[:, None] * from_here) * np.expm1(mean[:, None] * mass)
+    )
 
 
-def repeat_and_select(q: Array, copies: Array, runs: Generating, nothing: Array | None = None) -> Law:
+def repeat_and_select(
+    q: Array, copies: Array, runs: Generating, nothing: Array | None = None
+) -> Law:
     """The best of a random number of runs of "pick a copy, run it"; ``nothing`` is the chance of no run at all."""
     base = q * (copies / copies.sum(1, keepdims=True))[..., None]
-    ascending = base[:, ::-1].transpose(0, 2, 1).reshape(len(q), -1)  # worst first: score, then the higher index
+    ascending = (
+        base[:, ::-1].transpose(0, 2, 1).reshape(len(q), -1)
+    )  # worst first: score, then the higher index
     from_here = np.minimum(np.cumsum(ascending[:, ::-1], axis=1)[:, ::-1], 1.0)
     chances = runs(from_here, ascending).reshape(len(q), q.shape[2], -1).transpose(0, 2, 1)[:, ::-1]
     return Law.exactly(chances, np.zeros(len(q)) if nothing is None else nothing)
@@ -385,10 +422,14 @@ def noise_reduction(path: NoisePath, answer: int, passes: Array, beyond: Array) 
     accepts = np.repeat(beyond[..., None], len(path.values), axis=2)
     accepts[..., inner] = passes
     chances: list[list[Array]] = [[], []]
-    low = high = np.ones((rules, len(path.values)))  # chance that all coarser levels failed, given the value here
+    low = high = np.ones(
+        (rules, len(path.values))
+    )  # chance that all coarser levels failed, given the value here
     for level in range(levels):
         if level:
-            low, high = _failed_before(path, level, answer, low, high, ~accepts[:, level - 1], ~beyond[:, level - 1])
+            low, high = _failed_before(
+                path, level, answer, low, high, ~accepts[:, level - 1], ~beyond[:, level - 1]
+            )
         here = path.noise(level, answer)
         for side, before in zip(chances, (low, high), strict=True):
             side.append(np.where(passes[:, level], (here * before)[:, inner], 0.0))
@@ -398,12 +439,24 @@ def noise_reduction(path: NoisePath, answer: int, passes: Array, beyond: Array) 
 
 
 def _failed_before(
-    path: NoisePath, level: int, answer: int, low: Array, high: Array, failing: Array, failing_outside: Array
+    path: NoisePath,
+    level: int,
+    answer: int,
+    low: Array,
+    high: Array,
+    failing: Array,
+    failing_outside: Array,
 ) -> tuple[Array, Array]:
     if not path.coupled:
-        chance, lost = path.noise(level - 1, answer), failing_outside[:, None] * path.outside(level - 1, answer)
+        chance, lost = (
+            path.noise(level - 1, answer),
+            failing_outside[:, None] * path.outside(level - 1, answer),
+        )
         spread = np.ones((1, len(path.values)))
-        return tuple((chance * x * failing).sum(1, keepdims=True) * spread + y for x, y in ((low, 0.0), (high, lost)))
+        return tuple(
+            (chance * x * failing).sum(1, keepdims=True) * spread + y
+            for x, y in ((low, 0.0), (high, lost))
+        )
     step = path.to_coarser(level)
     lost = (1 - path.keep(level)) * path.outside(level - 1, path.values)
     return (low * failing) @ step.T, (high * failing) @ step.T + failing_outside[:, None] * lost

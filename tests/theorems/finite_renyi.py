@@ -14,7 +14,7 @@ from itertools import islice, repeat
 import numpy as np
 
 from expost import Candidate, RenyiDP
-from expost.selection.dropping import DropLaw
+from expost.selection.drop_coins import DropLaw
 
 Array = np.ndarray
 
@@ -32,7 +32,9 @@ def log_moment(p: Array, q: Array, order: float) -> Array:
 
 def exact_curves(here: Array, there: Array, orders: Sequence[float] = ORDERS) -> Array:
     """Rényi divergences (candidate, order), the larger of the two directions, with a breath of room for rounding."""
-    both = [[log_moment(p, q, a) / (a - 1) for a in orders] for p, q in ((here, there), (there, here))]
+    both = [
+        [log_moment(p, q, a) / (a - 1) for a in orders] for p, q in ((here, there), (there, here))
+    ]
     return np.maximum(np.max(both, axis=0).T, 0.0) * (1 + 1e-12) + 1e-14
 
 
@@ -54,9 +56,14 @@ class Instance:
     def candidates(self) -> list[Candidate]:
         return [
             Candidate(
-                _unused, repeats=repeats, guarantee=RenyiDP(tuple(self.orders), tuple(curve.tolist())), drop_rate=drop_rate
+                _unused,
+                repeats=repeats,
+                guarantee=RenyiDP(tuple(self.orders), tuple(curve.tolist())),
+                drop_rate=drop_rate,
             )
-            for curve, repeats, drop_rate in zip(self.curves, self.repeats, self.drop_rates, strict=True)
+            for curve, repeats, drop_rate in zip(
+                self.curves, self.repeats, self.drop_rates, strict=True
+            )
         ]
 
     def swapped(self) -> Instance:
@@ -119,20 +126,31 @@ def _log_survival(keep: Array, beats: Array) -> Array:
 
 def _beats(q: Array) -> Array:
     """P(output ≥ o) for o = 0, …, m: (candidate, output + 1)."""
-    return np.minimum(np.concatenate([np.cumsum(q[:, ::-1], axis=1)[:, ::-1], np.zeros((len(q), 1))], axis=1), 1.0)
+    return np.minimum(
+        np.concatenate([np.cumsum(q[:, ::-1], axis=1)[:, ::-1], np.zeros((len(q), 1))], axis=1), 1.0
+    )
 
 
 def random_dropping(q: Array, repeats: Sequence[int], levels: Levels) -> Law:
     """Algorithm 3: the best kept output, ties to the lower index."""
-    copies, keep, beats = np.array(repeats, dtype=float)[:, None, None], levels.keep[:, None, :], _beats(q)[..., None]
+    copies, keep, beats = (
+        np.array(repeats, dtype=float)[:, None, None],
+        levels.keep[:, None, :],
+        _beats(q)[..., None],
+    )
     one = _log_survival(keep, beats)  # a copy is dropped, or its output is below o
     chance = np.exp(copies * one)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.minimum(keep * q[..., None] / np.exp(one[:, 1:]), 1.0)
-        own = chance[:, 1:] * -np.expm1(copies * np.log1p(-share))  # the best copy is at o, without cancellation
+        own = chance[:, 1:] * -np.expm1(
+            copies * np.log1p(-share)
+        )  # the best copy is at o, without cancellation
     terms = np.empty((*q.shape, len(levels.chance)))
     for i in range(len(q)):
-        earlier, later = chance[:i, :-1], chance[i + 1 :, 1:]  # an earlier candidate must stay strictly below
+        earlier, later = (
+            chance[:i, :-1],
+            chance[i + 1 :, 1:],
+        )  # an earlier candidate must stay strictly below
         terms[i] = own[i] * np.prod(earlier, axis=0) * np.prod(later, axis=0)
     limits = copies[:, 0] * levels.keep[:, -1:] * q
     return levels.law(terms, limits, np.prod(chance[:, 0], axis=0), copies[:, 0, 0])
@@ -146,7 +164,9 @@ def above_threshold(q: Array, repeats: Sequence[int], levels: Levels, bar: int) 
     before = np.concatenate([np.ones((1, none.shape[1])), np.cumprod(none, axis=0)])
     good = np.where(np.arange(q.shape[1]) >= bar, q, 0.0)
     terms = (before[:-1] * (1 - none) / passes)[:, None, :] * good[..., None]
-    return levels.law(terms, copies * levels.keep[:, -1:] * good, before[-1], copies[:, 0] * passes[:, 0])
+    return levels.law(
+        terms, copies * levels.keep[:, -1:] * good, before[-1], copies[:, 0] * passes[:, 0]
+    )
 
 
 def hockey_stick(law: Law, other: Law, losses: Array, nothing: float) -> float:
@@ -196,7 +216,10 @@ def leaky_pair(rng: np.random.Generator, outputs: int, delta: float) -> tuple[Ar
 def random_instance(rng: np.random.Generator, delta: float | None = None) -> Instance:
     """One to four candidates with a few copies; half the instances choose their own drop rates. With a δ: leaky pairs."""
     count, outputs = int(rng.integers(1, 5)), int(rng.integers(2, 6))
-    drawn = (random_pair(rng, outputs) if delta is None else leaky_pair(rng, outputs, delta) for _ in repeat(0))
+    drawn = (
+        random_pair(rng, outputs) if delta is None else leaky_pair(rng, outputs, delta)
+        for _ in repeat(0)
+    )
     pairs = list(islice((pair for pair in drawn if _noticeable(*pair)), count))
     here, there = (np.array([pair[side] for pair in pairs]) for side in (0, 1))
     repeats = rng.choice([1, 1, 1, 2, 3, 7], count).tolist()
@@ -212,4 +235,8 @@ def _noticeable(here: Array, there: Array) -> bool:
 
 def random_order(rng: np.random.Generator, instance: Instance) -> float:
     """An order at which every candidate's divergence is noticeable."""
-    return float(rng.choice([a for a, curve in zip(ORDERS, instance.curves.T, strict=True) if curve.min() > 0.8]))
+    return float(
+        rng.choice(
+            [a for a, curve in zip(ORDERS, instance.curves.T, strict=True) if curve.min() > 0.8]
+        )
+    )

@@ -83,7 +83,9 @@ def test_mutants_that_meddle_with_the_number_of_runs_are_rejected() -> None:
     honest = [finite.by_subsets(q, case.settings, lambda kept: kept) for q in (case.q, case.other)]
     check(*honest, *charges)
     for runs_of in (lambda kept: kept[:3], lambda kept: kept if len(kept) >= 2 else None):
-        assert_rejected(*(finite.by_subsets(q, case.settings, runs_of) for q in (case.q, case.other)), *charges)
+        assert_rejected(
+            *(finite.by_subsets(q, case.settings, runs_of) for q in (case.q, case.other)), *charges
+        )
 
 
 def test_drawing_again_above_a_number_of_runs_keeps_the_pure_charges() -> None:
@@ -93,11 +95,16 @@ def test_drawing_again_above_a_number_of_runs_keeps_the_pure_charges() -> None:
     level k, and "nobody higher, at most n−1 kept" is a decreasing event. It is *not* so for "at least n", n ≥ 2 (above).
     """
     for case in [crowd(), *random_cases(seed=21, instances=1000)]:
-        single = replace(case, settings=replace(case.settings, copies=np.ones_like(case.settings.copies)))
+        single = replace(
+            case, settings=replace(case.settings, copies=np.ones_like(case.settings.copies))
+        )
         charges = single.charges(SELECTORS["random dropping"][0])
         for most in (1, 2, 3):
             runs_of = _at_most(most)
-            check(*(finite.by_subsets(q, single.settings, runs_of) for q in (case.q, case.other)), *charges)
+            check(
+                *(finite.by_subsets(q, single.settings, runs_of) for q in (case.q, case.other)),
+                *charges,
+            )
 
 
 def _at_most(most: int) -> Callable[[tuple[int, ...]], Sequence[int] | None]:
@@ -120,7 +127,9 @@ def test_mutant_repeat_and_select_below_its_charge_is_rejected(shape: float) -> 
     """(1.9 + η)·ε is not enough, e.g. 2ε for the logarithmic law taken as "between one and two"."""
     case, gamma = repeat_adversary(top=1e-3, own=1e-8), np.array([1e-9])
     runs = finite.truncated_negative_binomial(shape, gamma)
-    law, other = (finite.repeat_and_select(q, case.settings.copies, runs) for q in (case.q, case.other))
+    law, other = (
+        finite.repeat_and_select(q, case.settings.copies, runs) for q in (case.q, case.other)
+    )
     assert_rejected(law, other, np.array([[1.9 + shape]]), np.zeros(1))
 
 
@@ -131,10 +140,14 @@ def test_mutant_that_compares_a_falling_score_of_the_noisy_number_is_rejected() 
     """
     count, epsilon, overhead = 8, 0.5, 0.3
     k = np.arange(400)
-    chance = -np.expm1(-overhead) * np.exp(-overhead * k) * np.exp(-epsilon * k)  # of k, and of the last query's number
+    chance = (
+        -np.expm1(-overhead) * np.exp(-overhead * k) * np.exp(-epsilon * k)
+    )  # of k, and of the last query's number
 
     def law(answer: int) -> Law:
-        failed = np.exp(-epsilon * (k - answer + 1)) ** count  # every noisy number before it stayed above zero
+        failed = (
+            np.exp(-epsilon * (k - answer + 1)) ** count
+        )  # every noisy number before it stayed above zero
         return Law.exactly((chance @ failed).reshape(1, 1, 1), np.zeros(1))
 
     charge, nothing = query_charges(np.full((1, 1), epsilon), np.array([overhead]), monotone=False)

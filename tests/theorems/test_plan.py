@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from expost import Candidate, PureDP, RandomDropping
-from expost.selection.lattice import log_keep_probability, probability_nothing
+from expost.selection.drop_level import log_keep_probability, probability_nothing
 from expost.selection.plan import repeats_for
 from expost.selection.run_counts import run_counts
 from tests.theorems import finite
@@ -26,11 +26,15 @@ def _levels(overhead: float, least: int = 0) -> tuple[Array, Array]:
 def _failure(copies: float, success: float, epsilon: float, overhead: float) -> float:
     """The chance that no kept run of one candidate is good, the tail counted as failure."""
     k, chance = _levels(overhead)
-    return float(chance @ np.exp(copies * np.log1p(-success * np.exp(-epsilon * k)))) + float(np.exp(-overhead * len(k)))
+    return float(chance @ np.exp(copies * np.log1p(-success * np.exp(-epsilon * k)))) + float(
+        np.exp(-overhead * len(k))
+    )
 
 
 @pytest.mark.parametrize(("success", "failure", "epsilon", "overhead"), GOODNESS)
-def test_repeats_for_keeps_the_failure_it_promises(success: float, failure: float, epsilon: float, overhead: float) -> None:
+def test_repeats_for_keeps_the_failure_it_promises(
+    success: float, failure: float, epsilon: float, overhead: float
+) -> None:
     copies = repeats_for(success, failure, epsilon, overhead)
     assert _failure(copies, success, epsilon, overhead) <= failure
     assert repeats_for(success, failure, epsilon, overhead, drop_rate=2 * epsilon) >= copies
@@ -49,7 +53,10 @@ def test_chance_of_nothing_is_bracketed(overhead: float, least: int) -> None:
     rates, copies = [0.02, 0.5], [300, 7]
     k, chance = _levels(overhead, least)
     with np.errstate(divide="ignore"):
-        exact = float(chance @ np.exp(sum(t * np.log1p(-np.exp(-g * k)) for g, t in zip(rates, copies, strict=True))))
+        exact = float(
+            chance
+            @ np.exp(sum(t * np.log1p(-np.exp(-g * k)) for g, t in zip(rates, copies, strict=True)))
+        )
     low, high = probability_nothing(overhead, rates, copies, least)
     assert low - 1e-12 <= exact <= high + 1e-12
     assert high - low <= 0.01 * high + 1e-12
@@ -59,7 +66,9 @@ def test_chance_of_nothing_agrees_with_the_enumerated_law() -> None:
     for case in random_cases(seed=55, instances=200):
         law, settings = finite.random_dropping(case.q, case.settings), case.settings
         for b in range(0, BATCH, 20):
-            low, high = probability_nothing(float(settings.overhead[b]), settings.rates[b], settings.copies[b], settings.least)
+            low, high = probability_nothing(
+                float(settings.overhead[b]), settings.rates[b], settings.copies[b], settings.least
+            )
             assert low - 1e-9 <= law.nothing_low[b]
             assert law.nothing_high[b] <= high + 1e-9
 
@@ -69,10 +78,14 @@ def test_a_candidate_that_is_never_dropped_makes_nothing_impossible() -> None:
     assert probability_nothing(0.5, [0.0, 1.0], [1, 3]) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(("overhead", "rate", "least"), [(0.01, 0.1, 0), (0.3, 0.7, 0), (0.3, 0.7, 3), (2.0, 0.0, 1)])
+@pytest.mark.parametrize(
+    ("overhead", "rate", "least"), [(0.01, 0.1, 0), (0.3, 0.7, 0), (0.3, 0.7, 3), (2.0, 0.0, 1)]
+)
 def test_keep_probability_is_the_mean_keep_chance(overhead: float, rate: float, least: int) -> None:
     k, chance = _levels(overhead, least)
-    assert np.exp(log_keep_probability(overhead, rate, least)) == pytest.approx(float(chance @ np.exp(-rate * k)), rel=1e-9)
+    assert np.exp(log_keep_probability(overhead, rate, least)) == pytest.approx(
+        float(chance @ np.exp(-rate * k)), rel=1e-9
+    )
 
 
 def law_of_runs(overhead: float, rates: list[float], copies: list[int], least: int) -> Array:
@@ -102,4 +115,6 @@ def test_expected_runs_and_their_quantiles_match_enumeration(overhead: float, le
     assert counts.mean == pytest.approx(mean / (1 - law[0]), rel=1e-2)
     for chance in (0.5, 0.9, 0.99):
         reached = (np.cumsum(law) - law[0]) / (1 - law[0])
-        assert abs(counts.quantile(chance) - int(np.searchsorted(reached, chance))) <= 1  # cells are coarser than levels
+        assert (
+            abs(counts.quantile(chance) - int(np.searchsorted(reached, chance))) <= 1
+        )  # cells are coarser than levels

@@ -13,9 +13,16 @@ from itertools import product
 import numpy as np
 import pytest
 
-from expost import Candidate, Poisson, PureDP, RandomDropping, RepeatAndSelect, TruncatedNegativeBinomial
+from expost import (
+    Candidate,
+    Poisson,
+    PureDP,
+    RandomDropping,
+    RepeatAndSelect,
+    TruncatedNegativeBinomial,
+)
+from expost.execution.engine import Listeners, execute
 from expost.randomness.keyed import RunKey
-from expost.selection.running import Listeners, execute
 from tests.theorems import finite
 from tests.theorems.cases import (
     BAR,
@@ -52,7 +59,10 @@ def test_formula_of_random_dropping_agrees_with_listing_all_kept_sets() -> None:
     """Catches an error in the closed form that the theorem tests rest on."""
     for case in random_cases(seed=5, instances=300):
         single = replace(case.settings, copies=np.ones_like(case.settings.copies))
-        law, listed = finite.random_dropping(case.q, single), finite.by_subsets(case.q, single, lambda kept: kept)
+        law, listed = (
+            finite.random_dropping(case.q, single),
+            finite.by_subsets(case.q, single, lambda kept: kept),
+        )
         np.testing.assert_allclose(law.low, listed.low, rtol=1e-10, atol=1e-14)
         np.testing.assert_allclose(law.nothing_low, listed.nothing_low, rtol=1e-10, atol=1e-14)
 
@@ -62,8 +72,12 @@ def test_copies_are_candidates_listed_several_times() -> None:
     case = next(random_cases(seed=8, instances=BATCH))
     q, listed = case.q[:, :1], np.repeat(case.q[:, :1], 5, axis=1)
     rates = case.settings.rates[:, :1]
-    folded = finite.random_dropping(q, Dropping(case.settings.overhead, rates, np.full((BATCH, 1), 5)))
-    spelled = finite.random_dropping(listed, Dropping(case.settings.overhead, np.repeat(rates, 5, axis=1), np.ones((BATCH, 5))))
+    folded = finite.random_dropping(
+        q, Dropping(case.settings.overhead, rates, np.full((BATCH, 1), 5))
+    )
+    spelled = finite.random_dropping(
+        listed, Dropping(case.settings.overhead, np.repeat(rates, 5, axis=1), np.ones((BATCH, 5)))
+    )
     np.testing.assert_allclose(folded.low[:, 0], spelled.low.sum(1), rtol=1e-10, atol=1e-15)
 
 
@@ -71,7 +85,13 @@ def test_copies_are_candidates_listed_several_times() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["random dropping", "random dropping, drawn again", "random dropping, target", "above threshold"]
+    "name",
+    [
+        "random dropping",
+        "random dropping, drawn again",
+        "random dropping, target",
+        "above threshold",
+    ],
 )
 @pytest.mark.parametrize("least", [0, 3])
 def test_dropping_reaches_its_charge(name: str, least: int) -> None:
@@ -116,8 +136,12 @@ def test_truncated_negative_binomial_reaches_its_charge(shape: float) -> None:
     """(2 + η)·ε is realised to 1 % when γ ≪ chance of the top ≪ 1."""
     case, gamma = repeat_adversary(top=1e-3, own=1e-8), 1e-9
     runs = finite.truncated_negative_binomial(shape, np.array([gamma]))
-    law, other = (finite.repeat_and_select(q, case.settings.copies, runs) for q in (case.q, case.other))
-    charge, nothing = case.charges(lambda *_: RepeatAndSelect(TruncatedNegativeBinomial(shape, gamma)))
+    law, other = (
+        finite.repeat_and_select(q, case.settings.copies, runs) for q in (case.q, case.other)
+    )
+    charge, nothing = case.charges(
+        lambda *_: RepeatAndSelect(TruncatedNegativeBinomial(shape, gamma))
+    )
     check(law, other, charge, nothing)
     assert realised(law, other, candidate=0, output=1) >= charge[0, 0] * 0.99
 
@@ -126,7 +150,8 @@ def test_poisson_reaches_its_charge() -> None:
     """ε + μ·tanh(ε/2) is realised to 1e-5 by randomised response."""
     case, mean = repeat_adversary(top=1 / (1 + np.e) - 1e-9, own=1e-9), np.array([6.0])
     law, other = (
-        finite.repeat_and_select(q, case.settings.copies, finite.poisson(mean), np.exp(-mean)) for q in (case.q, case.other)
+        finite.repeat_and_select(q, case.settings.copies, finite.poisson(mean), np.exp(-mean))
+        for q in (case.q, case.other)
     )
     charge, nothing = case.charges(lambda *_: RepeatAndSelect(Poisson(6)))
     check(law, other, charge, nothing)
@@ -145,7 +170,9 @@ def test_no_random_queries_exceed_their_charge(monotone: bool) -> None:
         answers = rng.integers(-4, 4, shape)
         moved = answers + rng.integers(0 if monotone else -1, 2, shape)
         bar = int(rng.integers(-1, 2))
-        law, other = (finite.above_threshold_queries(a, epsilon, overhead, bar) for a in (answers, moved))
+        law, other = (
+            finite.above_threshold_queries(a, epsilon, overhead, bar) for a in (answers, moved)
+        )
         check(law, other, *query_charges(epsilon, overhead, monotone=monotone))
 
 
@@ -158,14 +185,19 @@ def test_queries_reach_their_charge(monotone: bool) -> None:
     charge, nothing = query_charges(epsilon, overhead, monotone=monotone)
     check(law, other, charge, nothing)
     assert realised(law, other, candidate=1, output=3) >= charge[0, 1] * (1 - 1e-9)
-    law, other = (finite.above_threshold_queries(a, epsilon, overhead) for a in (answers, answers + 1))
+    law, other = (
+        finite.above_threshold_queries(a, epsilon, overhead) for a in (answers, answers + 1)
+    )
     assert np.log(law.nothing_low / other.nothing_high)[0] >= nothing[0] * (1 - 1e-9)
 
 
 def test_queries_that_are_not_monotone_break_the_monotone_charge() -> None:
     """Test of the test: the cheaper charge is refuted once the queries move in opposite directions."""
     epsilon, overhead = np.array([[0.7, 0.4]]), np.array([0.3])
-    law, other = (finite.above_threshold_queries(np.array(a), epsilon, overhead) for a in ([[0, 0]], [[1, -1]]))
+    law, other = (
+        finite.above_threshold_queries(np.array(a), epsilon, overhead)
+        for a in ([[0, 0]], [[1, -1]])
+    )
     with pytest.raises(AssertionError):
         check(law, other, *query_charges(epsilon, overhead, monotone=True))
 
@@ -179,10 +211,14 @@ def test_no_stop_rule_makes_noise_reduction_exceed_its_charge() -> None:
         levels, sensitivity = int(rng.integers(1, 5)), int(rng.integers(1, 4))
         rates = 0.35 + np.cumsum(rng.exponential(0.4, levels) + 0.01)
         passes = rng.random((BATCH, levels, 31)) < rng.random((BATCH, levels, 1))
-        passes[:, :, int(rng.integers(0, 31))] = False  # a level that always passes leaves nothing to a later one
+        passes[:, :, int(rng.integers(0, 31))] = (
+            False  # a level that always passes leaves nothing to a later one
+        )
         beyond = rng.random((BATCH, levels)) < 0.5
         moved = int(rng.integers(-sensitivity, sensitivity + 1))
-        law, other = (finite.noise_reduction(NoisePath(rates), a, passes, beyond) for a in (0, moved))
+        law, other = (
+            finite.noise_reduction(NoisePath(rates), a, passes, beyond) for a in (0, moved)
+        )
         check(law, other, *noise_charges(list(rates * sensitivity), sensitivity, BATCH))
 
 
@@ -190,7 +226,9 @@ def test_coarser_noise_made_from_finer_has_the_discrete_laplace_law() -> None:
     """The keep probability is the right one: any other would change the coarser level's law."""
     path = NoisePath([0.4, 0.9, 2.0])
     for level in (1, 2):
-        np.testing.assert_allclose(path.noise(level) @ path.to_coarser(level), path.noise(level - 1), atol=1e-15)
+        np.testing.assert_allclose(
+            path.noise(level) @ path.to_coarser(level), path.noise(level - 1), atol=1e-15
+        )
 
 
 def test_noise_reduction_reaches_its_charge() -> None:
@@ -208,7 +246,12 @@ def test_stopping_early_releases_what_running_everything_would() -> None:
     """Every kept list, every combination of outputs: the library's early stop against max of (passed?, priority)."""
     outputs: list[int] = []
     candidates = [
-        Candidate(lambda data, randomness: outputs.pop(0), guarantee=PureDP(1), repeats=2, priority=priority)
+        Candidate(
+            lambda data, randomness: outputs.pop(0),
+            guarantee=PureDP(1),
+            repeats=2,
+            priority=priority,
+        )
         for priority in (1, 2, 2)
     ]
     selector = RandomDropping(1, target=BAR)
@@ -217,7 +260,9 @@ def test_stopping_early_releases_what_running_everything_would() -> None:
         by_priority = sorted(kept, key=lambda index: (-candidates[index].priority, index))
         for scores in product(range(3), repeat=len(kept)):
             everything = list(zip(by_priority, scores, strict=True))
-            best = max(everything, key=lambda run: (run[1] >= BAR, candidates[run[0]].priority, -run[0]))
+            best = max(
+                everything, key=lambda run: (run[1] >= BAR, candidates[run[0]].priority, -run[0])
+            )
             outputs[:] = scores
             outcome = execute(
                 selector._runs(candidates, charges, {"kept": kept}),
@@ -239,9 +284,15 @@ def test_law_of_the_target_variant_is_that_of_running_everything() -> None:
         place = [list(case.order).index(i) for i in range(case.q.shape[1])]
         ranked = np.zeros((len(case.q), case.q.shape[1], 2 * case.q.shape[1]))
         passing = case.q[..., BAR:].sum(-1)
-        for i, rank in enumerate(place):  # two outputs a candidate: failed or passed, each at its own rank
+        for i, rank in enumerate(
+            place
+        ):  # two outputs a candidate: failed or passed, each at its own rank
             ranked[:, i, len(place) - 1 - rank] = 1 - passing[:, i]
             ranked[:, i, 2 * len(place) - 1 - rank] = passing[:, i]
         listed = finite.by_subsets(ranked, single, lambda kept: kept)
-        np.testing.assert_allclose(law.low[..., BAR:].sum(-1), listed.low[..., len(place) :].sum(-1), rtol=1e-9, atol=1e-13)
-        np.testing.assert_allclose(law.low[..., :BAR].sum(-1), listed.low[..., : len(place)].sum(-1), rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(
+            law.low[..., BAR:].sum(-1), listed.low[..., len(place) :].sum(-1), rtol=1e-9, atol=1e-13
+        )
+        np.testing.assert_allclose(
+            law.low[..., :BAR].sum(-1), listed.low[..., : len(place)].sum(-1), rtol=1e-9, atol=1e-13
+        )

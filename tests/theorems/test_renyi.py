@@ -20,10 +20,9 @@ import pytest
 from expost import AboveThreshold, Charges, RandomDropping
 from expost.errors import InvalidInput
 from expost.selection.candidate import group
-from expost.selection.dropping import DropLaw
-from expost.selection.dropping_selector import DroppingSelector
-from expost.selection.renyi_charges import Problem
-from expost.selection.renyi_factors import Competitors, highest
+from expost.selection.drop_coins import DropLaw, DroppingSelector
+from expost.selection.renyi.search import Problem
+from expost.selection.renyi.sharp_bounds import Competitors, highest
 from tests.theorems.finite_renyi import (
     ORDERS,
     SLACK,
@@ -41,7 +40,11 @@ from tests.theorems.finite_renyi import (
 
 METHODS = ("sharp", "closed-form", "paper")
 STATEMENTS = ("drawn again", "or nothing", "above threshold")
-POINTS = {"sharp": 3, "closed-form": 10, "paper": 10}  # orders and shifts tried an instance; the sharp factors take longer
+POINTS = {
+    "sharp": 3,
+    "closed-form": 10,
+    "paper": 10,
+}  # orders and shifts tried an instance; the sharp factors take longer
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,11 @@ class Case:
     weights: tuple[float, ...] | None = None
 
     def selector(self, statement: str, **claim: object) -> DroppingSelector:
-        settings = {"minimum_drop_level": self.least, "method": self.method, "weights": self.weights} | claim
+        settings = {
+            "minimum_drop_level": self.least,
+            "method": self.method,
+            "weights": self.weights,
+        } | claim
         if statement == "above threshold":
             return AboveThreshold(self.overhead, target=self.instance.bar, **settings)
         return RandomDropping(self.overhead, allow_nothing=statement == "or nothing", **settings)
@@ -65,21 +72,31 @@ class Case:
         instance = self.instance
         levels = Levels(selector.drop_law(instance.candidates()), len(instance.repeats))
         if isinstance(selector, AboveThreshold):
-            pair = (above_threshold(q, instance.repeats, levels, instance.bar) for q in (instance.here, instance.there))
+            pair = (
+                above_threshold(q, instance.repeats, levels, instance.bar)
+                for q in (instance.here, instance.there)
+            )
         else:
-            pair = (random_dropping(q, instance.repeats, levels) for q in (instance.here, instance.there))
+            pair = (
+                random_dropping(q, instance.repeats, levels)
+                for q in (instance.here, instance.there)
+            )
             if not selector.allow_nothing:
                 pair = (law.given_something() for law in pair)
         law, other = pair
         return law, other
 
 
-def random_case(rng: np.random.Generator, method: str, delta: float | None = None) -> tuple[Case, float]:
+def random_case(
+    rng: np.random.Generator, method: str, delta: float | None = None
+) -> tuple[Case, float]:
     """A case, and an order at which its drop rates are read off."""
     instance = random_instance(rng, delta)
     order = random_order(rng, instance)
     count = len(instance.repeats)
-    natural = instance.curves[:, ORDERS.index(order)].min() if instance.drop_rates[0] is None else 1.0
+    natural = (
+        instance.curves[:, ORDERS.index(order)].min() if instance.drop_rates[0] is None else 1.0
+    )
     overhead = float(natural * np.exp(rng.uniform(np.log(0.05), np.log(2))))
     weights = tuple((rng.dirichlet(np.ones(count)) * 0.9).tolist()) if rng.random() < 0.3 else None
     if weights is not None and min(weights) < 1e-6:
@@ -92,7 +109,11 @@ def with_twin(case: Case) -> Case:
     old = case.instance
     twice = [np.vstack([q, q[:1]]) for q in (old.here, old.there)]
     instance = replace(
-        old, here=twice[0], there=twice[1], repeats=[*old.repeats, 2], drop_rates=[*old.drop_rates, old.drop_rates[0]]
+        old,
+        here=twice[0],
+        there=twice[1],
+        repeats=[*old.repeats, 2],
+        drop_rates=[*old.drop_rates, old.drop_rates[0]],
     )
     return replace(case, instance=instance, weights=None)
 
@@ -100,13 +121,18 @@ def with_twin(case: Case) -> Case:
 # (T1) and (T2), and what follows from them, at random orders and shifts.
 
 
-def excesses(problem: Problem, case: Case, law: Law, other: Law, place: int, charges: Array) -> Array:
+def excesses(
+    problem: Problem, case: Case, law: Law, other: Law, place: int, charges: Array
+) -> Array:
     """ln(exact moment) − ln(w·e^{(α−1)c}) of each outcome: positive is a violation."""
     order = ORDERS[place]
     moments, nothing = log_moments(law, other, order)
     allowed = problem.log_weights[groups_of(problem, case)] + np.log(case.instance.repeats)
     if problem.earlier_only:
-        moments, allowed = np.append(moments, nothing), np.append(allowed, problem.log_weight_nothing)
+        moments, allowed = (
+            np.append(moments, nothing),
+            np.append(allowed, problem.log_weight_nothing),
+        )
     return moments - allowed - (order - 1) * charges
 
 
@@ -118,13 +144,17 @@ def groups_of(problem: Problem, case: Case) -> list[int]:
 
 def points(problem: Problem, count: int, rng: np.random.Generator) -> Iterator[tuple[int, float]]:
     for _ in range(count):
-        shift = problem.shift(int(rng.integers(0, 96))) if rng.random() < 0.9 else float(problem.step)
+        shift = (
+            problem.shift(int(rng.integers(0, 96))) if rng.random() < 0.9 else float(problem.step)
+        )
         yield int(rng.integers(0, len(ORDERS))), shift
 
 
 def converted(charge: Array, order: float, delta: float) -> Array:
     """A charge at an order as the ε̃ of a stand-alone claim (written down a second time)."""
-    return charge + math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    return (
+        charge + math.log((order - 1) / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    )
 
 
 class Worst(defaultdict[str, float]):
@@ -175,9 +205,14 @@ def test_moments_and_claims_hold_at_random_orders_and_shifts(batch: int) -> None
     for number in range(500):
         delta = float(rng.choice([0.1, 1e-2, 1e-3]))
         case, order = random_case(rng, METHODS[number % 3], delta if number % 4 == 0 else None)
-        looked_at += sum(check_at_random_points(case, statement, order, delta, rng, worst) for statement in STATEMENTS)
+        looked_at += sum(
+            check_at_random_points(case, statement, order, delta, rng, worst)
+            for statement in STATEMENTS
+        )
     assert looked_at > 4000
-    assert min(worst[statement] for statement in STATEMENTS) > -0.5  # ln(moment/bound): nearly met somewhere
+    assert (
+        min(worst[statement] for statement in STATEMENTS) > -0.5
+    )  # ln(moment/bound): nearly met somewhere
     assert min(worst[f"{statement}, of δ"] for statement in STATEMENTS) > 0.1
 
 
@@ -187,7 +222,9 @@ def test_moments_and_claims_hold_at_random_orders_and_shifts(batch: int) -> None
 def expost_moment(law: Law, other: Law, order: float, charges: Array, nothing: float) -> float:
     """Σ A^α·A′^{1−α}·e^{−(α−1)c} over all outcomes."""
     moments, empty = log_moments(law, other, order)
-    return float(np.exp(moments - (order - 1) * charges).sum() + np.exp(empty - (order - 1) * nothing))
+    return float(
+        np.exp(moments - (order - 1) * charges).sum() + np.exp(empty - (order - 1) * nothing)
+    )
 
 
 def charges(selector: DroppingSelector, case: Case) -> Charges | None:
@@ -211,7 +248,9 @@ def check_fixed_orders(case: Case, statement: str, orders: tuple[float, ...]) ->
     for place, order in enumerate(orders):
         losses = np.array([table[i].epsilons[place] for i in range(len(table))])
         for law, other in (pair, pair[::-1]):
-            worst = max(worst, expost_moment(law, other, order, losses, table.nothing.epsilons[place]))
+            worst = max(
+                worst, expost_moment(law, other, order, losses, table.nothing.epsilons[place])
+            )
     assert worst <= 1 + SLACK, (statement, case, orders)
     return worst
 
@@ -226,7 +265,9 @@ def check_standalone(case: Case, statement: str, delta: float) -> float:
     losses = np.array([table[i].epsilon for i in range(len(table))])
     pair = case.laws(selector)
     nothing = table.nothing.epsilon
-    worst = max(hockey_stick(law, other, losses, nothing) / delta for law, other in (pair, pair[::-1]))
+    worst = max(
+        hockey_stick(law, other, losses, nothing) / delta for law, other in (pair, pair[::-1])
+    )
     assert worst <= 1, (statement, case)
     return worst
 
@@ -250,7 +291,10 @@ def test_standalone_charges_are_expost_approximate_dp(statement: str) -> None:
     for number in range(40):
         delta = float(rng.choice([0.1, 1e-2, 1e-3]))
         case, _ = random_case(rng, METHODS[number % 3], delta if number % 2 else None)
-        worst.see(case.method, check_standalone(with_twin(case) if number % 5 == 0 else case, statement, delta))
+        worst.see(
+            case.method,
+            check_standalone(with_twin(case) if number % 5 == 0 else case, statement, delta),
+        )
     assert worst["sharp"] > 0.1
 
 
@@ -280,7 +324,9 @@ def test_the_sharp_bound_is_within_three_percent_of_an_attack(statement: str) ->
     forced = (moments[1] - weights[1]) / (ADVERSARY_ORDER - 1)
     charge = selector.charges(case.instance.candidates())[1].epsilons[0]
     assert 0.97 < forced / charge <= 1
-    assert charge > 2.5 * case.instance.curves[1, PLACE]  # most of it is the price of the competition
+    assert (
+        charge > 2.5 * case.instance.curves[1, PLACE]
+    )  # most of it is the price of the competition
 
 
 def best_point(case: Case, statement: str) -> tuple[Problem, float]:
@@ -302,7 +348,9 @@ def test_mutant_without_the_shift_term_is_rejected(statement: str) -> None:
     problem, shift = best_point(case, statement)
     charge = problem.evaluate(PLACE, shift)[1]
     assert not violated(case, statement, problem, charge)
-    assert violated(case, statement, problem, charge - shift * (problem.overhead + problem.rates[1]))
+    assert violated(
+        case, statement, problem, charge - shift * (problem.overhead + problem.rates[1])
+    )
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
@@ -311,8 +359,12 @@ def test_mutant_without_competitors_is_rejected(statement: str) -> None:
     case = adversary()
     problem, _ = best_point(case, statement)
     shift, lattice = float(problem.step), problem.lattice
-    log_moment = lattice.log_keep[1] - (math.log1p(-lattice.nothing) if problem.conditioned else 0.0)
-    alone = shift * (problem.overhead + problem.rates[1]) + (log_moment - problem.log_weights[1]) / (ADVERSARY_ORDER - 1)
+    log_moment = lattice.log_keep[1] - (
+        math.log1p(-lattice.nothing) if problem.conditioned else 0.0
+    )
+    alone = shift * (problem.overhead + problem.rates[1]) + (
+        log_moment - problem.log_weights[1]
+    ) / (ADVERSARY_ORDER - 1)
     assert not violated(case, statement, problem, problem.evaluate(PLACE, shift)[1])
     assert violated(case, statement, problem, alone + case.instance.curves[1, PLACE])
 
@@ -321,7 +373,9 @@ def test_mutant_of_algorithm_2_with_the_later_candidates_is_rejected() -> None:
     """J_i = {j > i}: what the library charges when the list is reversed."""
     case, statement = adversary(), "above threshold"
     problem, shift = best_point(case, statement)
-    backwards = case.selector(statement, order=ADVERSARY_ORDER).renyi_problem(case.instance.candidates()[::-1])
+    backwards = case.selector(statement, order=ADVERSARY_ORDER).renyi_problem(
+        case.instance.candidates()[::-1]
+    )
     for place in (shift, float(problem.step)):
         assert not violated(case, statement, problem, problem.evaluate(PLACE, place)[1])
     assert violated(case, statement, problem, backwards.evaluate(PLACE, float(problem.step))[0])
@@ -374,7 +428,13 @@ class Factors:
         order, beta = (1 + 10 ** rng.uniform(-1, 2, count) for _ in range(2))
         divergence = 10 ** rng.uniform(-2, 1, count)
         gap = divergence * 10 ** rng.uniform(-1, 1, count)
-        return cls(order, beta, divergence, gap, np.where(rng.random(count) < 0.5, 0.0, 10 ** rng.uniform(-4, 1, count)))
+        return cls(
+            order,
+            beta,
+            divergence,
+            gap,
+            np.where(rng.random(count) < 0.5, 0.0, 10 ** rng.uniform(-4, 1, count)),
+        )
 
     @classmethod
     def extreme(cls, seed: int, count: int) -> Factors:
@@ -387,7 +447,9 @@ class Factors:
             1 + 10 ** rng.uniform(-2, 4, count),
         )
         level = np.where(rng.random(count) < 0.3, 0.0, 10 ** rng.uniform(-9, 2, count))
-        return cls(order, beta, 10 ** rng.uniform(-9, 1.5, count), 10 ** rng.uniform(-9, 1.5, count), level)
+        return cls(
+            order, beta, 10 ** rng.uniform(-9, 1.5, count), 10 ** rng.uniform(-9, 1.5, count), level
+        )
 
     def bound(self) -> Array:
         return highest(self.order, self.beta, self.divergence, self.gap, np.exp(-self.level))
@@ -451,7 +513,9 @@ def test_methods_are_ordered() -> None:
     for i in np.flatnonzero((order - 1) * divergence - order * gap < -1e-9):
         kept = np.exp(-cases.level[i : i + 1])[:, None]
         group = Competitors(order[i : i + 1], divergence[i, None, None], np.array([1.0]), kept)
-        closed, paper = (group.factors(method, 0, float(gap[i])) for method in ("closed-form", "paper"))
+        closed, paper = (
+            group.factors(method, 0, float(gap[i])) for method in ("closed-form", "paper")
+        )
         assert sharp[i] <= closed[0, 0] * (1 + 1e-6) + 1e-12
         seen["closed-form"] += 1
         if paper is not None and paper[0, 0] <= 0.99:
@@ -469,7 +533,9 @@ def test_mutant_without_the_logarithm_is_rejected() -> None:
     factor = (1 - math.exp(-epsilon) * b**2) ** 2 / (1 - math.exp(-epsilon) * b)
     assert math.exp(m * k) < factor <= math.exp(k)
     assert factor <= (1 - k) ** -m
-    bound = highest(order, np.array([order]), np.array([epsilon]), np.array([epsilon]), np.array([1.0]))[0]
+    bound = highest(
+        order, np.array([order]), np.array([epsilon]), np.array([epsilon]), np.array([1.0])
+    )[0]
     assert math.log(factor) <= bound <= math.log(32 / 27) + 1e-5
 
 
@@ -481,10 +547,20 @@ def test_the_enumeration_lists_every_set_of_kept_candidates() -> None:
     rng = np.random.default_rng(5)
     q = rng.dirichlet(np.ones(3), 3)
     candidates = Instance(q, q[::-1].copy(), [1, 1, 1], [1.0, 0.5, 0.8]).candidates()
-    levels = Levels(DropLaw(tuple(group(candidates)), (Fraction(1), Fraction(1, 2), Fraction(4, 5)), Fraction(1, 3), 1), 3)
+    levels = Levels(
+        DropLaw(
+            tuple(group(candidates)),
+            (Fraction(1), Fraction(1, 2), Fraction(4, 5)),
+            Fraction(1, 3),
+            1,
+        ),
+        3,
+    )
     best, first = np.zeros((3, 3)), np.zeros((3, 3))
     for kept in product((False, True), repeat=3):
-        weight = levels.chance @ np.prod(np.where(np.array(kept)[:, None], levels.keep, 1 - levels.keep), axis=0)
+        weight = levels.chance @ np.prod(
+            np.where(np.array(kept)[:, None], levels.keep, 1 - levels.keep), axis=0
+        )
         for outputs in product(range(3), repeat=3):
             chance = weight * np.prod([q[i, o] for i, o in enumerate(outputs)])
             runs = [i for i in range(3) if kept[i]]
@@ -494,8 +570,13 @@ def test_the_enumeration_lists_every_set_of_kept_candidates() -> None:
                 best[winner, outputs[winner]] += chance
             if passing:
                 first[passing[0], outputs[passing[0]]] += chance
-    for law, plain in ((random_dropping(q, [1, 1, 1], levels), best), (above_threshold(q, [1, 1, 1], levels, 1), first)):
+    for law, plain in (
+        (random_dropping(q, [1, 1, 1], levels), best),
+        (above_threshold(q, [1, 1, 1], levels, 1), first),
+    ):
         assert np.all(law.low <= law.high)
         assert np.allclose(law.high, law.low, rtol=1e-9, atol=0)
-        assert np.allclose(law.low, plain, rtol=1e-3, atol=1e-5)  # the plain list forgets the levels beyond the last
+        assert np.allclose(
+            law.low, plain, rtol=1e-3, atol=1e-5
+        )  # the plain list forgets the levels beyond the last
         assert law.high.sum() + law.nothing_high == pytest.approx(1, abs=1e-9)

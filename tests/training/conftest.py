@@ -3,7 +3,9 @@
 import pytest
 
 pytest.importorskip("numba", reason="the fleet needs numba: pip install 'expost[torch]'")
-torch = pytest.importorskip("torch", reason="these tests compare with torch: pip install 'expost[torch]'")
+torch = pytest.importorskip(
+    "torch", reason="these tests compare with torch: pip install 'expost[torch]'"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 
-def opacus_clipped_sum(module: torch.nn.Module, loss: Any, X: torch.Tensor, y: torch.Tensor, clip: float) -> np.ndarray:
+def opacus_clipped_sum(
+    module: torch.nn.Module, loss: Any, X: torch.Tensor, y: torch.Tensor, clip: float
+) -> np.ndarray:
     """Flat sum over parameters in the module's order."""
     reason = "compares with Opacus: pip install 'expost[opacus]'"
     grad_sample = pytest.importorskip("opacus.grad_sample", reason=reason)

@@ -33,8 +33,12 @@ def observed(model, noise, data, seed, n):
     X, y = data
     batch = 10 * len(X) / n  # the same rate with and without the canary, as the promise takes it
     settings = Configuration(1.0, 2, batch, 1.0, noise_multiplier=noise)
-    found = Fleet(model, [settings] * TRIALS).train(X, y, randomness=SimulationRandomness(seed), simulation=True)
-    scores = [np.ravel(next(iter(each.parameters.values())))[COLUMNS - 1] * (batch / 10) for each in found]
+    found = Fleet(model, [settings] * TRIALS).train(
+        X, y, randomness=SimulationRandomness(seed), simulation=True
+    )
+    scores = [
+        np.ravel(next(iter(each.parameters.values())))[COLUMNS - 1] * (batch / 10) for each in found
+    ]
     return np.array(scores), found[0].promise
 
 
@@ -75,14 +79,22 @@ def test_without_noise_the_attack_wins():
     """The same attack finds far more than the ε that the noise above promises."""
     found, promise = audit("logistic", 0)
     assert promise is None
-    small = Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).promise(ROWS).to_approx(DELTA).epsilon
+    small = (
+        Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).promise(ROWS).to_approx(DELTA).epsilon
+    )
     assert found > small + 1
 
 
 def test_with_too_little_noise_the_attack_notices():
     """A tenth of the noise that was promised (σ = 0.3, not 3.0): the audit notices too little noise, not only none."""
     found, _ = audit("logistic", 0.3)
-    assert found > Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).promise(ROWS).to_approx(DELTA).epsilon
+    assert (
+        found
+        > Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0)
+        .promise(ROWS)
+        .to_approx(DELTA)
+        .epsilon
+    )
 
 
 def test_a_network_keeps_its_promise_too():

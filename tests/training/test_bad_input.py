@@ -57,7 +57,9 @@ def test_bad_data(case, module):
         if case == "three axes":
             pytest.skip("a module may take rows of any shape")
         fleet = Fleet(
-            lambda: nn.Linear(2, 3 if model == "softmax" else 1), [SETTINGS], loss={"linear": "squared"}.get(model, model)
+            lambda: nn.Linear(2, 3 if model == "softmax" else 1),
+            [SETTINGS],
+            loss={"linear": "squared"}.get(model, model),
         )
     else:
         fleet = Fleet(model, [SETTINGS], classes=3 if model == "softmax" else None)
@@ -109,7 +111,11 @@ def test_bad_options(field, options):
 
 
 def test_bad_mechanisms():
-    for field, change in (("configurations", {"configuration": "fast"}), ("device", {"device": "tpu"}), ("n", {"n": 0})):
+    for field, change in (
+        ("configurations", {"configuration": "fast"}),
+        ("device", {"device": "tpu"}),
+        ("n", {"n": 0}),
+    ):
         with pytest.raises(InvalidInput) as error:
             DPSGD(**{"model": "linear", "configuration": SETTINGS, "n": 10} | change)
         assert error.value.field == field
@@ -133,5 +139,10 @@ def test_no_protection_only_in_a_simulation():
 
 
 def test_whole_numbers_and_booleans_are_fine_as_rows():
-    for rows in (np.eye(10, dtype=int), np.eye(10, dtype=bool), np.eye(10, dtype=np.float16), np.eye(10).tolist()):
+    for rows in (
+        np.eye(10, dtype=int),
+        np.eye(10, dtype=bool),
+        np.eye(10, dtype=np.float16),
+        np.eye(10).tolist(),
+    ):
         assert Fleet("logistic", [SETTINGS]).train(rows, Y)[0].parameters["weight"].shape == (1, 10)

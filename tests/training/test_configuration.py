@@ -12,7 +12,14 @@ from expost.training.configuration import plans, promises
 
 def configuration(**changes):
     return Configuration(
-        **{"learning_rate": 0.1, "epochs": 3, "batch_size": 100, "clip": 1.0, "noise_multiplier": 1.1} | changes
+        **{
+            "learning_rate": 0.1,
+            "epochs": 3,
+            "batch_size": 100,
+            "clip": 1.0,
+            "noise_multiplier": 1.1,
+        }
+        | changes
     )
 
 
@@ -34,9 +41,14 @@ def test_steps(n, epochs, batch, steps):
     assert plan.sampling_rate == batch / n
 
 
-@pytest.mark.parametrize(("n", "batch", "noise", "epochs"), [(60_000, 256, 1.1, 5), (500, 50, 0.7, 2), (300, 300, 4.0, 7)])
+@pytest.mark.parametrize(
+    ("n", "batch", "noise", "epochs"),
+    [(60_000, 256, 1.1, 5), (500, 50, 0.7, 2), (300, 300, 4.0, 7)],
+)
 def test_the_promise_is_dp_accountings_for_what_is_executed(n, batch, noise, epochs):
-    pytest.importorskip("dp_accounting", reason="compares with dp_accounting: pip install 'expost[accounting]'")
+    pytest.importorskip(
+        "dp_accounting", reason="compares with dp_accounting: pip install 'expost[accounting]'"
+    )
     from expost.integrations.dp_accounting import dpsgd_guarantee
 
     settings = configuration(epochs=epochs, batch_size=batch, noise_multiplier=noise)
@@ -66,7 +78,11 @@ def test_a_grid_is_planned_as_each_alone_and_equal_plans_share_a_promise():
     assert found[0] is found[4]
     assert found[-1] == grid[-1].promise(5000)
     for settings, promise in zip(grid[:-1], found, strict=False):
-        assert settings.epsilon * 0.9999 < promise.to_approx(settings.delta).epsilon <= settings.epsilon
+        assert (
+            settings.epsilon * 0.9999
+            < promise.to_approx(settings.delta).epsilon
+            <= settings.epsilon
+        )
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,15 @@ def data(rows=200, columns=5, seed=0):
 
 
 def train(configurations, seed=1, **options):
-    return Fleet("linear", configurations).train(*data(), randomness=SimulationRandomness(seed), simulation=True, **options)
+    return Fleet("linear", configurations).train(
+        *data(), randomness=SimulationRandomness(seed), simulation=True, **options
+    )
 
 
 def weights(trained):
-    return np.concatenate([np.append(each.parameters["weight"].ravel(), each.parameters["bias"]) for each in trained])
+    return np.concatenate(
+        [np.append(each.parameters["weight"].ravel(), each.parameters["bias"]) for each in trained]
+    )
 
 
 def test_same_seed_same_result_whatever_the_threads():
@@ -72,7 +76,10 @@ def test_members_draw_samples_and_noise_of_their_own():
     found = weights(train([silent] * 50)).reshape(50, -1)
     assert len(np.unique(found[:, 0])) == 50
     noisy = Configuration(0.1, 0.1, 20, 1e-6, noise_multiplier=1.0)
-    one, other = (np.array([each.parameters["weight"][0] for each in train([noisy, noisy], seed=seed)]) for seed in (10, 11))
+    one, other = (
+        np.array([each.parameters["weight"][0] for each in train([noisy, noisy], seed=seed)])
+        for seed in (10, 11)
+    )
     assert len(np.unique(np.concatenate([one, other]))) == 20
     pairs = weights(train([noisy] * 2000)).reshape(1000, 2, -1)
     for column in range(pairs.shape[2]):

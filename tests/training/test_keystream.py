@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from expost.randomness.source import Randomness, SimulationRandomness
-from expost.training import keystream
+from expost.training._native import keystream
 
 SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]
 
@@ -119,7 +119,9 @@ def test_logarithms_and_directions_are_those_of_more_precise_arithmetic():
     """At the ends of (0, 1], at all powers of 2, around the cut at √½, and at random; to 1 ulp and to 2^{−52}."""
     rng = np.random.default_rng(0)
     powers, near = 2.0 ** -np.arange(54), np.nextafter(np.sqrt(0.5), [0.0, 1.0])
-    points = np.concatenate([powers, 1 - powers[1:], near, rng.random(3000), np.exp(-36 * rng.random(3000))])
+    points = np.concatenate(
+        [powers, 1 - powers[1:], near, rng.random(3000), np.exp(-36 * rng.random(3000))]
+    )
     wide = points.astype(np.longdouble)
     if np.finfo(np.longdouble).nmant <= 53:
         pytest.skip("no wider float here")
@@ -164,7 +166,10 @@ def check_inclusions(taken: np.ndarray, rate: float) -> None:
     sizes = np.bincount(taken.sum(1), minlength=rows + 1)
     expected = samples * stats.binom.pmf(np.arange(rows + 1), rows, rate)
     common = expected > 5
-    merged = np.append(sizes[common], sizes[~common].sum()), np.append(expected[common], expected[~common].sum())
+    merged = (
+        np.append(sizes[common], sizes[~common].sum()),
+        np.append(expected[common], expected[~common].sum()),
+    )
     assert stats.chisquare(merged[0], merged[1] * merged[0].sum() / merged[1].sum()).pvalue > 1e-3
     both = (taken[:, :-1] & taken[:, 1:]).mean()
     pairs = samples * (rows - 1)

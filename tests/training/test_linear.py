@@ -7,13 +7,16 @@ from torch import nn
 from torch.nn import functional
 
 from expost.randomness.source import SimulationRandomness
-from expost.training import Configuration, Fleet, linear
-from expost.training.batched import LinearSums
+from expost.training import Configuration, Fleet
+from expost.training._native import linear
+from expost.training._torch.clipping import LinearSums
 from tests.training.peers import opacus_clipped_sum
 
 LOSSES = {
     "linear": lambda out, y: functional.mse_loss(out.flatten(), y, reduction="sum"),
-    "logistic": lambda out, y: functional.binary_cross_entropy_with_logits(out.flatten(), y, reduction="sum"),
+    "logistic": lambda out, y: functional.binary_cross_entropy_with_logits(
+        out.flatten(), y, reduction="sum"
+    ),
     "softmax": lambda out, y: functional.cross_entropy(out, y.long(), reduction="sum"),
 }
 CLASSES = 4
@@ -31,18 +34,25 @@ def outputs(model: str) -> int:
     return CLASSES if model == "softmax" else 1
 
 
-def clipped_sum(model: str, X: np.ndarray, y: np.ndarray, rows: np.ndarray, parameters: np.ndarray, clip: float) -> np.ndarray:
+def clipped_sum(
+    model: str, X: np.ndarray, y: np.ndarray, rows: np.ndarray, parameters: np.ndarray, clip: float
+) -> np.ndarray:
     total, norms = np.empty_like(parameters), linear.row_norms(X)
     if model == "softmax":
         linear.clipped_sum_softmax(X, y, norms, rows, parameters, clip, CLASSES, total)
     else:
-        linear.clipped_sum_single(X, y, norms, rows, parameters, clip, ["linear", "logistic"].index(model), total)
+        linear.clipped_sum_single(
+            X, y, norms, rows, parameters, clip, ["linear", "logistic"].index(model), total
+        )
     return total
 
 
 def flat(module: nn.Linear, gradient: np.ndarray) -> np.ndarray:
     """torch's order (all weights, then all biases) as ours (each output's weights and bias)."""
-    weights, biases = gradient[: module.weight.numel()].reshape(module.weight.shape), gradient[module.weight.numel() :]
+    weights, biases = (
+        gradient[: module.weight.numel()].reshape(module.weight.shape),
+        gradient[module.weight.numel() :],
+    )
     return np.concatenate([weights, biases[:, None]], axis=1).ravel()
 
 
@@ -53,15 +63,25 @@ def test_clipped_sums_equal_opacus(model, clip, engine):
     X, y = problem(model)
     torch.manual_seed(1)
     module = nn.Linear(X.shape[1], outputs(model)).double()
-    parameters = flat(module, torch.cat([p.detach().flatten() for p in module.parameters()]).numpy())
-    expected = flat(module, opacus_clipped_sum(module, LOSSES[model], torch.tensor(X), torch.tensor(y), clip))
+    parameters = flat(
+        module, torch.cat([p.detach().flatten() for p in module.parameters()]).numpy()
+    )
+    expected = flat(
+        module, opacus_clipped_sum(module, LOSSES[model], torch.tensor(X), torch.tensor(y), clip)
+    )
     rows = np.arange(len(X))
     if engine == "batched":
         loss = {"linear": "squared"}.get(model, model)
         both = torch.tensor(np.stack([parameters, parameters]))
         taken = torch.ones(2, len(X), dtype=torch.bool)
         sums = LinearSums(X, y, loss, outputs(model), "cpu")
-        total = sums(both, torch.tensor(np.stack([rows, rows])), taken, torch.tensor([clip, clip], dtype=torch.float64), 10_000)
+        total = sums(
+            both,
+            torch.tensor(np.stack([rows, rows])),
+            taken,
+            torch.tensor([clip, clip], dtype=torch.float64),
+            10_000,
+        )
         assert torch.equal(total[0], total[1])
         total = total[0].numpy()
     else:
@@ -76,10 +96,14 @@ def test_no_row_moves_the_sum_by_more_than_the_clip_even_when_its_residual_overf
             for model in (linear.SQUARED, linear.LOGISTIC):
                 total = np.empty(3)
                 one = np.array([row])
-                linear.clipped_sum_single(X, np.zeros(2), linear.row_norms(X), one, np.array(weights), clip, model, total)
+                linear.clipped_sum_single(
+                    X, np.zeros(2), linear.row_norms(X), one, np.array(weights), clip, model, total
+                )
                 assert np.linalg.norm(total) <= clip * (1 + 1e-12)
             total = np.empty(6)
-            linear.clipped_sum_softmax(X, np.zeros(2), linear.row_norms(X), one, np.array(weights * 2), clip, 2, total)
+            linear.clipped_sum_softmax(
+                X, np.zeros(2), linear.row_norms(X), one, np.array(weights * 2), clip, 2, total
+            )
             assert np.linalg.norm(total) <= clip * (1 + 1e-12)
 
 
@@ -88,7 +112,9 @@ def test_no_row_moves_the_sum_by_more_than_the_clip_even_when_its_residual_overf
 def test_without_noise_and_clipping_a_full_batch_is_plain_descent(model, optimiser):
     """Against torch.optim on the mean loss, in float64."""
     X, y = problem(model)
-    settings = Configuration(0.05, 12, len(X), 1e9, noise_multiplier=0, optimiser=optimiser, momentum=0.8)
+    settings = Configuration(
+        0.05, 12, len(X), 1e9, noise_multiplier=0, optimiser=optimiser, momentum=0.8
+    )
     fleet = Fleet(model, [settings], classes=CLASSES if model == "softmax" else None)
     (trained,) = fleet.train(X, y, randomness=SimulationRandomness(0), simulation=True)
     module = nn.Linear(X.shape[1], outputs(model)).double()
@@ -105,7 +131,9 @@ def test_without_noise_and_clipping_a_full_batch_is_plain_descent(model, optimis
         rule.step()
     assert trained.promise is None
     for name, parameter in module.named_parameters():
-        assert np.allclose(trained.parameters[name], parameter.detach().numpy(), rtol=1e-10, atol=1e-12)
+        assert np.allclose(
+            trained.parameters[name], parameter.detach().numpy(), rtol=1e-10, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("model", LOSSES)
@@ -115,9 +143,14 @@ def test_float32_rows_give_what_float64_rows_give(model, columns, clip):
     """Clipped sums to 1e-5 of the largest, with every number of rows left over."""
     X, y = problem(model, rows=61, columns=columns)
     X = X.astype(np.float32)
-    parameters = np.random.default_rng(1).standard_normal(outputs(model) * (columns + 1)) / np.sqrt(columns)
+    parameters = np.random.default_rng(1).standard_normal(outputs(model) * (columns + 1)) / np.sqrt(
+        columns
+    )
     for count in (1, 3, 4, 7, 8, 61):
-        single, double = (clipped_sum(model, each, y, np.arange(count), parameters, clip) for each in (X, X.astype(float)))
+        single, double = (
+            clipped_sum(model, each, y, np.arange(count), parameters, clip)
+            for each in (X, X.astype(float))
+        )
         assert np.abs(single - double).max() <= 1e-5 * np.abs(double).max()
 
 
@@ -131,7 +164,9 @@ def test_a_float32_row_moves_the_sum_by_no_more_than_the_clip(model, size, clip)
     moves = []
     for row in range(len(X)):
         others = np.delete(np.arange(len(X)), row)
-        with_and_without = [clipped_sum(model, X, y, rows, parameters, clip) for rows in (others, np.arange(len(X)))]
+        with_and_without = [
+            clipped_sum(model, X, y, rows, parameters, clip) for rows in (others, np.arange(len(X)))
+        ]
         moves.append(np.linalg.norm(with_and_without[1] - with_and_without[0]))
     assert clip * (1 - 1e-12) <= max(moves) <= clip * (1 + 1e-12)
 
@@ -141,9 +176,14 @@ def test_training_on_float32_rows_is_training_on_float64_rows(model):
     X, y = problem(model)
     X = X.astype(np.float32)
     fleet = Fleet(
-        model, [Configuration(0.05, 5, 20, 1.0, noise_multiplier=1.0)], classes=CLASSES if model == "softmax" else None
+        model,
+        [Configuration(0.05, 5, 20, 1.0, noise_multiplier=1.0)],
+        classes=CLASSES if model == "softmax" else None,
     )
     single, double = (
-        fleet.train(each, y, randomness=SimulationRandomness(3), simulation=True)[0] for each in (X, X.astype(float))
+        fleet.train(each, y, randomness=SimulationRandomness(3), simulation=True)[0]
+        for each in (X, X.astype(float))
     )
-    assert np.allclose(single.parameters["weight"], double.parameters["weight"], rtol=1e-5, atol=1e-7)
+    assert np.allclose(
+        single.parameters["weight"], double.parameters["weight"], rtol=1e-5, atol=1e-7
+    )

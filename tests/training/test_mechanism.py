@@ -16,7 +16,11 @@ def data(rows=100):
     return X, (X[:, 0] > 0).astype(float)
 
 
-GRID = [Configuration(rate, 1, 20, 1.0, epsilon=epsilon, delta=1e-5) for rate in (0.1, 1.0) for epsilon in (0.5, 2.0)]
+GRID = [
+    Configuration(rate, 1, 20, 1.0, epsilon=epsilon, delta=1e-5)
+    for rate in (0.1, 1.0)
+    for epsilon in (0.5, 2.0)
+]
 
 
 def test_a_mechanism_promises_what_it_executes():
@@ -26,7 +30,9 @@ def test_a_mechanism_promises_what_it_executes():
     assert isinstance(trained, Trained)
     assert trained.promise == mechanism.guarantee
     assert mechanism.guarantee.to_approx(1e-5).epsilon <= 0.5
-    assert mechanism.configuration.noise_multiplier == pytest.approx(GRID[0].plan(100).noise_multiplier, rel=1e-9)
+    assert mechanism.configuration.noise_multiplier == pytest.approx(
+        GRID[0].plan(100).noise_multiplier, rel=1e-9
+    )
 
 
 def test_another_number_of_rows_is_refused():
@@ -53,7 +59,12 @@ def test_a_selector_tunes_trainings():
     rows, labels = data(50)
 
     def accuracy(trained):
-        return float(((rows @ trained.parameters["weight"][0] + trained.parameters["bias"][0] > 0) == labels).mean())
+        return float(
+            (
+                (rows @ trained.parameters["weight"][0] + trained.parameters["bias"][0] > 0)
+                == labels
+            ).mean()
+        )
 
     release = RandomDropping(overhead=0.5, delta=1e-5).select(
         candidates("logistic", GRID, 100, repeats=2),

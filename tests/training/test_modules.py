@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.training import Configuration, Fleet, native
-from expost.training.chain import ChainSums, UnsupportedChain
-from expost.training.layers import Network, Unsupported
-from expost.training.modules import ModuleSums, mnist_cnn
+from expost.training import Configuration, Fleet
+from expost.training._native.network_table import Network, Unsupported
+from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+from expost.training._torch.modules import ModuleSums, mnist_cnn
 from tests.training.peers import opacus_clipped_sum
 
 
@@ -33,14 +33,22 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Identity(), nn.Linear(9, 3))
 
 
-MODELS = {"mnist": (mnist_cnn, (1, 28, 28), 10), "odd": (odd_cnn, (3, 7, 10), 4), "mlp": (mlp, (6,), 3)}
+MODELS = {
+    "mnist": (mnist_cnn, (1, 28, 28), 10),
+    "odd": (odd_cnn, (3, 7, 10), 4),
+    "mlp": (mlp, (6,), 3),
+}
 
 
 def problem(name: str, rows: int = 24, seed: int = 0):
     factory, shape, classes = MODELS[name]
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    return factory().double(), rng.standard_normal((rows, *shape)), rng.integers(0, classes, rows).astype(float)
+    return (
+        factory().double(),
+        rng.standard_normal((rows, *shape)),
+        rng.integers(0, classes, rows).astype(float),
+    )
 
 
 def cross_entropy(outputs, labels):
@@ -55,8 +63,10 @@ def test_clipped_sums_equal_opacus(name, clip, engine):
     if engine == "native":
         network = Network(module, X.shape[1:])
         scratch, total = network.scratch(np.float64), np.empty(network.width)
-        native.load_parameters(network.table, network.flat(module), scratch)
-        native.clipped_sum(network.table, network.rows(X), y, np.arange(len(X)), 2, clip, scratch, total)
+        network.load_parameters(network.table, network.flat(module), scratch)
+        network.clipped_sum(
+            network.table, network.rows(X), y, np.arange(len(X)), 2, clip, scratch, total
+        )
         found = np.concatenate([value.ravel() for value in network.named(total).values()])
     else:
         kind = ChainSums if engine == "chain" else ModuleSums
@@ -64,7 +74,9 @@ def test_clipped_sums_equal_opacus(name, clip, engine):
         rows = torch.arange(len(X))[None]
         clips = torch.tensor([clip], dtype=torch.float64)
         memory = 7 * sums.bytes_per_example()
-        found = sums(sums.start([0]), rows, torch.ones_like(rows, dtype=torch.bool), clips, memory)[0].numpy()
+        found = sums(sums.start([0]), rows, torch.ones_like(rows, dtype=torch.bool), clips, memory)[
+            0
+        ].numpy()
     expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), clip)
     assert np.abs(found - expected).max() <= 1e-10 * max(1, np.abs(expected).max())
 
@@ -77,13 +89,25 @@ def test_other_losses_equal_opacus(loss):
     X, y = rng.standard_normal((20, 6)), rng.integers(0, 2, 20).astype(float)
     network = Network(module, (6,))
     scratch, total = network.scratch(np.float64), np.empty(network.width)
-    native.load_parameters(network.table, network.flat(module), scratch)
-    native.clipped_sum(network.table, X, y, np.arange(20), ["squared", "logistic"].index(loss), 0.3, scratch, total)
-    peer = {"squared": functional.mse_loss, "logistic": functional.binary_cross_entropy_with_logits}[loss]
-    expected = opacus_clipped_sum(
-        module, lambda out, labels: peer(out.flatten(), labels, reduction="sum"), torch.tensor(X), torch.tensor(y), 0.3
+    network.load_parameters(network.table, network.flat(module), scratch)
+    network.clipped_sum(
+        network.table, X, y, np.arange(20), ["squared", "logistic"].index(loss), 0.3, scratch, total
     )
-    assert np.abs(np.concatenate([v.ravel() for v in network.named(total).values()]) - expected).max() <= 1e-10
+    peer = {
+        "squared": functional.mse_loss,
+        "logistic": functional.binary_cross_entropy_with_logits,
+    }[loss]
+    expected = opacus_clipped_sum(
+        module,
+        lambda out, labels: peer(out.flatten(), labels, reduction="sum"),
+        torch.tensor(X),
+        torch.tensor(y),
+        0.3,
+    )
+    assert (
+        np.abs(np.concatenate([v.ravel() for v in network.named(total).values()]) - expected).max()
+        <= 1e-10
+    )
 
 
 def test_padded_rows_of_a_batch_add_nothing():
@@ -91,10 +115,18 @@ def test_padded_rows_of_a_batch_add_nothing():
     sums = ModuleSums(module, lambda: module, X, y, "softmax", "cpu")
     rows = torch.arange(len(X)).expand(2, -1)
     taken = rows % torch.tensor([[2], [3]]) == 0
-    both = sums(sums.start([0, 0]), rows, taken, torch.tensor([0.5, 2.0], dtype=torch.float64), 1 << 20)
+    both = sums(
+        sums.start([0, 0]), rows, taken, torch.tensor([0.5, 2.0], dtype=torch.float64), 1 << 20
+    )
     for model, clip in ((0, 0.5), (1, 2.0)):
         chosen = rows[model][taken[model]][None]
-        alone = sums(sums.start([0]), chosen, torch.ones_like(chosen, dtype=torch.bool), torch.tensor([clip]).double(), 1 << 20)
+        alone = sums(
+            sums.start([0]),
+            chosen,
+            torch.ones_like(chosen, dtype=torch.bool),
+            torch.tensor([clip]).double(),
+            1 << 20,
+        )
         assert torch.allclose(alone[0], both[model], rtol=1e-12, atol=1e-14)
 
 
@@ -113,10 +145,14 @@ class Opaque(nn.Module):
 def test_engines_agree_with_plain_descent_without_noise(optimiser):
     """Native and vectorised, full batch, no clipping, against torch.optim, in float64."""
     _, X, y = problem("mlp", rows=40)
-    settings = [Configuration(0.05, 6, 40, 1e9, noise_multiplier=0, optimiser=optimiser, momentum=0.7)]
+    settings = [
+        Configuration(0.05, 6, 40, 1e9, noise_multiplier=0, optimiser=optimiser, momentum=0.7)
+    ]
     finals = []
     for factory in (lambda: mlp().double(), Opaque):
-        (trained,) = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(4), simulation=True)
+        (trained,) = Fleet(factory, settings).train(
+            X, y, randomness=SimulationRandomness(4), simulation=True
+        )
         finals.append(list(trained.parameters.values()))
     source = SimulationRandomness(4)
     source.bytes(32)  # the model's key
@@ -138,7 +174,9 @@ def test_engines_agree_with_plain_descent_without_noise(optimiser):
 
 
 @pytest.mark.parametrize(
-    "factory", [mlp, lambda: nn.Sequential(mlp(), nn.Tanh(), nn.Linear(3, 3))], ids=["native", "vectorised"]
+    "factory",
+    [mlp, lambda: nn.Sequential(mlp(), nn.Tanh(), nn.Linear(3, 3))],
+    ids=["native", "vectorised"],
 )
 def test_same_seed_same_result_and_mixed_settings(factory):
     _, X, y = problem("mlp", rows=60)
@@ -149,9 +187,13 @@ def test_same_seed_same_result_and_mixed_settings(factory):
     ]
 
     def run(seed, **options):
-        found = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(seed), simulation=True, **options)
+        found = Fleet(factory, settings).train(
+            X, y, randomness=SimulationRandomness(seed), simulation=True, **options
+        )
         assert [each.promise for each in found] == [each.promise(60) for each in settings]
-        return np.concatenate([value.ravel() for each in found for value in each.parameters.values()])
+        return np.concatenate(
+            [value.ravel() for each in found for value in each.parameters.values()]
+        )
 
     assert (run(1) == run(1, threads=1)).all()
     assert (run(1) != run(2)).any()
@@ -159,9 +201,13 @@ def test_same_seed_same_result_and_mixed_settings(factory):
 
 def test_the_parameters_load_into_the_module():
     _, X, y = problem("mnist", rows=30)
-    (trained,) = Fleet(mnist_cnn, [Configuration(0.1, 1, 10, 1.0, noise_multiplier=1.0)]).train(X.astype(np.float32), y)
+    (trained,) = Fleet(mnist_cnn, [Configuration(0.1, 1, 10, 1.0, noise_multiplier=1.0)]).train(
+        X.astype(np.float32), y
+    )
     module = mnist_cnn()
-    module.load_state_dict({name: torch.from_numpy(value) for name, value in trained.parameters.items()})
+    module.load_state_dict(
+        {name: torch.from_numpy(value) for name, value in trained.parameters.items()}
+    )
     assert all(value.dtype == np.float32 for value in trained.parameters.values())
 
 
@@ -170,11 +216,11 @@ def test_what_the_native_kernel_computes_is_what_torch_computes():
     module, X, _ = problem("odd")
     network = Network(module, X.shape[1:])
     scratch = network.scratch(np.float64)
-    native.load_parameters(network.table, network.flat(module), scratch)
-    outputs, target = [], network.table[-1, native.TARGET]
-    for first in range(0, len(X), native.BLOCK):
-        block = np.arange(first, min(first + native.BLOCK, len(X)))
-        native.forward(network.table, network.rows(X), block, scratch)
+    network.load_parameters(network.table, network.flat(module), scratch)
+    outputs, target = [], network.table[-1, network.TARGET]
+    for first in range(0, len(X), network.BLOCK):
+        block = np.arange(first, min(first + network.BLOCK, len(X)))
+        network.forward(network.table, network.rows(X), block, scratch)
         outputs += scratch.values[: len(block), target : target + 4].tolist()
     assert np.allclose(outputs, module(torch.tensor(X)).detach().numpy(), rtol=1e-12, atol=1e-13)
 
@@ -189,9 +235,9 @@ def test_float32_rows_give_what_float64_rows_give(name, clip):
         sums = []
         for dtype in (np.float32, np.float64):
             scratch, total = network.scratch(dtype), np.empty(network.width)
-            native.load_parameters(network.table, network.flat(module), scratch)
+            network.load_parameters(network.table, network.flat(module), scratch)
             rows = network.rows(X).astype(np.float32).astype(dtype)
-            native.clipped_sum(network.table, rows, y, np.arange(count), 2, clip, scratch, total)
+            network.clipped_sum(network.table, rows, y, np.arange(count), 2, clip, scratch, total)
             sums.append(total)
         assert np.abs(sums[0] - sums[1]).max() <= 1e-5 * np.abs(sums[1]).max()
 
@@ -201,13 +247,13 @@ def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
     module, X, y = problem("odd", rows=9)
     network, clip = Network(module, X.shape[1:]), 0.3
     scratch, rows = network.scratch(np.float32), network.rows(10 * X).astype(np.float32)
-    native.load_parameters(network.table, 3 * network.flat(module), scratch)
+    network.load_parameters(network.table, 3 * network.flat(module), scratch)
     moves = []
     for row in range(len(X)):
         moved = []
         for chosen in (np.delete(np.arange(len(X)), row), np.arange(len(X))):
             total = np.empty(network.width)
-            native.clipped_sum(network.table, rows, y, chosen, 2, clip, scratch, total)
+            network.clipped_sum(network.table, rows, y, chosen, 2, clip, scratch, total)
             moved.append(total)
         moves.append(np.linalg.norm(moved[1] - moved[0]))
     assert clip * (1 - 1e-9) <= max(moves) <= clip * (1 + 1e-9)
@@ -219,7 +265,8 @@ def random_chain(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
     shape, layers = (channels, height, width), []
     for _ in range(rng.integers(0, 5)):
         kernel, stride, padding = (
-            tuple(int(each) for each in rng.integers(low, high, 2)) for low, high in ((1, 4), (1, 3), (0, 3))
+            tuple(int(each) for each in rng.integers(low, high, 2))
+            for low, high in ((1, 4), (1, 3), (0, 3))
         )
         kind = rng.choice(["conv", "pool", "relu"])
         if kind == "relu":
@@ -249,8 +296,8 @@ def test_any_chain_equals_opacus(seed):
     X, y = rng.standard_normal((8, *shape)), rng.integers(0, 3, 8).astype(float)
     network = Network(module, shape)
     scratch, total = network.scratch(np.float64), np.empty(network.width)
-    native.load_parameters(network.table, network.flat(module), scratch)
-    native.clipped_sum(network.table, network.rows(X), y, np.arange(8), 2, 0.5, scratch, total)
+    network.load_parameters(network.table, network.flat(module), scratch)
+    network.clipped_sum(network.table, network.rows(X), y, np.arange(8), 2, 0.5, scratch, total)
     found = np.concatenate([value.ravel() for value in network.named(total).values()])
     expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), 0.5)
     assert np.abs(found - expected).max() <= 1e-10
@@ -265,8 +312,8 @@ def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
     sums = []
     for rows in (np.arange(6), np.delete(np.arange(6), 2), np.array([2])):
         scratch, total = network.scratch(np.float32), np.empty(network.width)
-        native.load_parameters(network.table, parameters, scratch)
-        native.clipped_sum(network.table, X, y, rows, 2, 1.0, scratch, total)
+        network.load_parameters(network.table, parameters, scratch)
+        network.clipped_sum(network.table, X, y, rows, 2, 1.0, scratch, total)
         sums.append(total)
     assert np.allclose(sums[0], sums[1], rtol=1e-12, atol=1e-15)
     assert (sums[2] == 0).all()
@@ -286,7 +333,9 @@ def test_what_the_native_kernel_does_not_know_goes_to_torch(module):
     with pytest.raises(Unsupported):
         Network(module, (6,))
     _, X, y = problem("mlp")
-    found = Fleet(lambda: module, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(X, y % 2)
+    found = Fleet(lambda: module, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(
+        X, y % 2
+    )
     assert all(np.isfinite(value).all() for value in found[0].parameters.values())
 
 
@@ -302,10 +351,14 @@ def test_what_the_native_kernel_does_not_know_goes_to_torch(module):
 )
 def test_layers_that_mix_a_batch_are_refused_by_name(layer, name):
     def factory():
-        return nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1), layer), nn.Flatten(), nn.Linear(12, 2))
+        return nn.Sequential(
+            nn.Sequential(nn.Conv2d(3, 3, 1), layer), nn.Flatten(), nn.Linear(12, 2)
+        )
 
     with pytest.raises(InvalidInput, match=rf"{name} at .*0\.1"):
-        Fleet(factory, [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]).train(np.zeros((4, 3, 2, 2)), [0, 1, 0, 1])
+        Fleet(factory, [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]).train(
+            np.zeros((4, 3, 2, 2)), [0, 1, 0, 1]
+        )
 
 
 def test_other_refusals():
@@ -327,10 +380,14 @@ def test_other_refusals():
 
 def test_group_and_layer_norm_and_dropout_are_fine():
     def factory():
-        return nn.Sequential(nn.Linear(6, 4), nn.GroupNorm(2, 4), nn.Dropout(0.2), nn.LayerNorm(4), nn.Linear(4, 3))
+        return nn.Sequential(
+            nn.Linear(6, 4), nn.GroupNorm(2, 4), nn.Dropout(0.2), nn.LayerNorm(4), nn.Linear(4, 3)
+        )
 
     _, X, y = problem("mlp")
-    found = Fleet(factory, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(X, y, memory_limit=50_000)
+    found = Fleet(factory, [Configuration(0.1, 1, 12, 1.0, noise_multiplier=1.0)]).train(
+        X, y, memory_limit=50_000
+    )
     assert all(np.isfinite(value).all() for value in found[0].parameters.values())
 
 
@@ -347,7 +404,9 @@ class Hidden(nn.Module):
 
 def one_rectifier() -> nn.Module:
     rectifier = nn.ReLU()
-    return nn.Sequential(nn.Linear(6, 8), rectifier, nn.Linear(8, 8), rectifier, nn.Linear(8, 3)).double()
+    return nn.Sequential(
+        nn.Linear(6, 8), rectifier, nn.Linear(8, 8), rectifier, nn.Linear(8, 3)
+    ).double()
 
 
 def one_layer_twice() -> nn.Module:
@@ -363,7 +422,9 @@ def one_weight_twice() -> nn.Module:
 
 def trained_flat(factory, X, y):
     settings = [Configuration(0.5, 5, len(X), 10.0, noise_multiplier=0)]
-    (found,) = Fleet(factory, settings).train(X, y, randomness=SimulationRandomness(1), simulation=True)
+    (found,) = Fleet(factory, settings).train(
+        X, y, randomness=SimulationRandomness(1), simulation=True
+    )
     return np.concatenate([value.ravel() for value in found.parameters.values()])
 
 
@@ -371,15 +432,24 @@ def trained_flat(factory, X, y):
 def test_a_layer_that_comes_twice_is_applied_twice(factory):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 6)), np.arange(20) % 3
-    assert np.allclose(trained_flat(factory, X, y), trained_flat(lambda: Hidden(factory()), X, y), rtol=1e-9, atol=1e-12)
+    assert np.allclose(
+        trained_flat(factory, X, y),
+        trained_flat(lambda: Hidden(factory()), X, y),
+        rtol=1e-9,
+        atol=1e-12,
+    )
     if factory is one_rectifier:
         module = factory()
         chain, reference = (
-            kind(module, lambda: module, X, y.astype(float), "softmax", "cpu") for kind in (ChainSums, ModuleSums)
+            kind(module, lambda: module, X, y.astype(float), "softmax", "cpu")
+            for kind in (ChainSums, ModuleSums)
         )
         rows, clips = torch.arange(20)[None], torch.ones(1, dtype=torch.float64)
         start = chain.start([1])
-        found, wanted = (each(start, rows, torch.ones_like(rows, dtype=bool), clips, 1 << 30) for each in (chain, reference))
+        found, wanted = (
+            each(start, rows, torch.ones_like(rows, dtype=bool), clips, 1 << 30)
+            for each in (chain, reference)
+        )
         assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-12)
     else:
         with pytest.raises(UnsupportedChain):
@@ -403,4 +473,6 @@ def test_frozen_layers_do_not_depend_on_what_was_drawn_before():
 def test_half_precision_is_refused(dtype):
     X, y = np.zeros((6, 4)), np.arange(6) % 2
     with pytest.raises(InvalidInput, match="float32 or float64"):
-        Fleet(lambda: nn.Linear(4, 2).to(dtype), [Configuration(0.1, 1, 3, 1.0, noise_multiplier=1.0)]).train(X, y)
+        Fleet(
+            lambda: nn.Linear(4, 2).to(dtype), [Configuration(0.1, 1, 3, 1.0, noise_multiplier=1.0)]
+        ).train(X, y)

@@ -27,8 +27,15 @@ def zero_linear(inputs, outputs):
 def losses(found, X, y):
     """Mean cross-entropy of each trained model."""
     logits = [X @ each.parameters["weight"].T + each.parameters["bias"] for each in found]
-    logits = [np.column_stack([np.zeros(len(X)), each]) if each.shape[1] == 1 else each for each in logits]
-    return np.array([nn.functional.cross_entropy(torch.tensor(each), torch.tensor(y).long()).item() for each in logits])
+    logits = [
+        np.column_stack([np.zeros(len(X)), each]) if each.shape[1] == 1 else each for each in logits
+    ]
+    return np.array(
+        [
+            nn.functional.cross_entropy(torch.tensor(each), torch.tensor(y).long()).item()
+            for each in logits
+        ]
+    )
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
@@ -48,7 +55,11 @@ def test_the_comparison_would_notice_twice_the_noise():
 
 
 def _both(data, optimiser, noise, runs=30):
-    X, y = load_breast_cancer(return_X_y=True) if data == "breast cancer" else load_digits(return_X_y=True)
+    X, y = (
+        load_breast_cancer(return_X_y=True)
+        if data == "breast cancer"
+        else load_digits(return_X_y=True)
+    )
     X = ((X - X.mean(0)) / (X.std(0) + 1e-9)).astype(np.float32)
     two = data == "breast cancer"
     rate = {"sgd": 0.5, "momentum": 0.1, "adam": 0.05}[optimiser]
@@ -79,6 +90,8 @@ def test_empty_batches_and_refusals():
     with pytest.raises(InvalidInput, match="refuses"):
         train_with_opacus(lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), settings, X, y)
     with pytest.raises(InvalidInput, match="simulation=True"):
-        train_with_opacus(lambda: zero_linear(4, 2), Configuration(0.1, 1, 1, 1.0, noise_multiplier=0), X, y)
+        train_with_opacus(
+            lambda: zero_linear(4, 2), Configuration(0.1, 1, 1, 1.0, noise_multiplier=0), X, y
+        )
     with pytest.raises(InvalidInput, match="loss"):
         train_with_opacus(lambda: zero_linear(4, 2), settings, X, y, loss="hinge")

@@ -7,24 +7,30 @@ import pytest
 import torch
 from torch import nn
 
-from expost.training import linear, native
-from expost.training.batched import ClippedSums, LinearSums, full_precision
-from expost.training.chain import ChainSums, Convolved
-from expost.training.layers import Network
-from expost.training.modules import ModuleSums
+from expost.training._native import linear
+from expost.training._native.network_table import Network
+from expost.training._torch.clipping import ClippedSums, LinearSums, full_precision
+from expost.training._torch.layer_chain import ChainSums, Convolved
+from expost.training._torch.modules import ModuleSums
 
 
 def sums_of(kind: str, X: np.ndarray, y: np.ndarray, loss: str, module: nn.Module) -> ClippedSums:
     if kind in ("linear", "dense"):
         return LinearSums(X, y, loss, 1, "cpu")
-    return {"chain": ChainSums, "module": ModuleSums}[kind](module, lambda: module, X, y, loss, "cpu")
+    return {"chain": ChainSums, "module": ModuleSums}[kind](
+        module, lambda: module, X, y, loss, "cpu"
+    )
 
 
-def clipped(kind: str, X: np.ndarray, y: np.ndarray, loss: str, module: nn.Module, clip: float = 1.0) -> torch.Tensor:
+def clipped(
+    kind: str, X: np.ndarray, y: np.ndarray, loss: str, module: nn.Module, clip: float = 1.0
+) -> torch.Tensor:
     """The clipped sum over all rows at the module's parameters."""
     sums = sums_of(kind, X, y, loss, module)
     sums.careful = True
-    flat = torch.cat([value.detach().flatten() for value in module.parameters()]).to(torch.float64)[None]
+    flat = torch.cat([value.detach().flatten() for value in module.parameters()]).to(torch.float64)[
+        None
+    ]
     rows, clips = torch.arange(len(X))[None], torch.tensor([clip], dtype=torch.float64)
     add = sums.dense if kind == "dense" else sums.chunk  # type: ignore[attr-defined]
     return add(flat, rows, torch.ones_like(rows, dtype=torch.bool), clips)[0]
@@ -63,7 +69,9 @@ def test_norms_from_gram_matrices_that_vanish_are_not_too_small(scales):
     patches = scales[0] * torch.randn(50, 25, 256, generator=generator)
     slopes = scales[1] * torch.randn(50, 25, 32, generator=generator)
     true = torch.bmm(slopes.double().transpose(1, 2), patches.double()).square().sum((1, 2))
-    found = layer._ghost_square(*(torch.bmm(each, each.transpose(1, 2)) for each in (patches, slopes)))
+    found = layer._ghost_square(
+        *(torch.bmm(each, each.transpose(1, 2)) for each in (patches, slopes))
+    )
     assert (found >= true).all()
     if scales == (1.0, 1.0):
         assert (found <= 1.01 * true).all()
@@ -74,7 +82,10 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
     """Features that cancel, so that another order of additions would turn a row's gradient round."""
     rng = np.random.default_rng(0)
     half = rng.standard_normal((40, 32))
-    X, y = (1e9 * np.concatenate([half, -half], axis=1)).astype(np.float32), rng.integers(0, 2, 40).astype(float)
+    X, y = (
+        (1e9 * np.concatenate([half, -half], axis=1)).astype(np.float32),
+        rng.integers(0, 2, 40).astype(float),
+    )
     if kind == "linear":
         parameters, norms = np.append(np.tile(rng.standard_normal(32), 2), 0.0), linear.row_norms(X)
 
@@ -89,11 +100,11 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
             module[0].weight[:, 32:] = module[0].weight[:, :32]
         network = Network(module, (64,))
         scratch = network.scratch(np.float32)
-        native.load_parameters(network.table, network.flat(module), scratch)
+        network.load_parameters(network.table, network.flat(module), scratch)
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(network.width)
-            native.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
+            network.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
             return total
 
     alone = np.array([add(np.array([row])) for row in range(40)])
@@ -105,7 +116,9 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
 def test_tf32_is_off_during_training_and_back_afterwards():
     backend = torch.backends.cuda.matmul
     name, loose, plain = (
-        ("fp32_precision", "tf32", "ieee") if hasattr(backend, "fp32_precision") else ("allow_tf32", True, False)
+        ("fp32_precision", "tf32", "ieee")
+        if hasattr(backend, "fp32_precision")
+        else ("allow_tf32", True, False)
     )
     before = getattr(backend, name)
     try:

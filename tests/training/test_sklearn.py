@@ -7,7 +7,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from expost.errors import InvalidInput, SimulationOnly
-from expost.integrations.sklearn import DPLinearRegression, DPLogisticRegression
+from expost.sklearn import DPLinearRegression, DPLogisticRegression
 
 OTHER_LABELS = "draws labels that are not of the public list, or too little data for noisy training to reach its accuracy"
 CANNOT_PASS = {
@@ -19,7 +19,11 @@ CANNOT_PASS = {
 
 
 def failures(estimator):
-    return {each["check_name"] for each in check_estimator(estimator, on_fail=None) if each["status"] == "failed"}
+    return {
+        each["check_name"]
+        for each in check_estimator(estimator, on_fail=None)
+        if each["status"] == "failed"
+    }
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -35,7 +39,9 @@ def test_check_estimator_passes_where_the_contract_allows():
 
 def test_a_private_classifier_learns():
     X, y = load_breast_cancer(return_X_y=True)
-    model = DPLogisticRegression(epsilon=2.0, delta=1e-5, classes=[0, 1], feature_bounds=(X.min(0), X.max(0)), batch_size=100)
+    model = DPLogisticRegression(
+        epsilon=2.0, delta=1e-5, classes=[0, 1], feature_bounds=(X.min(0), X.max(0)), batch_size=100
+    )
     assert model.fit(X, y).score(X, y) > 0.8
     assert 1.99 < model.privacy_spent_.epsilon <= 2.0
     assert model.privacy_spent_.delta == pytest.approx(1e-5)
@@ -64,7 +70,9 @@ def test_a_private_regression_learns_and_its_coefficients_are_in_the_users_units
     rng = np.random.default_rng(0)
     X = rng.uniform([0, 100], [10, 300], (5000, 2))
     y = 3 * X[:, 0] - 0.1 * X[:, 1] + 40
-    model = DPLinearRegression(5.0, 1e-6, feature_bounds=([0, 100], [10, 300]), target_bounds=(0, 80), epochs=30).fit(X, y)
+    model = DPLinearRegression(
+        5.0, 1e-6, feature_bounds=([0, 100], [10, 300]), target_bounds=(0, 80), epochs=30
+    ).fit(X, y)
     assert model.score(X, y) > 0.9
     assert np.allclose(model.coef_, [3, -0.1], rtol=0.25)
     assert np.allclose(model.predict(X), X @ model.coef_ + model.intercept_)
@@ -102,6 +110,8 @@ def test_bad_bounds(bounds):
 
 def test_a_seed_only_in_a_simulation():
     with pytest.raises(SimulationOnly):
-        DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), random_state=0).fit(np.eye(4), [0, 1, 0, 1])
+        DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), random_state=0).fit(
+            np.eye(4), [0, 1, 0, 1]
+        )
     with pytest.raises(InvalidInput, match="labels"):
         DPLogisticRegression(feature_bounds=(0, 1), classes=[0, 1]).fit(np.eye(4), [0, 1, 2, 1])

@@ -11,7 +11,13 @@ import numpy as np
 TINY: dict[str, Any] = {
     "data": {"feature_bounds": [0, 1], "classes": 2},
     "model": {"kind": "logistic"},
-    "search": {"epsilons": [1, 4], "learning_rates": [1, 4], "epochs": [4], "batch_sizes": [40], "clips": [1]},
+    "search": {
+        "epsilons": [1, 4],
+        "learning_rates": [1, 4],
+        "epochs": [4],
+        "batch_sizes": [40],
+        "clips": [1],
+    },
     "goal": {"metric": "accuracy", "at_least": 0.7},
     "privacy": {"delta": 1e-4, "overhead": 0.3},
 }

@@ -13,7 +13,9 @@ from expost import ZCDP, PureDP
 class NearestNoisyMean(ClassifierMixin, BaseEstimator):
     """ε-DP under add-remove: a row changes one class's sums by at most ``features`` in ℓ1 and its count by 1."""
 
-    def __init__(self, epsilon: float = 1.0, shrink: float = 0.0, random_state: int | None = None) -> None:
+    def __init__(
+        self, epsilon: float = 1.0, shrink: float = 0.0, random_state: int | None = None
+    ) -> None:
         self.epsilon = epsilon
         self.shrink = shrink
         self.random_state = random_state
@@ -22,7 +24,10 @@ class NearestNoisyMean(ClassifierMixin, BaseEstimator):
         generator = np.random.default_rng(self.random_state)
         self.classes_ = np.array([0, 1])
         scale = (X.shape[1] + 1) / self.epsilon
-        rows = [np.append(np.clip(X[y == label], 0, 1).sum(axis=0), (y == label).sum()) for label in self.classes_]
+        rows = [
+            np.append(np.clip(X[y == label], 0, 1).sum(axis=0), (y == label).sum())
+            for label in self.classes_
+        ]
         noisy = np.array(rows) + generator.laplace(0, scale, (2, X.shape[1] + 1))
         self.means_ = (noisy[:, :-1] + self.shrink) / np.maximum(1, noisy[:, -1:] + 2 * self.shrink)
         return self

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 import expost
+from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.ledger import Ledger
-from expost.budget.terms import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.errors import BudgetRefused, InvalidInput
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.tuning import candidates
 from expost.tuning.forecast import composed
 from tests.tuning.jobs import clouds, job
 
-HOPELESS = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 3})  # the clouds overlap
+HOPELESS = job(
+    goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 3}
+)  # the clouds overlap
 
 
 def ledger_of(folder: Path, budget: Any) -> Ledger:
@@ -83,13 +85,18 @@ def test_a_budget_at_fixed_orders(tmp_path: Path) -> None:
         expost.tune(job(privacy={"order": [4]}), *clouds(), ledger=ledger)
 
 
-def test_charges_at_several_orders_are_converted_at_one_that_no_outcome_chooses(tmp_path: Path) -> None:
+def test_charges_at_several_orders_are_converted_at_one_that_no_outcome_chooses(
+    tmp_path: Path,
+) -> None:
     """Catches a conversion at the order that suits the outcome best: that holds for no δ."""
     ledger = ledger_of(tmp_path, RenyiBudget((2.0, 4.0, 8.0, 16.0), (1e4,) * 4))
     result = expost.tune(job(search={"epsilons": [0.5, 2, 8]}), *clouds(), ledger=ledger)
     plan = result.forecast
     charges = [plan.charges[index] for index in range(len(plan.candidates))]
-    best = [min(each.orders, key=lambda order: each.on([order]).to_approx(1e-4).epsilon) for each in charges]
+    best = [
+        min(each.orders, key=lambda order: each.on([order]).to_approx(1e-4).epsilon)
+        for each in charges
+    ]
     assert len(set(best)) > 1  # else this test could not fail
     assert plan.order == best[0]
     for charge in charges:
@@ -100,7 +107,11 @@ def test_charges_at_several_orders_are_converted_at_one_that_no_outcome_chooses(
 
 def test_an_order_does_not_fit_a_budget_in_epsilon_and_delta(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="leave the order out"):
-        expost.tune(job(privacy={"order": [4]}), *clouds(), ledger=ledger_of(tmp_path, ApproxBudget(10, 0.01)))
+        expost.tune(
+            job(privacy={"order": [4]}),
+            *clouds(),
+            ledger=ledger_of(tmp_path, ApproxBudget(10, 0.01)),
+        )
 
 
 def test_composition() -> None:
@@ -113,4 +124,6 @@ def test_composition() -> None:
 
 def test_attempts_need_a_bar() -> None:
     with pytest.raises(InvalidInput, match=r"privacy\.attempts"):
-        expost.tune(job(goal={"at_least": None, "maximize": True}, privacy={"attempts": 2}), *clouds())
+        expost.tune(
+            job(goal={"at_least": None, "maximize": True}, privacy={"attempts": 2}), *clouds()
+        )

@@ -11,9 +11,10 @@ import pytest
 
 import expost
 from expost.errors import InvalidInput, SimulationOnly
+from expost.mechanisms.outcome import FAILED
 from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import SimulationRandomness
-from expost.selection.release import FAILED, Release
+from expost.selection.release import Release
 from expost.tuning import load_model
 from expost.tuning.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job, line, write
@@ -40,7 +41,15 @@ def test_the_cheapest_model_that_passes() -> None:
 def test_what_a_document_says() -> None:
     X, y = clouds()
     document = simulate(job(), X, y).as_dict()
-    assert list(document)[:7] == ["params", "score", "passed", "spent", "worst_case", "theorem", "model"]
+    assert list(document)[:7] == [
+        "params",
+        "score",
+        "passed",
+        "spent",
+        "worst_case",
+        "theorem",
+        "model",
+    ]
     assert set(document["spent"]) == set(document["worst_case"]) == {"epsilon", "delta"}
     assert document["spent"]["delta"] == 1e-4
     assert document["model"] is None
@@ -51,7 +60,11 @@ def test_what_a_document_says() -> None:
 def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path: Path) -> None:
     config = write(tmp_path)
     result = expost.tune(config, out=tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.npz", "privacy.png", "release.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "model.npz",
+        "privacy.png",
+        "release.json",
+    ]
     text = (tmp_path / "out" / "release.json").read_text(encoding="utf-8")
     record = json.loads(text)
     certificate = Release.from_json(text)
@@ -89,9 +102,15 @@ def test_nothing_that_ran_but_lost_is_kept(tmp_path: Path, monkeypatch: pytest.M
         privacy={"repeats": 4, "overhead": 2},
     )
     result = simulate(wide, X, y, out=tmp_path / "out")
-    losing = {score for score in scores if score != result.score and len(repr(score)) > 10}  # short ones may be anything
+    losing = {
+        score for score in scores if score != result.score and len(repr(score)) > 10
+    }  # short ones may be anything
     assert len(losing) > 1
-    texts = [(tmp_path / "out" / "release.json").read_text(encoding="utf-8"), json.dumps(result.as_dict()), repr(result)]
+    texts = [
+        (tmp_path / "out" / "release.json").read_text(encoding="utf-8"),
+        json.dumps(result.as_dict()),
+        repr(result),
+    ]
     for text in texts:
         assert not [score for score in losing if repr(score) in text]
         assert '"weight"' not in text

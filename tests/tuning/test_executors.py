@@ -13,10 +13,10 @@ import pytest
 
 import expost
 from expost import SimulationRandomness
+from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.budget.terms import ApproxBudget
 from expost.errors import WorkersLost
-from expost.selection.processes import Processes
+from expost.execution.processes import Processes
 from tests.tuning.jobs import TOML, clouds, job, write
 
 
@@ -28,7 +28,9 @@ def processes() -> Iterator[Processes]:
 
 def simulate(config: Any = None, *rows: Any, **options: Any) -> Any:
     given = rows or clouds()
-    return expost.tune(config or job(), *given, randomness=SimulationRandomness(2), simulation=True, **options)
+    return expost.tune(
+        config or job(), *given, randomness=SimulationRandomness(2), simulation=True, **options
+    )
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -37,11 +39,21 @@ def assert_same(one: Any, other: Any) -> None:
         assert np.array_equal(one.model.parameters[name], value)
 
 
-WIDE = job(search={"learning_rates": [1, 2, 3, 4, 5]}, goal={"at_least": None, "maximize": True}, privacy={"repeats": 3})
+WIDE = job(
+    search={"learning_rates": [1, 2, 3, 4, 5]},
+    goal={"at_least": None, "maximize": True},
+    privacy={"repeats": 3},
+)
 
 
-@pytest.mark.parametrize(("config", "stop_early"), [(job(), True), (job(), False), (WIDE, True)], ids=["bar", "all", "best"])
-def test_the_same_model_wherever_it_is_trained(processes: Processes, config: Any, stop_early: bool) -> None:
+@pytest.mark.parametrize(
+    ("config", "stop_early"),
+    [(job(), True), (job(), False), (WIDE, True)],
+    ids=["bar", "all", "best"],
+)
+def test_the_same_model_wherever_it_is_trained(
+    processes: Processes, config: Any, stop_early: bool
+) -> None:
     here = simulate(config)
     with ThreadPoolExecutor(3) as threads:
         assert_same(simulate(config, executor=threads, stop_early=stop_early), here)
@@ -62,7 +74,11 @@ def test_progress_and_one_charge(tmp_path: Path, processes: Processes) -> None:
     assert seen[-1][0] == seen[-1][1]
     assert [entry.action for entry in ledger.entries()] == ["create", "reserve", "settle"]
     assert ledger.standing().as_dict()["settled"]["epsilon"] == result.spent.epsilon
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.npz", "privacy.png", "release.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "model.npz",
+        "privacy.png",
+        "release.json",
+    ]
     text = (tmp_path / "out" / "release.json").read_text(encoding="utf-8")
     assert "executor" not in text
     assert "process" not in text.lower()
@@ -82,7 +98,9 @@ def test_a_job_that_lost_its_workers_goes_on_elsewhere(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
     with Unplugged(1) as gone, pytest.raises(WorkersLost, match="ConnectionError"):
         expost.tune(job(), *clouds(), ledger=ledger, out=tmp_path / "out", executor=gone)
-    assert json.loads((tmp_path / "out" / "attempts.json").read_text(encoding="utf-8"))["begun"] == 1
+    assert (
+        json.loads((tmp_path / "out" / "attempts.json").read_text(encoding="utf-8"))["begun"] == 1
+    )
     result = expost.tune(job(), *clouds(), ledger=ledger, out=tmp_path / "out")
     assert len(result.attempts) == 1
     assert [entry.action for entry in ledger.entries()] == ["create", "reserve", "settle"]
@@ -97,7 +115,9 @@ def make():
 
 
 @pytest.mark.slow
-def test_a_module_next_to_the_settings_is_found_by_workers(tmp_path: Path, processes: Processes) -> None:
+def test_a_module_next_to_the_settings_is_found_by_workers(
+    tmp_path: Path, processes: Processes
+) -> None:
     """It cannot be imported by name in a new process: it goes by its folder. First parameters come from the run's own source."""
     pytest.importorskip("torch")
     config = write(tmp_path, TOML.replace('kind = "logistic"', 'kind = "own_network_5c1:make"'))

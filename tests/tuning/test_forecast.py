@@ -39,7 +39,9 @@ def test_it_does_not_depend_on_the_values() -> None:
 
 
 def test_the_overhead_is_a_fraction_of_the_first_drop_rate() -> None:
-    half, whole = (forecast_of(job(privacy={"overhead": fraction}), *clouds()) for fraction in (0.5, 1.0))
+    half, whole = (
+        forecast_of(job(privacy={"overhead": fraction}), *clouds()) for fraction in (0.5, 1.0)
+    )
     assert 2 * half.selector.overhead == pytest.approx(whole.selector.overhead)
     assert half.counts.nothing > whole.counts.nothing
     automatic = forecast_of(job(privacy={"overhead": "auto"}), *clouds())
@@ -50,7 +52,9 @@ def test_the_overhead_is_a_fraction_of_the_first_drop_rate() -> None:
 def test_what_others_would_have_charged() -> None:
     made = forecast_of(job(search={"learning_rates": [1, 2, 4, 8]}), *clouds())
     cheap, dear = comparison(made, 0), comparison(made, len(made.candidates) - 1)
-    assert cheap["papernot_steinke_level"] < dear["papernot_steinke_level"] <= dear["papernot_steinke"]
+    assert (
+        cheap["papernot_steinke_level"] < dear["papernot_steinke_level"] <= dear["papernot_steinke"]
+    )
     assert cheap["papernot_steinke"] == dear["papernot_steinke"]
     assert cheap["naive_composition"] < dear["naive_composition"]
 

@@ -12,7 +12,11 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 def run(page: str, least: int) -> dict[str, Any]:
-    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```",
+        (DOCS / page).read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
     assert len(blocks) >= least
     names: dict[str, Any] = {"__name__": page}
     exec(compile("\n".join(blocks), page, "exec", dont_inherit=True), names)
@@ -39,7 +43,11 @@ def test_a_fleet_of_ones_own_gives_what_single_runs_do() -> None:
 
     def released(kind: Any) -> Any:
         given = [Candidate(kind(epsilon, 2), {"epsilon": epsilon}) for epsilon in (0.1, 0.2, 0.4)]
-        options = {"randomness": SimulationRandomness(1), "simulation": True, "score": lambda model: model.accuracy}
+        options = {
+            "randomness": SimulationRandomness(1),
+            "simulation": True,
+            "score": lambda model: model.accuracy,
+        }
         return RandomDropping(5).select(given, names["data"], **options)
 
     one, other = released(names["NearestMean"]), released(names["Fleet"])

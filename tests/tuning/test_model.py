@@ -91,7 +91,9 @@ def test_frozen_layers_are_those_of_the_training() -> None:
 
     X, y = clouds()
     settings = [Configuration(1.0, 30, len(X) / 4, 5.0, noise_multiplier=0)]
-    (found,) = Fleet(make, settings).train(X, y, randomness=SimulationRandomness(1), simulation=True)
+    (found,) = Fleet(make, settings).train(
+        X, y, randomness=SimulationRandomness(1), simulation=True
+    )
     model = Model(Recipe("nets:make", "softmax", ((0.0, 1.0),), 2, factory=make), found.parameters)
     for _ in range(3):
         torch.rand(1)

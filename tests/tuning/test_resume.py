@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import expost
+from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.budget.terms import ApproxBudget
 from expost.errors import CheckpointMismatch, InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
-from expost.tuning.api import Journal
 from expost.tuning.candidates import TrainAndScore
+from expost.tuning.job import Journal
 from tests.tuning.jobs import clouds, job
 
 REAL = TrainAndScore.run_together
@@ -63,10 +63,16 @@ def test_same_draws_and_one_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert second == first
     assert [entry.action for entry in ledger.entries()] == ["create", "reserve", "settle"]
     assert ledger.standing().as_dict()["settled"]["epsilon"] == result.spent.epsilon
-    assert sorted(path.name for path in out.iterdir()) == ["model.npz", "privacy.png", "release.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "model.npz",
+        "privacy.png",
+        "release.json",
+    ]
 
 
-def test_finished_attempts_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_attempts_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
     hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
     rows = clouds(noise=1.0)
@@ -81,7 +87,9 @@ def test_finished_attempts_are_not_made_again(tmp_path: Path, monkeypatch: pytes
     assert len(result.attempts) == 2
 
 
-def test_an_attempt_whose_outcome_was_lost_counts_at_its_worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_whose_outcome_was_lost_counts_at_its_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     monkeypatch.setattr(Journal, "add", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -96,9 +104,14 @@ def test_an_attempt_whose_outcome_was_lost_counts_at_its_worst(tmp_path: Path, m
     assert Release.load(out / "release.json").spent <= result.worst_case
 
 
-def test_a_lost_attempt_is_not_forgotten_by_a_second_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_attempt_is_not_forgotten_by_a_second_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
-    for method in ("add", "begin"):  # after the first attempt was settled; after the second was reserved, before it was noted
+    for method in (
+        "add",
+        "begin",
+    ):  # after the first attempt was settled; after the second was reserved, before it was noted
         monkeypatch.setattr(Journal, method, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             expost.tune(job(), *clouds(), out=out)
@@ -108,7 +121,9 @@ def test_a_lost_attempt_is_not_forgotten_by_a_second_crash(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("change", ["settings", "data"])
-def test_another_job_does_not_go_on_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_another_job_does_not_go_on_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     interrupted(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         expost.tune(job(), *clouds(), out=tmp_path / "out")
@@ -117,7 +132,9 @@ def test_another_job_does_not_go_on_here(tmp_path: Path, monkeypatch: pytest.Mon
     if change == "data":
         X[0, 0] += 0.1
     with pytest.raises(CheckpointMismatch, match="another folder"):
-        expost.tune(job(goal={"at_least": 0.6 if change == "settings" else 0.7}), X, y, out=tmp_path / "out")
+        expost.tune(
+            job(goal={"at_least": 0.6 if change == "settings" else 0.7}), X, y, out=tmp_path / "out"
+        )
 
 
 def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
@@ -128,7 +145,9 @@ def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:
     Journal(tmp_path / "out", {"job": "this"}).close()
 
 
-def test_a_finished_folder_is_cleared_of_what_a_crash_left_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_folder_is_cleared_of_what_a_crash_left_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -142,10 +161,16 @@ def test_a_finished_folder_is_cleared_of_what_a_crash_left_in_it(tmp_path: Path,
     assert len(list(out.iterdir())) > 3
     with pytest.raises(InvalidInput, match="finished"):
         expost.tune(job(), *clouds(), out=out)
-    assert sorted(path.name for path in out.iterdir()) == ["model.npz", "privacy.png", "release.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "model.npz",
+        "privacy.png",
+        "release.json",
+    ]
 
 
-def test_who_comes_while_another_finishes_does_not_start_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_comes_while_another_finishes_does_not_start_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = Journal(tmp_path / "out", {"job": "this"})
     lock = fcntl.flock
 
@@ -160,12 +185,20 @@ def test_who_comes_while_another_finishes_does_not_start_over(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_simulation_does_not_go_on_as_a_real_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_a_simulation_does_not_go_on_as_a_real_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
     hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
     rows = clouds(noise=1.0)
     interrupted(monkeypatch, after=after)
     with pytest.raises(KeyboardInterrupt):
-        expost.tune(hopeless, *rows, out=tmp_path / "out", randomness=SimulationRandomness(1), simulation=True)
+        expost.tune(
+            hopeless,
+            *rows,
+            out=tmp_path / "out",
+            randomness=SimulationRandomness(1),
+            simulation=True,
+        )
     monkeypatch.undo()
     with pytest.raises(CheckpointMismatch):
         expost.tune(hopeless, *rows, out=tmp_path / "out")

@@ -35,7 +35,10 @@ def test_one_row_changes_one_part_in_one_place() -> None:
         changed = X.copy()
         changed[place] = 1e9
         after = load_rows(settings, changed, y)
-        moved = (before.X != after.X).any(axis=1).sum(), (before.score_X != after.score_X).any(axis=1).sum()
+        moved = (
+            (before.X != after.X).any(axis=1).sum(),
+            (before.score_X != after.score_X).any(axis=1).sum(),
+        )
         assert sorted(moved) == [0, 1]
         assert after.X.max() <= 1
 
@@ -54,12 +57,18 @@ def test_files_of_every_kind_give_the_same_rows(tmp_path: Path) -> None:
     X, y = clouds(40)
     np.savez(tmp_path / "rows.npz", X=X, y=y)
     names = np.array(["no", "yes"])[y]
-    rows = "\n".join(f"{a!r},{label},{b!r}" for (a, b), label in zip(X.tolist(), names, strict=True))
+    rows = "\n".join(
+        f"{a!r},{label},{b!r}" for (a, b), label in zip(X.tolist(), names, strict=True)
+    )
     (tmp_path / "rows.csv").write_text("a,label,b\n" + rows + "\n", encoding="utf-8")
-    parquet.write_table(pa.table({"a": X[:, 0], "label": names.tolist(), "b": X[:, 1]}), tmp_path / "rows.parquet")
+    parquet.write_table(
+        pa.table({"a": X[:, 0], "label": names.tolist(), "b": X[:, 1]}), tmp_path / "rows.parquet"
+    )
     wanted = load_rows(DataSettings(path=tmp_path / "rows.npz", bounds=((0, 1),), classes=2))
     for file in ("rows.csv", "rows.parquet"):
-        settings = DataSettings(path=tmp_path / file, target="label", bounds=((0, 1),), classes=("no", "yes"))
+        settings = DataSettings(
+            path=tmp_path / file, target="label", bounds=((0, 1),), classes=("no", "yes")
+        )
         found = load_rows(settings)
         assert np.array_equal(found.X, wanted.X)
         assert np.array_equal(found.y, wanted.y)
@@ -86,11 +95,17 @@ def test_errors_name_no_value(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="one class"):
         load_rows(DataSettings(bounds=((0, 1),), classes=2), [[0.5]] * 10, [1] * 10)
     with pytest.raises(InvalidInput, match="no such column"):
-        load_rows(DataSettings(path=tmp_path / "rows.csv", target="class", bounds=((0, 1),), classes=2))
+        load_rows(
+            DataSettings(path=tmp_path / "rows.csv", target="class", bounds=((0, 1),), classes=2)
+        )
 
 
 @pytest.mark.parametrize(
-    "settings", [DataSettings(bounds=((0, 1),), classes=2), DataSettings(bounds=((0, 1),), target_bounds=(0, 1))]
+    "settings",
+    [
+        DataSettings(bounds=((0, 1),), classes=2),
+        DataSettings(bounds=((0, 1),), target_bounds=(0, 1)),
+    ],
 )
 def test_targets_are_flat(settings: DataSettings) -> None:
     """Catches a column of targets: compared with flat predictions, every row would count against every other."""

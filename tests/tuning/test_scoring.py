@@ -21,7 +21,9 @@ def test_a_candidate_promises_the_pointwise_larger_curve() -> None:
     curve = RenyiDP((2, 4, 8), (0.3, 0.4, 2.0))
     for rho in (0.01, 0.1, 0.5):
         both, score = with_scoring(curve, rho), ZCDP(rho).to_renyi(curve.orders)
-        assert both.epsilons == tuple(max(a, b) for a, b in zip(curve.epsilons, score.epsilons, strict=True))
+        assert both.epsilons == tuple(
+            max(a, b) for a, b in zip(curve.epsilons, score.epsilons, strict=True)
+        )
 
 
 def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
@@ -35,7 +37,10 @@ def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
         training = promises([mechanism.configuration.plan(240)])[0]
         assert training is not None
         assert mechanism.guarantee == training.on(mechanism.guarantee.orders)
-        assert all(Fraction(rho) * Fraction(a) <= Fraction(e) for a, e in zip(training.orders, training.epsilons, strict=True))
+        assert all(
+            Fraction(rho) * Fraction(a) <= Fraction(e)
+            for a, e in zip(training.orders, training.epsilons, strict=True)
+        )
         assert not with_scoring(training, rho * 1.001) <= training
         assert training.to_approx(1e-4).epsilon <= candidate.params["epsilon"]
 

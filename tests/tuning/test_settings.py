@@ -66,11 +66,23 @@ def test_a_job_is_read(tmp_path: Path) -> None:
         ("overhead = 0.3", 'scoring = "public"', "data.public_test", 1),
         ("overhead = 0.3", "order = [0.5]", "privacy.order", 22),
         ("overhead = 0.3", "ordre = [2]", "privacy.ordre", 22),
-        ('path = "rows.npz"', 'path = "rows.npz"\npublic_test = "other.npz"', "data.public_test", 3),
-        ('classes = 2\n\n[model]\nkind = "logistic"', 'classes = 12\n\n[model]\nkind = "cnn"', "data.classes", 4),
+        (
+            'path = "rows.npz"',
+            'path = "rows.npz"\npublic_test = "other.npz"',
+            "data.public_test",
+            3,
+        ),
+        (
+            'classes = 2\n\n[model]\nkind = "logistic"',
+            'classes = 12\n\n[model]\nkind = "cnn"',
+            "data.classes",
+            4,
+        ),
     ],
 )
-def test_a_mistake_is_named_by_key_and_line(tmp_path: Path, line: str, instead: str, key: str, number: int) -> None:
+def test_a_mistake_is_named_by_key_and_line(
+    tmp_path: Path, line: str, instead: str, key: str, number: int
+) -> None:
     assert line in TOML
     with pytest.raises(InvalidInput) as caught:
         read(tmp_path, TOML.replace(line, instead))
@@ -85,7 +97,10 @@ def test_a_table_on_one_line_has_a_line_too(tmp_path: Path) -> None:
 
 def test_public_rows_are_other_rows(tmp_path: Path) -> None:
     """Catches the rows to protect being given as public ones: their exact score would be published."""
-    text = TOML.replace('path = "rows.npz"', 'path = "rows.npz"\npublic_test = "./rows.npz"') + 'scoring = "public"\n'
+    text = (
+        TOML.replace('path = "rows.npz"', 'path = "rows.npz"\npublic_test = "./rows.npz"')
+        + 'scoring = "public"\n'
+    )
     with pytest.raises(InvalidInput, match=r"data\.public_test \(line 3\).*protect"):
         read(tmp_path, text)
 
@@ -103,9 +118,17 @@ def test_unknown_tables_and_broken_text(tmp_path: Path) -> None:
 
 def test_regression_needs_public_bounds() -> None:
     wanted = {"metric": "mse", "at_least": None, "at_most": 2, "loss_bound": 25}
-    changes: dict[str, Any] = {"model": {"kind": "linear"}, "data": {"classes": None, "target_bounds": [0, 10]}, "goal": wanted}
+    changes: dict[str, Any] = {
+        "model": {"kind": "linear"},
+        "data": {"classes": None, "target_bounds": [0, 10]},
+        "goal": wanted,
+    }
     assert read_settings(job(**changes), given_data=True).goal.target == -2
-    for table, key, value in (("data", "target_bounds", None), ("goal", "loss_bound", None), ("goal", "at_most", 30)):
+    for table, key, value in (
+        ("data", "target_bounds", None),
+        ("goal", "loss_bound", None),
+        ("goal", "at_most", 30),
+    ):
         changed = {**changes, table: {**changes[table], key: value}}
         with pytest.raises(InvalidInput, match=rf"{table}\.{key}"):
             read_settings(job(**changed), given_data=True)

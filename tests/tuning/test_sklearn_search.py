@@ -21,16 +21,30 @@ from sklearn.model_selection import GridSearchCV
 from expost import ApproxDP, PureDP, SimulationRandomness
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, InvalidInput, WorkersLost
-from expost.selection.release import FAILED
+from expost.mechanisms.outcome import FAILED
 from expost.sklearn import ExPostSearch
 from tests.tuning.jobs import clouds
-from tests.tuning.private_estimators import Accountant, Accounted, Failing, NearestNoisyMean, SelfDescribing, concentrated, pure
+from tests.tuning.private_estimators import (
+    Accountant,
+    Accounted,
+    Failing,
+    NearestNoisyMean,
+    SelfDescribing,
+    concentrated,
+    pure,
+)
 
 GRID = {"shrink": [0.0, 1.0, 5.0]}
 
 
 def search(estimator: Any = None, **changes: Any) -> Any:
-    settings = {"epsilons": [0.5, 2.0], "target": 0.7, "guarantee": pure, "overhead": 0.3, "repeats": 2} | changes
+    settings = {
+        "epsilons": [0.5, 2.0],
+        "target": 0.7,
+        "guarantee": pure,
+        "overhead": 0.3,
+        "repeats": 2,
+    } | changes
     return ExPostSearch(NearestNoisyMean() if estimator is None else estimator, GRID, **settings)
 
 
@@ -45,7 +59,9 @@ def test_it_finds_a_model_and_says_what_it_cost() -> None:
     assert found.privacy_spent_ == found.release_.spent
     assert found.privacy_spent_ == PureDP(found.privacy_spent_.epsilon)
     first = 0.5
-    assert found.privacy_spent_.epsilon == pytest.approx(2 * found.best_params_["epsilon"] + 0.3 * first)
+    assert found.privacy_spent_.epsilon == pytest.approx(
+        2 * found.best_params_["epsilon"] + 0.3 * first
+    )
     assert np.mean(found.predict(X) == y) > 0.6
     assert found.best_estimator_.epsilon == found.best_params_["epsilon"]
     assert found.best_score_ == found.release_.score
@@ -88,7 +104,9 @@ def test_an_epsilon_attribute_alone_is_no_promise_and_a_seed_is_no_noise() -> No
         search(guarantee=None).fit(*clouds())
     with pytest.raises(InvalidInput, match="random_state"):
         search(NearestNoisyMean(random_state=3)).fit(*clouds())
-    found = search(NearestNoisyMean(random_state=3), randomness=SimulationRandomness(1), simulation=True).fit(*clouds())
+    found = search(
+        NearestNoisyMean(random_state=3), randomness=SimulationRandomness(1), simulation=True
+    ).fit(*clouds())
     assert found.release_.simulated
 
 
@@ -101,7 +119,9 @@ def test_a_public_score_uses_every_row_for_training() -> None:
             sizes.append(len(y))
             return super().fit(X, y)
 
-    search(Counting(), scoring=lambda fitted: float(np.mean(fitted.predict(X[:50]) == y[:50]))).fit(X[50:], y[50:])
+    search(Counting(), scoring=lambda fitted: float(np.mean(fitted.predict(X[:50]) == y[:50]))).fit(
+        X[50:], y[50:]
+    )
     assert set(sizes) == {250}
 
 
@@ -142,7 +162,9 @@ def test_a_fit_that_brings_its_process_down_does_not_fail_the_others(tmp_path: P
     assert reservations(ledger) == ["reserve"]
 
 
-def test_an_estimator_that_cannot_travel_is_refused_before_anything_is_charged(tmp_path: Path) -> None:
+def test_an_estimator_that_cannot_travel_is_refused_before_anything_is_charged(
+    tmp_path: Path,
+) -> None:
     class Heavy(NearestNoisyMean):
         def __getstate__(self) -> Any:
             raise TypeError
@@ -155,7 +177,9 @@ def test_an_estimator_that_cannot_travel_is_refused_before_anything_is_charged(t
 
 def test_without_scikit_learn_the_extra_is_named() -> None:
     code = "import sys; sys.modules['sklearn'] = None\ntry:\n    import expost.sklearn\nexcept ImportError as error:\n    print(error)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "scikit-learn is not installed" in said
 
 
@@ -187,7 +211,9 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         copied.fit(*clouds())
         assert reservations(ledger) == ["reserve", "settle"] * 2
 
-    @pytest.mark.parametrize("copying", [lambda found: pickle.loads(pickle.dumps(found)), copy.deepcopy])  # noqa: S301
+    @pytest.mark.parametrize(
+        "copying", [lambda found: pickle.loads(pickle.dumps(found)), copy.deepcopy]
+    )
     def test_a_copy_predicts_and_does_not_fit_uncharged(self, ledger: Ledger, copying: Any) -> None:
         X, y = clouds()
         original = search(ledger=ledger).fit(X, y)
@@ -203,13 +229,15 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         assert reservations(ledger) == ["reserve", "settle"] * 2
 
     def test_a_url_travels(self, ledger: Ledger, tmp_path: Path) -> None:
-        found = pickle.loads(pickle.dumps(search(ledger=str(tmp_path / "ledger.db"))))  # noqa: S301
+        found = pickle.loads(pickle.dumps(search(ledger=str(tmp_path / "ledger.db"))))
         found.fit(*clouds())
         assert reservations(ledger) == ["reserve", "settle"]
 
     def test_a_search_inside_a_search_charges_every_fit(self, ledger: Ledger) -> None:
         X, y = clouds()
-        outer = GridSearchCV(search(ledger=ledger), {"overhead": [0.2, 0.4]}, cv=2, scoring="accuracy", refit=False)
+        outer = GridSearchCV(
+            search(ledger=ledger), {"overhead": [0.2, 0.4]}, cv=2, scoring="accuracy", refit=False
+        )
         outer.fit(X, y)
         assert reservations(ledger) == ["reserve", "settle"] * 4
 
@@ -222,6 +250,8 @@ class TestCopiesNeitherLoseNorDoubleACharge:
     def test_the_contrast_an_accountant_inside_the_estimator_loses_every_charge(self) -> None:
         """What GridSearchCV does to an accountant that lives in the object (diffprivlib's): copies are charged, and thrown away."""
         accountant = Accountant()
-        naive = GridSearchCV(Accounted(accountant=accountant), {"epsilon": [0.5, 2.0], **GRID}, cv=3, refit=False)
+        naive = GridSearchCV(
+            Accounted(accountant=accountant), {"epsilon": [0.5, 2.0], **GRID}, cv=3, refit=False
+        )
         naive.fit(*clouds())
         assert accountant.spent == []  # eighteen private fits, and their scores, for nothing

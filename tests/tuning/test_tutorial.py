@@ -13,7 +13,9 @@ TUTORIAL = Path(__file__).parent.parent.parent / "docs" / "tutorial.md"
 
 def test_the_tutorial_runs() -> None:
     pytest.importorskip("sklearn")
-    blocks = re.findall(r"^```python\n(.*?)^```", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert len(blocks) >= 6
     names: dict[str, Any] = {"__name__": "tutorial"}
     exec(compile("\n".join(blocks), str(TUTORIAL), "exec"), names)

@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.levels import GaussianLevels, LaplaceLevels, Levels, geometric_grid
-from expost.analytics.rules import Rule, make_rule
+from expost.analytics.intervals import StoppingRule, make_rule
+from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels, NoiseLevels, geometric_grid
 from expost.errors import InvalidInput
-from expost.privacy.gaussian import gaussian_for
+from expost.privacy.conversions import gaussian_for
 from expost.randomness.source import Randomness
 from expost.rationals import exact_positive, round_down
 
 GIVEN, RACE = "given", "race"
 FIRST_LOOK = Fraction(1, 5)  # share of the budget that a race spends on looking at every group once
 _FIRST_COST = {"laplace": 0.001, "gaussian": 0.0005}
-_LEAST = (
-    1e-12  # of ε, about: below, noise is beyond what the samplers draw (2^50), which must be known before anything is charged
-)
+_LEAST = 1e-12  # of ε, about: below, noise is beyond what the samplers draw (2^50), which must be known before anything is charged
 _LEAST_COST = {"laplace": Fraction(_LEAST), "gaussian": Fraction(1, 2**81)}
-_PATIENCE = 10  # in the given order a group may cost at most this part of the budget, unless told otherwise
+_PATIENCE = (
+    10  # in the given order a group may cost at most this part of the budget, unless told otherwise
+)
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Job:
+class CountingJob:
     """The public settings of a counting job."""
 
-    levels: Levels
-    rule: Rule
+    levels: NoiseLevels
+    rule: StoppingRule
     total: Fraction
     order: str
     cap: float
@@ -71,24 +71,35 @@ def make_job(
     ratio: float,
     order: str,
     max_group: float | None,
-) -> Job:
+) -> CountingJob:
     """Levels, stop rule and limits for this many groups; touches no data."""
     if order not in (GIVEN, RACE):
         raise InvalidInput("order", order, "give 'given' or 'race'")
     law = "laplace" if delta is None else "gaussian"
-    total = exact_positive(epsilon, "epsilon") if delta is None else Fraction(gaussian_for(float(epsilon), delta).rho)
+    total = (
+        exact_positive(epsilon, "epsilon")
+        if delta is None
+        else Fraction(gaussian_for(float(epsilon), delta).rho)
+    )
     default_cap = total if order == RACE else total / _PATIENCE
     cap = min(total, default_cap if max_group is None else _cap_cost(max_group, delta))
     if cap < _LEAST_COST[law]:
         raise InvalidInput(
-            "epsilon" if max_group is None else "max_group_epsilon", float(cap), f"too little for any noise: give ≥ {_LEAST:g}"
+            "epsilon" if max_group is None else "max_group_epsilon",
+            float(cap),
+            f"too little for any noise: give ≥ {_LEAST:g}",
         )
     first = min(
-        cap, max(_LEAST_COST[law], total * FIRST_LOOK / max(1, groups)) if order == RACE else Fraction(_FIRST_COST[law])
+        cap,
+        max(_LEAST_COST[law], total * FIRST_LOOK / max(1, groups))
+        if order == RACE
+        else Fraction(_FIRST_COST[law]),
     )
     grid = geometric_grid(round_down(first), round_down(cap), ratio)
-    levels: Levels = LaplaceLevels(grid) if law == "laplace" else GaussianLevels(grid)
-    return Job(levels, make_rule(levels, within, confidence, rule), total, order, float(cap))
+    levels: NoiseLevels = LaplaceLevels(grid) if law == "laplace" else GaussianLevels(grid)
+    return CountingJob(
+        levels, make_rule(levels, within, confidence, rule), total, order, float(cap)
+    )
 
 
 def _cap_cost(max_group: float, delta: float | None) -> Fraction:
@@ -100,7 +111,13 @@ def _cap_cost(max_group: float, delta: float | None) -> Fraction:
 class Counting:
     """A running job: iterate over it to get answers as they are released; afterwards ``unanswered`` and ``spent`` are final."""
 
-    def __init__(self, job: Job, groups: Sequence[str], counts: npt.NDArray[np.int64], randomness: Randomness) -> None:
+    def __init__(
+        self,
+        job: CountingJob,
+        groups: Sequence[str],
+        counts: npt.NDArray[np.int64],
+        randomness: Randomness,
+    ) -> None:
         self._job, self._groups = job, groups
         self._estimates = job.levels.estimates(counts, randomness)
         self._level = np.full(len(groups), -1)
@@ -125,16 +142,24 @@ class Counting:
     @property
     def unanswered(self) -> list[Answer]:
         """The other groups that were looked at, at their last level; their intervals hold at all levels at once."""
-        return [self._answer(group) for group in range(len(self._groups)) if group not in self._answered]
+        return [
+            self._answer(group) for group in range(len(self._groups)) if group not in self._answered
+        ]
 
     def _answer(self, group: int) -> Answer:
         level = int(self._level[group])
         if level < 0:
             return Answer(self._groups[group], math.nan, 0.0, math.inf, 0.0)
-        widths = self._job.rule.half_widths if group in self._answered else self._job.rule.open_half_widths
+        widths = (
+            self._job.rule.half_widths
+            if group in self._answered
+            else self._job.rule.open_half_widths
+        )
         estimate, width = float(self._estimates[level, group]), float(widths[level])
         low, high = max(0.0, estimate - width), max(0.0, estimate + width)
-        return Answer(self._groups[group], max(0.0, estimate), low, high, self._job.levels.costs[level])
+        return Answer(
+            self._groups[group], max(0.0, estimate), low, high, self._job.levels.costs[level]
+        )
 
     def _refine(self, group: int) -> bool:
         """Look at the next level of a group, if there is one and the budget pays for it."""
@@ -185,4 +210,6 @@ class Counting:
         """What the estimate says is still to be paid; infinite if no level would do."""
         level, costs = int(self._level[group]), self._job.levels.costs
         enough = int(np.searchsorted(-self._job.rule.least, -self._estimates[level, group]))
-        return math.inf if enough >= len(costs) else max(0.0, costs[max(enough, level)] - costs[level])
+        return (
+            math.inf if enough >= len(costs) else max(0.0, costs[max(enough, level)] - costs[level])
+        )

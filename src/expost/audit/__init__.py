@@ -12,21 +12,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from expost.audit.bounds import runs_needed
-    from expost.audit.empirical import audit
-    from expost.audit.exact import ExactReport, exact_audit
-    from expost.audit.finite import FiniteMechanism
+    from expost.audit.empirical.audit import audit
+    from expost.audit.empirical.clopper_pearson import runs_needed
+    from expost.audit.exact.audit import ExactReport, exact_audit
+    from expost.audit.exact.finite_mechanism import FiniteMechanism
     from expost.audit.report import AuditReport
 
 __all__ = ["AuditReport", "ExactReport", "FiniteMechanism", "audit", "exact_audit", "runs_needed"]
 
 _HOMES = {
     "AuditReport": "report",
-    "ExactReport": "exact",
-    "FiniteMechanism": "finite",
-    "audit": "empirical",
-    "exact_audit": "exact",
-    "runs_needed": "bounds",
+    "ExactReport": "exact.audit",
+    "FiniteMechanism": "exact.finite_mechanism",
+    "audit": "empirical.audit",
+    "exact_audit": "exact.audit",
+    "runs_needed": "empirical.clopper_pearson",
 }
 
 

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.privacy.guarantees import ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
-
-Floats = npt.NDArray[np.float64]
+from expost.privacy.guarantees import ApproxDP, Guarantee
 
 ORDERS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
 
@@ -41,18 +39,19 @@ def claims_of(promises: Sequence[Guarantee]) -> ApproxClaims | RenyiClaims:
     first = promises[0]
     for promise in promises:
         first.require_same_terms(promise)
-    if isinstance(first, ZCDP):
+    if first.as_zcdp() is not None:
         return claims_of([promise.to_renyi(ORDERS) for promise in promises])
-    if isinstance(first, RenyiDP):
-        curves = [promise.epsilons for promise in promises if isinstance(promise, RenyiDP)]
-        return RenyiClaims(first.orders, np.array(curves, dtype=float).T)
-    pairs = [promise.to_approx(_delta(promise)) for promise in promises]
-    return ApproxClaims(np.array([pair.epsilon for pair in pairs]), max(pair.delta for pair in pairs))
+    if (stated := first.as_renyi()) is not None:
+        curves = [promise.to_renyi(stated.orders).epsilons for promise in promises]
+        return RenyiClaims(stated.orders, np.array(curves, dtype=float).T)
+    pairs = [_pair(promise) for promise in promises]
+    return ApproxClaims(
+        np.array([pair.epsilon for pair in pairs]), max(pair.delta for pair in pairs)
+    )
 
 
-def _delta(promise: Guarantee) -> float:
-    if isinstance(promise, ApproxDP):
-        return promise.delta
-    if isinstance(promise, PureDP):
-        return 0.0
-    raise InvalidInput("claim", promise, "give PureDP, ApproxDP, ZCDP or RenyiDP")
+def _pair(promise: Guarantee) -> ApproxDP:
+    pair = promise.as_approx()
+    if pair is None:
+        raise InvalidInput("claim", promise, "give PureDP, ApproxDP, ZCDP or RenyiDP")
+    return pair

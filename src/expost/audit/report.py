@@ -61,7 +61,9 @@ class JointFinding:
         return self.lower_bound > self.limit
 
     def as_dict(self) -> dict[str, Any]:
-        return {"limit": self.limit, "lower_bound": self.lower_bound} | ({} if self.order is None else {"order": self.order})
+        return {"limit": self.limit, "lower_bound": self.lower_bound} | (
+            {} if self.order is None else {"order": self.order}
+        )
 
 
 @dataclass(frozen=True)

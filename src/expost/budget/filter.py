@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from expost.budget.terms import Budget, Coordinates
+from expost.budget.budgets import Budget, Coordinates
 from expost.errors import BudgetRefused, InvalidInput
 
 
@@ -35,7 +35,10 @@ class Filter:
     @property
     def remaining(self) -> Coordinates:
         """What a next worst case may be, coordinate by coordinate (never negative)."""
-        return tuple(max(Fraction(0), limit - used) for limit, used in zip(self.budget.limits, self._used(), strict=True))
+        return tuple(
+            max(Fraction(0), limit - used)
+            for limit, used in zip(self.budget.limits, self._used(), strict=True)
+        )
 
     def admits(self, worst: Coordinates) -> bool:
         """Whether a request with this worst case may run."""
@@ -47,15 +50,23 @@ class Filter:
         """Hold a worst case, or refuse."""
         if not self.admits(worst):
             describe = self.budget.describe
-            raise BudgetRefused(self.name, describe(worst), describe(self.remaining, up=False), describe(self.held))
+            raise BudgetRefused(
+                self.name, describe(worst), describe(self.remaining, up=False), describe(self.held)
+            )
         return replace(self, held=_add(self.held, worst))
 
     def settle(self, worst: Coordinates, realised: Coordinates) -> Filter:
         """Replace a held worst case by what the outcome cost."""
         if any(cost > most for cost, most in zip(realised, worst, strict=True)):
-            raise InvalidInput("outcome", "its charge", "an outcome cannot cost more than the reserved worst case")
+            raise InvalidInput(
+                "outcome", "its charge", "an outcome cannot cost more than the reserved worst case"
+            )
         if any(realised[place] != worst[place] for place in self.budget.never_refunded):
-            raise InvalidInput("outcome", "its δ", "δ covers all outcomes together; an outcome cannot cost less of it")
+            raise InvalidInput(
+                "outcome",
+                "its δ",
+                "δ covers all outcomes together; an outcome cannot cost less of it",
+            )
         if any(less > held for less, held in zip(worst, self.held, strict=True)):
             raise InvalidInput("reservation", "its worst case", "it is not held any more")
         held = tuple(before - less for before, less in zip(self.held, worst, strict=True))

@@ -18,12 +18,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from expost.budget.chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, canonical
+from expost.budget.budgets import Budget, Coordinates, as_budget, budget_from_dict
 from expost.budget.filter import Filter
+from expost.budget.hash_chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, canonical
 from expost.budget.replay import Replay, numbers, texts
-from expost.budget.requests import LONGEST_IDENTITY, charge_of, check_cap, check_memo, check_name, outcome_text
-from expost.budget.store import Rows, Store
-from expost.budget.terms import Budget, Coordinates, as_budget, budget_from_dict
+from expost.budget.requests import (
+    LONGEST_IDENTITY,
+    charge_of,
+    check_cap,
+    check_memo,
+    check_name,
+    outcome_text,
+)
+from expost.budget.store import LedgerRows, Store
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
@@ -96,7 +103,10 @@ class Ledger:
         caps: Mapping[str, Budget | Guarantee] | None = None,
     ) -> Ledger:
         """Make a new ledger with one budget; refused if there is one already. The terms can never be changed."""
-        terms, limits = as_budget(budget), {who: as_budget(cap) for who, cap in (caps or {}).items()}
+        terms, limits = (
+            as_budget(budget),
+            {who: as_budget(cap) for who, cap in (caps or {}).items()},
+        )
         check_name(name, "name")
         for who, cap in limits.items():
             check_cap(terms, who, cap)
@@ -114,10 +124,17 @@ class Ledger:
         return cls(store)
 
     def add_budget(
-        self, name: str, budget: Budget | Guarantee, *, caps: Mapping[str, Budget | Guarantee] | None = None
+        self,
+        name: str,
+        budget: Budget | Guarantee,
+        *,
+        caps: Mapping[str, Budget | Guarantee] | None = None,
     ) -> None:
         """Add another named budget (one per data set), with an optional cap for each analyst inside it."""
-        terms, limits = as_budget(budget), {who: as_budget(cap) for who, cap in (caps or {}).items()}
+        terms, limits = (
+            as_budget(budget),
+            {who: as_budget(cap) for who, cap in (caps or {}).items()},
+        )
         check_name(name, "name")
         for who, cap in limits.items():
             check_cap(terms, who, cap)
@@ -185,7 +202,9 @@ class Ledger:
             if row.status == SETTLED and row.outcome == text:
                 return charge
             if row.status != OPEN:
-                raise LedgerError(f"reservation {row.id} is {row.status} already; it cannot be settled with another outcome")
+                raise LedgerError(
+                    f"reservation {row.id} is {row.status} already; it cannot be settled with another outcome"
+                )
             filters = _filters(rows, row.budget, row.analyst)
             realised = filters[0].budget.coordinates(charge)
             detail = {"spent": texts(realised), "outcome": text}
@@ -201,9 +220,20 @@ class Ledger:
             if row.status == ABANDONED:
                 return row.charges.worst_case
             if row.status != OPEN:
-                raise LedgerError(f"reservation {row.id} is {row.status} already; it cannot be abandoned")
+                raise LedgerError(
+                    f"reservation {row.id} is {row.status} already; it cannot be abandoned"
+                )
             filters = _filters(rows, row.budget, row.analyst)
-            _append(rows, head, ABANDON, row.budget, row.analyst, row.id, {"spent": texts(row.worst)}, "")
+            _append(
+                rows,
+                head,
+                ABANDON,
+                row.budget,
+                row.analyst,
+                row.id,
+                {"spent": texts(row.worst)},
+                "",
+            )
             _finish(rows, filters, row, row.worst, ABANDONED, None)
         return row.charges.worst_case
 
@@ -230,7 +260,9 @@ class Ledger:
         with self._store.reading() as rows:
             return _open_budget(rows, budget, _EVERYBODY)[1][0].budget.kind
 
-    def remaining(self, budget: str | None = None, analyst: str = _EVERYBODY) -> float | dict[str, Any]:
+    def remaining(
+        self, budget: str | None = None, analyst: str = _EVERYBODY
+    ) -> float | dict[str, Any]:
         """What the next worst case may be; rounded down."""
         with self._store.reading() as rows:
             _, filter_ = _standing(rows, budget, analyst)
@@ -240,7 +272,11 @@ class Ledger:
         """Jobs that have not reported back."""
         with self._store.reading() as rows:
             name, _ = _open_budget(rows, budget, _EVERYBODY)
-            ids = rows.all("SELECT id FROM expost_reservations WHERE budget = :b AND status = :s", b=name, s=OPEN)
+            ids = rows.all(
+                "SELECT id FROM expost_reservations WHERE budget = :b AND status = :s",
+                b=name,
+                s=OPEN,
+            )
             found = [_known_reservation(rows, str(row[0])) for row in ids]
         return [Reservation(row.id, row.budget, row.analyst, row.charges) for row in found]
 
@@ -260,9 +296,15 @@ class Ledger:
         replay = Replay()
         with self._store.reading() as rows:
             problems = list(replay.check(_all_entries(rows)))
-            problems += replay.compare_head(rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1"))
-            problems += replay.compare_totals(rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals"))
-            problems += replay.compare_reservations(rows.all(f"SELECT {_RESERVATION} FROM expost_reservations"))
+            problems += replay.compare_head(
+                rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")
+            )
+            problems += replay.compare_totals(
+                rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals")
+            )
+            problems += replay.compare_reservations(
+                rows.all(f"SELECT {_RESERVATION} FROM expost_reservations")
+            )
             problems += rows.damage()
         return problems
 
@@ -280,7 +322,7 @@ class _Row:
     outcome: str | None
 
 
-def _reservation(rows: Rows, identity: str) -> _Row | None:
+def _reservation(rows: LedgerRows, identity: str) -> _Row | None:
     row = rows.first(f"SELECT {_RESERVATION} FROM expost_reservations WHERE id = :i", i=identity)
     if row is None:
         return None
@@ -289,7 +331,7 @@ def _reservation(rows: Rows, identity: str) -> _Row | None:
         return _Row(name, budget, analyst, status, _amounts(worst), _charges(charges), outcome)
 
 
-def _known_reservation(rows: Rows, reservation: Reservation | str) -> _Row:
+def _known_reservation(rows: LedgerRows, reservation: Reservation | str) -> _Row:
     identity = reservation.id if isinstance(reservation, Reservation) else reservation
     check_name(identity, "reservation", LONGEST_IDENTITY)
     row = _reservation(rows, identity)
@@ -302,26 +344,34 @@ def _same_request(found: _Row, budget: str | None, analyst: str, charges: Charge
     if (found.budget, found.analyst, found.charges) != (budget or found.budget, analyst, charges):
         raise LedgerError(f"reservation {found.id} exists already, for another request")
     if found.status == ABANDONED:
-        raise LedgerError(f"reservation {found.id} was abandoned; its worst case is charged and the job cannot go on")
+        raise LedgerError(
+            f"reservation {found.id} was abandoned; its worst case is charged and the job cannot go on"
+        )
     return Reservation(found.id, found.budget, analyst, charges)
 
 
-def _open_budget(rows: Rows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
+def _open_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
     """The budget's name (the only one, if none is named) and its filters."""
     names = [] if budget is not None else [str(row[0]) for row in rows.all(_BUDGETS)]
     if budget is None and len(names) > 1:
-        raise InvalidInput("budget", None, "the ledger holds several budgets; name one of " + ", ".join(names))
+        raise InvalidInput(
+            "budget", None, "the ledger holds several budgets; name one of " + ", ".join(names)
+        )
     if budget is None and not names:
         raise LedgerError("the ledger is damaged: it holds no budget; run: expost ledger verify")
     name = budget if budget is not None else names[0]
     check_name(name, "budget")
     filters = _filters(rows, name, analyst)
     if not filters:
-        raise InvalidInput("budget", name, "the ledger holds " + ", ".join(str(row[0]) for row in rows.all(_BUDGETS)))
+        raise InvalidInput(
+            "budget",
+            name,
+            "the ledger holds " + ", ".join(str(row[0]) for row in rows.all(_BUDGETS)),
+        )
     return name, filters
 
 
-def _standing(rows: Rows, budget: str | None, analyst: str) -> tuple[str, Filter]:
+def _standing(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, Filter]:
     """The filter of a budget, or of an analyst's cap inside it."""
     name, found = _open_budget(rows, budget, analyst)
     if analyst and len(found) == 1:
@@ -329,11 +379,9 @@ def _standing(rows: Rows, budget: str | None, analyst: str) -> tuple[str, Filter
     return name, found[-1]
 
 
-def _filters(rows: Rows, budget: str, analyst: str) -> list[Filter]:
+def _filters(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
     """The budget's filter and, if there is one, that of the analyst's cap."""
-    statement = (
-        "SELECT analyst, terms, settled, held FROM expost_totals WHERE budget = :b AND analyst IN ('', :a) ORDER BY analyst"
-    )
+    statement = "SELECT analyst, terms, settled, held FROM expost_totals WHERE budget = :b AND analyst IN ('', :a) ORDER BY analyst"
     with _sound(f"the totals of budget {budget!r}"):
         return [
             Filter(
@@ -370,16 +418,18 @@ def _sound(what: str) -> Iterator[None]:
         raise LedgerError(f"the ledger is damaged at {what}; run: expost ledger verify") from None
 
 
-def _add_budget(rows: Rows, name: str, terms: Budget, caps: Mapping[str, Budget]) -> None:
+def _add_budget(rows: LedgerRows, name: str, terms: Budget, caps: Mapping[str, Budget]) -> None:
     head = rows.lock_head()
     if rows.first("SELECT 1 FROM expost_totals WHERE budget = :b", b=name):
         raise LedgerError(f"there is a budget {name!r} already; its terms cannot be changed")
     for who, cap in {_EVERYBODY: terms, **caps}.items():
-        head = _append(rows, head, CAP if who else CREATE, name, who, "", {"terms": cap.as_dict()}, "")
+        head = _append(
+            rows, head, CAP if who else CREATE, name, who, "", {"terms": cap.as_dict()}, ""
+        )
         _insert_total(rows, Filter.empty(cap), name, who)
 
 
-def _insert_total(rows: Rows, state: Filter, budget: str, analyst: str) -> None:
+def _insert_total(rows: LedgerRows, state: Filter, budget: str, analyst: str) -> None:
     rows.change(
         "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h)",
         b=budget,
@@ -390,7 +440,7 @@ def _insert_total(rows: Rows, state: Filter, budget: str, analyst: str) -> None:
     )
 
 
-def _update_totals(rows: Rows, states: list[Filter], budget: str, analyst: str) -> None:
+def _update_totals(rows: LedgerRows, states: list[Filter], budget: str, analyst: str) -> None:
     for who, state in zip((_EVERYBODY, analyst), states, strict=False):
         rows.change(
             "UPDATE expost_totals SET settled = :s, held = :h WHERE budget = :b AND analyst = :a",
@@ -401,14 +451,26 @@ def _update_totals(rows: Rows, states: list[Filter], budget: str, analyst: str) 
         )
 
 
-def _finish(rows: Rows, filters: list[Filter], row: _Row, realised: Coordinates, status: str, outcome: str | None) -> None:
+def _finish(
+    rows: LedgerRows,
+    filters: list[Filter],
+    row: _Row,
+    realised: Coordinates,
+    status: str,
+    outcome: str | None,
+) -> None:
     nexts = [each.settle(row.worst, realised) for each in filters]
     _update_totals(rows, nexts, row.budget, row.analyst)
-    rows.change("UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i", s=status, o=outcome, i=row.id)
+    rows.change(
+        "UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i",
+        s=status,
+        o=outcome,
+        i=row.id,
+    )
 
 
 def _append(
-    rows: Rows,
+    rows: LedgerRows,
     head: tuple[int, str],
     action: str,
     budget: str,
@@ -431,7 +493,7 @@ def _append(
     return entry.sequence, entry.hash
 
 
-def _all_entries(rows: Rows) -> Iterator[Entry]:
+def _all_entries(rows: LedgerRows) -> Iterator[Entry]:
     last = None
     while page := rows.entries(last):
         yield from page

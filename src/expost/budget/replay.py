@@ -8,9 +8,19 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from expost.budget.chain import ABANDON, CAP, CREATE, GENESIS, RESERVE, SETTLE, Entry, broken_link, canonical
+from expost.budget.budgets import Coordinates, budget_from_dict
 from expost.budget.filter import Filter
-from expost.budget.terms import Coordinates, budget_from_dict
+from expost.budget.hash_chain import (
+    ABANDON,
+    CAP,
+    CREATE,
+    GENESIS,
+    RESERVE,
+    SETTLE,
+    Entry,
+    broken_link,
+    canonical,
+)
 from expost.errors import ExpostError
 
 _STATUS = {RESERVE: "open", SETTLE: "settled", ABANDON: "abandoned"}
@@ -18,7 +28,7 @@ _COLUMNS = ("budget", "analyst", "status", "worst", "charges", "outcome")
 
 
 @dataclass
-class Job:
+class ReplayedRequest:
     """A reservation as the entries tell it."""
 
     budget: str
@@ -30,7 +40,14 @@ class Job:
 
     def columns(self) -> tuple[str | None, ...]:
         """What the table must hold, in the order of ``_COLUMNS``; charges as their digest."""
-        return (self.budget, self.analyst, self.status, canonical(texts(self.worst)), self.charges, self.outcome)
+        return (
+            self.budget,
+            self.analyst,
+            self.status,
+            canonical(texts(self.worst)),
+            self.charges,
+            self.outcome,
+        )
 
 
 @dataclass
@@ -38,7 +55,7 @@ class Replay:
     """Filters and reservations as the entries tell them."""
 
     filters: dict[tuple[str, str], Filter] = field(default_factory=dict)
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, ReplayedRequest] = field(default_factory=dict)
     last: tuple[int, str] = (0, GENESIS)
 
     def check(self, entries: Iterable[Entry]) -> Iterator[str]:
@@ -74,19 +91,25 @@ class Replay:
     def _create(self, entry: Entry) -> str | None:
         if (entry.budget, entry.analyst) in self.filters:
             return f"creates the budget {entry.budget!r} again"
-        self.filters[entry.budget, entry.analyst] = Filter.empty(budget_from_dict(entry.facts["terms"]), entry.budget)
+        self.filters[entry.budget, entry.analyst] = Filter.empty(
+            budget_from_dict(entry.facts["terms"]), entry.budget
+        )
         return None
 
     def _reserve(self, entry: Entry) -> str | None:
         if entry.reservation in self.jobs:
             return "reserves with an id that was used before"
         worst = numbers(entry.facts["worst"])
-        self.jobs[entry.reservation] = Job(entry.budget, entry.analyst, worst, entry.facts["charges"])
+        self.jobs[entry.reservation] = ReplayedRequest(
+            entry.budget, entry.analyst, worst, entry.facts["charges"]
+        )
         places = self._places(entry)
         fits = all(self.filters[place].admits(worst) for place in places)
         for place in places:
             state = self.filters[place]
-            self.filters[place] = replace(state, held=tuple(a + b for a, b in zip(state.held, worst, strict=True)))
+            self.filters[place] = replace(
+                state, held=tuple(a + b for a, b in zip(state.held, worst, strict=True))
+            )
         return None if fits else f"overspends the budget {entry.budget!r}"
 
     def _finish(self, entry: Entry) -> str | None:
@@ -98,7 +121,9 @@ class Replay:
         spent = numbers(entry.facts["spent"])
         if entry.action == ABANDON and spent != job.worst:
             return "abandons a reservation for less than its worst case"
-        after = {place: self.filters[place].settle(job.worst, spent) for place in self._places(entry)}
+        after = {
+            place: self.filters[place].settle(job.worst, spent) for place in self._places(entry)
+        }
         self.filters.update(after)
         job.status, job.outcome = _STATUS[entry.action], entry.facts.get("outcome")
         return None
@@ -123,7 +148,11 @@ class Replay:
         stored = {(row[0], row[1]): tuple(row[2:]) for row in rows}
         for place in sorted(set(stored) | set(self.filters), key=str):
             state = self.filters.get(place)
-            told = None if state is None else (state.budget.as_dict(), texts(state.settled), texts(state.held))
+            told = (
+                None
+                if state is None
+                else (state.budget.as_dict(), texts(state.settled), texts(state.held))
+            )
             if stored.get(place) != (None if told is None else tuple(map(canonical, told))):
                 who = f" for {place[1]!r}" if place[1] else ""
                 yield f"totals of budget {place[0]!r}{who}: do not match the entries"

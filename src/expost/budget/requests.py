@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from expost.budget.terms import Budget
+from typing import Any
+
+from expost.budget.budgets import Budget
 from expost.errors import InvalidInput
+from expost.mechanisms.outcome import NOTHING
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
-from expost.selection.release import NOTHING, Release
 
 LONGEST_NAME, LONGEST_IDENTITY, LONGEST_MEMO = 200, 64, 10_000
 
 
-def outcome_text(outcome: object) -> str:
+def outcome_text(outcome: Any) -> str:
     """An outcome (a candidate's index, a Release, or NOTHING) as the ledger writes it down."""
-    index = outcome.index if isinstance(outcome, Release) else outcome
+    index = outcome.index if _is_release(outcome) else outcome
     if index is None or index is NOTHING:
         return "nothing"
     if isinstance(index, int) and not isinstance(index, bool):
@@ -21,15 +23,26 @@ def outcome_text(outcome: object) -> str:
     raise InvalidInput("outcome", outcome, "give a candidate's index, a Release, or NOTHING")
 
 
-def charge_of(charges: Charges, outcome: object) -> Guarantee:
+def charge_of(charges: Charges, outcome: Any) -> Guarantee:
     """What an outcome costs by the recorded table; a Release must say the same."""
     text = outcome_text(outcome)
     if text != "nothing" and not 0 <= int(text) < len(charges):
-        raise InvalidInput("outcome", int(text), f"the reservation has outcomes 0 … {len(charges) - 1}")
+        raise InvalidInput(
+            "outcome", int(text), f"the reservation has outcomes 0 … {len(charges) - 1}"
+        )
     charge = charges.nothing if text == "nothing" else charges[int(text)]
-    if isinstance(outcome, Release) and outcome.spent != charge:
-        raise InvalidInput("outcome", "a Release", "it says another charge than the reservation: it is of another selection")
+    if _is_release(outcome) and outcome.spent != charge:
+        raise InvalidInput(
+            "outcome",
+            "a Release",
+            "it says another charge than the reservation: it is of another selection",
+        )
     return charge
+
+
+def _is_release(outcome: Any) -> bool:
+    """Whether an outcome is a Release: it carries its own index and charge."""
+    return hasattr(outcome, "spent") and hasattr(outcome, "index")
 
 
 def check_name(name: object, field: str, longest: int = LONGEST_NAME) -> None:
@@ -48,11 +61,19 @@ def check_cap(terms: Budget, analyst: str, cap: Budget) -> None:
     """Refuse a cap whose charges would not be those of its budget."""
     check_name(analyst, "analyst")
     same_orders = getattr(terms, "orders", None) == getattr(cap, "orders", None)
-    if (cap.kind, cap.neighbours, cap.rule) != (terms.kind, terms.neighbours, terms.rule) or not same_orders:
-        raise InvalidInput(f"caps[{analyst!r}]", cap, "a cap has the kind, relation and orders of its budget")
+    if (cap.kind, cap.neighbours, cap.rule) != (
+        terms.kind,
+        terms.neighbours,
+        terms.rule,
+    ) or not same_orders:
+        raise InvalidInput(
+            f"caps[{analyst!r}]", cap, "a cap has the kind, relation and orders of its budget"
+        )
 
 
 def _is_text(value: object, longest: int) -> bool:
     if not isinstance(value, str) or len(value) > longest or "\x00" in value:
         return False
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)  # halves of a letter: no database takes them
+    return not any(
+        "\ud800" <= letter <= "\udfff" for letter in value
+    )  # halves of a letter: no database takes them

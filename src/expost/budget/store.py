@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from expost.budget.chain import GENESIS, Entry
+from expost.budget.hash_chain import GENESIS, Entry
 from expost.errors import LedgerError, MissingExtra
 
 SCHEMA_VERSION = 1
@@ -35,7 +35,9 @@ _TABLES = (
 )
 _NAMES = tuple(field.name for field in fields(Entry))
 _COLUMNS = ", ".join(_NAMES)
-_APPEND = f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_APPEND = (
+    f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+)
 _SCHEME = re.compile(r"(postgres|sqlite)\w*(\+\w+)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
 _DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 _MARK = re.compile(r":(\w+)")
@@ -52,13 +54,17 @@ def _sqlalchemy() -> Any:
 def _parse(sql: Any, url: str | Path) -> Any:
     """A database URL; a bare path means a SQLite file, unless it looks like a URL that was mistyped: that may hold a password."""
     text = os.fspath(url)
-    if "\x00" in text or (_SCHEME.match(text) and "://" not in text):  # what is meant for a URL is not taken for a file
+    if "\x00" in text or (
+        _SCHEME.match(text) and "://" not in text
+    ):  # what is meant for a URL is not taken for a file
         raise ValueError
     if "://" not in text:
         return sql.engine.URL.create("sqlite", database=text)
     if not text.isprintable() or text.partition("://")[2].partition("/")[0].count("@") > 1:
         raise ValueError  # an @ in a password is %40, or its second half would pass for the host, and be shown
-    text = text.replace("postgresql://", "postgresql+psycopg://", 1).replace("postgres://", "postgresql+psycopg://", 1)
+    text = text.replace("postgresql://", "postgresql+psycopg://", 1).replace(
+        "postgres://", "postgresql+psycopg://", 1
+    )
     return sql.engine.make_url(text)
 
 
@@ -81,18 +87,27 @@ class Store:
         self.sql = _sqlalchemy()
         try:
             self.url = _parse(self.sql, url)
-        except (self.sql.exc.ArgumentError, ValueError):  # the text may hold a password: it is not repeated
-            raise LedgerError("this is not a database URL; give a file name, sqlite:///file or postgresql://…") from None
+        except (
+            self.sql.exc.ArgumentError,
+            ValueError,
+        ):  # the text may hold a password: it is not repeated
+            raise LedgerError(
+                "this is not a database URL; give a file name, sqlite:///file or postgresql://…"
+            ) from None
         self.backend = self.url.get_backend_name()
         if self.backend not in ("sqlite", "postgresql"):
-            raise LedgerError(f"{self.backend} databases are not supported; give a file name, sqlite:///file or postgresql://…")
+            raise LedgerError(
+                f"{self.backend} databases are not supported; give a file name, sqlite:///file or postgresql://…"
+            )
         if self.url.drivername not in _DRIVERS:
             raise LedgerError(
                 f"{self.url.drivername} is not supported; give sqlite:///file or postgresql://…, without a driver"
             )
         if self.backend == "sqlite" and (self.url.query or self.url.host or self.url.username):
             # uri=true would open another file than the one that is looked at
-            raise LedgerError("a SQLite ledger takes no host and no options after ?; give a file name or sqlite:///file")
+            raise LedgerError(
+                "a SQLite ledger takes no host and no options after ?; give a file name or sqlite:///file"
+            )
         self._engine: Any = None
         self._owner = 0
         _STORES.add(self)
@@ -132,7 +147,9 @@ class Store:
                 engine = self.sql.create_engine(self.url, connect_args=waiting, max_overflow=-1)
                 self.sql.event.listen(engine, "connect", _prepare_sqlite)
                 return engine
-            return self.sql.create_engine(self.url, pool_pre_ping=True, isolation_level="READ COMMITTED", max_overflow=-1)
+            return self.sql.create_engine(
+                self.url, pool_pre_ping=True, isolation_level="READ COMMITTED", max_overflow=-1
+            )
         except ImportError:
             raise MissingExtra("psycopg", "postgres") from None
 
@@ -143,7 +160,7 @@ class Store:
         with self.reading() as rows:
             return rows.has_tables()
 
-    def create(self, fill: Callable[[Rows], None]) -> None:
+    def create(self, fill: Callable[[LedgerRows], None]) -> None:
         """Make the tables and ``fill`` them, all or nothing; a SQLite file is created readable by its owner only."""
         if self.file is not None and not self.file.exists():
             try:
@@ -154,9 +171,13 @@ class Store:
             if rows.has_tables():
                 raise LedgerError("there is a ledger already; open it, or add a budget to it")
             for statement in _TABLES:
-                number = "INTEGER" if self.backend == "sqlite" else "BIGINT"  # SQLite: the row's own number, no second index
+                number = (
+                    "INTEGER" if self.backend == "sqlite" else "BIGINT"
+                )  # SQLite: the row's own number, no second index
                 rows.run(statement.replace("BIGINT PRIMARY", f"{number} PRIMARY"))
-            rows.change("INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION))
+            rows.change(
+                "INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION)
+            )
             rows.change("INSERT INTO expost_head VALUES (1, 0, :hash)", hash=GENESIS)
             fill(rows)
 
@@ -171,24 +192,39 @@ class Store:
         if not found.isdecimal():
             raise LedgerError(f"the ledger is damaged: its schema is {found!r}")
         if int(found) > SCHEMA_VERSION:
-            raise LedgerError(f"the ledger has schema {found}, this expost knows {SCHEMA_VERSION}; install a newer expost")
+            raise LedgerError(
+                f"the ledger has schema {found}, this expost knows {SCHEMA_VERSION}; install a newer expost"
+            )
         if int(found) < SCHEMA_VERSION:
-            raise LedgerError(f"the ledger has schema {found}; migrate it to {SCHEMA_VERSION} first")
+            raise LedgerError(
+                f"the ledger has schema {found}; migrate it to {SCHEMA_VERSION} first"
+            )
 
     @contextmanager
-    def reading(self) -> Iterator[Rows]:
+    def reading(self) -> Iterator[LedgerRows]:
         """A consistent view for reading."""
-        with self._guard(), closing(self._connect()) as connection:  # giving it back ends the transaction
-            rows = Rows(self.backend, connection)
-            rows.run("BEGIN" if self.backend == "sqlite" else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        with (
+            self._guard(),
+            closing(self._connect()) as connection,
+        ):  # giving it back ends the transaction
+            rows = LedgerRows(self.backend, connection)
+            rows.run(
+                "BEGIN"
+                if self.backend == "sqlite"
+                else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+            )
             yield rows
 
     @contextmanager
-    def writing(self) -> Iterator[Rows]:
+    def writing(self) -> Iterator[LedgerRows]:
         """One transaction, alone in the ledger; committed durably at the end, or not at all."""
         with self._guard(), closing(self._connect()) as connection:
-            rows = Rows(self.backend, connection)
-            rows.run("BEGIN IMMEDIATE" if self.backend == "sqlite" else "SET LOCAL synchronous_commit = on")
+            rows = LedgerRows(self.backend, connection)
+            rows.run(
+                "BEGIN IMMEDIATE"
+                if self.backend == "sqlite"
+                else "SET LOCAL synchronous_commit = on"
+            )
             try:
                 yield rows
             except BaseException:
@@ -217,16 +253,20 @@ class Store:
         try:
             yield
         except self._driver_errors() as error:
-            raise LedgerError(f"the ledger could not be used: {_first_line(error)}; the request was not recorded") from error
+            raise LedgerError(
+                f"the ledger could not be used: {_first_line(error)}; the request was not recorded"
+            ) from error
         except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
-            raise LedgerError("the ledger is damaged: the database file holds bytes that are no text") from error
+            raise LedgerError(
+                "the ledger is damaged: the database file holds bytes that are no text"
+            ) from error
 
 
 def _first_line(error: object) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-class Rows:
+class LedgerRows:
     """Reading and writing rows inside one transaction. Statements have ``:name`` marks and go straight to the driver."""
 
     def __init__(self, backend: str, connection: Any) -> None:
@@ -234,7 +274,9 @@ class Rows:
         self._cursor = connection.cursor()
 
     def run(self, statement: str, **values: Any) -> Any:
-        self._cursor.execute(statement if self._backend == "sqlite" else _MARK.sub(r"%(\1)s", statement), values)
+        self._cursor.execute(
+            statement if self._backend == "sqlite" else _MARK.sub(r"%(\1)s", statement), values
+        )
         return self._cursor
 
     def all(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -254,12 +296,21 @@ class Rows:
     def change(self, statement: str, **values: Any) -> None:
         """Write exactly one row; a row that is not found (a damaged index, say) must not pass for a charge that was written."""
         if self.run(statement, **values).rowcount != 1:
-            raise LedgerError("the ledger is damaged: a row could not be written; run: expost ledger verify")
+            raise LedgerError(
+                "the ledger is damaged: a row could not be written; run: expost ledger verify"
+            )
 
     def has_tables(self) -> bool:
         """Whether there is a ledger, of whatever schema."""
         look = "SELECT name FROM sqlite_master WHERE name = 'expost_meta'"
-        return self.one(f"SELECT ({look})" if self._backend == "sqlite" else "SELECT to_regclass('expost_meta')")[0] is not None
+        return (
+            self.one(
+                f"SELECT ({look})"
+                if self._backend == "sqlite"
+                else "SELECT to_regclass('expost_meta')"
+            )[0]
+            is not None
+        )
 
     def damage(self) -> Iterator[str]:
         """What the database itself finds wrong with its file (SQLite: pages and indexes)."""
@@ -276,11 +327,17 @@ class Rows:
     def append(self, entry: Entry) -> None:
         """Write an entry behind the head."""
         self.change(_APPEND, **vars(entry))
-        self.change("UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1", s=entry.sequence, h=entry.hash)
+        self.change(
+            "UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1",
+            s=entry.sequence,
+            h=entry.hash,
+        )
 
     def entries(self, after: int | None = None, limit: int = 10_000) -> list[Entry]:
         """Entries in order, a page at a time: those behind ``after``, or the first."""
-        where, values = ("", {}) if after is None else ("WHERE sequence > :after ", {"after": after})
+        where, values = (
+            ("", {}) if after is None else ("WHERE sequence > :after ", {"after": after})
+        )
         statement = f"SELECT {_COLUMNS} FROM expost_entries {where}ORDER BY sequence LIMIT :limit"
         return [Entry(*row) for row in self.all(statement, limit=limit, **values)]
 

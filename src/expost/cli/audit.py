@@ -14,8 +14,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from expost import plots
-from expost.audit.empirical import audit as run_audit
-from expost.audit.named import SELECTORS, NamedFunction, NamedSubject, Options, Reference
+from expost.audit.empirical.audit import audit as run_audit
+from expost.audit.empirical.import_subject import (
+    SELECTORS,
+    NamedFunction,
+    NamedSubject,
+    Options,
+    Reference,
+)
 from expost.audit.picture import draw
 from expost.audit.report import AuditReport
 from expost.cli.output import FAILURE, Json, notes, show
@@ -34,21 +40,44 @@ def audit(
             "a function without arguments that returns one of these. MODULE may be a file ending in .py.",
         ),
     ],
-    data: Annotated[Path, typer.Option(help="One data set (.npz: one array, or several as a dict; .npy).")],
-    neighbour: Annotated[Path, typer.Option(help="The same with one person more, less, or changed.")],
-    runs: Annotated[int, typer.Option(help="Runs on each data set; a fifth of them chooses the events.")],
+    data: Annotated[
+        Path, typer.Option(help="One data set (.npz: one array, or several as a dict; .npy).")
+    ],
+    neighbour: Annotated[
+        Path, typer.Option(help="The same with one person more, less, or changed.")
+    ],
+    runs: Annotated[
+        int, typer.Option(help="Runs on each data set; a fifth of them chooses the events.")
+    ],
     event: Annotated[
-        str | None, typer.Option(help="MODULE:FUNCTION from a released value to a label, or to a number that is cut.")
+        str | None,
+        typer.Option(
+            help="MODULE:FUNCTION from a released value to a label, or to a number that is cut."
+        ),
     ] = None,
-    score: Annotated[str | None, typer.Option(help="MODULE:FUNCTION, the score of the selection.")] = None,
-    selector: Annotated[str, typer.Option(help="For bare candidates: " + ", ".join(SELECTORS) + ".")] = SELECTORS[0],
+    score: Annotated[
+        str | None, typer.Option(help="MODULE:FUNCTION, the score of the selection.")
+    ] = None,
+    selector: Annotated[
+        str, typer.Option(help="For bare candidates: " + ", ".join(SELECTORS) + ".")
+    ] = SELECTORS[0],
     overhead: Annotated[float | None, typer.Option(help="ε′ of the selector.")] = None,
     target: Annotated[float | None, typer.Option(help="Target of the selector.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ of the selector's claim, or of a mechanism's.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Hold it to this ε (and --delta) instead of its own claim.")] = None,
-    confidence: Annotated[float, typer.Option(help="A kept promise is called violated with at most 1 − this chance.")] = 0.95,
-    workers: Annotated[int | None, typer.Option(help="Processes; by default one for each core.", min=1)] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a figure: claimed against measured.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="δ of the selector's claim, or of a mechanism's.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Hold it to this ε (and --delta) instead of its own claim.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="A kept promise is called violated with at most 1 − this chance.")
+    ] = 0.95,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; by default one for each core.", min=1)
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a figure: claimed against measured.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Audit a promise: run on two neighbouring data sets, count, compare. Exit code 1 if it is violated.
@@ -62,7 +91,9 @@ def audit(
     events = None if event is None else NamedFunction(Reference.parse(event, "event"), "event")
     first, second = load(data, "data"), load(neighbour, "neighbour")
     if _same(first, second):
-        raise InvalidInput("neighbour", str(neighbour), "it holds the same as the data: nothing could be measured")
+        raise InvalidInput(
+            "neighbour", str(neighbour), "it holds the same as the data: nothing could be measured"
+        )
     with _progress() as display:
         task = display.add_task("auditing", total=2 * runs)
         report = run_audit(
@@ -95,7 +126,9 @@ def load(path: Path, field: str) -> Any:
         with found:
             arrays = {name: found[name] for name in found.files}
     except Exception as error:  # a broken archive raises whatever its parts raise
-        raise InvalidInput(field, str(path), f"not a readable .npz or .npy file ({type(error).__name__})") from None
+        raise InvalidInput(
+            field, str(path), f"not a readable .npz or .npy file ({type(error).__name__})"
+        ) from None
     if not arrays:
         raise InvalidInput(field, str(path), "the file holds no array")
     return next(iter(arrays.values())) if len(arrays) == 1 else arrays
@@ -103,24 +136,42 @@ def load(path: Path, field: str) -> Any:
 
 def _same(first: Any, second: Any) -> bool:
     if isinstance(first, dict) and isinstance(second, dict):
-        return first.keys() == second.keys() and all(_same(first[name], second[name]) for name in first)
+        return first.keys() == second.keys() and all(
+            _same(first[name], second[name]) for name in first
+        )
     if isinstance(first, dict) or isinstance(second, dict):
         return False
     return first.dtype == second.dtype and np.array_equal(first, second)
 
 
 def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
 
 
 def _render(console: Console, report: AuditReport) -> None:
     colour = "red" if report.violated else "green"
-    console.print(f"[bold {colour}]{report.verdict}[/bold {colour}] at {report.confidence:.4g} confidence", highlight=False)
+    console.print(
+        f"[bold {colour}]{report.verdict}[/bold {colour}] at {report.confidence:.4g} confidence",
+        highlight=False,
+    )
     order = any(each.order is not None for each in report.outcomes)
     measure = "Rényi ε" if order else "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
     table = Table(title=f"Claimed and measured ({measure})", title_justify="left")
-    for heading in ("outcome", "claimed", "at least", "tightness", "runs", "neighbour", *(["order"] if order else [])):
+    for heading in (
+        "outcome",
+        "claimed",
+        "at least",
+        "tightness",
+        "runs",
+        "neighbour",
+        *(["order"] if order else []),
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("shown by", overflow="fold")
     ranked = sorted(report.outcomes, key=lambda each: each.claimed - each.lower_bound)[:_SHOWN]
@@ -137,15 +188,21 @@ def _render(console: Console, report: AuditReport) -> None:
         )
     console.print(table)
     if len(report.outcomes) > _SHOWN:
-        console.print(f"{len(report.outcomes) - _SHOWN} outcomes further from their claims are in the JSON.")
+        console.print(
+            f"{len(report.outcomes) - _SHOWN} outcomes further from their claims are in the JSON."
+        )
     if report.joint.violated:
         console.print(
             f"[red]All outcomes together: at least {report.joint.lower_bound:.4g}, allowed {report.joint.limit:g}.[/red]"
         )
     if any(report.failed):
-        console.print(f"[yellow]{sum(report.failed)} counted runs raised an error and count as the outcome “failed”.[/yellow]")
+        console.print(
+            f"[yellow]{sum(report.failed)} counted runs raised an error and count as the outcome “failed”.[/yellow]"
+        )
     if report.blind:
-        console.print("[yellow]Values that are not numbers were released, and not looked into: give --event.[/yellow]")
+        console.print(
+            "[yellow]Values that are not numbers were released, and not looked into: give --event.[/yellow]"
+        )
     if any(report.unseen):
         console.print(
             f"[yellow]{sum(report.unseen)} counted runs ended in outcomes that the pilot never met: not judged.[/yellow]"

@@ -19,7 +19,10 @@ _LONGEST = 300
 
 
 def certificate(
-    file: Annotated[Path, typer.Argument(help="A certificate written by Release.save.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A certificate written by Release.save.", exists=True, dir_okay=False),
+    ],
     as_json: Json = False,
 ) -> None:
     """Show a certificate: what was released, what it cost, and on which theorem the claim rests."""
@@ -43,14 +46,23 @@ def _render(console: Console, release: Release) -> None:
         ("spent", describe(release.spent)),
         ("worst case", describe(release.worst_case)),
         ("rests on", release.theorem),
-        ("selector", ", ".join(f"{key} = {value}" for key, value in release.selector.items() if value is not None)),
+        (
+            "selector",
+            ", ".join(
+                f"{key} = {value}" for key, value in release.selector.items() if value is not None
+            ),
+        ),
     ]
     for name, value in rows:
         text = escape(visible(value))
-        table.add_row(name, text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…  (whole with --json)")
+        table.add_row(
+            name, text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…  (whole with --json)"
+        )
     console.print(table)
     if release.simulated:
-        console.print("[red]Simulated with seeded randomness: this release guarantees nothing.[/red]")
+        console.print(
+            "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
+        )
 
 
 def describe(guarantee: Guarantee) -> str:
@@ -62,4 +74,8 @@ def describe(guarantee: Guarantee) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else "[" + ", ".join(f"{each:.4g}" for each in value) + "]"
+    return (
+        f"{value:.6g}"
+        if isinstance(value, float)
+        else "[" + ", ".join(f"{each:.4g}" for each in value) + "]"
+    )

@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from expost import plots
-from expost.analytics.api import CountResult
-from expost.analytics.api import count as count_groups
 from expost.analytics.counting import Answer
+from expost.analytics.query import CountResult
+from expost.analytics.query import count as count_groups
 from expost.budget.ledger import Ledger
 from expost.cli.output import Json, notes, show, visible
 from expost.errors import InvalidInput
-from expost.privacy.gaussian import gaussian_for
+from expost.privacy.conversions import gaussian_for
 
 _SHOWN = 40
 
@@ -41,40 +41,65 @@ class StopRule(StrEnum):
 
 def count(
     source: Annotated[
-        str, typer.Argument(help="A CSV or Parquet file, or a connection URL (duckdb://, postgresql://, pyspark://).")
+        str,
+        typer.Argument(
+            help="A CSV or Parquet file, or a connection URL (duckdb://, postgresql://, pyspark://)."
+        ),
     ],
     by: Annotated[str, typer.Option(help="Column of the group.")],
     user: Annotated[str, typer.Option(help="Column of the person.")],
     epsilon: Annotated[float, typer.Option(help="Total privacy budget ε.")],
     within: Annotated[float, typer.Option(help="Wanted relative error.")] = 0.1,
-    delta: Annotated[float | None, typer.Option(help="Total δ: Gaussian noise, charged in zCDP.")] = None,
-    keys: Annotated[Path | None, typer.Option(help="File with the groups, one a line; publicly known.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Total δ: Gaussian noise, charged in zCDP.")
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="File with the groups, one a line; publicly known.")
+    ] = None,
     private_keys: Annotated[
-        bool, typer.Option("--private-keys", help="Find the groups privately; costs a tenth of ε, half of δ.")
+        bool,
+        typer.Option(
+            "--private-keys", help="Find the groups privately; costs a tenth of ε, half of δ."
+        ),
     ] = False,
     max_groups_per_user: Annotated[
-        int, typer.Option(help="With --private-keys: groups in which a person counts, for finding them.")
+        int,
+        typer.Option(
+            help="With --private-keys: groups in which a person counts, for finding them."
+        ),
     ] = 10,
-    order: Annotated[Order | None, typer.Option(help="As in the keys file, or the cheapest to finish next.")] = None,
-    prior: Annotated[Path | None, typer.Option(help="CSV with group,size: public expectations; largest first.")] = None,
-    max_group_epsilon: Annotated[float | None, typer.Option(help="The most that one group may cost.")] = None,
+    order: Annotated[
+        Order | None, typer.Option(help="As in the keys file, or the cheapest to finish next.")
+    ] = None,
+    prior: Annotated[
+        Path | None, typer.Option(help="CSV with group,size: public expectations; largest first.")
+    ] = None,
+    max_group_epsilon: Annotated[
+        float | None, typer.Option(help="The most that one group may cost.")
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Coverage of the intervals.")] = 0.9,
     rule: Annotated[
         StopRule, typer.Option(help="confidence: half-width within the error; paper: its σ-rule.")
     ] = StopRule.confidence,
-    ratio: Annotated[float, typer.Option(help="Ratio of the refinement grid; finer is free in privacy.")] = 2**0.5,
+    ratio: Annotated[
+        float, typer.Option(help="Ratio of the refinement grid; finer is free in privacy.")
+    ] = 2**0.5,
     table: Annotated[str | None, typer.Option(help="Table of the database.")] = None,
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
     analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
-    out: Annotated[Path | None, typer.Option(help="Write answers to this CSV as they are released.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write answers to this CSV as they are released.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a figure of the estimates.")] = None,
     as_json: Json = False,
 ) -> None:
     """Unique users per group, each within the wanted error, as many groups as the budget allows."""
     plots.check_path(plot)
     if out is not None and out.exists():
-        raise InvalidInput("out", str(out), "the file exists already; name another, so that no answers are lost")
+        raise InvalidInput(
+            "out", str(out), "the file exists already; name another, so that no answers are lost"
+        )
     listed = None if keys is None else read_keys(keys)
     expected = None if prior is None else read_prior(prior)
     opened = None if ledger is None else Ledger.open(ledger)
@@ -114,7 +139,9 @@ def count(
                 budget=budget,
                 analyst=analyst,
                 released=released,
-                on_ignored=lambda ignored: notes.print(f"rows ignored: {'yes' if ignored else 'no'}"),
+                on_ignored=lambda ignored: notes.print(
+                    f"rows ignored: {'yes' if ignored else 'no'}"
+                ),
             )
         if writer is not None:
             for answer in result.unanswered:
@@ -154,7 +181,9 @@ def read_prior(path: Path) -> dict[str, float]:
                     sizes[row[0]] = float(row[1])
                 except (IndexError, ValueError):
                     if number > 1 and row:
-                        raise InvalidInput("prior", f"line {number}", "give lines of group,size") from None
+                        raise InvalidInput(
+                            "prior", f"line {number}", "give lines of group,size"
+                        ) from None
     except (UnicodeDecodeError, csv.Error):
         raise InvalidInput("prior", str(path), "the file is no UTF-8 text of group,size") from None
     if not sizes:
@@ -171,7 +200,16 @@ class _Writer:
         self._rows.writerow(["group", "estimate", "low", "high", "spent", "answered"])
 
     def write(self, answer: Answer, *, answered: bool) -> None:
-        self._rows.writerow([answer.group, answer.estimate, answer.low, answer.high, answer.spent, "yes" if answered else "no"])
+        self._rows.writerow(
+            [
+                answer.group,
+                answer.estimate,
+                answer.low,
+                answer.high,
+                answer.spent,
+                "yes" if answered else "no",
+            ]
+        )
         self._stream.flush()
 
 
@@ -190,9 +228,13 @@ def _total(epsilon: float, delta: float | None) -> float:
 
 
 def _render(console: Console, result: CountResult) -> None:
-    table = Table(title=f"{len(result.answers)} groups within {result.within:.0%}", title_justify="left")
+    table = Table(
+        title=f"{len(result.answers)} groups within {result.within:.0%}", title_justify="left"
+    )
     for heading in ("group", "estimate", f"{result.confidence:.0%} interval", "spent"):
-        table.add_column(heading, justify="left" if heading == "group" else "right", overflow="fold")
+        table.add_column(
+            heading, justify="left" if heading == "group" else "right", overflow="fold"
+        )
     for answer in result.answers[:_SHOWN]:
         table.add_row(
             Text(visible(answer.group)),
@@ -212,7 +254,11 @@ def _render(console: Console, result: CountResult) -> None:
 
 def _describe(result: CountResult) -> str:
     facts = result.guarantee.as_dict()
-    return f"ε = {facts['epsilon']:g}" + (f", δ = {facts['delta']:g}" if "delta" in facts else "") + " for every person"
+    return (
+        f"ε = {facts['epsilon']:g}"
+        + (f", δ = {facts['delta']:g}" if "delta" in facts else "")
+        + " for every person"
+    )
 
 
 def draw(result: CountResult, path: Path) -> None:
@@ -222,15 +268,26 @@ def draw(result: CountResult, path: Path) -> None:
         (answer, False) for answer in result.unanswered if answer.spent > 0
     ]
     ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
-    for answered, colour, label in ((True, plots.INK[0], "answered"), (False, plots.INK[1], "not answered (looser interval)")):
-        chosen: list[Any] = [(place, answer) for place, (answer, state) in enumerate(ordered) if state is answered]
+    for answered, colour, label in (
+        (True, plots.INK[0], "answered"),
+        (False, plots.INK[1], "not answered (looser interval)"),
+    ):
+        chosen: list[Any] = [
+            (place, answer) for place, (answer, state) in enumerate(ordered) if state is answered
+        ]
         if chosen:
-            places, values = [place for place, _ in chosen], [max(answer.estimate, 0.5) for _, answer in chosen]
+            places, values = (
+                [place for place, _ in chosen],
+                [max(answer.estimate, 0.5) for _, answer in chosen],
+            )
             below = [
                 value - max(answer.low, 0.5) if value > answer.low else 0.0
                 for value, (_, answer) in zip(values, chosen, strict=True)
             ]
-            above = [max(answer.high - value, 0.0) for value, (_, answer) in zip(values, chosen, strict=True)]
+            above = [
+                max(answer.high - value, 0.0)
+                for value, (_, answer) in zip(values, chosen, strict=True)
+            ]
             axes.errorbar(
                 places,
                 values,

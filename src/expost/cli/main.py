@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from expost._version import __version__
-from expost.cli import experiment, ledger
+from expost.cli import ledger
 from expost.cli.audit import audit
 from expost.cli.certificate import certificate
 from expost.cli.count import count
@@ -36,7 +36,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Options before a command."""
 
@@ -47,16 +49,20 @@ app.command()(count)
 app.command()(certificate)
 app.command()(audit)
 app.add_typer(ledger.app, name="ledger")
-app.add_typer(experiment.app, name="experiment")
 
 
 def main() -> None:
-    """Run the command; errors that were foreseen end with a line on stderr and a telling exit code.
+    """Run the ``expost`` command."""
+    run(app)
+
+
+def run(command: typer.Typer) -> None:
+    """Run a command; errors that were foreseen end with a line on stderr and a telling exit code.
 
     Any other error ends without its text: it is not ours, and may quote data. ``EXPOST_TRACEBACK=1`` shows it to who may see that.
     """
     try:
-        app()
+        command()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
         notes.print(f"[red]error:[/red] {escape(visible(error))}", highlight=False, soft_wrap=True)
         sys.exit(BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT)

@@ -27,7 +27,10 @@ def as_text(text: str) -> str:
 def visible(text: object) -> str:
     """A text from a file or a database for a terminal: letters that would move its cursor or colour it are written as escapes."""
     letters = (
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode("ascii") for each in str(text)
+        each
+        if each.isprintable() or each == "\n"
+        else each.encode("unicode_escape").decode("ascii")
+        for each in str(text)
     )
     return "".join(letters)
 

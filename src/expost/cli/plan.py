@@ -20,20 +20,34 @@ _MOST_LEVELS = 1000
 
 
 def plan(
-    epsilons: Annotated[str, typer.Option(help="Privacy levels, ascending: 0.1,0.2,0.4 or 0.1:1.0:0.1.")],
+    epsilons: Annotated[
+        str, typer.Option(help="Privacy levels, ascending: 0.1,0.2,0.4 or 0.1:1.0:0.1.")
+    ],
     configurations: Annotated[int, typer.Option(help="Settings to tune over at each level.")],
     delta: Annotated[float, typer.Option(help="δ of the levels and of the charges.")] = 1e-6,
     overhead: Annotated[
-        float | None, typer.Option(help="ε′ as a fraction of the first level's drop rate; recommended if left out.")
+        float | None,
+        typer.Option(
+            help="ε′ as a fraction of the first level's drop rate; recommended if left out."
+        ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Copies of each setting.")] = 1,
-    sampling_rate: Annotated[float | None, typer.Option(help="DP-SGD levels: chance of an example to be in a batch.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="DP-SGD levels: epochs of a training.")] = None,
+    sampling_rate: Annotated[
+        float | None, typer.Option(help="DP-SGD levels: chance of an example to be in a batch.")
+    ] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="DP-SGD levels: epochs of a training.")
+    ] = None,
     target_charge: Annotated[
         float | None, typer.Option(help="Find the overhead that charges the first level this much.")
     ] = None,
-    max_runs: Annotated[int | None, typer.Option(help="Drop more until 99 % of draws make at most this many runs.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a figure: charge against overhead, and the number of runs.")] = None,
+    max_runs: Annotated[
+        int | None, typer.Option(help="Drop more until 99 % of draws make at most this many runs.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Write a figure: charge against overhead, and the number of runs."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Plan a tuning job: charges by level, expected runs, chances. Touches no data."""
@@ -77,7 +91,9 @@ def _render(console: Console, job: Plan) -> None:
         f"[bold]Plan[/bold]: {len(job.levels)} levels × {job.configurations} settings × {job.repeats} copies, δ = {job.delta:g}, "
         f"overhead {job.overhead:g}{how} of the first drop rate (ε′ = {facts['overhead_epsilon']:.3g})"
     )
-    table = Table(title="What releasing a winner of each level would cost (ε at this δ)", title_justify="left")
+    table = Table(
+        title="What releasing a winner of each level would cost (ε at this δ)", title_justify="left"
+    )
     for heading in ("level ε", "expost", "paper", "P–S", "compose", "keep", "order", "shift"):
         table.add_column(heading, justify="right")
     for level in job.levels:
@@ -100,7 +116,9 @@ def _render(console: Console, job: Plan) -> None:
         f"the cheapest level runs at least once with chance {job.cheapest_runs:.3g}."
     )
     if job.minimum_drop_level:
-        console.print(f"To stay within the wanted number of runs: minimum_drop_level = {job.minimum_drop_level}.")
+        console.print(
+            f"To stay within the wanted number of runs: minimum_drop_level = {job.minimum_drop_level}."
+        )
     console.print(
         "[dim]paper: its bound as published. P–S: Papernot–Steinke tuning of this level alone with as many expected runs. "
         "compose: running every setting of the level. keep: chance of a copy in one draw.[/dim]"
@@ -110,16 +128,25 @@ def _render(console: Console, job: Plan) -> None:
 def draw(job: Plan, path: Path) -> None:
     """Left: charge against overhead for up to four levels. Right: how likely more than n runs are."""
     drawn, (left, right) = plots.figure(2)
-    shown = np.unique(np.linspace(0, len(job.levels) - 1, min(4, len(job.levels))).round().astype(int))
+    shown = np.unique(
+        np.linspace(0, len(job.levels) - 1, min(4, len(job.levels))).round().astype(int)
+    )
     fractions = sorted({*OVERHEADS[::2], job.overhead})
     sharp, paper = zip(*(charges_at(job, fraction) for fraction in fractions), strict=True)
     for colour, place in zip(plots.INK, shown, strict=False):
         label = f"level ε = {job.levels[place].epsilon:g}"
         left.plot(fractions, [row[place] for row in sharp], color=colour, label=label)
-        left.plot(fractions, [row[place] for row in paper], color=colour, linestyle=":", linewidth=1)
+        left.plot(
+            fractions, [row[place] for row in paper], color=colour, linestyle=":", linewidth=1
+        )
     left.plot([], [], color="grey", linestyle=":", label="the paper's bound")
     left.axvline(job.overhead, color="black", linewidth=0.8, alpha=0.5)
-    left.set(xscale="log", yscale="log", xlabel="overhead ε′ / first drop rate", ylabel=f"charge ε at δ = {job.delta:g}")
+    left.set(
+        xscale="log",
+        yscale="log",
+        xlabel="overhead ε′ / first drop rate",
+        ylabel=f"charge ε at δ = {job.delta:g}",
+    )
     left.set_title("What a winner costs", loc="left")
     left.yaxis.set_major_formatter("{x:g}")
     left.yaxis.set_minor_formatter("{x:g}")
@@ -130,8 +157,16 @@ def draw(job: Plan, path: Path) -> None:
     right.step(start, survival, where="post", color=plots.INK[0])
     for chance, style in ((0.5, "-"), (0.9, "--"), (0.99, ":")):
         runs = job.counts.quantile(chance)
-        right.axvline(runs, color=plots.INK[1], linestyle=style, linewidth=1, label=f"{chance:.0%} ≤ {runs}")
-    right.set(xscale="log", yscale="log", ylim=(1e-4, 1.2), xlabel="number of runs n", ylabel="chance of more than n runs")
+        right.axvline(
+            runs, color=plots.INK[1], linestyle=style, linewidth=1, label=f"{chance:.0%} ≤ {runs}"
+        )
+    right.set(
+        xscale="log",
+        yscale="log",
+        ylim=(1e-4, 1.2),
+        xlabel="number of runs n",
+        ylabel="chance of more than n runs",
+    )
     right.set_title("How many runs to expect", loc="left")
     right.legend(fontsize=8)
     plots.save(drawn, path)

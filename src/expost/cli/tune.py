@@ -16,15 +16,15 @@ from rich.table import Table
 from expost.budget.ledger import Ledger
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
-from expost.selection.processes import Processes
-from expost.tuning.api import tune as tune_model
+from expost.execution.processes import Processes
+from expost.tuning.certificate import Tuned
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
-from expost.tuning.journal import CERTIFICATE, PICTURE
-from expost.tuning.result import Tuned
+from expost.tuning.job import tune as tune_model
+from expost.tuning.job_folder import CERTIFICATE, PICTURE
 
 
-class Executor(StrEnum):
+class ExecutorName(StrEnum):
     """Where candidates are trained."""
 
     local = "local"
@@ -34,13 +34,13 @@ class Executor(StrEnum):
 
     def start(self, device: str) -> AbstractContextManager[Any]:
         """The executor, to be closed at the end; none for this process itself. On Ray a fleet has a GPU for itself."""
-        if self is Executor.processes:
+        if self is ExecutorName.processes:
             return Processes()
-        if self is Executor.ray:
+        if self is ExecutorName.ray:
             from expost.integrations.ray import RayExecutor
 
             return RayExecutor(num_gpus=0 if device == "cpu" else 1)
-        if self is Executor.dask:
+        if self is ExecutorName.dask:
             from expost.integrations.dask import DaskExecutor
 
             return DaskExecutor()
@@ -48,18 +48,25 @@ class Executor(StrEnum):
 
 
 def tune(
-    config: Annotated[Path | None, typer.Argument(help="The job as TOML; with --init, the file to write.")] = None,
-    init: Annotated[bool, typer.Option("--init", help="Write a commented example (to CONFIG, or to stdout) and stop.")] = False,
+    config: Annotated[
+        Path | None, typer.Argument(help="The job as TOML; with --init, the file to write.")
+    ] = None,
+    init: Annotated[
+        bool,
+        typer.Option(
+            "--init", help="Write a commented example (to CONFIG, or to stdout) and stop."
+        ),
+    ] = False,
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
     analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
     executor: Annotated[
-        Executor,
+        ExecutorName,
         typer.Option(
             help="Where candidates are trained: this process, processes of this machine, a Ray cluster (RAY_ADDRESS) or a Dask "
             "cluster (DASK_SCHEDULER_ADDRESS); without an address a cluster on this machine is started."
         ),
-    ] = Executor.local,
+    ] = ExecutorName.local,
     stop_early: Annotated[
         bool,
         typer.Option(
@@ -68,7 +75,10 @@ def tune(
     ] = True,
     device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for certificate, model and picture; give it again after a crash to go on.")
+        Path | None,
+        typer.Option(
+            help="Folder for certificate, model and picture; give it again after a crash to go on."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -79,7 +89,9 @@ def tune(
     if config is None:
         raise InvalidInput("config", None, "name a TOML file; expost tune --init writes an example")
     if ledger is None and (budget is not None or analyst):
-        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: give --ledger too")
+        raise InvalidInput(
+            "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
+        )
     opened = None if ledger is None else Ledger.open(ledger)
     folder = out if out is not None else _folder(config)
     with _resumable(folder), executor.start(device) as pool, _progress() as display:
@@ -88,7 +100,9 @@ def tune(
         def announce(job: Forecast) -> None:
             _announce(job)
             if opened is not None:
-                notes.print(f"Ledger: {opened.remaining(budget)} remains; the worst case of each attempt is reserved first.")
+                notes.print(
+                    f"Ledger: {opened.remaining(budget)} remains; the worst case of each attempt is reserved first."
+                )
 
         result = tune_model(
             config,
@@ -100,8 +114,12 @@ def tune(
             stop_early=stop_early,
             device=device,
             before=announce,
-            progress=lambda done, total: display.update(task, completed=done, total=total, visible=True),
-            on_failure=lambda _, error: notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None,
+            progress=lambda done, total: display.update(
+                task, completed=done, total=total, visible=True
+            ),
+            on_failure=lambda _, error: (
+                notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None
+            ),
         )
     show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result, folder))
 
@@ -113,7 +131,9 @@ def _resumable(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         notes.print(
-            f"interrupted; the same command with --out {folder} goes on: same draws, one charge", markup=False, soft_wrap=True
+            f"interrupted; the same command with --out {folder} goes on: same draws, one charge",
+            markup=False,
+            soft_wrap=True,
         )
         raise
 
@@ -140,7 +160,12 @@ def _folder(config: Path) -> Path:
 
 def _progress() -> Progress:
     """On stderr, and on a terminal only: how much is trained is for the curator's eyes, not for a log."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f} %"),
+        TimeRemainingColumn(),
+    )
     return Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
 
 
@@ -170,21 +195,40 @@ def _render(console: Console, result: Tuned, folder: Path) -> None:
     table = Table(title=f"Tuned: {wanted}", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("setting", ", ".join(f"{key} = {value:g}" for key, value in result.params.items()))
+    table.add_row(
+        "setting", ", ".join(f"{key} = {value:g}" for key, value in result.params.items())
+    )
     sign, noise = (1 if goal["metric"] == "accuracy" else -1), result.details["score_noise"]
     spread = f" ± {noise:.3f} (noise of the private score)" if noise else ""
-    table.add_row(goal["metric"], "–" if result.score is None else f"{sign * result.score:.3f}{spread}")
-    table.add_row("bar passed", {None: "no bar", True: "[green]yes[/green]", False: "[red]no[/red]"}[result.passed])
-    if len(result.attempts) > 1 or result.details["privacy"]["attempts"] > 1:
-        table.add_row("attempts", f"{len(result.attempts)} of {result.details['privacy']['attempts']}, all charged")
     table.add_row(
-        "ε spent", f"[bold green]{result.spent.epsilon:.3f}[/bold green] at δ = {result.spent.delta:g}, tuning included"
+        goal["metric"], "–" if result.score is None else f"{sign * result.score:.3f}{spread}"
+    )
+    table.add_row(
+        "bar passed",
+        {None: "no bar", True: "[green]yes[/green]", False: "[red]no[/red]"}[result.passed],
+    )
+    if len(result.attempts) > 1 or result.details["privacy"]["attempts"] > 1:
+        table.add_row(
+            "attempts",
+            f"{len(result.attempts)} of {result.details['privacy']['attempts']}, all charged",
+        )
+    table.add_row(
+        "ε spent",
+        f"[bold green]{result.spent.epsilon:.3f}[/bold green] at δ = {result.spent.delta:g}, tuning included",
     )
     table.add_row("ε at worst", f"{result.worst_case.epsilon:.3f}")
     if result.comparison is not None:
-        theirs, known = result.comparison["papernot_steinke"], result.comparison["papernot_steinke_level"]
-        table.add_row("Papernot–Steinke", f"{theirs:.3f}  ({known:.3f} had the level been known; one attempt)")
-        table.add_row("every setting", f"{result.comparison['naive_composition']:.3f}  (composition up to this level)")
+        theirs, known = (
+            result.comparison["papernot_steinke"],
+            result.comparison["papernot_steinke_level"],
+        )
+        table.add_row(
+            "Papernot–Steinke", f"{theirs:.3f}  ({known:.3f} had the level been known; one attempt)"
+        )
+        table.add_row(
+            "every setting",
+            f"{result.comparison['naive_composition']:.3f}  (composition up to this level)",
+        )
     table.add_row("rests on", result.release.theorem)
     console.print(table)
     if result.details["budget_refused_another_attempt"]:

@@ -32,7 +32,9 @@ class DaskExecutor:
         wanted = None if tasks is None else count_of(tasks, "tasks", at_least=1)
         if not (client_or_address is None or isinstance(client_or_address, (str, Client))):
             raise InvalidInput(
-                "client_or_address", type(client_or_address).__name__, "give a distributed.Client or a scheduler's address"
+                "client_or_address",
+                type(client_or_address).__name__,
+                "give a distributed.Client or a scheduler's address",
             )
         given: Any = client_or_address
         self._connected = not isinstance(given, Client)
@@ -47,8 +49,12 @@ class DaskExecutor:
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         """Call a function in a worker."""
-        arguments = tuple(each.future() if isinstance(each, _Scattered) else each for each in arguments)
-        remote = self._client.submit(function, *arguments, key=f"expost-{secrets.token_hex(16)}", pure=False)
+        arguments = tuple(
+            each.future() if isinstance(each, _Scattered) else each for each in arguments
+        )
+        remote = self._client.submit(
+            function, *arguments, key=f"expost-{secrets.token_hex(16)}", pure=False
+        )
         future: Future[Any] = Future()
         future.add_done_callback(lambda done: remote.cancel() if done.cancelled() else None)
         remote.add_done_callback(lambda done: _pass_on(done, future))
@@ -70,7 +76,9 @@ def _connect(client: Any, address: str | None) -> Any:
 
     if address is not None or config.get("scheduler-address", None) is not None:
         return client(address, set_as_default=False)
-    return client(set_as_default=False, threads_per_worker=1, dashboard_address=None)  # a cluster of its own
+    return client(
+        set_as_default=False, threads_per_worker=1, dashboard_address=None
+    )  # a cluster of its own
 
 
 class _Scattered:

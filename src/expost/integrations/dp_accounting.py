@@ -12,11 +12,16 @@ from expost.privacy.orders import DEFAULT_ORDERS
 
 
 def dpsgd_guarantee(
-    sampling_rate: float, noise_multiplier: float, steps: int, orders: Sequence[float] = DEFAULT_ORDERS
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    orders: Sequence[float] = DEFAULT_ORDERS,
 ) -> RenyiDP:
     """The Rényi curve of a DP-SGD training exactly as dp_accounting computes it (orders it cannot do are left out)."""
     accounting = _accounting()
-    step = accounting.PoissonSampledDpEvent(sampling_rate, accounting.GaussianDpEvent(noise_multiplier))
+    step = accounting.PoissonSampledDpEvent(
+        sampling_rate, accounting.GaussianDpEvent(noise_multiplier)
+    )
     return event_guarantee(accounting.SelfComposedDpEvent(step, steps), orders)
 
 
@@ -25,7 +30,11 @@ def event_guarantee(event: Any, orders: Sequence[float] = DEFAULT_ORDERS) -> Ren
     accounting = _accounting()
     accountant = accounting.rdp.RdpAccountant(orders=list(orders))
     accountant.compose(event)
-    pairs = [(float(a), float(e)) for a, e in zip(accountant._orders, accountant._rdp, strict=True) if isfinite(e)]
+    pairs = [
+        (float(a), float(e))
+        for a, e in zip(accountant._orders, accountant._rdp, strict=True)
+        if isfinite(e)
+    ]
     return RenyiDP(tuple(a for a, _ in pairs), tuple(e for _, e in pairs))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from expost.errors import InvalidInput, MissingExtra
 from expost.randomness.source import Randomness, require_protection
 from expost.training.configuration import Configuration, promises
-from expost.training.job import Trained
+from expost.training.engines import Trained
 
 
 def train_with_opacus(
@@ -36,13 +36,17 @@ def train_with_opacus(
         from opacus.validators import ModuleValidator
     except ImportError:
         raise MissingExtra("opacus", "opacus") from None
+    from expost.training._torch.modules import LOSSES, one_thread, outputs_of
     from expost.training.data import LOSSES as NAMES
     from expost.training.data import check_rows, check_targets
-    from expost.training.modules import LOSSES, one_thread, outputs_of
 
     source = require_protection(randomness, simulation=simulation)
     if not simulation and configuration.noise_multiplier == 0:
-        raise InvalidInput("noise_multiplier", 0, "without noise nothing is protected; say simulation=True if that is meant")
+        raise InvalidInput(
+            "noise_multiplier",
+            0,
+            "without noise nothing is protected; say simulation=True if that is meant",
+        )
     if loss not in NAMES:
         raise InvalidInput("loss", loss, "give one of " + ", ".join(NAMES))
     rows = check_rows(X, dimensions=None)
@@ -50,7 +54,11 @@ def train_with_opacus(
         torch.manual_seed(source.bits(63))
         module = factory()
         if problems := ModuleValidator.validate(module, strict=False):
-            raise InvalidInput("model", type(problems[0]).__name__, "Opacus refuses it too; ModuleValidator.fix may help")
+            raise InvalidInput(
+                "model",
+                type(problems[0]).__name__,
+                "Opacus refuses it too; ModuleValidator.fix may help",
+            )
         targets = check_targets(y, len(rows), loss, outputs_of(module, rows))
         plan = configuration.plan(len(rows))
         wrapped = GradSampleModule(module, loss_reduction="sum")
@@ -63,17 +71,26 @@ def train_with_opacus(
             generator=generator,
         )
         sampler = UniformWithReplacementSampler(
-            num_samples=len(rows), sample_rate=plan.sampling_rate, steps=plan.steps, generator=generator
+            num_samples=len(rows),
+            sample_rate=plan.sampling_rate,
+            steps=plan.steps,
+            generator=generator,
         )
         dtype = next(module.parameters()).dtype
         inputs, labels = torch.from_numpy(rows).to(dtype), torch.from_numpy(targets)
         for batch in sampler:
             chosen = torch.tensor(batch, dtype=torch.int64)
             optimiser.zero_grad()
-            summed: Any = LOSSES[loss](wrapped(inputs[chosen]), labels[chosen]) * max(1, len(chosen))
+            summed: Any = LOSSES[loss](wrapped(inputs[chosen]), labels[chosen]) * max(
+                1, len(chosen)
+            )
             summed.backward()
             optimiser.step()
-    parameters = {name: value.detach().numpy().copy() for name, value in module.named_parameters() if value.requires_grad}
+    parameters = {
+        name: value.detach().numpy().copy()
+        for name, value in module.named_parameters()
+        if value.requires_grad
+    }
     return Trained(parameters, configuration, promises([plan])[0])
 
 
@@ -84,5 +101,7 @@ def _optimiser(configuration: Configuration, parameters: Any) -> Any:
     if configuration.optimiser == "adam":
         return torch.optim.Adam(parameters, lr=rate)
     return torch.optim.SGD(
-        parameters, lr=rate, momentum=float(configuration.momentum) if configuration.optimiser == "momentum" else 0.0
+        parameters,
+        lr=rate,
+        momentum=float(configuration.momentum) if configuration.optimiser == "momentum" else 0.0,
     )

@@ -44,6 +44,8 @@ def from_opendp(measurement: Any, d_in: Any = 1, neighbours: str = ADD_REMOVE) -
         raise InvalidInput(
             "measurement.output_measure",
             measure,
-            "give one of " + ", ".join(promises) + "; for a privacy profile, fix δ first with make_fix_delta",
+            "give one of "
+            + ", ".join(promises)
+            + "; for a privacy profile, fix δ first with make_fix_delta",
         )
     return OpenDPMechanism(measurement, promises[measure]())

@@ -30,7 +30,12 @@ class RayExecutor:
     """
 
     def __init__(
-        self, *, num_cpus: float = 1, num_gpus: float = 0, address: str | None = None, tasks: int | None = None
+        self,
+        *,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
+        address: str | None = None,
+        tasks: int | None = None,
     ) -> None:
         try:
             import ray as ray_module
@@ -50,14 +55,23 @@ class RayExecutor:
         if self._connected:
             _connect(ray, address)
         elif address is not None:
-            raise InvalidInput("address", address, "this process is connected to a Ray cluster already; leave the address out")
+            raise InvalidInput(
+                "address",
+                address,
+                "this process is connected to a Ray cluster already; leave the address out",
+            )
         try:
             self.tasks = wanted or _room(ray.cluster_resources(), num_cpus, num_gpus)
         except BaseException:
             self.shutdown()
             raise
         self._functions: dict[Callable[..., Any], Any] = {}
-        self._options = {"name": _NAME, "num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": _RETRIES}
+        self._options = {
+            "name": _NAME,
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "max_retries": _RETRIES,
+        }
 
     def __enter__(self) -> RayExecutor:
         return self
@@ -71,7 +85,9 @@ class RayExecutor:
             self._functions[function] = self._ray.remote(function).options(**self._options)
         reference = self._functions[function].remote(*arguments)
         future: Future[Any] = reference.future()
-        future.add_done_callback(lambda done: self._ray.cancel(reference) if done.cancelled() else None)
+        future.add_done_callback(
+            lambda done: self._ray.cancel(reference) if done.cancelled() else None
+        )
         return future
 
     @contextmanager
@@ -89,7 +105,9 @@ class RayExecutor:
 def _connect(ray: Any, address: str | None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None and "RAY_ADDRESS" not in os.environ:
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init(
+            address="local", include_dashboard=False, log_to_driver=False, logging_level="error"
+        )
     else:
         ray.init(address=address, log_to_driver=False, logging_level="error")
 

@@ -24,7 +24,7 @@ import numpy as np
 from expost.errors import InvalidInput
 from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, Guarantee, PureDP
-from expost.randomness import coins, vectorised
+from expost.randomness import coins, samplers
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact_positive, round_up
 
@@ -45,10 +45,14 @@ class Query:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise InvalidInput("function", type(self.function).__name__, "give a function of the data")
+            raise InvalidInput(
+                "function", type(self.function).__name__, "give a function of the data"
+            )
         count_of(self.dimension, "dimension", at_least=1)
         object.__setattr__(self, "_sensitivity", exact_positive(self.sensitivity, "sensitivity"))
-        object.__setattr__(self, "_grid", None if self.grid is None else exact_positive(self.grid, "grid"))
+        object.__setattr__(
+            self, "_grid", None if self.grid is None else exact_positive(self.grid, "grid")
+        )
 
     def steps(self, *, squared: bool = False) -> Fraction:
         """Sensitivity in steps of the grid, rounding included: in ℓ1, or in ℓ2 (``squared``)."""
@@ -63,15 +67,23 @@ class Query:
     def evaluate(self, data: Any) -> list[int]:
         """The values in steps of the grid."""
         answer = self.function(data)
-        values = [answer] if self.dimension == 1 and np.ndim(answer) == 0 else list(np.asarray(answer, dtype=object).ravel())
+        values = (
+            [answer]
+            if self.dimension == 1 and np.ndim(answer) == 0
+            else list(np.asarray(answer, dtype=object).ravel())
+        )
         if len(values) != self.dimension:
-            raise InvalidInput("query", f"{len(values)} values", f"the query promised {self.dimension}")
+            raise InvalidInput(
+                "query", f"{len(values)} values", f"the query promised {self.dimension}"
+            )
         return [self._step(value) for value in values]
 
     def _step(self, value: Any) -> int:
         if self._grid is None:
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-                raise InvalidInput("query", type(value).__name__, "return whole numbers, or give the query a grid")
+                raise InvalidInput(
+                    "query", type(value).__name__, "return whole numbers, or give the query a grid"
+                )
             return int(value)
         return int((_rational(value) / self._grid + Fraction(1, 2)).__floor__())
 
@@ -142,7 +154,7 @@ class DiscreteLaplace(DiscreteNoise):
     def noise(self, count: int, randomness: Randomness) -> list[int]:
         if count == 1:
             return [coins.discrete_laplace(self.spread, randomness)]
-        return [int(z) for z in vectorised.discrete_laplace(self.spread, count, randomness)]
+        return [int(z) for z in samplers.discrete_laplace(self.spread, count, randomness)]
 
 
 @dataclass(frozen=True)
@@ -173,7 +185,7 @@ class DiscreteGaussian(DiscreteNoise):
     def noise(self, count: int, randomness: Randomness) -> list[int]:
         if count == 1:
             return [coins.discrete_gaussian(self.spread, randomness)]
-        return [int(z) for z in vectorised.discrete_gaussian(self.spread, count, randomness)]
+        return [int(z) for z in samplers.discrete_gaussian(self.spread, count, randomness)]
 
 
 def _rational(value: Any) -> Fraction:
@@ -193,4 +205,6 @@ def _whole(value: Fraction) -> int | Fraction:
 
 def _require_query(query: object) -> None:
     if not isinstance(query, Query):
-        raise InvalidInput("query", type(query).__name__, "wrap the function: Query(function, sensitivity=…)")
+        raise InvalidInput(
+            "query", type(query).__name__, "wrap the function: Query(function, sensitivity=…)"
+        )

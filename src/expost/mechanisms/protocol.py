@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
@@ -11,6 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
+
+Call = Callable[[Any, Randomness], Any]
+"""A mechanism without its guarantee: ``(data, randomness) -> output``."""
 
 
 @runtime_checkable

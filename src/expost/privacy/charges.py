@@ -28,7 +28,9 @@ class Charges:
         if not self.levels or not self.level_of:
             raise InvalidInput("charges", self.levels, "give at least one charge")
         if not all(0 <= level < len(self.levels) for level in set(self.level_of)):
-            raise InvalidInput("level_of", "…", f"each is a place in the list of {len(self.levels)} levels")
+            raise InvalidInput(
+                "level_of", "…", f"each is a place in the list of {len(self.levels)} levels"
+            )
         for level in (*self.levels, self.nothing):
             self.levels[0].require_same_terms(level)
 

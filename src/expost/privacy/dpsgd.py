@@ -17,11 +17,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import RenyiDP
 from expost.privacy.orders import INTEGER_ORDERS
-
-Floats = npt.NDArray[np.float64]
 
 _PAD = 1 + 2.0**-40
 _COARSE = 6  # every sixth order is enough to find the neighbourhood of the best
@@ -29,12 +28,21 @@ _WINDOW = 7  # orders on either side of the best that are looked at closely
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
 
 
-def dpsgd_curve(sampling_rate: float, noise_multiplier: float, steps: int, orders: Sequence[float] = INTEGER_ORDERS) -> RenyiDP:
+def dpsgd_curve(
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    orders: Sequence[float] = INTEGER_ORDERS,
+) -> RenyiDP:
     """The promise of a training: ``steps`` Poisson-sampled Gaussian steps, under add-remove neighbours."""
     curve = dpsgd_curves([sampling_rate], [noise_multiplier], [steps], orders)[0]
     finite = np.isfinite(curve)
     if not finite.any():
-        raise InvalidInput("noise_multiplier", noise_multiplier, "the divergence overflows at every order; give more noise")
+        raise InvalidInput(
+            "noise_multiplier",
+            noise_multiplier,
+            "the divergence overflows at every order; give more noise",
+        )
     listed = np.asarray(orders, dtype=float)[finite]
     return RenyiDP(tuple(listed.tolist()), tuple(curve[finite].tolist()))
 
@@ -48,7 +56,11 @@ def dpsgd_curves(
     """Curves of many trainings at once: trainings × orders."""
     rates, noises, counts = _checked(sampling_rates, noise_multipliers, steps)
     whole = _whole_orders(orders)
-    return np.stack([_step_divergence(rates, noises, order) for order in whole], axis=1) * counts[:, None] * _PAD
+    return (
+        np.stack([_step_divergence(rates, noises, order) for order in whole], axis=1)
+        * counts[:, None]
+        * _PAD
+    )
 
 
 def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
@@ -56,7 +68,9 @@ def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
     k = np.arange(order + 1, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_q, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
-        falling = k * log_q + np.where(order - k == 0, 0.0, (order - k) * log_rest)  # 0·ln 0 = 0 at q = 1
+        falling = k * log_q + np.where(
+            order - k == 0, 0.0, (order - k) * log_rest
+        )  # 0·ln 0 = 0 at q = 1
         rising = _log_binomials(order) + k * (k - 1) / (2 * noises[:, None] ** 2)
         exponent = rising + falling
         peak = exponent.max(axis=1)
@@ -91,7 +105,9 @@ def calibrate_noise(
     """
     if not 0 < delta < 1:
         raise InvalidInput("delta", delta, "give 0 < delta < 1")
-    rates, targets, counts = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in (sampling_rates, epsilons, steps)))
+    rates, targets, counts = np.broadcast_arrays(
+        *(np.asarray(x, dtype=float) for x in (sampling_rates, epsilons, steps))
+    )
     shape = rates.shape
     table = np.stack([rates.ravel(), targets.ravel(), counts.ravel()], axis=1)
     distinct, back = np.unique(table, axis=0, return_inverse=True)
@@ -99,34 +115,55 @@ def calibrate_noise(
     return solved[back.ravel()].reshape(shape)
 
 
-def _solve(rates: Floats, targets: Floats, counts: Floats, delta: float, orders: list[int]) -> Floats:
+def _solve(
+    rates: Floats, targets: Floats, counts: Floats, delta: float, orders: list[int]
+) -> Floats:
     _checked(rates, np.ones_like(rates), counts)
     if not np.all((targets > 0) & np.isfinite(targets)):
         raise InvalidInput("epsilon", targets.tolist(), "give finite numbers > 0")
     problem = _Calibration(rates, counts, delta, orders)
-    low, high = np.full(len(rates), math.log(_LEAST_NOISE)), np.full(len(rates), math.log(_MOST_NOISE))
-    every = np.broadcast_to(np.arange(0, len(orders), _COARSE), (len(rates), len(range(0, len(orders), _COARSE))))
+    low, high = (
+        np.full(len(rates), math.log(_LEAST_NOISE)),
+        np.full(len(rates), math.log(_MOST_NOISE)),
+    )
+    every = np.broadcast_to(
+        np.arange(0, len(orders), _COARSE), (len(rates), len(range(0, len(orders), _COARSE)))
+    )
     if np.any(problem.epsilon(high, every)[0] > targets):
         raise InvalidInput(
-            "epsilon", float(targets.min()), f"no noise multiplier up to {_MOST_NOISE:g} reaches it with these orders"
+            "epsilon",
+            float(targets.min()),
+            f"no noise multiplier up to {_MOST_NOISE:g} reaches it with these orders",
         )
     low, high, best = _narrow(problem, every, targets, low, high, 0.02)
     centre = every[0][best]
-    while True:  # look closely around the best order; follow it if it moves to the edge of what is looked at
+    while (
+        True
+    ):  # look closely around the best order; follow it if it moves to the edge of what is looked at
         window = np.clip(centre[:, None] + np.arange(-_WINDOW, _WINDOW + 1), 0, len(orders) - 1)
         low = high - 0.1
         while np.any(short := problem.epsilon(low, window)[0] <= targets):
             low = np.where(short, low - 0.2, low)
         _, high, best = _narrow(problem, window, targets, low, high, 1e-10)
         moved = window[np.arange(len(best)), best]
-        at_edge = np.isin(best, (0, 2 * _WINDOW)) & (moved > 0) & (moved < len(orders) - 1) & (moved != centre)
+        at_edge = (
+            np.isin(best, (0, 2 * _WINDOW))
+            & (moved > 0)
+            & (moved < len(orders) - 1)
+            & (moved != centre)
+        )
         if not at_edge.any():
             return np.asarray(np.exp(high) * (1 + 1e-12))
         centre = np.where(at_edge, moved, centre)
 
 
 def _narrow(
-    problem: _Calibration, places: npt.NDArray[np.int64], targets: Floats, low: Floats, high: Floats, width: float
+    problem: _Calibration,
+    places: npt.NDArray[np.int64],
+    targets: Floats,
+    low: Floats,
+    high: Floats,
+    width: float,
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
     """Shrink [low, high] in ln σ around ε(σ) = target, keeping ε(high) ≤ target; secant steps inside a bisection."""
     top, best = problem.epsilon(high, places)
@@ -140,11 +177,17 @@ def _narrow(
                 slope = (np.log(bottom) - np.log(top)) / (high - low)
                 guess = high - (np.log(targets) - np.log(top)) / slope
             inside = np.isfinite(guess) & (guess > low) & (guess < high)
-            nudge = np.where(turn % 3 == 1, 1.0, -1.0) * np.maximum(1e-3 * (high - low), 0.2 * width)
+            nudge = np.where(turn % 3 == 1, 1.0, -1.0) * np.maximum(
+                1e-3 * (high - low), 0.2 * width
+            )
             middle = np.where(inside, np.clip(guess + nudge, low, high), middle)
         value, place = problem.epsilon(middle, places)
         enough = value <= targets
-        high, top, best = np.where(enough, middle, high), np.where(enough, value, top), np.where(enough, place, best)
+        high, top, best = (
+            np.where(enough, middle, high),
+            np.where(enough, value, top),
+            np.where(enough, place, best),
+        )
         low, bottom = np.where(enough, low, middle), np.where(enough, bottom, value)
     return low, high, best
 
@@ -157,13 +200,19 @@ class _Calibration:
         order = np.array(orders, dtype=float)
         self.conversion = np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
 
-    def epsilon(self, log_noises: Floats, places: npt.NDArray[np.int64]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    def epsilon(
+        self, log_noises: Floats, places: npt.NDArray[np.int64]
+    ) -> tuple[Floats, npt.NDArray[np.int64]]:
         """The least ε over the listed orders, padded like a promise, and where in the list it stands."""
         noises = np.exp(log_noises)
         values = np.full(places.shape, np.inf)
         for place in np.unique(places):
             rows, columns = np.nonzero(places == place)
-            divergence = _step_divergence(self.rates[rows], noises[rows], self.orders[place]) * self.counts[rows] * _PAD
+            divergence = (
+                _step_divergence(self.rates[rows], noises[rows], self.orders[place])
+                * self.counts[rows]
+                * _PAD
+            )
             values[rows, columns] = divergence * (1 + 2.0**-42) + self.conversion[place] + 2.0**-42
         best = values.argmin(axis=1)
         return values[np.arange(len(best)), best], best
@@ -172,7 +221,9 @@ class _Calibration:
 def _whole_orders(orders: Sequence[float]) -> list[int]:
     if not len(orders) or any(order != int(order) or order < 2 for order in orders):
         raise InvalidInput(
-            "orders", orders, "the vectorised accounting takes whole orders ≥ 2; others: integrations.dp_accounting"
+            "orders",
+            orders,
+            "the vectorised accounting takes whole orders ≥ 2; others: integrations.dp_accounting",
         )
     return [int(order) for order in orders]
 
@@ -180,7 +231,10 @@ def _whole_orders(orders: Sequence[float]) -> list[int]:
 def _checked(
     sampling_rates: npt.ArrayLike, noise_multipliers: npt.ArrayLike, steps: npt.ArrayLike
 ) -> tuple[Floats, Floats, Floats]:
-    rates, noises, counts = (np.atleast_1d(np.asarray(x, dtype=float)) for x in (sampling_rates, noise_multipliers, steps))
+    rates, noises, counts = (
+        np.atleast_1d(np.asarray(x, dtype=float))
+        for x in (sampling_rates, noise_multipliers, steps)
+    )
     if not np.all((rates > 0) & (rates <= 1)):
         raise InvalidInput("sampling_rate", rates.tolist(), "give numbers with 0 < rate ≤ 1")
     if not np.all((noises > 0) & np.isfinite(noises)):

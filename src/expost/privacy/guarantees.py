@@ -45,11 +45,15 @@ class Guarantee(ABC):
         """Refuse promises of another kind or another neighbouring relation."""
         if not isinstance(other, Guarantee) or self.kind != other.kind:
             raise InvalidGuarantee(
-                "guarantee", other, f"expected {type(self).__name__}; convert one of them first, kinds do not mix"
+                "guarantee",
+                other,
+                f"expected {type(self).__name__}; convert one of them first, kinds do not mix",
             )
         if self.neighbours != other.neighbours:
             raise InvalidGuarantee(
-                "neighbours", other.neighbours, f"the other promise is for {self.neighbours!r}; relations do not mix"
+                "neighbours",
+                other.neighbours,
+                f"the other promise is for {self.neighbours!r}; relations do not mix",
             )
 
     def require_same_terms(self, other: Guarantee) -> None:
@@ -96,10 +100,37 @@ class Guarantee(ABC):
     def to_approx(self, delta: Number) -> ApproxDP:
         """An (ε, δ) promise that this one implies."""
 
+    @property
+    def shared_delta(self) -> float | None:
+        """The δ that all outcomes of a claim share; None for kinds without a δ."""
+        return None
+
+    def as_pure(self) -> PureDP | None:
+        """This promise as pure DP if it is one, else None. No conversion loses anything."""
+        return None
+
+    def as_approx(self) -> ApproxDP | None:
+        """This promise as an (ε, δ) pair if it is one (pure DP: δ = 0), else None."""
+        return None
+
+    def as_zcdp(self) -> ZCDP | None:
+        """This promise as zCDP if it was stated so, else None."""
+        return None
+
+    def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
+        """This promise as a Rényi curve, or None if it implies none at these orders.
+
+        Without ``orders`` only a promise that was stated as a curve answers. With ``orders`` pure
+        DP and zCDP answer by the curves they imply.
+        """
+        return None
+
     def as_dict(self) -> dict[str, Any]:
         """A JSON form, read back by :func:`guarantee_from_dict`."""
         numbers = {
-            field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
+            field.name: list(value)
+            if isinstance(value := getattr(self, field.name), tuple)
+            else value
             for field in fields(self)  # type: ignore[arg-type]
         }
         return {"kind": self.kind, **numbers}
@@ -126,10 +157,21 @@ class PureDP(Guarantee):
         """ρ = ε²/2 (Bun and Steinke 2016, Proposition 1.4)."""
         return ZCDP(round_up(Fraction(self.epsilon) ** 2 / 2), self.neighbours)
 
+    def as_pure(self) -> PureDP:
+        return self
+
+    def as_approx(self) -> ApproxDP:
+        return self.to_approx(0)
+
+    def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
+        return None if orders is None else self.to_renyi(orders)
+
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         """The smaller of αε²/2 (through zCDP) and ε (the divergence of infinite order) at each order."""
         through_zcdp = self.to_zcdp().to_renyi(orders)
-        return replace(through_zcdp, epsilons=tuple(min(self.epsilon, e) for e in through_zcdp.epsilons))
+        return replace(
+            through_zcdp, epsilons=tuple(min(self.epsilon, e) for e in through_zcdp.epsilons)
+        )
 
     def to_approx(self, delta: Number = 0) -> ApproxDP:
         """(ε, δ) for any δ; with δ > 0 a promise that pure privacy keeps a fortiori."""
@@ -149,9 +191,16 @@ class ApproxDP(Guarantee):
         delta = round_up(exact(self.delta, "delta", error=InvalidGuarantee))
         if not 0 <= delta < 1:
             raise InvalidGuarantee("delta", self.delta, "give a number with 0 ≤ delta < 1")
-        _set(self, epsilon=_loss(self.epsilon, "epsilon"), delta=delta, neighbours=_relation(self.neighbours))
+        _set(
+            self,
+            epsilon=_loss(self.epsilon, "epsilon"),
+            delta=delta,
+            neighbours=_relation(self.neighbours),
+        )
 
-    def _combine(self, other: ApproxDP, function: Callable[[Fraction, Fraction], Fraction]) -> ApproxDP:
+    def _combine(
+        self, other: ApproxDP, function: Callable[[Fraction, Fraction], Fraction]
+    ) -> ApproxDP:
         return replace(
             self,
             epsilon=_apply(function, self.epsilon, other.epsilon),
@@ -161,17 +210,28 @@ class ApproxDP(Guarantee):
     def _numbers(self, other: ApproxDP) -> Iterable[tuple[float, float]]:
         return [(self.delta, other.delta), (self.epsilon, other.epsilon)]
 
+    @property
+    def shared_delta(self) -> float:
+        return self.delta
+
+    def as_approx(self) -> ApproxDP:
+        return self
+
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         """Only for δ = 0, where this is a pure promise: (ε, δ) alone bounds no Rényi divergence."""
         if self.delta > 0:
-            raise InvalidGuarantee("delta", self.delta, "an (ε, δ) promise with δ > 0 implies no Rényi curve")
+            raise InvalidGuarantee(
+                "delta", self.delta, "an (ε, δ) promise with δ > 0 implies no Rényi curve"
+            )
         return PureDP(self.epsilon, self.neighbours).to_renyi(orders)
 
     def to_approx(self, delta: Number) -> ApproxDP:
         """The same ε at a larger δ."""
         wanted = ApproxDP(self.epsilon, delta, self.neighbours)  # type: ignore[arg-type]
         if wanted.delta < self.delta:
-            raise InvalidGuarantee("delta", delta, f"an (ε, δ) promise cannot be sharpened: give δ ≥ {self.delta}")
+            raise InvalidGuarantee(
+                "delta", delta, f"an (ε, δ) promise cannot be sharpened: give δ ≥ {self.delta}"
+            )
         return wanted
 
 
@@ -192,11 +252,19 @@ class ZCDP(Guarantee):
     def _numbers(self, other: ZCDP) -> Iterable[tuple[float, float]]:
         return [(self.rho, other.rho)]
 
+    def as_zcdp(self) -> ZCDP:
+        return self
+
+    def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
+        return None if orders is None else self.to_renyi(orders)
+
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         """ε(α) = αρ, rounded up."""
         rho = Fraction(self.rho)
         checked = _orders(orders)
-        return RenyiDP(checked, tuple(round_up(rho * Fraction(a)) for a in checked), self.neighbours)
+        return RenyiDP(
+            checked, tuple(round_up(rho * Fraction(a)) for a in checked), self.neighbours
+        )
 
     def to_approx(self, delta: Number) -> ApproxDP:
         """(ε, δ) with the tight conversion at the best order; any order is valid, so the search needs no certificate."""
@@ -208,7 +276,9 @@ class ZCDP(Guarantee):
             order = 1 + math.exp(log_excess)
             return tight_epsilon(order, round_up(Fraction(order) * Fraction(self.rho)), log_delta)
 
-        guess = max(-20.0, 0.5 * (math.log(max(-log_delta, 1e-3)) - math.log(self.rho)))  # orders stay above 1 in floats
+        guess = max(
+            -20.0, 0.5 * (math.log(max(-log_delta, 1e-3)) - math.log(self.rho))
+        )  # orders stay above 1 in floats
         best = _minimise(epsilon, guess - 12, guess + 12)
         return ApproxDP(max(0.0, best), delta, self.neighbours)  # type: ignore[arg-type]
 
@@ -226,7 +296,9 @@ class RenyiDP(Guarantee):
         orders = _orders(self.orders)
         epsilons = tuple(_loss(e, "epsilons") for e in _listed(self.epsilons, "epsilons"))
         if len(orders) != len(epsilons):
-            raise InvalidGuarantee("epsilons", self.epsilons, f"give one per order, {len(orders)} in all")
+            raise InvalidGuarantee(
+                "epsilons", self.epsilons, f"give one per order, {len(orders)} in all"
+            )
         _set(self, orders=orders, epsilons=epsilons, neighbours=_relation(self.neighbours))
 
     def at(self, order: float) -> float:
@@ -234,25 +306,38 @@ class RenyiDP(Guarantee):
         for tabulated, epsilon in zip(self.orders, self.epsilons, strict=True):
             if tabulated >= order > 1:
                 return epsilon
-        raise InvalidGuarantee("order", order, f"give an order > 1 and ≤ {self.orders[-1]}, the last of the curve")
+        raise InvalidGuarantee(
+            "order", order, f"give an order > 1 and ≤ {self.orders[-1]}, the last of the curve"
+        )
 
     def on(self, orders: Sequence[float]) -> RenyiDP:
         """The curve on other orders (each at most the last tabulated one), by :meth:`at`."""
         if tuple(orders) == self.orders:
             return self
-        return replace(self, orders=tuple(orders), epsilons=tuple(self.at(order) for order in orders))
+        return replace(
+            self, orders=tuple(orders), epsilons=tuple(self.at(order) for order in orders)
+        )
 
     def require_same_terms(self, other: Guarantee) -> None:
         super().require_same_terms(other)
         if isinstance(other, RenyiDP) and self.orders != other.orders:
-            raise InvalidGuarantee("orders", other.orders, "the curves are on different orders; use .on(orders) first")
+            raise InvalidGuarantee(
+                "orders", other.orders, "the curves are on different orders; use .on(orders) first"
+            )
 
-    def _combine(self, other: RenyiDP, function: Callable[[Fraction, Fraction], Fraction]) -> RenyiDP:
+    def _combine(
+        self, other: RenyiDP, function: Callable[[Fraction, Fraction], Fraction]
+    ) -> RenyiDP:
         pairs = zip(self.epsilons, other.epsilons, strict=True)
         return replace(self, epsilons=tuple(_apply(function, a, b) for a, b in pairs))
 
     def _numbers(self, other: RenyiDP) -> Iterable[tuple[float, float]]:
         return zip(self.epsilons, other.epsilons, strict=True)
+
+    def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
+        if orders is None:
+            return self
+        return self.on(orders) if set(orders) <= set(self.orders) else None
 
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         return self.on(orders)
@@ -260,7 +345,9 @@ class RenyiDP(Guarantee):
     def to_approx(self, delta: Number) -> ApproxDP:
         """(ε, δ) with the tight conversion at the best tabulated order."""
         log_delta = _log_delta(delta)
-        best = min(tight_epsilon(a, e, log_delta) for a, e in zip(self.orders, self.epsilons, strict=True))
+        best = min(
+            tight_epsilon(a, e, log_delta) for a, e in zip(self.orders, self.epsilons, strict=True)
+        )
         return ApproxDP(max(0.0, best), delta, self.neighbours)  # type: ignore[arg-type]
 
 
@@ -286,7 +373,9 @@ def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
         return kinds[kind](**values)
     except TypeError:
         expected = ", ".join(field.name for field in fields(kinds[kind]))  # type: ignore[arg-type]
-        raise InvalidGuarantee("guarantee", sorted(values), f"a {kind} promise has the fields {expected}") from None
+        raise InvalidGuarantee(
+            "guarantee", sorted(values), f"a {kind} promise has the fields {expected}"
+        ) from None
 
 
 def zero_like(guarantee: Guarantee) -> Guarantee:
@@ -322,7 +411,9 @@ def _listed(values: object, field: str) -> Sequence[Any]:
 
 def _orders(values: object) -> tuple[float, ...]:
     listed = _listed(values, "orders")
-    orders = tuple(round_down(exact(value, "orders", error=InvalidGuarantee)) for value in listed)  # claims less
+    orders = tuple(
+        round_down(exact(value, "orders", error=InvalidGuarantee)) for value in listed
+    )  # claims less
     if any(not 1 < order < math.inf for order in orders):
         raise InvalidGuarantee("orders", values, "give finite orders > 1")
     if any(a >= b for a, b in pairwise(orders)):
@@ -333,7 +424,9 @@ def _orders(values: object) -> tuple[float, ...]:
 def _log_delta(delta: Number) -> float:
     value = exact(delta, "delta", error=InvalidGuarantee)
     if not 0 < value < 1:
-        raise InvalidGuarantee("delta", delta, "give 0 < delta < 1: a Rényi promise implies no pure one")
+        raise InvalidGuarantee(
+            "delta", delta, "give 0 < delta < 1: a Rényi promise implies no pure one"
+        )
     return math.log(float(value)) if float(value) > 0 else math.log(math.ulp(0))
 
 
@@ -341,7 +434,9 @@ def _apply(function: Callable[[Fraction, Fraction], Fraction], a: float, b: floa
     return round_up(function(Fraction(a), Fraction(b)))
 
 
-def _minimise(function: Callable[[float], float], low: float, high: float, steps: int = 80) -> float:
+def _minimise(
+    function: Callable[[float], float], low: float, high: float, steps: int = 80
+) -> float:
     """The least value of a unimodal function found by golden-section search."""
     ratio = (math.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)

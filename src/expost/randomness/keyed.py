@@ -59,7 +59,9 @@ class KeyedRandomness(Randomness):
         self._owner = lineage()
 
     def __reduce__(self) -> tuple[type[Randomness], tuple[()]]:
-        raise TypeError("a KeyedRandomness is not copied or pickled: two readers of one stream would share their noise")
+        raise TypeError(
+            "a KeyedRandomness is not copied or pickled: two readers of one stream would share their noise"
+        )
 
     def _fresh(self, count: int) -> bytes:
         block = hashlib.shake_256(self._seed + self._counter.to_bytes(8, "little")).digest(count)
@@ -88,7 +90,9 @@ class KeyedRandomness(Randomness):
             if self._owner == lineage():
                 return  # another thread of this child was first
             self._lock = threading.Lock()
-            self._seed = hashlib.blake2b(os.urandom(SEED_BYTES), key=self._seed, digest_size=SEED_BYTES).digest()
+            self._seed = hashlib.blake2b(
+                os.urandom(SEED_BYTES), key=self._seed, digest_size=SEED_BYTES
+            ).digest()
             self._start()
 
 
@@ -101,7 +105,9 @@ class RunKey:
 
     def seed(self, run: int) -> bytes:
         """What the randomness of run number ``run`` is made from."""
-        return hashlib.blake2b(run.to_bytes(8, "little"), key=self.key, digest_size=SEED_BYTES).digest()
+        return hashlib.blake2b(
+            run.to_bytes(8, "little"), key=self.key, digest_size=SEED_BYTES
+        ).digest()
 
     def source(self, run: int) -> KeyedRandomness:
         """The randomness of run number ``run``, from its beginning."""

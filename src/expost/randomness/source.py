@@ -103,7 +103,9 @@ class SimulationRandomness(Randomness):
         self._generator = np.random.Generator(np.random.PCG64(seed))
 
     def __reduce__(self) -> tuple[type[Randomness], tuple[()]]:
-        raise TypeError("a SimulationRandomness is not copied or pickled: give each simulation a seed of its own")
+        raise TypeError(
+            "a SimulationRandomness is not copied or pickled: give each simulation a seed of its own"
+        )
 
     def _fresh(self, count: int) -> bytes:
         return self._generator.bytes(count)
@@ -116,7 +118,11 @@ def require_protection(randomness: Randomness | None, *, simulation: bool) -> Ra
     if randomness is None:
         return Randomness()
     if not isinstance(randomness, Randomness):
-        raise InvalidInput("randomness", type(randomness).__name__, "give an expost.Randomness, or leave it out for OS entropy")
+        raise InvalidInput(
+            "randomness",
+            type(randomness).__name__,
+            "give an expost.Randomness, or leave it out for OS entropy",
+        )
     if randomness.simulated and not simulation:
         raise SimulationOnly(
             f"{type(randomness).__name__} protects nobody; leave randomness out, "

@@ -8,16 +8,15 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.engine import ReleaseRule, Run
 from expost.mechanisms.discrete_noise import Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE, PureDP
 from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
-from expost.selection.candidate import Candidate, group
-from expost.selection.dropping import level_places, pure_levels, pure_rates
-from expost.selection.dropping_selector import DroppingSelector
-from expost.selection.running import Rule, Run
+from expost.selection.candidate import Candidate, group, level_places
+from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
 from expost.selection.selector import Draws, all_copies, require_kind
 
 
@@ -57,7 +56,9 @@ class AboveThreshold(DroppingSelector):
         if self.target is None:
             raise InvalidInput("target", None, "give the bar that a score must reach")
         if not isinstance(self.monotone, bool):
-            raise InvalidInput("monotone", self.monotone, "give True or False: True claims more and pays less")
+            raise InvalidInput(
+                "monotone", self.monotone, "give True or False: True claims more and pays less"
+            )
         self._check_settings()
 
     @property
@@ -67,11 +68,19 @@ class AboveThreshold(DroppingSelector):
     def _over_queries(self, candidates: Sequence[Candidate]) -> bool:
         queries = [isinstance(candidate.mechanism, Query) for candidate in candidates]
         if any(queries) and not all(queries):
-            raise InvalidCandidate("candidates", "queries and mechanisms", "give only one kind of the two")
+            raise InvalidCandidate(
+                "candidates", "queries and mechanisms", "give only one kind of the two"
+            )
         if self.monotone and not queries[0]:
-            raise InvalidInput("monotone", True, "only queries can be monotone; over mechanisms leave it out")
+            raise InvalidInput(
+                "monotone", True, "only queries can be monotone; over mechanisms leave it out"
+            )
         if queries[0] and self._claim() is not None:
-            raise InvalidInput("delta, order", (self.delta, self.order), "over queries charges are pure; leave them out")
+            raise InvalidInput(
+                "delta, order",
+                (self.delta, self.order),
+                "over queries charges are pure; leave them out",
+            )
         return queries[0]
 
     def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
@@ -99,18 +108,30 @@ class AboveThreshold(DroppingSelector):
     def _check_queries(self, candidates: Sequence[Candidate]) -> None:
         all_copies(candidates)
         if self.minimum_drop_level:
-            raise InvalidInput("minimum_drop_level", self.minimum_drop_level, "over queries nothing is dropped; leave it out")
+            raise InvalidInput(
+                "minimum_drop_level",
+                self.minimum_drop_level,
+                "over queries nothing is dropped; leave it out",
+            )
         if self.monotone and candidates[0].guarantee.neighbours != ADD_REMOVE:
             raise InvalidInput("monotone", True, "needs the add-remove relation")
         for candidate in candidates:
             query = candidate.mechanism
             assert isinstance(query, Query)
             if query.steps() != 1 or query.grid is not None or query.dimension != 1:
-                raise InvalidCandidate("query", query, "Algorithm 1 needs single whole values of sensitivity 1")
+                raise InvalidCandidate(
+                    "query", query, "Algorithm 1 needs single whole values of sensitivity 1"
+                )
             if candidate.drop_rate is not None:
-                raise InvalidCandidate("drop_rate", candidate.drop_rate, "over queries nothing is dropped; leave it out")
+                raise InvalidCandidate(
+                    "drop_rate",
+                    candidate.drop_rate,
+                    "over queries nothing is dropped; leave it out",
+                )
             if candidate.guarantee.size == 0:
-                raise InvalidCandidate("guarantee", candidate.guarantee, "a query needs noise: give ε > 0")
+                raise InvalidCandidate(
+                    "guarantee", candidate.guarantee, "a query needs noise: give ε > 0"
+                )
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         if self._over_queries(candidates):
@@ -124,13 +145,18 @@ class AboveThreshold(DroppingSelector):
             return {"level": geometric(exact(self.overhead, "overhead"), randomness)}
         return {"kept": self.drop_law(candidates).draw(candidates, randomness)}
 
-    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]:
         if "kept" in draws:
             return [Run(index, candidates[index].call) for index in draws["kept"]]
-        return [Run(index, noisy_comparison(candidates[index], draws["level"])) for index in all_copies(candidates)]
+        return [
+            Run(index, noisy_comparison(candidates[index], draws["level"]))
+            for index in all_copies(candidates)
+        ]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
-        return Rule.FIRST_PASS_OR_NOTHING
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        return ReleaseRule.FIRST_PASS_OR_NOTHING
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
@@ -10,13 +10,11 @@ from typing import Any
 
 from expost.errors import InvalidCandidate
 from expost.mechanisms.discrete_noise import Query
+from expost.mechanisms.protocol import Call
 from expost.privacy.guarantees import Guarantee
-from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact, exact_positive
 
 MOST_REPEATS = 10**300
-
-Call = Callable[[Any, Randomness], Any]
 
 
 @dataclass(frozen=True)
@@ -40,13 +38,23 @@ class Candidate:
 
     def __post_init__(self) -> None:
         if not callable(self.mechanism) and not isinstance(self.mechanism, Query):
-            raise InvalidCandidate("mechanism", type(self.mechanism).__name__, "give a callable (data, randomness) → output")
+            raise InvalidCandidate(
+                "mechanism",
+                type(self.mechanism).__name__,
+                "give a callable (data, randomness) → output",
+            )
         object.__setattr__(self, "guarantee", self._promise())
-        object.__setattr__(self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate))
+        object.__setattr__(
+            self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate)
+        )
         if self.repeats > MOST_REPEATS:
             raise InvalidCandidate("repeats", "more than 10^300", "give at most 10^300")
-        if not isinstance(self.params, Mapping) or not all(isinstance(key, str) for key in self.params):
-            raise InvalidCandidate("params", self.params, "give a mapping from names to public settings")
+        if not isinstance(self.params, Mapping) or not all(
+            isinstance(key, str) for key in self.params
+        ):
+            raise InvalidCandidate(
+                "params", self.params, "give a mapping from names to public settings"
+            )
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         if self.drop_rate is not None:
             exact_positive(self.drop_rate, "drop_rate", error=InvalidCandidate)
@@ -62,11 +70,15 @@ class Candidate:
     def _promise(self) -> Guarantee:
         own = getattr(self.mechanism, "guarantee", None)
         if self.guarantee is not None and own is not None:
-            raise InvalidCandidate("guarantee", self.guarantee, "leave it out: the mechanism has a promise of its own")
+            raise InvalidCandidate(
+                "guarantee", self.guarantee, "leave it out: the mechanism has a promise of its own"
+            )
         promise = self.guarantee if self.guarantee is not None else own
         if not isinstance(promise, Guarantee):
             raise InvalidCandidate(
-                "guarantee", promise, "give the promise that the mechanism keeps, e.g. guarantee=PureDP(0.5)"
+                "guarantee",
+                promise,
+                "give the promise that the mechanism keeps, e.g. guarantee=PureDP(0.5)",
             )
         return promise
 
@@ -81,10 +93,14 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
     first: Guarantee | None = None
     for place, candidate in enumerate(candidates):
         if not isinstance(candidate, Candidate):
-            raise InvalidCandidate(f"candidates[{place}]", type(candidate).__name__, "give a list of Candidate")
+            raise InvalidCandidate(
+                f"candidates[{place}]", type(candidate).__name__, "give a list of Candidate"
+            )
         if not queries and isinstance(candidate.mechanism, Query):
             raise InvalidCandidate(
-                f"candidates[{place}].mechanism", "Query", "a bare query has no noise; wrap it, e.g. DiscreteLaplace(query, ε)"
+                f"candidates[{place}].mechanism",
+                "Query",
+                "a bare query has no noise; wrap it, e.g. DiscreteLaplace(query, ε)",
             )
         if id(candidate.guarantee) not in seen:
             seen.add(id(candidate.guarantee))
@@ -94,7 +110,7 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
 
 
 @dataclass(frozen=True)
-class Group:
+class CandidateGroup:
     """Candidates with one promise, one drop rate and one weight a copy; ``copies`` counts repeats."""
 
     guarantee: Guarantee
@@ -103,13 +119,20 @@ class Group:
     copies: int
 
 
-def group(candidates: Sequence[Candidate], weights: Sequence[Fraction] | None = None, *, in_order: bool = False) -> list[Group]:
+def group(
+    candidates: Sequence[Candidate],
+    weights: Sequence[Fraction] | None = None,
+    *,
+    in_order: bool = False,
+) -> list[CandidateGroup]:
     """Equal candidates in groups, so that pricing and drawing follow the groups.
 
     ``weights`` (one per candidate, shared by its copies) also tell candidates apart; ``in_order`` only joins neighbours.
     """
     canonical: dict[Guarantee, int] = {}
-    number_of: dict[int, int] = {}  # by identity first: hashing a long curve for each candidate would be slow
+    number_of: dict[
+        int, int
+    ] = {}  # by identity first: hashing a long curve for each candidate would be slow
     found: list[tuple[Guarantee, Number | None, list[int]]] = []
     latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
     previous: tuple[int, Number | None, Fraction | None] | None = None
@@ -118,13 +141,28 @@ def group(candidates: Sequence[Candidate], weights: Sequence[Fraction] | None = 
         if number is None:
             number = canonical.setdefault(candidate.guarantee, len(canonical))
             number_of[id(candidate.guarantee)] = number
-        key = (number, candidate.drop_rate, None if weights is None else weights[place] / candidate.repeats)
+        key = (
+            number,
+            candidate.drop_rate,
+            None if weights is None else weights[place] / candidate.repeats,
+        )
         if key not in latest or (in_order and key != previous):
             latest[key] = len(found)
             found.append((candidate.guarantee, candidate.drop_rate, []))
         found[latest[key]][2].append(place)
         previous = key
     return [
-        Group(promise, drop_rate, tuple(places), sum(candidates[place].repeats for place in places))
+        CandidateGroup(
+            promise, drop_rate, tuple(places), sum(candidates[place].repeats for place in places)
+        )
         for promise, drop_rate, places in found
     ]
+
+
+def level_places(groups: Sequence[CandidateGroup], count: int) -> tuple[int, ...]:
+    """Which group each candidate belongs to."""
+    places = [0] * count
+    for place, each in enumerate(groups):
+        for member in each.members:
+            places[member] = place
+    return tuple(places)

@@ -8,11 +8,10 @@ from itertools import accumulate
 from typing import ClassVar
 
 from expost.errors import InvalidInput
+from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.selection.running import Rule, Run
 from expost.selection.selector import Draws, Selector, all_copies, check_target
 
 
@@ -36,10 +35,12 @@ class Doubling(Selector):
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
         all_copies(candidates)
-        charges = list(accumulate(candidate.guarantee * candidate.repeats for candidate in candidates))
+        charges = list(
+            accumulate(candidate.guarantee * candidate.repeats for candidate in candidates)
+        )
         total = charges[-1]
-        if isinstance(total, ApproxDP):
-            charges = [charge.to_approx(total.delta) for charge in charges]
+        if total.shared_delta is not None:
+            charges = [charge.to_approx(total.shared_delta) for charge in charges]
         return Charges.from_list(charges, total)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
@@ -48,8 +49,10 @@ class Doubling(Selector):
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         return {}
 
-    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]:
         return [Run(index, candidates[index].call) for index in all_copies(candidates)]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
-        return Rule.FIRST_PASS_OR_NOTHING
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        return ReleaseRule.FIRST_PASS_OR_NOTHING

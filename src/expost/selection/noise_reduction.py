@@ -9,13 +9,14 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.engine import Outcome, ReleaseRule, Run
+from expost.execution.failure import attempt, settle_failure
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise
-from expost.mechanisms.noise_reduction import gaussian_path, laplace_path
+from expost.mechanisms.noise_paths import gaussian_path, laplace_path
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
-from expost.selection.running import Outcome, Rule, Run, attempt
 from expost.selection.selector import Draws, Selector, check_target
 
 
@@ -27,7 +28,7 @@ class NoiseReduction(Selector):
     Their noises are coupled (``mechanisms.noise_reduction``), so outcome i costs ε_i (or ρ_i) and "nothing" costs the last.
     The score sees an ``Estimate``, which carries its noise scale. ``refine`` hands the levels out one by one instead.
     Assumed: the query's sensitivity (ℓ1 for Laplace, ℓ2 for
-    Gaussian) is as stated. Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_reduction.py``.
+    Gaussian) is as stated. Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_paths.py``.
     """
 
     target: float | None = None
@@ -49,7 +50,7 @@ class NoiseReduction(Selector):
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
         for run in self._runs(checked, charges, self._draw(checked, source)):
-            value = attempt(run, data, source)
+            value = settle_failure(attempt(run.call, data, source), run.index, None)
             yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
@@ -67,18 +68,26 @@ class NoiseReduction(Selector):
         path = laplace_path if levels[0].law == "laplace" else gaussian_path
         spreads = [level.spread for level in levels]
         paths = [path(spreads, randomness) for _ in range(levels[0].query.dimension)]
-        return {"noise": [[z.as_integer_ratio() for z in level] for level in zip(*paths, strict=True)]}
+        return {
+            "noise": [[z.as_integer_ratio() for z in level] for level in zip(*paths, strict=True)]
+        }
 
-    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]:
         return [
             Run(index, _Level(level, tuple(Fraction(*ratio) for ratio in noise)))
-            for index, (level, noise) in enumerate(zip(_levels(candidates), draws["noise"], strict=True))
+            for index, (level, noise) in enumerate(
+                zip(_levels(candidates), draws["noise"], strict=True)
+            )
         ]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
         if self.target is None:
-            raise InvalidInput("target", None, "give the bar that a score must reach, or use refine()")
-        return Rule.FIRST_PASS_OR_NOTHING
+            raise InvalidInput(
+                "target", None, "give the bar that a score must reach, or use refine()"
+            )
+        return ReleaseRule.FIRST_PASS_OR_NOTHING
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,14 +103,24 @@ class _Level:
 
 def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
     """The candidates' mechanisms, refused unless they are one query at increasing ε (or ρ)."""
-    levels = [each.mechanism for each in candidates if isinstance(each.mechanism, (DiscreteLaplace, DiscreteGaussian))]
+    levels = [
+        each.mechanism
+        for each in candidates
+        if isinstance(each.mechanism, (DiscreteLaplace, DiscreteGaussian))
+    ]
     if len(levels) < len(candidates) or len({type(level) for level in levels}) > 1:
-        raise InvalidCandidate("mechanism", "other mechanisms", "give only DiscreteLaplace, or only DiscreteGaussian")
+        raise InvalidCandidate(
+            "mechanism", "other mechanisms", "give only DiscreteLaplace, or only DiscreteGaussian"
+        )
     if any(level.query != levels[0].query for level in levels):
         raise InvalidCandidate("query", "several queries", "all levels must ask the same Query")
     if any(candidate.repeats != 1 for candidate in candidates):
-        raise InvalidCandidate("repeats", ">1", "a noise level is looked at once; leave repeats out")
+        raise InvalidCandidate(
+            "repeats", ">1", "a noise level is looked at once; leave repeats out"
+        )
     sizes = [candidate.guarantee.size for candidate in candidates]
     if any(a >= b for a, b in pairwise(sizes)):
-        raise InvalidCandidate("guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)")
+        raise InvalidCandidate(
+            "guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)"
+        )
     return list(levels)

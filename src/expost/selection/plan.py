@@ -15,22 +15,26 @@ from typing import Any
 import numpy as np
 
 from expost.errors import InvalidInput
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
-from expost.privacy.gaussian import gaussian_for
 from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact_positive
 from expost.selection.candidate import Candidate
-from expost.selection.lattice import log_keep_probability, probability_nothing
-from expost.selection.published import published_charges
+from expost.selection.drop_level import log_keep_probability, probability_nothing
 from expost.selection.random_dropping import RandomDropping
+from expost.selection.renyi.published import published_charges
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import RunCounts, run_counts
 
 OVERHEADS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
-_SURCHARGE = 1.05  # a recommended overhead costs at most 5 % more than the cheapest at the first level
-_MOST_REDRAWS = 0.999  # chance that a draw keeps nothing, above which dropping more is no way to run less
+_SURCHARGE = (
+    1.05  # a recommended overhead costs at most 5 % more than the cheapest at the first level
+)
+_MOST_REDRAWS = (
+    0.999  # chance that a draw keeps nothing, above which dropping more is no way to run less
+)
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)
 
 
@@ -108,14 +112,26 @@ def plan(
     draws make no more runs than that.
     """
     levels = _check_levels(epsilons)
-    copies = count_of(configurations, "configurations", at_least=1) * count_of(repeats, "repeats", at_least=1)
+    copies = count_of(configurations, "configurations", at_least=1) * count_of(
+        repeats, "repeats", at_least=1
+    )
     candidates = [
         Candidate(_never_run, {"epsilon": epsilon}, repeats=copies, guarantee=promise)
-        for epsilon, promise in zip(levels, level_promises(levels, delta, sampling_rate, epochs), strict=True)
+        for epsilon, promise in zip(
+            levels, level_promises(levels, delta, sampling_rate, epochs), strict=True
+        )
     ]
     if overhead is not None and target_charge is not None:
-        raise InvalidInput("target_charge", target_charge, "give an overhead, or a target charge to find one, not both")
-    fraction = _recommend(candidates, delta, target_charge) if overhead is None else float(exact_positive(overhead, "overhead"))
+        raise InvalidInput(
+            "target_charge",
+            target_charge,
+            "give an overhead, or a target charge to find one, not both",
+        )
+    fraction = (
+        _recommend(candidates, delta, target_charge)
+        if overhead is None
+        else float(exact_positive(overhead, "overhead"))
+    )
     selector = _limit_runs(_selector(candidates, delta, fraction), candidates, max_runs)
     counts = run_counts(selector.drop_law(candidates))
     return Plan(
@@ -138,7 +154,9 @@ def level_promises(
 ) -> list[Guarantee]:
     """A Rényi curve for each level: Gaussian-like, or DP-SGD with its noise calibrated to the level."""
     if (sampling_rate is None) != (epochs is None):
-        raise InvalidInput("sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither")
+        raise InvalidInput(
+            "sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither"
+        )
     if sampling_rate is None or epochs is None:
         return [gaussian_for(epsilon, delta).to_renyi(DEFAULT_ORDERS) for epsilon in epsilons]
     if not 0 < sampling_rate <= 1:
@@ -157,8 +175,12 @@ def charges_at(job: Plan, overhead: float) -> tuple[list[float], list[float]]:
 
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:
     """The selector whose overhead is this fraction of the first level's drop rate."""
-    law = RandomDropping(overhead=1, delta=delta).drop_law(candidates)  # overhead 1: its step is the lattice step
-    first = next(rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members)
+    law = RandomDropping(overhead=1, delta=delta).drop_law(
+        candidates
+    )  # overhead 1: its step is the lattice step
+    first = next(
+        rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members
+    )
     return RandomDropping(overhead=float(first / law.overhead) * fraction, delta=delta)
 
 
@@ -172,20 +194,30 @@ def _recommend(candidates: Sequence[Candidate], delta: float, target: float | No
     place = int(np.searchsorted(table.problem.orders, table.priced[0].orders[first]))
     shift = float(table.priced[0].shifts[first])
     charges = {
-        fraction: float(_selector(candidates, delta, fraction).renyi_problem(candidates).evaluate(place, shift)[first])
+        fraction: float(
+            _selector(candidates, delta, fraction)
+            .renyi_problem(candidates)
+            .evaluate(place, shift)[first]
+        )
         for fraction in OVERHEADS
     }
     cheapest = min(charges.values())
-    limit = cheapest * _SURCHARGE if target is None else float(exact_positive(target, "target_charge"))
+    limit = (
+        cheapest * _SURCHARGE if target is None else float(exact_positive(target, "target_charge"))
+    )
     allowed = [fraction for fraction, charge in charges.items() if charge <= limit]
     if not allowed:
         raise InvalidInput(
-            "target_charge", target, f"the first level costs at least about {cheapest:.4g}; give more, or lower levels"
+            "target_charge",
+            target,
+            f"the first level costs at least about {cheapest:.4g}; give more, or lower levels",
         )
     return max(allowed)
 
 
-def _limit_runs(selector: RandomDropping, candidates: Sequence[Candidate], max_runs: int | None) -> RandomDropping:
+def _limit_runs(
+    selector: RandomDropping, candidates: Sequence[Candidate], max_runs: int | None
+) -> RandomDropping:
     """The selector with the least minimum drop level (of powers of two and their halves) that keeps 99 % of draws within limits."""
     if max_runs is None:
         return selector
@@ -194,7 +226,11 @@ def _limit_runs(selector: RandomDropping, candidates: Sequence[Candidate], max_r
     def runs(level: int) -> int:
         counts = run_counts(replace(selector, minimum_drop_level=level).drop_law(candidates))
         if counts.nothing > _MOST_REDRAWS:
-            raise InvalidInput("max_runs", max_runs, "too few for this many settings: give fewer settings, or more runs")
+            raise InvalidInput(
+                "max_runs",
+                max_runs,
+                "too few for this many settings: give fewer settings, or more runs",
+            )
         return counts.quantile(0.99)
 
     low, high = 0, 0
@@ -206,34 +242,58 @@ def _limit_runs(selector: RandomDropping, candidates: Sequence[Candidate], max_r
     return replace(selector, minimum_drop_level=high)
 
 
-def _chance_of_first(selector: RandomDropping, candidates: Sequence[Candidate], counts: RunCounts) -> float:
+def _chance_of_first(
+    selector: RandomDropping, candidates: Sequence[Candidate], counts: RunCounts
+) -> float:
     """The chance that a copy of the first level runs, given that something does."""
     law = selector.drop_law(candidates)
     place = next(place for place, each in enumerate(law.groups) if 0 in each.members)
-    none = sum(probability_nothing(float(law.overhead), [float(law.rates[place])], [law.groups[place].copies], law.minimum)) / 2
+    none = (
+        sum(
+            probability_nothing(
+                float(law.overhead),
+                [float(law.rates[place])],
+                [law.groups[place].copies],
+                law.minimum,
+            )
+        )
+        / 2
+    )
     return min(1.0, (1.0 - none) / max(1.0 - counts.nothing, 1e-300))
 
 
-def _levels(selector: RandomDropping, candidates: Sequence[Candidate], copies: int, counts: RunCounts) -> list[LevelPlan]:
+def _levels(
+    selector: RandomDropping, candidates: Sequence[Candidate], copies: int, counts: RunCounts
+) -> list[LevelPlan]:
     sharp = selector.analyse(candidates)
     problem = sharp.problem
-    paper = published_charges(problem.orders, problem.curves, problem.copies, problem.overhead, log(float(selector.delta or 0)))
+    paper = published_charges(
+        problem.orders,
+        problem.curves,
+        problem.copies,
+        problem.overhead,
+        log(float(selector.delta or 0)),
+    )
     law = selector.drop_law(candidates)
     rows = []
     for place, candidate in enumerate(candidates):
         at = sharp.charges.level_of[place]
-        promise = candidate.guarantee
-        assert isinstance(promise, RenyiDP)
+        promise = candidate.guarantee.as_renyi()
+        assert promise is not None
         rows.append(
             LevelPlan(
                 epsilon=float(candidate.params["epsilon"]),
                 charge=float(sharp.charges[place].size),
                 charge_paper=float(paper[at]),
-                charge_repeat_and_select=_repeat_and_select(promise, counts.mean, float(selector.delta or 0)),
+                charge_repeat_and_select=_repeat_and_select(
+                    promise, counts.mean, float(selector.delta or 0)
+                ),
                 charge_composition=(promise * copies).to_approx(float(selector.delta or 0)).epsilon,
                 order=float(sharp.priced[0].orders[at]),
                 shift=float(sharp.priced[0].shifts[at]),
-                keep_probability=exp(log_keep_probability(float(law.overhead), float(law.rates[at]), law.minimum)),
+                keep_probability=exp(
+                    log_keep_probability(float(law.overhead), float(law.rates[at]), law.minimum)
+                ),
             )
         )
     return rows
@@ -259,7 +319,13 @@ def _never_run(data: Any, randomness: Randomness) -> Any:
     raise AssertionError("a plan runs nothing")
 
 
-def repeats_for(success: Number, failure: Number, epsilon: Number, overhead: Number, drop_rate: Number | None = None) -> int:
+def repeats_for(
+    success: Number,
+    failure: Number,
+    epsilon: Number,
+    overhead: Number,
+    drop_rate: Number | None = None,
+) -> int:
     """Copies T_i for which a good output is found with probability 1 − β (``theorem:goodness-guarantee``).
 
     ``success`` is α, the chance that one run of some candidate is good; ``failure`` is β. T_i = ⌈(1/α)·(2/β)^{ε_i/ε′}·ln(2/β)⌉,
@@ -267,10 +333,14 @@ def repeats_for(success: Number, failure: Number, epsilon: Number, overhead: Num
     """
     alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
     if alpha >= 1 or beta >= 1:
-        raise InvalidInput("success, failure", (success, failure), "give probabilities strictly between 0 and 1")
+        raise InvalidInput(
+            "success, failure", (success, failure), "give probabilities strictly between 0 and 1"
+        )
     rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
     logarithm = log(2.0) - log(beta)
-    log_copies = float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
+    log_copies = (
+        float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
+    )
     if log_copies < 600:
         return ceil(Fraction(exp(log_copies) * (1 + 1e-12)))
     return int(2 ** ceil(log_copies / log(2.0)))

@@ -8,15 +8,19 @@ from fractions import Fraction
 from typing import ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import PureDP, zero_like
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact
-from expost.selection.candidate import Candidate, group
-from expost.selection.dropping import DropLaw, level_places, pure_levels, pure_rates
-from expost.selection.dropping_selector import DroppingSelector
-from expost.selection.lattice import probability_nothing
-from expost.selection.running import Rule, Run
+from expost.selection.candidate import Candidate, group, level_places
+from expost.selection.drop_coins import (
+    DropLaw,
+    DroppingSelector,
+    pure_levels,
+    pure_rates,
+)
+from expost.selection.drop_level import probability_nothing
 from expost.selection.selector import Draws, check_flag, require_kind
 
 _FEWEST_CHANCES = 1e-4
@@ -86,13 +90,19 @@ class RandomDropping(DroppingSelector):
     def _check_copies(self, copies: int) -> None:
         if self.max_runs is not None and copies > self.max_runs:
             raise InvalidInput(
-                "max_runs", self.max_runs, f"the candidates make {copies} copies in all; give fewer, or a larger max_runs"
+                "max_runs",
+                self.max_runs,
+                f"the candidates make {copies} copies in all; give fewer, or a larger max_runs",
             )
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         if self._claim() is None:
             return "theorem:max-score"
-        return "theorem:max-score-rdp" if self.method == "paper" else f"theorem:max-score-rdp, sharpened (T1, {self.method})"
+        return (
+            "theorem:max-score-rdp"
+            if self.method == "paper"
+            else f"theorem:max-score-rdp, sharpened (T1, {self.method})"
+        )
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         law = self.drop_law(candidates)
@@ -115,18 +125,20 @@ class RandomDropping(DroppingSelector):
                 "repeats, lower minimum_drop_level, or say allow_nothing=True",
             )
 
-    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]:
         kept = draws["kept"]
         if self.target is not None:
             rank = _priorities(candidates, charges)
             kept = sorted(kept, key=lambda index: (-rank[index], index))
         return [Run(index, candidates[index].call) for index in kept]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
         if self.target is None:
-            return Rule.BEST
+            return ReleaseRule.BEST
         _check_priorities(candidates)  # here, before anything is reserved or drawn
-        return Rule.FIRST_PASS_OR_FIRST
+        return ReleaseRule.FIRST_PASS_OR_FIRST
 
 
 def _check_priorities(candidates: Sequence[Candidate]) -> None:
@@ -136,7 +148,11 @@ def _check_priorities(candidates: Sequence[Candidate]) -> None:
 
 def _priorities(candidates: Sequence[Candidate], charges: Charges) -> list[Fraction]:
     """Public priorities: those given, or minus the charge (cheapest first)."""
-    given = [exact(candidate.priority, "priority") for candidate in candidates if candidate.priority is not None]
+    given = [
+        exact(candidate.priority, "priority")
+        for candidate in candidates
+        if candidate.priority is not None
+    ]
     if given:
         return given
     level_rank = [-level.size for level in charges.levels]

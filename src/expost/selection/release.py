@@ -7,38 +7,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from expost._version import __version__
 from expost.errors import InvalidInput, InvalidRelease
+from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 
 _SCHEMA = 1
 
-
-class _Sentinel:
-    """A value that stands for an outcome, not for data."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return self._name
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __reduce__(self) -> str:
-        return self._name
-
-
-NOTHING: Final = _Sentinel("NOTHING")
-"""The outcome ⊥: no candidate was kept, or none passed."""
-
-FAILED: Final = _Sentinel("FAILED")
-"""The output of a candidate that raised; it ranks below every score."""
 
 _OUTCOMES: dict[str, Any] = {"nothing": NOTHING, "failed": FAILED}
 
@@ -73,7 +52,9 @@ class Release:
 
     def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
         """A JSON form; ``encode`` turns the value into something JSON can hold (by default plain values only)."""
-        outcome = next((name for name, sentinel in _OUTCOMES.items() if self.value is sentinel), "value")
+        outcome = next(
+            (name for name, sentinel in _OUTCOMES.items() if self.value is sentinel), "value"
+        )
         value = None if outcome != "value" else (encode or plain)(self.value)
         return {
             "expost": __version__,
@@ -82,7 +63,9 @@ class Release:
             "value": value,
             "params": plain(dict(self.params), "params"),
             "index": self.index,
-            "score": self.score if self.score is None or math.isfinite(self.score) else str(self.score),
+            "score": self.score
+            if self.score is None or math.isfinite(self.score)
+            else str(self.score),
             "passed": self.passed,
             "spent": self.spent.as_dict(),
             "worst_case": self.worst_case.as_dict(),
@@ -101,13 +84,21 @@ class Release:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidRelease("certificate", "the file", f"not JSON ({error})") from None  # it may be any file: not quoted
+            raise InvalidRelease(
+                "certificate", "the file", f"not JSON ({error})"
+            ) from None  # it may be any file: not quoted
         if not isinstance(record, dict) or record.get("schema") != _SCHEMA:
             schema = record.get("schema") if isinstance(record, dict) else None
-            raise InvalidRelease("schema", schema, f"this version reads certificates of schema {_SCHEMA}")
+            raise InvalidRelease(
+                "schema", schema, f"this version reads certificates of schema {_SCHEMA}"
+            )
         try:
             outcome = _checked(record, "outcome", str)
-            value = (decode(record["value"]) if decode else record["value"]) if outcome == "value" else _OUTCOMES[outcome]
+            value = (
+                (decode(record["value"]) if decode else record["value"])
+                if outcome == "value"
+                else _OUTCOMES[outcome]
+            )
             found = cls(
                 value=value,
                 params=_checked(record, "params", dict),
@@ -125,7 +116,9 @@ class Release:
         except RecursionError:
             raise InvalidRelease("certificate", "the file", "it is nested too deeply") from None
         except KeyError as error:
-            raise InvalidRelease("certificate", error.args[0], "this key is missing or unknown") from None
+            raise InvalidRelease(
+                "certificate", error.args[0], "this key is missing or unknown"
+            ) from None
         except InvalidInput as error:
             if isinstance(error, InvalidRelease):
                 raise
@@ -165,7 +158,11 @@ def _consistent(release: Release) -> None:
 def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:
     value = record[key]
     for kind in types:
-        if value is None if kind is None else isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        if (
+            value is None
+            if kind is None
+            else isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        ):
             return value
     names = " or ".join("null" if kind is None else kind.__name__ for kind in types)
     raise InvalidRelease(key, value, f"expected {names}")
@@ -185,4 +182,6 @@ def plain(value: Any, name: str = "value") -> Any:
         return {key: plain(item, f"{name}[{key!r}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{name}[{place}]") for place, item in enumerate(value)]
-    raise InvalidRelease(name, type(value).__name__, "JSON cannot hold it; pass encode=… to give it a form")
+    raise InvalidRelease(
+        name, type(value).__name__, "JSON cannot hold it; pass encode=… to give it a form"
+    )

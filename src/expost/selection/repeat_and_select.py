@@ -13,21 +13,19 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
 from expost.privacy.orders import DEFAULT_ORDERS
-from expost.randomness.inversion import poisson, truncated_negative_binomial
+from expost.randomness.inverse_cdf import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_positive, pad_up, round_up
 from expost.selection.candidate import Candidate
-from expost.selection.renyi_pricing import Claim
-from expost.selection.running import Rule, Run
+from expost.selection.renyi.table import Claim
 from expost.selection.selector import Draws, Selector
-
-Floats = npt.NDArray[np.float64]
 
 
 class RunCount(ABC):
@@ -90,11 +88,15 @@ class TruncatedNegativeBinomial(RunCount):
         low, high = -700.0, -1e-12  # log γ; the mean falls as γ grows
         for _ in range(200):
             middle = (low + high) / 2
-            low, high = (middle, high) if cls(shape, math.exp(middle)).mean > mean else (low, middle)
+            low, high = (
+                (middle, high) if cls(shape, math.exp(middle)).mean > mean else (low, middle)
+            )
         return cls(shape, math.exp(high))
 
     def draw(self, randomness: Randomness) -> int:
-        return truncated_negative_binomial(exact(self.shape, "shape"), exact(self.gamma, "gamma"), randomness)
+        return truncated_negative_binomial(
+            exact(self.shape, "shape"), exact(self.gamma, "gamma"), randomness
+        )
 
     def pure_charge(self, epsilon: Fraction) -> float:
         return round_up((2 + exact(self.shape, "shape")) * epsilon)
@@ -130,10 +132,18 @@ class TruncatedNegativeBinomial(RunCount):
 
     @property
     def theorem(self) -> str:
-        return "Liu-Talwar 2019, random stopping" if self.shape == 1 else "Papernot-Steinke 2022, Corollary 3"
+        return (
+            "Liu-Talwar 2019, random stopping"
+            if self.shape == 1
+            else "Papernot-Steinke 2022, Corollary 3"
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        return {"law": "truncated-negative-binomial", "shape": float(self.shape), "gamma": float(self.gamma)}
+        return {
+            "law": "truncated-negative-binomial",
+            "shape": float(self.shape),
+            "gamma": float(self.gamma),
+        }
 
 
 @dataclass(frozen=True)
@@ -161,7 +171,9 @@ class Poisson(RunCount):
         """Their Theorem 6: ε(λ) + μ·δ̂ + ln(μ)/(λ−1), where each run is (ln(1 + 1/(λ−1)), δ̂)-DP by the tight conversion."""
         orders, losses = np.array(curve.orders), np.array(curve.epsilons)
         wanted = np.log1p(1 / (orders - 1))[:, None]
-        log_delta = (orders - 1) * (losses - wanted) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
+        log_delta = (
+            (orders - 1) * (losses - wanted) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
+        )
         delta = np.exp(np.minimum(log_delta.min(axis=1), 0.0))
         total = losses + self.mean * delta + max(0.0, math.log(self.mean)) / (orders - 1)
         return _monotone(curve, total)
@@ -220,7 +232,11 @@ class RepeatAndSelect(Selector):
 
     def __post_init__(self) -> None:
         if not isinstance(self.runs, RunCount):
-            raise InvalidInput("runs", self.runs, "give TruncatedNegativeBinomial(shape, gamma) or Poisson(expected)")
+            raise InvalidInput(
+                "runs",
+                self.runs,
+                "give TruncatedNegativeBinomial(shape, gamma) or Poisson(expected)",
+            )
         Claim.check(self.delta, self.order, "sharp")
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
@@ -229,13 +245,18 @@ class RepeatAndSelect(Selector):
 
     def _charge(self, promise: Guarantee) -> Guarantee:
         claim = Claim.check(self.delta, self.order, "sharp")
-        if isinstance(promise, ApproxDP):
+        pair = None if promise.shared_delta is None else promise.as_approx()
+        if pair is not None:
             if claim is not None:
-                raise InvalidCandidate("guarantee", promise, "an (ε, δ) promise is charged as one; leave delta and order out")
-            return self.runs.approx_charge(promise)
-        if isinstance(promise, PureDP) and claim is None:
+                raise InvalidCandidate(
+                    "guarantee",
+                    promise,
+                    "an (ε, δ) promise is charged as one; leave delta and order out",
+                )
+            return self.runs.approx_charge(pair)
+        if promise.as_pure() is not None and claim is None:
             return PureDP(self.runs.pure_charge(promise.size), promise.neighbours)
-        curve = self.runs.renyi_charge(promise if isinstance(promise, RenyiDP) else promise.to_renyi(DEFAULT_ORDERS))
+        curve = self.runs.renyi_charge(promise.as_renyi() or promise.to_renyi(DEFAULT_ORDERS))
         if claim is None:
             return curve
         return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
@@ -245,13 +266,17 @@ class RepeatAndSelect(Selector):
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         ends = list(accumulate(candidate.repeats for candidate in candidates))
-        return {"picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))}
+        return {
+            "picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))
+        }
 
-    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]:
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]:
         return [Run(index, candidates[index].call) for index in draws["picked"]]
 
-    def _rule(self, candidates: Sequence[Candidate]) -> Rule:
-        return Rule.BEST
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        return ReleaseRule.BEST
 
 
 def worst_promise(candidates: Sequence[Candidate]) -> Guarantee:
@@ -263,9 +288,10 @@ def worst_promise(candidates: Sequence[Candidate]) -> Guarantee:
 def _of_nothing(charge: Guarantee) -> Guarantee:
     """No run happens with the same chance on all data: it adds no ε. A δ belongs to all outcomes together, and so does a
     Rényi charge, which bounds their moments in sum (``tests/selection/test_baselines.py`` breaks a free "nothing")."""
-    if isinstance(charge, RenyiDP):
+    if charge.as_renyi() is not None:
         return charge
-    return zero_like(charge).to_approx(charge.delta) if isinstance(charge, ApproxDP) else zero_like(charge)
+    nothing, delta = zero_like(charge), charge.shared_delta
+    return nothing if delta is None else nothing.to_approx(delta)
 
 
 def _pick(ends: Sequence[int], randomness: Randomness) -> int:

@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from expost.selection.dropping import DropLaw
-from expost.selection.lattice import cell_edges, log_cell_masses, log_keep_probability, probability_nothing
-
-Floats = npt.NDArray[np.float64]
+from expost.arrays import Floats
+from expost.selection.drop_coins import DropLaw
+from expost.selection.drop_level import (
+    cell_edges,
+    log_cell_masses,
+    log_keep_probability,
+    probability_nothing,
+)
 
 _EXACT_UP_TO = 2000  # copies; above, the number kept at a level is taken as Poisson or normal
 
@@ -50,7 +53,9 @@ def run_counts(law: DropLaw) -> RunCounts:
     above_zero = cumulative - cumulative[0]
     total = max(1.0 - cumulative[0], 1e-300)
     mean = per_draw / max(1.0 - nothing, 1e-300)
-    return RunCounts(law.copies, mean, per_draw, nothing, values, np.minimum(above_zero / total, 1.0))
+    return RunCounts(
+        law.copies, mean, per_draw, nothing, values, np.minimum(above_zero / total, 1.0)
+    )
 
 
 def _exact(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:

@@ -10,21 +10,23 @@ from dataclasses import fields
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from expost.errors import BudgetRefused, InvalidCandidate, InvalidInput
+from expost.budget.charging import Account, LedgerLike
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.checkpoint import SelectionState
+from expost.execution.codec import Codec, JsonCodec, name_of
+from expost.execution.dispatch import Executor, check_executor
+from expost.execution.engine import Listeners, Outcome, ReleaseRule, Run, RunProgress, execute
+from expost.execution.failure import OnFailure, Score
+from expost.execution.fingerprint import fingerprint
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.keyed import SEED_BYTES, RunKey
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import exact, round_up
 from expost.selection.candidate import Candidate, check_candidates
-from expost.selection.checkpoint import Checkpoint
-from expost.selection.codec import Codec, JsonCodec, name_of
-from expost.selection.dealing import Executor, check_executor
-from expost.selection.fingerprint import fingerprint
 from expost.selection.release import Release, plain
-from expost.selection.running import Listeners, OnFailure, Outcome, Progress, Rule, Run, Score, execute
 
 _MOST_COPIES = 1_000_000
 
@@ -55,9 +57,9 @@ class Selector(ABC):
         score: Score | None = None,
         randomness: Randomness | None = None,
         simulation: bool = False,
-        progress: Progress | None = None,
+        progress: RunProgress | None = None,
         on_failure: OnFailure | None = None,
-        ledger: Account | None = None,
+        ledger: LedgerLike | None = None,
         budget: str | None = None,
         analyst: str = "",
         memo: str = "",
@@ -87,77 +89,70 @@ class Selector(ABC):
 
         What runs, how often, and every losing output are secret: publish the returned Release, nothing else.
         """
-        if score is not None and not callable(score):
-            raise InvalidInput("score", type(score).__name__, "give a function of a candidate's output")
+        # Describe
         checked = self._check(candidates)
-        if score is not None and (reason := self._refuses_score(checked)):
-            raise InvalidInput("score", "a function", reason)
-        source = require_protection(randomness, simulation=simulation)
-        for name, function in (("progress", progress), ("on_failure", on_failure), ("on_start", on_start)):
-            if function is not None and not callable(function):
-                raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
-        if ledger is not None and source.simulated:
-            raise InvalidInput("ledger", ledger, "a simulation is not charged; leave the ledger out")
+        self._check_score(score, checked)
+        check_callbacks(progress=progress, on_failure=on_failure, on_start=on_start)
         check_flag(stop_early, "stop_early")
+        source = require_protection(randomness, simulation=simulation)
+        account = Account(ledger, budget, analyst, memo)
+        account.check_simulation(source.simulated)
+        # Price
         charges = self._price(checked)
         rule = self._rule(checked)
         if executor is not None:
             check_executor(executor, [candidate.mechanism for candidate in checked])
-        account = None if ledger is None else [ledger.identity, budget, analyst]
-        chosen = codec or JsonCodec()
+        stored = codec or JsonCodec()
 
         def identify(salt: bytes) -> str:
-            described = [self.settings(), [describe(each) for each in checked], account, name_of(chosen), source.simulated]
-            return fingerprint([json.dumps(described, default=repr), data_fingerprint or data], salt)
-
-        kept = (
-            None
-            if checkpoint is None
-            else Checkpoint.open(checkpoint, chosen, identify, lambda: self._secrets(checked, source))
-        )
-        try:
-            draws = self._secrets(checked, source) if kept is None else kept.draws
-            reservation = None
-            if ledger is not None:
-                identity = None if kept is None else kept.reservation_id
-                try:
-                    reservation = ledger.reserve(charges, memo, budget=budget, analyst=analyst, reservation_id=identity)
-                except (BudgetRefused, InvalidInput):
-                    if kept is not None:  # certainly not recorded; other errors leave the checkpoint for another try
-                        kept.erase()
-                        kept = None
-                    raise
-            if on_start is not None:
-                on_start()
-            outcome = execute(
-                self._runs(checked, charges, draws),
-                data,
-                RunKey(bytes.fromhex(draws["key"]), source.simulated),
-                rule=rule,
-                score=score,
-                target=None if self.target is None else float(self.target),
-                listeners=Listeners(progress, on_failure),
-                checkpoint=kept,
-                settled=kept is not None and ledger is not None and ledger.status_of(reservation) == "settled",
-                executor=executor,
-                stop_early=stop_early,
+            public = [self.settings(), [describe(each) for each in checked], account.identity]
+            described = [*public, name_of(stored), source.simulated]
+            return fingerprint(
+                [json.dumps(described, default=repr), data_fingerprint or data], salt
             )
-            release = self._release(checked, charges, outcome, source)
-            if ledger is not None:
-                ledger.settle(reservation, outcome.index)
-            if kept is not None:
-                kept.erase()
-                kept = None
-            return release
-        finally:
-            if kept is not None:
-                kept.close()
+
+        def draw() -> Draws:
+            return self._secrets(checked, source)
+
+        with SelectionState.open(checkpoint, stored, identify, draw) as state:
+            # Reserve
+            with account.reserve(
+                charges, reservation_id=state.reservation_id, on_refusal=state.finish
+            ) as reserved:
+                if on_start is not None:
+                    on_start()
+                # Run
+                outcome = execute(
+                    self._runs(checked, charges, state.draws),
+                    data,
+                    RunKey(bytes.fromhex(state.draws["key"]), source.simulated),
+                    rule=rule,
+                    score=score,
+                    target=None if self.target is None else float(self.target),
+                    listeners=Listeners(progress, on_failure),
+                    checkpoint=state.checkpoint,
+                    settled=state.checkpoint is not None and reserved.already_settled,
+                    executor=executor,
+                    stop_early=stop_early,
+                )
+                # Release
+                release = self._release(checked, charges, outcome, source)
+                # Settle
+                reserved.settle(outcome.index)
+            state.finish()
+        return release
 
     def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
-        """All that is drawn before data is read: the selector's coins, and the key of the runs' own randomness."""
+        """Draw everything secret before data is read: the coins, and the key of the runs."""
         return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
-    def _release(self, candidates: Sequence[Candidate], charges: Charges, outcome: Outcome, randomness: Randomness) -> Release:
+    def _release(
+        self,
+        candidates: Sequence[Candidate],
+        charges: Charges,
+        outcome: Outcome,
+        randomness: Randomness,
+    ) -> Release:
         return Release(
             value=outcome.value,
             params={} if outcome.index is None else dict(candidates[outcome.index].params),
@@ -174,7 +169,9 @@ class Selector(ABC):
     def settings(self) -> dict[str, Any]:
         """The selector's name and public settings, in plain JSON types."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"name": self.name} | {key: plain(_number(value), key) for key, value in values.items()}
+        return {"name": self.name} | {
+            key: plain(_number(value), key) for key, value in values.items()
+        }
 
     def verify(self, release: Release, candidates: Sequence[Candidate]) -> bool:
         """Whether a certificate's charges and settings are those of this selector over these candidates.
@@ -193,10 +190,26 @@ class Selector(ABC):
             release.theorem,
             dict(release.selector),
             plain(dict(release.params), "params"),
-        ) == (spent, charges.worst_case, self._theorem(checked), self.settings(), plain(params, "params"))
+        ) == (
+            spent,
+            charges.worst_case,
+            self._theorem(checked),
+            self.settings(),
+            plain(params, "params"),
+        )
 
     def _check(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         return check_candidates(candidates, queries=self.takes_queries)
+
+    def _check_score(self, score: Score | None, candidates: Sequence[Candidate]) -> None:
+        if score is None:
+            return
+        if not callable(score):
+            raise InvalidInput(
+                "score", type(score).__name__, "give a function of a candidate's output"
+            )
+        if reason := self._refuses_score(candidates):
+            raise InvalidInput("score", "a function", reason)
 
     def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
         """Why a score may not be given, if so; most theorems cover any function of the output."""
@@ -212,33 +225,12 @@ class Selector(ABC):
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws: ...
 
     @abstractmethod
-    def _runs(self, candidates: Sequence[Candidate], charges: Charges, draws: Draws) -> Sequence[Run]: ...
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]: ...
 
     @abstractmethod
-    def _rule(self, candidates: Sequence[Candidate]) -> Rule: ...
-
-
-class Account(Protocol):
-    """What a selector needs of a ledger (``expost.budget.ledger.Ledger``)."""
-
-    @property
-    def identity(self) -> str: ...
-
-    def reserve(
-        self,
-        charges: Charges,
-        memo: str = ...,
-        *,
-        budget: str | None = ...,
-        analyst: str = ...,
-        reservation_id: str | None = ...,
-    ) -> Any: ...
-
-    def settle(self, reservation: Any, outcome: object) -> Guarantee: ...
-
-    def status_of(self, reservation: Any) -> str: ...
-
-    def kind_of(self, budget: str | None = ...) -> str: ...
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule: ...
 
 
 def describe(candidate: Candidate) -> list[Any]:
@@ -259,7 +251,16 @@ def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Gu
     promise = candidates[0].guarantee
     if not isinstance(promise, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidCandidate("guarantee", promise, f"{selector} needs candidates that promise {names}")
+        raise InvalidCandidate(
+            "guarantee", promise, f"{selector} needs candidates that promise {names}"
+        )
+
+
+def check_callbacks(**callbacks: object) -> None:
+    """Refuse callbacks that cannot be called."""
+    for name, function in callbacks.items():
+        if function is not None and not callable(function):
+            raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
 
 
 def check_flag(value: object, field: str) -> None:
@@ -272,7 +273,9 @@ def all_copies(candidates: Sequence[Candidate]) -> list[int]:
     """Every copy as its candidate's index, for selectors that look at each in turn."""
     copies = sum(candidate.repeats for candidate in candidates)
     if copies > _MOST_COPIES:
-        raise InvalidCandidate("repeats", copies, f"every copy is run in turn here: give at most {_MOST_COPIES} in all")
+        raise InvalidCandidate(
+            "repeats", copies, f"every copy is run in turn here: give at most {_MOST_COPIES} in all"
+        )
     return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
 
 

@@ -1,8 +1,8 @@
 """DP-SGD for fleets of models (extra ``[torch]``): configurations in, parameters and promises out."""
 
 from expost.training.configuration import Configuration
+from expost.training.engines import Trained
 from expost.training.fleet import Fleet
-from expost.training.job import Trained
 from expost.training.mechanism import DPSGD, candidates
 from expost.training.progress import progress_bar
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.privacy.dpsgd import Floats, calibrate_noise, dpsgd_curves
+from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import RenyiDP
 from expost.privacy.orders import INTEGER_ORDERS
 from expost.rationals import Number, count_of, exact, exact_positive
@@ -27,7 +28,7 @@ BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam, as in torch
 _LEAST, _MOST = 1e-100, 1e100
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """What is executed: this many steps at this sampling rate with noise of this many clipping norms."""
 
     sampling_rate: float
@@ -65,20 +66,28 @@ class Configuration:
             raise InvalidInput("momentum", self.momentum, "give a number with 0 ≤ momentum < 1")
         if self.noise_multiplier is not None:
             if self.epsilon is not None or self.delta is not None:
-                raise InvalidInput("noise_multiplier", self.noise_multiplier, "give either it, or epsilon and delta")
+                raise InvalidInput(
+                    "noise_multiplier",
+                    self.noise_multiplier,
+                    "give either it, or epsilon and delta",
+                )
             noise = exact(self.noise_multiplier, "noise_multiplier")
             if noise < 0:
                 raise InvalidInput("noise_multiplier", self.noise_multiplier, "give a number ≥ 0")
             if noise > 0:
                 _in_range(noise, self.noise_multiplier, "noise_multiplier")
         elif self.epsilon is None or self.delta is None:
-            raise InvalidInput("noise_multiplier", None, "give a noise multiplier, or epsilon and delta to calibrate it")
+            raise InvalidInput(
+                "noise_multiplier",
+                None,
+                "give a noise multiplier, or epsilon and delta to calibrate it",
+            )
         else:
             _in_range(exact_positive(self.epsilon, "epsilon"), self.epsilon, "epsilon")
             if not 0 < exact(self.delta, "delta") < 1:
                 raise InvalidInput("delta", self.delta, "give 0 < delta < 1")
 
-    def plan(self, n: int) -> Plan:
+    def plan(self, n: int) -> TrainingPlan:
         """Rate, steps and noise on ``n`` rows."""
         return plans([self], n)[0]
 
@@ -86,7 +95,11 @@ class Configuration:
         """The Rényi curve of :meth:`plan`; without noise there is none, and that is an error."""
         promise = promises([self.plan(n)])[0]
         if promise is None:
-            raise InvalidInput("noise_multiplier", self.noise_multiplier, "without noise nothing is promised; give more than 0")
+            raise InvalidInput(
+                "noise_multiplier",
+                self.noise_multiplier,
+                "without noise nothing is promised; give more than 0",
+            )
         return promise
 
 
@@ -96,13 +109,17 @@ def _in_range(value: Fraction, given: Number, field: str) -> None:
         raise InvalidInput(field, given, f"give a number from {_LEAST} to {_MOST}")
 
 
-def plans(configurations: Sequence[Configuration], n: int) -> list[Plan]:
+def plans(configurations: Sequence[Configuration], n: int) -> list[TrainingPlan]:
     """The plans of many trainings on ``n`` rows; noise is calibrated for all of them together."""
     rows = count_of(n, "n", at_least=1)
     schedule = [_schedule(configuration, rows) for configuration in configurations]
     noises = [configuration.noise_multiplier for configuration in configurations]
     for delta in {configuration.delta for configuration in configurations} - {None}:
-        places = [place for place, configuration in enumerate(configurations) if configuration.delta == delta]
+        places = [
+            place
+            for place, configuration in enumerate(configurations)
+            if configuration.delta == delta
+        ]
         found = calibrate_noise(
             [schedule[place][0] for place in places],
             [schedule[place][1] for place in places],
@@ -111,12 +128,17 @@ def plans(configurations: Sequence[Configuration], n: int) -> list[Plan]:
         )
         for place, noise in zip(places, found.tolist(), strict=True):
             noises[place] = noise
-    return [Plan(rate, steps, float(noise or 0)) for (rate, steps), noise in zip(schedule, noises, strict=True)]
+    return [
+        TrainingPlan(rate, steps, float(noise or 0))
+        for (rate, steps), noise in zip(schedule, noises, strict=True)
+    ]
 
 
-def promises(planned: Sequence[Plan]) -> list[RenyiDP | None]:
+def promises(planned: Sequence[TrainingPlan]) -> list[RenyiDP | None]:
     """The curve of each plan, None where there is no noise; equal plans share one object, and it is remembered."""
-    missing = [plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0 and plan not in _known]
+    missing = [
+        plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0 and plan not in _known
+    ]
     if missing:
         rates, steps, noises = (list(column) for column in zip(*missing, strict=True))
         if len(_known) + len(missing) > _MOST_KNOWN:
@@ -128,20 +150,28 @@ def promises(planned: Sequence[Plan]) -> list[RenyiDP | None]:
 
 
 _MOST_KNOWN = 4096
-_known: dict[Plan, RenyiDP] = {}
+_known: dict[TrainingPlan, RenyiDP] = {}
 
 
 def _promise(curve: Floats) -> RenyiDP:
     finite = np.isfinite(curve)
     if not finite.any():
-        raise InvalidInput("noise_multiplier", "too small", "the divergence overflows at every order; give more noise")
-    return RenyiDP(tuple(np.asarray(INTEGER_ORDERS)[finite].tolist()), tuple(curve[finite].tolist()))
+        raise InvalidInput(
+            "noise_multiplier",
+            "too small",
+            "the divergence overflows at every order; give more noise",
+        )
+    return RenyiDP(
+        tuple(np.asarray(INTEGER_ORDERS)[finite].tolist()), tuple(curve[finite].tolist())
+    )
 
 
 def _schedule(configuration: Configuration, n: int) -> tuple[float, int]:
     rate = exact(configuration.batch_size, "batch_size") / n
     if rate > 1:
         raise InvalidInput(
-            "batch_size", configuration.batch_size, f"the expected batch of {n} rows is at most {n} (sampling rate > 1)"
+            "batch_size",
+            configuration.batch_size,
+            f"the expected batch of {n} rows is at most {n} (sampling rate > 1)",
         )
     return float(rate), math.ceil(float(exact(configuration.epochs, "epochs") / rate))

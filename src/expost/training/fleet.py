@@ -18,9 +18,8 @@ from expost.errors import InvalidInput
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import count_of
 from expost.training.configuration import Configuration
-from expost.training.job import Job, Trained
-from expost.training.meter import Meter
-from expost.training.progress import Progress
+from expost.training.engines import FleetRun, Trained
+from expost.training.progress import Meter, TrainingProgress
 
 LINEAR_MODELS = {"linear": "squared", "logistic": "logistic", "softmax": "softmax"}
 
@@ -42,24 +41,46 @@ class Fleet:
 
     def __post_init__(self) -> None:
         configurations = self.configurations
-        if isinstance(configurations, Configuration) or not isinstance(configurations, Sequence) or not configurations:
-            raise InvalidInput("configurations", type(configurations).__name__, "give a non-empty list of Configuration")
+        if (
+            isinstance(configurations, Configuration)
+            or not isinstance(configurations, Sequence)
+            or not configurations
+        ):
+            raise InvalidInput(
+                "configurations",
+                type(configurations).__name__,
+                "give a non-empty list of Configuration",
+            )
         if not all(isinstance(configuration, Configuration) for configuration in configurations):
             raise InvalidInput("configurations", "other things", "give a list of Configuration")
-        if not callable(self.model) and (not isinstance(self.model, str) or self.model not in LINEAR_MODELS):
+        if not callable(self.model) and (
+            not isinstance(self.model, str) or self.model not in LINEAR_MODELS
+        ):
             raise InvalidInput(
-                "model", self.model, "give 'linear', 'logistic', 'softmax' or a function that returns an nn.Module"
+                "model",
+                self.model,
+                "give 'linear', 'logistic', 'softmax' or a function that returns an nn.Module",
             )
-        if self.loss is not None and (not callable(self.model) or self.loss not in LINEAR_MODELS.values()):
-            raise InvalidInput("loss", self.loss, "give 'softmax', 'logistic' or 'squared', and only with a module")
+        if self.loss is not None and (
+            not callable(self.model) or self.loss not in LINEAR_MODELS.values()
+        ):
+            raise InvalidInput(
+                "loss", self.loss, "give 'softmax', 'logistic' or 'squared', and only with a module"
+            )
         if self.model == "softmax":
             if self.classes is None:
                 raise InvalidInput(
-                    "classes", None, "say how many there are: reading it off the labels would tell about the data"
+                    "classes",
+                    None,
+                    "say how many there are: reading it off the labels would tell about the data",
                 )
             count_of(self.classes, "classes", at_least=2)
         elif self.classes is not None:
-            raise InvalidInput("classes", self.classes, "leave it out: only 'softmax' takes it (a module's outputs say it)")
+            raise InvalidInput(
+                "classes",
+                self.classes,
+                "leave it out: only 'softmax' takes it (a module's outputs say it)",
+            )
 
     def train(
         self,
@@ -70,7 +91,7 @@ class Fleet:
         simulation: bool = False,
         threads: int | None = None,
         memory_limit: int | None = None,
-        progress: Progress | None = None,
+        progress: TrainingProgress | None = None,
         device: str = "cpu",
     ) -> list[Trained]:
         """Train every configuration on all rows; results in the order of the configurations.
@@ -87,23 +108,35 @@ class Fleet:
         workers = _cores() if threads is None else count_of(threads, "threads", at_least=1)
         limit = None if memory_limit is None else count_of(memory_limit, "memory_limit", at_least=1)
         if progress is not None and not callable(progress):
-            raise InvalidInput("progress", type(progress).__name__, "give a function, or leave it out")
-        check_device(device)
-        if not simulation and any(configuration.noise_multiplier == 0 for configuration in self.configurations):
             raise InvalidInput(
-                "noise_multiplier", 0, "without noise nothing is protected; say simulation=True if that is meant"
+                "progress", type(progress).__name__, "give a function, or leave it out"
             )
-        job = Job(self.configurations, sources, workers, limit, Meter(progress), device)
+        check_device(device)
+        if not simulation and any(
+            configuration.noise_multiplier == 0 for configuration in self.configurations
+        ):
+            raise InvalidInput(
+                "noise_multiplier",
+                0,
+                "without noise nothing is protected; say simulation=True if that is meant",
+            )
+        job = FleetRun(self.configurations, sources, workers, limit, Meter(progress), device)
         if callable(self.model):
             return job.train_modules(self.model, self.loss or "softmax", X, y)
         return job.train_linear(LINEAR_MODELS[self.model], self.classes or 1, X, y)
 
-    def _sources(self, randomness: Randomness | Sequence[Randomness] | None, simulation: bool) -> list[Randomness]:
+    def _sources(
+        self, randomness: Randomness | Sequence[Randomness] | None, simulation: bool
+    ) -> list[Randomness]:
         count = len(self.configurations)
         if not isinstance(randomness, (list, tuple)):
             return [require_protection(randomness, simulation=simulation)] * count  # type: ignore[arg-type]
         if len(randomness) != count:
-            raise InvalidInput("randomness", f"{len(randomness)} sources", f"give one, or one a configuration ({count})")
+            raise InvalidInput(
+                "randomness",
+                f"{len(randomness)} sources",
+                f"give one, or one a configuration ({count})",
+            )
         return [require_protection(each, simulation=simulation) for each in randomness]
 
 

@@ -14,9 +14,9 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.training.configuration import Configuration, Plan, plans
+from expost.training.configuration import Configuration, TrainingPlan, plans
+from expost.training.engines import Trained
 from expost.training.fleet import Fleet, check_device
-from expost.training.job import Trained
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,13 @@ class DPSGD:
     guarantee: RenyiDP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        Fleet(self.model, [self.configuration], self.classes, self.loss)  # refuses what it cannot train
+        Fleet(
+            self.model, [self.configuration], self.classes, self.loss
+        )  # refuses what it cannot train
         check_device(self.device)
-        object.__setattr__(self, "configuration", resolved(self.configuration, self.configuration.plan(self.n)))
+        object.__setattr__(
+            self, "configuration", resolved(self.configuration, self.configuration.plan(self.n))
+        )
         object.__setattr__(self, "guarantee", self.configuration.promise(self.n))
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
@@ -48,16 +52,26 @@ class DPSGD:
         """Trainings of one model on as many rows go to one fleet (``selection.work.Together``)."""
         return (type(self), self.model, self.n, self.classes, self.loss, self.device)
 
-    def run_together(self, calls: Sequence[DPSGD], data: Any, randomness: Sequence[Randomness]) -> list[Trained]:
+    def run_together(
+        self, calls: Sequence[DPSGD], data: Any, randomness: Sequence[Randomness]
+    ) -> list[Trained]:
         """All these trainings as one fleet; each has a sample and noise of its own."""
         X, y = data
         if len(X) != self.n:
-            raise InvalidInput("data", "another number of rows", f"the promise was made for {self.n} rows")
+            raise InvalidInput(
+                "data", "another number of rows", f"the promise was made for {self.n} rows"
+            )
         fleet = Fleet(self.model, [call.configuration for call in calls], self.classes, self.loss)
-        return fleet.train(X, y, randomness=list(randomness), simulation=randomness[0].simulated, device=self.device)
+        return fleet.train(
+            X,
+            y,
+            randomness=list(randomness),
+            simulation=randomness[0].simulated,
+            device=self.device,
+        )
 
 
-def resolved(configuration: Configuration, plan: Plan) -> Configuration:
+def resolved(configuration: Configuration, plan: TrainingPlan) -> Configuration:
     """The configuration with the plan's noise written out."""
     return replace(configuration, noise_multiplier=plan.noise_multiplier, epsilon=None, delta=None)
 
@@ -76,9 +90,17 @@ def candidates(
     Fleet(model, configurations, classes, loss)  # refuses what it cannot train
     made = []
     for settings, plan in zip(configurations, plans(configurations, n), strict=True):
-        public = {name: _plain(value) for name, value in vars(settings).items() if value is not None}
+        public = {
+            name: _plain(value) for name, value in vars(settings).items() if value is not None
+        }
         mechanism = DPSGD(model, resolved(settings, plan), n, classes, loss, device)
-        made.append(Candidate(mechanism, params=public | {"noise_multiplier": plan.noise_multiplier}, repeats=repeats))
+        made.append(
+            Candidate(
+                mechanism,
+                params=public | {"noise_multiplier": plan.noise_multiplier},
+                repeats=repeats,
+            )
+        )
     return made
 
 

@@ -13,22 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from expost.arrays import Array
 from expost.errors import InvalidInput
+from expost.execution.codec import NpzCodec
+from expost.mechanisms.outcome import FAILED
 from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.selection.codec import NpzCodec
-from expost.selection.release import FAILED
 from expost.training.configuration import Configuration, plans, promises
+from expost.training.engines import need_device
 from expost.training.fleet import Fleet
-from expost.training.job import need_device
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
 from expost.tuning.settings import Settings
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +85,9 @@ class TrainAndScore:
         assert isinstance(output, Fitted)
         return output
 
-    def run_together(self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]) -> list[Any]:
+    def run_together(
+        self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]
+    ) -> list[Any]:
         """All trainings as one fleet; sample, noise, first parameters and score of each model come from its own source."""
         trained = fleet(self.recipe, [call.configuration for call in calls]).train(
             self.recipe.shaped(data["X"]),
@@ -98,7 +98,10 @@ class TrainAndScore:
             progress=self.hooks.progress,
             device=self.device,
         )
-        return [call.rate(each.parameters, data, source) for call, each, source in zip(calls, trained, randomness, strict=True)]
+        return [
+            call.rate(each.parameters, data, source)
+            for call, each, source in zip(calls, trained, randomness, strict=True)
+        ]
 
     def check_here(self) -> None:
         """Refuse a place without the device, before anything is charged."""
@@ -122,17 +125,31 @@ def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
     """A fleet of the recipe's models."""
     if recipe.factory is not None:
         return Fleet(recipe.factory, configurations, loss=recipe.loss)
-    return Fleet(recipe.kind, configurations, classes=recipe.class_count if recipe.kind == "softmax" else None)
+    return Fleet(
+        recipe.kind,
+        configurations,
+        classes=recipe.class_count if recipe.kind == "softmax" else None,
+    )
 
 
-def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks, device: str = "cpu") -> list[Candidate]:
+def make_candidates(
+    settings: Settings, recipe: Recipe, n: int, hooks: Hooks, device: str = "cpu"
+) -> list[Candidate]:
     """Every setting at every level, by ascending level, for ``n`` training rows. No data is touched."""
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
-    grid = [(epsilon, setting) for epsilon in settings.search.epsilons for setting in settings.search.settings]
+    grid = [
+        (epsilon, setting)
+        for epsilon in settings.search.epsilons
+        for setting in settings.search.settings
+    ]
     for _, setting in grid:
         if setting.batch_size > n:
-            raise InvalidInput("search.batch_sizes", setting.batch_size, f"there are {n} training rows; give at most that many")
+            raise InvalidInput(
+                "search.batch_sizes",
+                setting.batch_size,
+                f"there are {n} training rows; give at most that many",
+            )
     model, delta = settings.model, settings.privacy.delta
     try:
         wanted = [
@@ -153,11 +170,15 @@ def make_candidates(settings: Settings, recipe: Recipe, n: int, hooks: Hooks, de
     except InvalidInput as error:
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
     except OverflowError:
-        raise InvalidInput("search", "epochs / batch_sizes", "more steps than can be counted; give fewer epochs") from None
+        raise InvalidInput(
+            "search", "epochs / batch_sizes", "more steps than can be counted; give fewer epochs"
+        ) from None
     private = settings.privacy.scoring == "private"
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
-    for (epsilon, each), plan, training in zip(grid, planned, _common(promises(planned)), strict=True):
+    for (epsilon, each), plan, training in zip(
+        grid, planned, _common(promises(planned)), strict=True
+    ):
         if id(training) not in promised:
             rho = free_rho(training) if private else None
             promise = training if rho is None else with_scoring(training, rho)
@@ -189,7 +210,11 @@ def _common(curves: Sequence[RenyiDP | None]) -> list[RenyiDP]:
     present = [curve for curve in curves if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in present)))
     if not orders or len(present) < len(curves):
-        raise InvalidInput("search.epsilons", None, "the levels have no Rényi order in common; give levels closer together")
+        raise InvalidInput(
+            "search.epsilons",
+            None,
+            "the levels have no Rényi order in common; give levels closer together",
+        )
     cut = {id(curve): curve.on(orders) for curve in present}
     return [cut[id(curve)] for curve in present]
 

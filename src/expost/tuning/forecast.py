@@ -54,7 +54,9 @@ class Forecast:
     @property
     def worst_case(self) -> ApproxDP:
         """What all attempts together could cost at most."""
-        return self.in_epsilon_delta(composed([self.charges.worst_case] * self.attempts, self.attempts))
+        return self.in_epsilon_delta(
+            composed([self.charges.worst_case] * self.attempts, self.attempts)
+        )
 
     @property
     def order(self) -> float | None:
@@ -79,7 +81,11 @@ class Forecast:
             "overhead": self.overhead,
             "overhead_recommended": self.recommended,
             "expected_runs": self.counts.mean,
-            "runs": {"p50": self.counts.quantile(0.5), "p90": self.counts.quantile(0.9), "max": self.counts.copies},
+            "runs": {
+                "p50": self.counts.quantile(0.5),
+                "p90": self.counts.quantile(0.9),
+                "max": self.counts.copies,
+            },
             "seconds": self.seconds,
             "attempts": self.attempts,
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
@@ -88,7 +94,12 @@ class Forecast:
 
 
 def forecast(
-    settings: Settings, recipe: Recipe, candidates: Sequence[Candidate], n: int, columns: int, order: tuple[float, ...] | None
+    settings: Settings,
+    recipe: Recipe,
+    candidates: Sequence[Candidate],
+    n: int,
+    columns: int,
+    order: tuple[float, ...] | None,
 ) -> Forecast:
     """Plan the job: the overhead (recommended unless given), the charges, the runs, the time."""
     fraction = settings.privacy.overhead
@@ -118,12 +129,20 @@ def forecast(
     )
 
 
-def dropping(candidates: Sequence[Candidate], fraction: float, target: float | None, **claim: Any) -> RandomDropping:
+def dropping(
+    candidates: Sequence[Candidate], fraction: float, target: float | None, **claim: Any
+) -> RandomDropping:
     """Random dropping whose overhead is this fraction of the first candidate's drop rate; ``claim`` is ``delta``, ``order`` or nothing."""
-    law = RandomDropping(overhead=1, **claim).drop_law(candidates)  # overhead 1: its step is the lattice step
-    first = next(rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members)
+    law = RandomDropping(overhead=1, **claim).drop_law(
+        candidates
+    )  # overhead 1: its step is the lattice step
+    first = next(
+        rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members
+    )
     return RandomDropping(
-        overhead=float(first / law.overhead) * float(exact_positive(fraction, "overhead")), target=target, **claim
+        overhead=float(first / law.overhead) * float(exact_positive(fraction, "overhead")),
+        target=target,
+        **claim,
     )
 
 
@@ -156,7 +175,10 @@ def comparison(job: Forecast, index: int) -> dict[str, float]:
     total = _curve(below[0]) * 0
     for each in below:
         total = total + _curve(each) * each.repeats
-    highest = reduce(lambda a, b: a.at_worst(b), {id(each.guarantee): _curve(each) for each in job.candidates}.values())
+    highest = reduce(
+        lambda a, b: a.at_worst(b),
+        {id(each.guarantee): _curve(each) for each in job.candidates}.values(),
+    )
     return {
         "papernot_steinke": _repeat_and_select(highest, job),
         "papernot_steinke_level": _repeat_and_select(_curve(winner), job),
@@ -170,11 +192,15 @@ def _curve(candidate: Candidate) -> RenyiDP:
 
 
 def _repeat_and_select(promise: RenyiDP, job: Forecast) -> float:
-    laws = [TruncatedNegativeBinomial.with_mean(shape, max(job.counts.mean, 1.01)) for shape in _SHAPES]
+    laws = [
+        TruncatedNegativeBinomial.with_mean(shape, max(job.counts.mean, 1.01)) for shape in _SHAPES
+    ]
     return min(law.renyi_charge(promise).to_approx(job.delta).epsilon for law in laws)
 
 
-def _seconds(recipe: Recipe, candidates: Sequence[Candidate], runs: float, n: int, columns: int) -> float:
+def _seconds(
+    recipe: Recipe, candidates: Sequence[Candidate], runs: float, n: int, columns: int
+) -> float:
     """Expected training time, from a short training on random rows of the same shape; a model that does not fit them is refused here."""
     mechanisms = [each.mechanism for each in candidates]
     configurations = [each.configuration for each in mechanisms if isinstance(each, TrainAndScore)]

@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
 from expost.tuning.rows import scale
 from expost.tuning.settings import Bounds, Settings
-
-Array = npt.NDArray[Any]
 
 _HEADER = "expost"
 _SCHEMA = 1
@@ -74,7 +72,9 @@ class Recipe:
         if self.input_shape is None:
             return X
         if int(np.prod(self.input_shape)) != X.shape[1]:
-            raise InvalidInput("model.input_shape", self.input_shape, f"a row has {X.shape[1]} features")
+            raise InvalidInput(
+                "model.input_shape", self.input_shape, f"a row has {X.shape[1]} features"
+            )
         return X.reshape(len(X), *self.input_shape)
 
     def outputs(self, parameters: Mapping[str, Array], X: Array) -> Array:
@@ -87,7 +87,9 @@ class Recipe:
         """Class numbers, or predictions on the target's own scale, for scaled rows."""
         raw = self.outputs(parameters, X)
         if self.loss == "softmax":
-            return np.asarray(raw[:, : self.class_count].argmax(axis=1))  # a module may have more outputs
+            return np.asarray(
+                raw[:, : self.class_count].argmax(axis=1)
+            )  # a module may have more outputs
         if self.loss == "logistic":
             return (raw[:, 0] > 0).astype(np.int64)
         assert self.target_bounds is not None
@@ -105,7 +107,11 @@ class Model:
     def predict(self, X: Any) -> Array:
         """Class numbers (or names, where classes were named), or real predictions."""
         found = self.recipe.decide(self.parameters, scale(X, self.recipe.bounds))
-        return np.array(self.recipe.classes)[found] if isinstance(self.recipe.classes, tuple) else found
+        return (
+            np.array(self.recipe.classes)[found]
+            if isinstance(self.recipe.classes, tuple)
+            else found
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the model to an ``.npz`` file."""
@@ -120,7 +126,9 @@ class Model:
             "input_shape": recipe.input_shape,
         }
         with Path(path).open("wb") as stream:
-            arrays: dict[str, Any] = {f"parameter:{name}": value for name, value in self.parameters.items()}
+            arrays: dict[str, Any] = {
+                f"parameter:{name}": value for name, value in self.parameters.items()
+            }
             arrays[_HEADER] = np.array(json.dumps(header))
             np.savez(stream, **arrays)
 
@@ -131,9 +139,13 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
         if _HEADER not in archive.files:
             raise InvalidInput("path", str(path), "not a model that expost saved")
         header = json.loads(str(archive[_HEADER]))
-        parameters = {name.partition(":")[2]: archive[name] for name in archive.files if name != _HEADER}
+        parameters = {
+            name.partition(":")[2]: archive[name] for name in archive.files if name != _HEADER
+        }
     if header.get("schema") != _SCHEMA:
-        raise InvalidInput("schema", header.get("schema"), f"this version reads models of schema {_SCHEMA}")
+        raise InvalidInput(
+            "schema", header.get("schema"), f"this version reads models of schema {_SCHEMA}"
+        )
     classes, shape, bounds = header["classes"], header["input_shape"], header["target_bounds"]
     recipe = Recipe(
         header["kind"],
@@ -145,7 +157,9 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
     )
     if recipe.kind not in _LINEAR:
         if factory is None and recipe.kind != "cnn":
-            raise InvalidInput("factory", None, f"this model was made by {recipe.kind!r}; give that function")
+            raise InvalidInput(
+                "factory", None, f"this model was made by {recipe.kind!r}; give that function"
+            )
         recipe = replace(recipe, factory=factory or find_factory("cnn", Path()))
     return Model(recipe, parameters)
 
@@ -154,7 +168,7 @@ def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
     """The function behind "cnn" or "module:factory"; modules next to the TOML file are found."""
     need_torch()
     if kind == "cnn":
-        from expost.training.modules import mnist_cnn
+        from expost.training._torch.modules import mnist_cnn
 
         return mnist_cnn
     module, _, name = kind.partition(":")
@@ -162,9 +176,13 @@ def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
     try:
         factory = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
-        raise InvalidInput("model.kind", kind, f"the module cannot be imported ({error.name or module})") from None
+        raise InvalidInput(
+            "model.kind", kind, f"the module cannot be imported ({error.name or module})"
+        ) from None
     except Exception as error:  # whatever the module raises, or a name that can be none
-        raise InvalidInput("model.kind", kind, f"importing the module raises {type(error).__name__}") from None
+        raise InvalidInput(
+            "model.kind", kind, f"importing the module raises {type(error).__name__}"
+        ) from None
     finally:
         sys.path.remove(str(folder.resolve()))
     if not callable(factory):
@@ -186,10 +204,14 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
 
     assert recipe.factory is not None
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # frozen parameters and buffers are not among the trained ones; the fleet made them like this, too
+        torch.manual_seed(
+            0
+        )  # frozen parameters and buffers are not among the trained ones; the fleet made them like this, too
         module = recipe.factory().eval()
     like = next(module.parameters())
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()}
+    tensors = {
+        name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()
+    }
     rows = torch.from_numpy(recipe.shaped(X)).to(like.dtype)
     with torch.no_grad():
         parts = [functional_call(module, tensors, (part,)) for part in torch.split(rows, 512)]

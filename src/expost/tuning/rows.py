@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
 from expost.tuning.settings import Bounds, DataSettings
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Rows:
+class JobRows:
     """Scaled features and targets of the two parts; ``public``: the scoring part is public."""
 
     X: Array
@@ -41,7 +40,13 @@ class Rows:
 
     def as_data(self, identity: str) -> dict[str, Any]:
         """What candidates are given; ``identity`` tells jobs on the same rows apart in a checkpoint."""
-        return {"X": self.X, "y": self.y, "score_X": self.score_X, "score_y": self.score_y, "job": identity}
+        return {
+            "X": self.X,
+            "y": self.y,
+            "score_X": self.score_X,
+            "score_y": self.score_y,
+            "job": identity,
+        }
 
 
 def held_out(n: int, share: float) -> npt.NDArray[np.bool_]:
@@ -51,7 +56,7 @@ def held_out(n: int, share: float) -> npt.NDArray[np.bool_]:
     return np.diff(np.array(counts)) > 0
 
 
-def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> Rows:
+def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> JobRows:
     """Read and prepare the rows that ``settings`` describe (or those given)."""
     if X is not None or y is not None:
         features, targets = _given(X, y)
@@ -62,19 +67,29 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> Rows:
     if not len(rows):
         raise InvalidInput("data", "no rows", "give at least two rows")
     if labels.shape != (len(rows),):
-        raise InvalidInput("data", f"{len(rows)} rows and targets of shape {labels.shape}", "give one target a row")
+        raise InvalidInput(
+            "data", f"{len(rows)} rows and targets of shape {labels.shape}", "give one target a row"
+        )
     if settings.public_test is not None:
         _check_classes(labels, settings)
         test_features, test_targets = _read(settings.public_test, settings)
         test, test_labels = scale(test_features, bounds), _targets(test_targets, settings)
         if test.shape[1:] != rows.shape[1:] or len(test) != len(test_labels) or not len(test):
-            raise InvalidInput("data.public_test", settings.public_test.name, "give rows with the same columns as the data")
-        return Rows(rows, labels, test, test_labels, bounds, True)
+            raise InvalidInput(
+                "data.public_test",
+                settings.public_test.name,
+                "give rows with the same columns as the data",
+            )
+        return JobRows(rows, labels, test, test_labels, bounds, True)
     out = held_out(len(rows), settings.holdout)
     if out.all() or not out.any():
-        raise InvalidInput("data.holdout", settings.holdout, f"{len(rows)} rows cannot be split so; give another share")
+        raise InvalidInput(
+            "data.holdout",
+            settings.holdout,
+            f"{len(rows)} rows cannot be split so; give another share",
+        )
     _check_classes(labels[~out], settings)
-    return Rows(rows[~out], labels[~out], rows[out], labels[out], bounds, False)
+    return JobRows(rows[~out], labels[~out], rows[out], labels[out], bounds, False)
 
 
 def scale(features: Any, bounds: Bounds) -> Array:
@@ -82,12 +97,16 @@ def scale(features: Any, bounds: Bounds) -> Array:
     try:
         table = np.asarray(features, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InvalidInput("data", "features that are no numbers", "give numbers; encode categories first") from None
+        raise InvalidInput(
+            "data", "features that are no numbers", "give numbers; encode categories first"
+        ) from None
     if table.ndim == 0:
         raise InvalidInput("data", "one number", "give a table of rows and features")
     table = table.reshape(len(table), prod(table.shape[1:]))
     if not np.isfinite(table).all():
-        raise InvalidInput("data", "features with NaN or infinity", "fill such values, or leave the rows out")
+        raise InvalidInput(
+            "data", "features with NaN or infinity", "fill such values, or leave the rows out"
+        )
     if len(bounds) not in (1, table.shape[1]):
         raise InvalidInput(
             "data.feature_bounds",
@@ -100,7 +119,11 @@ def scale(features: Any, bounds: Bounds) -> Array:
 
 def _targets(values: Any, settings: DataSettings) -> Array:
     if np.ndim(values) != 1:
-        raise InvalidInput("data", f"targets in {np.ndim(values)} dimensions", "give one number or label a row, not a table")
+        raise InvalidInput(
+            "data",
+            f"targets in {np.ndim(values)} dimensions",
+            "give one number or label a row, not a table",
+        )
     if settings.target_bounds is not None:
         low, high = settings.target_bounds
         try:
@@ -112,22 +135,33 @@ def _targets(values: Any, settings: DataSettings) -> Array:
         return np.asarray((np.clip(numbers, low, high) - low) / (high - low))
     if isinstance(settings.classes, tuple):
         place = {name: number for number, name in enumerate(settings.classes)}
-        labels = np.array([place.get(_label(value), -1) for value in np.asarray(values).tolist()], dtype=np.float64)
+        labels = np.array(
+            [place.get(_label(value), -1) for value in np.asarray(values).tolist()],
+            dtype=np.float64,
+        )
     else:
         try:
             labels = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
-            raise InvalidInput("data", "labels that are no numbers", 'list their names: data.classes = ["no", "yes"]') from None
+            raise InvalidInput(
+                "data",
+                "labels that are no numbers",
+                'list their names: data.classes = ["no", "yes"]',
+            ) from None
     top = settings.class_count or 0
     if not np.all((labels >= 0) & (labels < top) & (labels == np.floor(labels))):
-        raise InvalidInput("data.classes", settings.classes, "there are labels outside these classes")
+        raise InvalidInput(
+            "data.classes", settings.classes, "there are labels outside these classes"
+        )
     return labels
 
 
 def _check_classes(labels: Array, settings: DataSettings) -> None:
     """Refuse here, to the curator, what every training would refuse: as an outcome of a selection it would be published without noise."""
     if settings.target_bounds is None and np.all(labels == labels[0]):
-        raise InvalidInput("data", "training labels of one class", "give examples of at least two classes")
+        raise InvalidInput(
+            "data", "training labels of one class", "give examples of at least two classes"
+        )
 
 
 def _label(value: Any) -> str:
@@ -154,7 +188,9 @@ def _read(source: str | Path | None, settings: DataSettings) -> tuple[Any, Any]:
     except (ExpostError, OSError):
         raise
     except Exception as error:  # a broken file raises whatever its parts raise, and may quote them
-        raise InvalidInput("data.path", source.name, f"the file cannot be read ({type(error).__name__})") from None
+        raise InvalidInput(
+            "data.path", source.name, f"the file cannot be read ({type(error).__name__})"
+        ) from None
 
 
 def _built_in(name: str) -> tuple[Any, Any]:
@@ -186,7 +222,11 @@ def _read_npz(path: Path, settings: DataSettings) -> tuple[Any, Any]:
         try:
             return archive["X"], archive["y"]
         except ValueError:
-            raise InvalidInput("data.path", path.name, "arrays of Python objects are not read; give numbers or texts") from None
+            raise InvalidInput(
+                "data.path",
+                path.name,
+                "arrays of Python objects are not read; give numbers or texts",
+            ) from None
 
 
 def _read_csv(path: Path, settings: DataSettings) -> tuple[Any, Any]:
@@ -203,7 +243,9 @@ def _read_csv(path: Path, settings: DataSettings) -> tuple[Any, Any]:
                 targets.append(row[target])
             except (ValueError, IndexError):
                 raise InvalidInput(
-                    "data.path", f"{path.name}, line {number}", "give a number in every feature column"
+                    "data.path",
+                    f"{path.name}, line {number}",
+                    "give a number in every feature column",
                 ) from None
     return np.array(features).reshape(-1, len(chosen)), np.array(targets)
 
@@ -221,11 +263,16 @@ def _read_parquet(path: Path, settings: DataSettings) -> tuple[Any, Any]:
 
 def _columns(header: Sequence[str], settings: DataSettings, path: Path) -> tuple[list[int], int]:
     names = list(header)
-    for wanted, key in [(settings.target, "target"), *((name, "features") for name in settings.features or ())]:
+    for wanted, key in [
+        (settings.target, "target"),
+        *((name, "features") for name in settings.features or ()),
+    ]:
         if wanted not in names:
             raise InvalidInput(f"data.{key}", wanted, f"{path.name} has no such column")
     target = names.index(settings.target or "")
     features = settings.features or tuple(name for name in names if name != settings.target)
     if settings.target in features or not features:
-        raise InvalidInput("data.features", list(features), "give at least one column besides the target")
+        raise InvalidInput(
+            "data.features", list(features), "give at least one column besides the target"
+        )
     return [names.index(name) for name in features], target

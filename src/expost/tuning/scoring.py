@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.mechanisms.discrete_noise import DiscreteGaussian, Query
 from expost.mechanisms.protocol import Estimate
@@ -27,17 +26,22 @@ from expost.randomness.source import Randomness
 from expost.rationals import round_down
 from expost.tuning.settings import GoalSettings
 
-Array = npt.NDArray[Any]
-
 _STEPS = 1 << 16
 
 
 def free_rho(training: RenyiDP) -> float:
     """The largest ρ with αρ ≤ ε(α) at every listed order, rounded down."""
-    rho = round_down(min(Fraction(e) / Fraction(a) for a, e in zip(training.orders, training.epsilons, strict=True)))
+    rho = round_down(
+        min(
+            Fraction(e) / Fraction(a)
+            for a, e in zip(training.orders, training.epsilons, strict=True)
+        )
+    )
     if rho <= 0:
         raise InvalidInput(
-            "guarantee", "a curve with a 0", "nothing is left for scoring; give a training that promises more than 0"
+            "guarantee",
+            "a curve with a 0",
+            "nothing is left for scoring; give a training that promises more than 0",
         )
     return rho
 
@@ -77,7 +81,9 @@ class Score:
                 self.goal.loss_bound / _STEPS,
             )
         if self.rho is not None:
-            noisy = DiscreteGaussian(Query(lambda whole: whole, sensitivity=sensitivity), self.rho)(total, randomness)
+            noisy = DiscreteGaussian(Query(lambda whole: whole, sensitivity=sensitivity), self.rho)(
+                total, randomness
+            )
             assert isinstance(noisy, Estimate)
             total = int(noisy.value)
         mean = total * unit / len(truth)

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from expost.tuning.document import Document, Table, is_number
+from expost.tuning.config_file import ConfigTable, Document, is_number
 
 BUILT_IN = ("digits", "breast_cancer")
 KINDS = ("logistic", "softmax", "linear", "cnn")
@@ -112,27 +112,50 @@ class Settings:
         record = asdict(self)
         del record["folder"]
         for key in ("path", "public_test"):
-            record["data"][key] = None if record["data"][key] is None else Path(record["data"][key]).name
+            record["data"][key] = (
+                None if record["data"][key] is None else Path(record["data"][key]).name
+            )
         return record
 
 
 def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = False) -> Settings:
     """Settings from a TOML file or a mapping. ``given_data``: the rows come as arrays, so [data] names no file."""
     document = Document.read(config)
-    goal = _goal(document.table("goal", ("metric", "at_least", "at_most", "maximize", "loss_bound")))
-    privacy = _privacy(document.table("privacy", ("delta", "overhead", "repeats", "attempts", "scoring", "order")), goal)
-    model = _model(document.table("model", ("kind", "loss", "input_shape", "optimiser", "momentum")), goal)
-    listed = ("name", "path", "target", "features", "feature_bounds", "classes", "target_bounds", "holdout", "public_test")
+    goal = _goal(
+        document.table("goal", ("metric", "at_least", "at_most", "maximize", "loss_bound"))
+    )
+    privacy = _privacy(
+        document.table("privacy", ("delta", "overhead", "repeats", "attempts", "scoring", "order")),
+        goal,
+    )
+    model = _model(
+        document.table("model", ("kind", "loss", "input_shape", "optimiser", "momentum")), goal
+    )
+    listed = (
+        "name",
+        "path",
+        "target",
+        "features",
+        "feature_bounds",
+        "classes",
+        "target_bounds",
+        "holdout",
+        "public_test",
+    )
     data = _data(document.table("data", listed), model, privacy, document.folder, given_data)
     keys = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
-    return Settings(data, model, _search(document.table("search", keys)), goal, privacy, document.folder)
+    return Settings(
+        data, model, _search(document.table("search", keys)), goal, privacy, document.folder
+    )
 
 
-def _goal(table: Table) -> GoalSettings:
+def _goal(table: ConfigTable) -> GoalSettings:
     metric = table.text("metric", "accuracy", ("accuracy", "mse")) or "accuracy"
     given = [key for key in ("at_least", "at_most", "maximize") if key in table]
     if len(given) != 1:
-        table.refuse(given[1] if given else "at_least", "give exactly one of at_least, at_most and maximize")
+        table.refuse(
+            given[1] if given else "at_least", "give exactly one of at_least, at_most and maximize"
+        )
     bound = table.number("loss_bound")
     if metric == "accuracy":
         if bound is not None:
@@ -140,7 +163,10 @@ def _goal(table: Table) -> GoalSettings:
         if "at_most" in table:
             table.refuse("at_most", "an accuracy has to be at_least something")
     elif bound is None or bound <= 0:
-        table.refuse("loss_bound", "give the public bound to which a row's squared error is clipped, a number > 0")
+        table.refuse(
+            "loss_bound",
+            "give the public bound to which a row's squared error is clipped, a number > 0",
+        )
     if "maximize" in table:
         if not table.flag("maximize"):
             table.refuse("maximize", "give true, or a bar instead")
@@ -148,28 +174,39 @@ def _goal(table: Table) -> GoalSettings:
     bar = table.number(given[0])
     assert bar is not None
     if metric == "accuracy" and not 0 < bar <= 1:
-        table.refuse("at_least", "no model can pass or every model does: an accuracy bar is a number with 0 < bar ≤ 1")
+        table.refuse(
+            "at_least",
+            "no model can pass or every model does: an accuracy bar is a number with 0 < bar ≤ 1",
+        )
     if metric == "mse":
         assert bound is not None
         if given[0] == "at_least":
             table.refuse("at_least", "a squared error has to be at_most something")
         if not 0 < bar < bound:
             table.refuse(
-                "at_most", f"no model can pass or every model does: give a number with 0 < bar < loss_bound = {bound:g}"
+                "at_most",
+                f"no model can pass or every model does: give a number with 0 < bar < loss_bound = {bound:g}",
             )
     return GoalSettings(metric, bar, bound)
 
 
-def _privacy(table: Table, goal: GoalSettings) -> PrivacySettings:
+def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
     delta = table.number("delta")
     if delta is None or not 0 < delta < 1:
-        table.refuse("delta", "give a number with 0 < delta < 1, far below one over the number of rows")
+        table.refuse(
+            "delta", "give a number with 0 < delta < 1, far below one over the number of rows"
+        )
     overhead = table.values.get("overhead", "auto")
     if overhead != "auto" and not (is_number(overhead) and 1e-9 <= overhead <= 1e9):
-        table.refuse("overhead", 'give "auto", or a fraction of the first drop rate, at least 1e-9 and at most 1e9')
+        table.refuse(
+            "overhead",
+            'give "auto", or a fraction of the first drop rate, at least 1e-9 and at most 1e9',
+        )
     attempts = table.count("attempts", 1, _MOST_ATTEMPTS) or 1
     if attempts > 1 and goal.bar is None:
-        table.refuse("attempts", "drawing again needs a bar to miss: give goal.at_least, or one attempt")
+        table.refuse(
+            "attempts", "drawing again needs a bar to miss: give goal.at_least, or one attempt"
+        )
     if attempts * delta >= 1:
         table.refuse("attempts", f"attempts × delta = {attempts * delta:g} has to stay below 1")
     order = table.positives("order") if "order" in table else None
@@ -180,23 +217,38 @@ def _privacy(table: Table, goal: GoalSettings) -> PrivacySettings:
     return PrivacySettings(delta, chosen, table.count("repeats", 1) or 1, attempts, scoring, order)
 
 
-def _model(table: Table, goal: GoalSettings) -> ModelSettings:
+def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:
     kind = table.text("kind")
     parts = [] if kind is None else kind.split(":")
-    if kind is None or not (kind in KINDS or (len(parts) == 2 and all(part.strip() for part in parts))):
-        table.refuse("kind", f'give {", ".join(KINDS)}, or "module:factory" of a function that returns a torch module')
+    if kind is None or not (
+        kind in KINDS or (len(parts) == 2 and all(part.strip() for part in parts))
+    ):
+        table.refuse(
+            "kind",
+            f'give {", ".join(KINDS)}, or "module:factory" of a function that returns a torch module',
+        )
     natural = {"logistic": "logistic", "softmax": "softmax", "linear": "squared", "cnn": "softmax"}
     if kind in natural and "loss" in table:
         table.refuse("loss", "only a module of your own takes it")
     wanted = "squared" if goal.metric == "mse" else "softmax"
-    loss = natural.get(kind) or table.text("loss", wanted, ("softmax", "logistic", "squared")) or wanted
+    loss = (
+        natural.get(kind)
+        or table.text("loss", wanted, ("softmax", "logistic", "squared"))
+        or wanted
+    )
     if (loss == "squared") != (goal.metric == "mse"):
-        table.refuse("kind", f"a model with the loss {loss!r} cannot reach a goal in {goal.metric!r}")
+        table.refuse(
+            "kind", f"a model with the loss {loss!r} cannot reach a goal in {goal.metric!r}"
+        )
     shape = table.values.get("input_shape")
     if shape is not None:
         if kind in ("logistic", "softmax", "linear"):
             table.refuse("input_shape", "linear models take rows as they are")
-        if not isinstance(shape, (list, tuple)) or not all(isinstance(each, int) and each > 0 for each in shape) or not shape:
+        if (
+            not isinstance(shape, (list, tuple))
+            or not all(isinstance(each, int) and each > 0 for each in shape)
+            or not shape
+        ):
             table.refuse("input_shape", "give the shape of one example, e.g. [1, 28, 28]")
     elif kind == "cnn":
         shape = _IMAGE
@@ -207,8 +259,14 @@ def _model(table: Table, goal: GoalSettings) -> ModelSettings:
     return ModelSettings(kind, loss, None if shape is None else tuple(shape), optimiser, momentum)
 
 
-def _data(table: Table, model: ModelSettings, privacy: PrivacySettings, folder: Path, given: bool) -> DataSettings:
-    name, path, test = table.text("name", None, BUILT_IN), table.text("path"), table.text("public_test")
+def _data(
+    table: ConfigTable, model: ModelSettings, privacy: PrivacySettings, folder: Path, given: bool
+) -> DataSettings:
+    name, path, test = (
+        table.text("name", None, BUILT_IN),
+        table.text("path"),
+        table.text("public_test"),
+    )
     sources = (name is not None) + (path is not None) + given
     if sources != 1:
         keys = "X and y" if given else "name or path"
@@ -217,11 +275,20 @@ def _data(table: Table, model: ModelSettings, privacy: PrivacySettings, folder: 
     if path is not None and target is None and not path.endswith(".npz"):
         table.refuse("target", "name the column to predict")
     features = table.values.get("features")
-    if features is not None and not (isinstance(features, list) and features and all(isinstance(f, str) for f in features)):
+    if features is not None and not (
+        isinstance(features, list) and features and all(isinstance(f, str) for f in features)
+    ):
         table.refuse("features", "give a list of column names")
     if (test is not None) != (privacy.scoring == "public"):
-        table.refuse("public_test", 'give a file of public rows together with privacy.scoring = "public", or neither')
-    if test is not None and path is not None and (folder / test).resolve() == (folder / path).resolve():
+        table.refuse(
+            "public_test",
+            'give a file of public rows together with privacy.scoring = "public", or neither',
+        )
+    if (
+        test is not None
+        and path is not None
+        and (folder / test).resolve() == (folder / path).resolve()
+    ):
         table.refuse("public_test", "these are the rows to protect; give public ones")
     holdout = table.number("holdout", 0.2)
     if holdout is None or not 0 < holdout < 1:
@@ -241,46 +308,70 @@ def _data(table: Table, model: ModelSettings, privacy: PrivacySettings, folder: 
     )
 
 
-def _bounds(table: Table, name: str | None) -> Bounds | None:
+def _bounds(table: ConfigTable, name: str | None) -> Bounds | None:
     if "feature_bounds" not in table:
         if name is None:
             table.refuse(
-                "feature_bounds", "give [low, high] for all features or a pair for each: public knowledge, not the data's own"
+                "feature_bounds",
+                "give [low, high] for all features or a pair for each: public knowledge, not the data's own",
             )
         return ((0.0, 16.0),) if name == "digits" else None
     value = table.values["feature_bounds"]
-    pairs = [value] if isinstance(value, (list, tuple)) and all(is_number(each) for each in value) else value
-    if not isinstance(pairs, (list, tuple)) or not pairs or not all(_is_pair(pair) for pair in pairs):
+    pairs = (
+        [value]
+        if isinstance(value, (list, tuple)) and all(is_number(each) for each in value)
+        else value
+    )
+    if (
+        not isinstance(pairs, (list, tuple))
+        or not pairs
+        or not all(_is_pair(pair) for pair in pairs)
+    ):
         table.refuse("feature_bounds", "give [low, high] with low < high, or a list of such pairs")
     return tuple((float(low), float(high)) for low, high in pairs)
 
 
 def _is_pair(pair: Any) -> bool:
     """Two finite numbers, ascending, whose distance is a finite number too."""
-    if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(is_number(each) for each in pair)):
+    if not (
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(is_number(each) for each in pair)
+    ):
         return False
     return 0 < float(pair[1]) - float(pair[0]) < math.inf
 
 
-def _classes(table: Table, name: str | None, model: ModelSettings) -> int | tuple[str, ...] | None:
+def _classes(
+    table: ConfigTable, name: str | None, model: ModelSettings
+) -> int | tuple[str, ...] | None:
     value: Any = table.values.get("classes", {"digits": 10, "breast_cancer": 2}.get(name or ""))
     if model.loss == "squared":
         if "classes" in table:
             table.refuse("classes", "a regression has none")
         return None
-    named = isinstance(value, (list, tuple)) and len(value) == len(set(map(str, value))) and len(value) >= 2
+    named = (
+        isinstance(value, (list, tuple))
+        and len(value) == len(set(map(str, value)))
+        and len(value) >= 2
+    )
     if named:
         value = tuple(str(each) for each in value)
     elif isinstance(value, bool) or not isinstance(value, int) or value < 2:
-        table.refuse("classes", "say how many classes there are (labels 0, 1, …) or list their labels: public knowledge")
+        table.refuse(
+            "classes",
+            "say how many classes there are (labels 0, 1, …) or list their labels: public knowledge",
+        )
     if model.loss == "logistic" and (len(value) if isinstance(value, tuple) else value) != 2:
-        table.refuse("classes", 'a logistic model tells two classes apart; give 2, or model.kind = "softmax"')
+        table.refuse(
+            "classes", 'a logistic model tells two classes apart; give 2, or model.kind = "softmax"'
+        )
     if model.kind == "cnn" and (len(value) if isinstance(value, tuple) else value) > _DIGITS:
-        table.refuse("classes", f'a "cnn" tells at most {_DIGITS} classes apart; give a module of your own')
+        table.refuse(
+            "classes", f'a "cnn" tells at most {_DIGITS} classes apart; give a module of your own'
+        )
     return value  # type: ignore[no-any-return]
 
 
-def _target_bounds(table: Table, model: ModelSettings) -> tuple[float, float] | None:
+def _target_bounds(table: ConfigTable, model: ModelSettings) -> tuple[float, float] | None:
     value: Any = table.values.get("target_bounds")
     if model.loss != "squared":
         if value is not None:
@@ -291,7 +382,7 @@ def _target_bounds(table: Table, model: ModelSettings) -> tuple[float, float] | 
     return (float(value[0]), float(value[1]))
 
 
-def _search(table: Table) -> SearchSettings:
+def _search(table: ConfigTable) -> SearchSettings:
     epsilons = table.positives("epsilons")
     if list(epsilons) != sorted(epsilons):
         table.refuse("epsilons", "give levels in ascending order")
@@ -299,14 +390,23 @@ def _search(table: Table) -> SearchSettings:
     points = math.prod(map(len, axes))
     samples = table.count("samples")
     kept = points if samples is None else min(points, samples)
-    if kept * len(epsilons) > _MOST_CANDIDATES:  # before the grid is made: it may not fit into the memory
-        table.refuse("samples", f"the grid has {kept * len(epsilons)} candidates; draw at most {_MOST_CANDIDATES} of them")
+    if (
+        kept * len(epsilons) > _MOST_CANDIDATES
+    ):  # before the grid is made: it may not fit into the memory
+        table.refuse(
+            "samples",
+            f"the grid has {kept * len(epsilons)} candidates; draw at most {_MOST_CANDIDATES} of them",
+        )
     if kept < points:
-        places = sorted(random.Random(0).sample(range(points), kept))  # a public draw: the same for everybody
+        places = sorted(
+            random.Random(0).sample(range(points), kept)
+        )  # a public draw: the same for everybody
         grid = [_point(axes, place) for place in places]
     else:
         grid = list(product(*axes))
-    return SearchSettings(tuple(map(float, epsilons)), tuple(Setting(*map(float, point)) for point in grid))
+    return SearchSettings(
+        tuple(map(float, epsilons)), tuple(Setting(*map(float, point)) for point in grid)
+    )
 
 
 def _point(axes: Sequence[Sequence[float]], place: int) -> tuple[float, ...]:

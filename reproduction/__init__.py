@@ -1,0 +1,1 @@
+"""The paper's tables and figures, recomputed (``python -m reproduction``). Not part of the wheel."""

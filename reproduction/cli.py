@@ -1,0 +1,353 @@
+"""The commands of ``python -m reproduction``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from expost import plots
+from expost.cli.output import Json, notes, show
+from expost.errors import InvalidInput
+from reproduction import figure1 as figure_one
+from reproduction import tightness as tightness_search
+from reproduction.counting import tables as counting_tables
+from reproduction.table3 import table as table_three
+from reproduction.table3.bank import Bank
+from reproduction.table3.tasks import GRID, LEVELS, TableTask, task_named
+
+_SYNTHETIC = ",".join(counting_tables.SYNTHETIC)
+
+app = typer.Typer(help="The paper's tables and figures, recomputed.", no_args_is_help=True)
+
+Datasets = Annotated[
+    str, typer.Option(help="S8000, S16000, S32000, S64000, S128000, msweb, reddit2008.")
+]
+Trials = Annotated[int, typer.Option(help="Independent runs.", min=1)]
+Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder (or file) of the real tables; default: ../shared/data if it is there."
+    ),
+]
+Seed = Annotated[int, typer.Option(help="Seed of the simulation.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Write a figure to this file (.png, .pdf, .svg).")
+]
+
+
+@app.callback()
+def experiments() -> None:
+    """The paper's tables and figures, recomputed."""
+
+
+@app.command()
+def figure1(plot: Plot = None, as_json: Json = False) -> None:
+    """Mean and standard deviation of the number of runs: Algorithm 3 and Papernot–Steinke."""
+    plots.check_path(plot)
+    if plot is not None:
+        draw_figure1(plot)
+        notes.print(f"figure: {plot}")
+    show(figure_one.as_dict(), as_json=as_json, render=_render_figure1)
+
+
+@app.command()
+def tightness(
+    longer: Annotated[
+        bool, typer.Option("--longer", help="Search ten times as long, and note what it adds.")
+    ] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Only draw figure and tables from committed results.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """How much room the charges leave: a search for counterexamples (about 90 seconds)."""
+    record = tightness_search.compute(more=longer, render=render)
+    violated = sum(row["violated"] for row in [*record["points"], *record["others"]])
+    summary = {"points": len(record["points"]), "violated": violated}
+    text = f"{summary['points']} points, {violated} violated"
+    show(summary, as_json=as_json, render=lambda console: console.print(text))
+
+
+@app.command()
+def table1(
+    datasets: Datasets = _SYNTHETIC,
+    trials: Trials = 1000,
+    jobs: Jobs = 1,
+    data: Data = None,
+    seed: Seed = 20130,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Counts within 10 % under a total ε of 10: seven mechanisms, beside the paper's figures."""
+    _counting_table(1, datasets, trials, jobs, data, seed, plot, as_json)
+
+
+@app.command()
+def table2(
+    datasets: Datasets = _SYNTHETIC,
+    trials: Trials = 1000,
+    jobs: Jobs = 1,
+    data: Data = None,
+    seed: Seed = 20130,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Counts within 10 % under a total (10, 1e-6): Gaussian mechanisms, beside the paper's figures."""
+    _counting_table(2, datasets, trials, jobs, data, seed, plot, as_json)
+
+
+@app.command()
+def table3(
+    task: Annotated[
+        str,
+        typer.Option(
+            help="mnist, gisette, twitter, twitter-blog (substitutes: see docs/reproduction.md)."
+        ),
+    ],
+    trials: Trials = 100,
+    bank: Annotated[
+        Path | None,
+        typer.Option(help="Bank of trainings (JSON); default: docs/results/bank_TASK.json."),
+    ] = None,
+    data: Data = None,
+    device: Annotated[
+        str, typer.Option(help="Where to train a bank if there is none: cpu or cuda.")
+    ] = "cpu",
+    repeats: Annotated[
+        int,
+        typer.Option(help="Trainings of each setting at each level, if a bank is trained.", min=1),
+    ] = 1,
+    seed: Seed = 20130,
+    as_json: Json = False,
+) -> None:
+    """Training a model that passes a bar: Algorithm 3, doubling and Brownian noise, beside the paper's figures."""
+    chosen = task_named(task)
+    shared = Path("../shared/data")
+    folder = data or (shared if all((shared / name).is_file() for name in chosen.files) else None)
+    if folder is None:
+        notes.print(
+            f"Brownian noise is left out: it trains on the data; give --data with {', '.join(chosen.files)}"
+        )
+    else:
+        chosen.paths(folder)  # refused now, not after the first rows
+    trained = _bank(chosen, bank, data, device, repeats)
+    document = table_three.table3(
+        task, trained, trials, seed=seed, data=folder, say=lambda line: notes.print(line)
+    )
+    show(document, as_json=as_json, render=lambda console: _render_table3(console, document))
+
+
+def _bank(task: TableTask, bank: Path | None, data: Path | None, device: str, repeats: int) -> Bank:
+    """The bank of that name, the one in the repository, or one trained now from data that was named."""
+    stored = bank or Path("docs/results") / f"bank_{task.name}.json"
+    if bank is not None or stored.is_file():
+        return Bank.load(stored)
+    if data is None:
+        raise InvalidInput(
+            "bank",
+            "none",
+            f"give --bank FILE (reproduction/table3/make_bank.py makes one, docs/results holds ours), or --data with {task.files[0]} to train one",
+        )
+    from reproduction.table3.bank_builder import Builder, empty_bank
+
+    split = task.load(data)
+    fresh = empty_bank(task, split, GRID, task.sha256(data), device)
+    builder = Builder(
+        task,
+        split,
+        fresh,
+        save=lambda filled: None,
+        device=device,
+        say=lambda line: notes.print(line),
+    )
+    builder.build(LEVELS, repeats)
+    return fresh
+
+
+def _render_table3(console: Console, document: dict[str, Any]) -> None:
+    console.print(
+        f"Table 3, {document['title']} ({document['exactness']}; {document['trials']} trials, δ = {document['delta']:g})"
+    )
+    for bar, start in dict.fromkeys((row["bar"], row["levels_from"]) for row in document["rows"]):
+        table = Table(
+            title=f"bar {bar:g} ({document['metric']}), levels from {start:g}", title_justify="left"
+        )
+        for heading in ("mechanism", "charge", "ε′", "mean ε", "±", "pass", "paper"):
+            table.add_column(
+                heading,
+                justify="left" if heading in ("mechanism", "charge") else "right",
+                no_wrap=True,
+            )
+        for row in document["rows"]:
+            if (row["bar"], row["levels_from"]) == (bar, start):
+                table.add_row(*_cells(row), style="red" if row["guarantee"] == "none" else None)
+        console.print(table)
+    console.print("[red]no-dropping: a diagnostic that carries no guarantee.[/red]")
+    console.print("doubling: the law of its run count is the best of several, chosen in hindsight.")
+    if document["exactness"] != "exact":
+        console.print(f"Not the paper's data ({document['exactness']}).")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row of Table 3 as text."""
+    return (
+        row["mechanism"],
+        row["charge"],
+        "–" if row["overhead"] is None else f"{row['overhead']:.3g}",
+        f"{row['mean']:.3f}",
+        "–" if row["se"] is None else f"{row['se']:.3f}",
+        f"{row['pass_rate']:.2f}",
+        "–" if row["paper"] is None else f"{row['paper']:g}",
+    )
+
+
+def _counting_table(
+    number: int,
+    datasets: str,
+    trials: int,
+    jobs: int,
+    data: Path | None,
+    seed: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    plots.check_path(plot)
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    rows = counting_tables.table(number, names, trials, seed=seed, folder=data, jobs=jobs)
+    if plot is not None:
+        draw_counting(number, rows, plot)
+        notes.print(f"figure: {plot}")
+    document = {
+        "table": number,
+        "trials": trials,
+        "seed": seed,
+        "rows": [vars(row) for row in rows],
+    }
+    show(document, as_json=as_json, render=lambda console: _render_counting(console, number, rows))
+
+
+def _render_counting(
+    console: Console, number: int, rows: list[counting_tables.CountingRow]
+) -> None:
+    table = Table(
+        title=f"Table {number}: counts answered within 10 % ({rows[0].trials} trials)",
+        title_justify="left",
+    )
+    for heading in ("data", "mechanism", "answers", "±", "precision", "paper", "precision"):
+        table.add_column(
+            heading, justify="left" if heading in ("data", "mechanism") else "right", no_wrap=True
+        )
+    for row in rows:
+        paper = (
+            ("–", "–")
+            if row.paper_answers is None
+            else (f"{row.paper_answers:g}", f"{row.paper_precision:g}")
+        )
+        table.add_row(
+            row.dataset,
+            row.mechanism,
+            f"{row.answers_mean:.2f}",
+            f"{row.answers_sd:.2f}",
+            "–" if row.precision_mean is None else f"{row.precision_mean:.3f}",
+            *paper,
+            style=None if row.private else "red",
+        )
+    console.print(table)
+    console.print("[red]no-dropping: reproduces the paper's column, carries no guarantee.[/red]")
+
+
+def draw_counting(number: int, rows: list[counting_tables.CountingRow], path: Path) -> None:
+    """Answers by mechanism and data set; the paper's figures as crosses."""
+    drawn, (axes,) = plots.figure(1, width=8)
+    names = list(dict.fromkeys(row.dataset for row in rows))
+    mechanisms = list(dict.fromkeys(row.mechanism for row in rows))
+    width = 0.8 / len(mechanisms)
+    for place, mechanism in enumerate(mechanisms):
+        chosen = [row for row in rows if row.mechanism == mechanism]
+        centres = [
+            names.index(row.dataset) + (place - len(mechanisms) / 2 + 0.5) * width for row in chosen
+        ]
+        colour = "#9b2226" if not chosen[0].private else plots.INK[place % len(plots.INK)]
+        label = mechanism if chosen[0].private else f"{mechanism} (no guarantee)"
+        axes.bar(
+            centres,
+            [row.answers_mean for row in chosen],
+            width * 0.9,
+            color=colour,
+            alpha=0.85,
+            label=label,
+        )
+        printed = [
+            (x, row.paper_answers)
+            for x, row in zip(centres, chosen, strict=True)
+            if row.paper_answers is not None
+        ]
+        if printed:
+            axes.plot(*zip(*printed, strict=True), "kx", markersize=5)
+    axes.plot([], [], "kx", markersize=5, label="as printed in the paper")
+    axes.set(
+        yscale="log", xticks=range(len(names)), xticklabels=names, ylabel="answers within 10 %"
+    )
+    axes.set_title(f"Table {number}", loc="left")
+    axes.legend(fontsize=7, ncols=2)
+    plots.save(drawn, path)
+
+
+def _render_figure1(console: Console) -> None:
+    for name, curve in figure_one.points().items():
+        table = Table(
+            title=f"{name}: number of runs (ε = {figure_one.EPSILON}, ε′ = {figure_one.OVERHEAD})",
+            title_justify="left",
+        )
+        for heading in (
+            "copies" if name == "random-dropping" else "γ",
+            "mean",
+            "sd",
+            "paper's mean",
+            "paper's sd",
+        ):
+            table.add_column(heading, justify="right")
+        for point in curve:
+            table.add_row(
+                f"{point.parameter:.4g}",
+                f"{point.mean:.3f}",
+                f"{point.deviation:.2f}",
+                f"{point.paper_mean:.3f}",
+                f"{point.paper_deviation:.2f}",
+            )
+        console.print(table)
+
+
+def draw_figure1(path: Path) -> None:
+    """Both curves, and the paper's coordinates as crosses."""
+    drawn, (axes,) = plots.figure(1)
+    labels = {
+        "random-dropping": "random dropping (Algorithm 3)",
+        "repeat-and-select": "Papernot–Steinke, η = 0.1",
+    }
+    for colour, (name, curve) in zip(plots.INK, figure_one.points().items(), strict=False):
+        axes.plot(
+            [p.mean for p in curve],
+            [p.deviation for p in curve],
+            "o-",
+            color=colour,
+            markersize=4,
+            label=labels[name],
+        )
+        paper = [(p.paper_mean, p.paper_deviation) for p in curve]
+        axes.plot(
+            *zip(*paper, strict=True),
+            "x",
+            color=colour,
+            markersize=7,
+            label="as printed in the paper",
+        )
+    axes.set(xlabel="expected number of runs", ylabel="standard deviation")
+    axes.set_title("Number of runs, ε = 0.1, ε′ = 0.01", loc="left")
+    axes.legend(fontsize=8)
+    plots.save(drawn, path)

@@ -1,0 +1,1 @@
+"""The search for finite mechanisms that break a theorem."""

@@ -1,0 +1,279 @@
+"""What an attack on a theorem is made of: mechanisms that keep a promise by construction, and the loss that they force on a selector.
+
+A *family* turns any vector of numbers into a pair of laws that keeps the promise: a law P = softmax(a) and its tilt P′ ∝ P·e^{t·v},
+with the largest t that the promise allows in both directions (at every listed order, or at every output for pure DP). Every pair of
+laws with the same support has this form. Candidates come in groups of equal copies, so two thousand cost no more than two.
+
+A *game* is a selector over such groups with the charges that the library claims. Its value is the least common factor on those charges
+that would still be valid (:mod:`expost.audit.exact.smallest_charges`): above 1 the theorem is broken. Many instances are valued at once, on a coarse
+lattice; what is reported in the end is checked again by :func:`expost.audit.exact.audit.exact_audit`.
+Tests: ``tests/reproduction/test_counterexamples.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.arrays import Floats
+from expost.audit.exact import dropping_laws, other_laws
+from expost.audit.exact.audit import ClaimAudit, audit_claim, require_promises
+from expost.audit.exact.dropping_laws import DropLevels, OutputLaw, rates_of
+from expost.audit.exact.finite_mechanism import FiniteMechanism, log_moment
+from expost.audit.exact.selector_laws import exact_laws
+from expost.audit.exact.smallest_charges import TINY, ApproxMeasure, PureMeasure, RenyiMeasure
+from expost.errors import InvalidInput
+from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP
+from expost.randomness.source import Randomness
+from expost.selection.above_threshold import AboveThreshold
+from expost.selection.candidate import Candidate
+from expost.selection.doubling import Doubling
+from expost.selection.drop_coins import DroppingSelector
+from expost.selection.random_dropping import RandomDropping
+from expost.selection.repeat_and_select import RepeatAndSelect
+from expost.selection.selector import Selector
+
+_STEEPEST = 60.0  # the largest tilt tried
+_HALVINGS = 32
+_RESOLUTION = 0.15  # of the coarse lattice, in nats of the chance to be kept
+_SAFETY = 1e-12  # relative: pairs stay this far inside their promise
+
+
+@dataclass(frozen=True)
+class MechanismFamily:
+    """Pairs of laws over ``outputs`` outputs that keep a pure or Rényi promise."""
+
+    promise: Guarantee
+    outputs: int = 3
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.promise, (PureDP, RenyiDP)):
+            raise InvalidInput("promise", self.promise, "give PureDP or RenyiDP")
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers describe a pair: a logit and a direction for each output."""
+        return 2 * self.outputs
+
+    def pairs(self, points: Floats) -> tuple[Floats, Floats]:
+        """Laws and tilted laws (…, output) for points (…, 2·outputs): logits, then directions."""
+        logits, direction = points[..., : self.outputs], points[..., self.outputs :]
+        direction = direction / np.maximum(np.abs(direction).max(-1, keepdims=True), 1e-12)
+        low, high = np.zeros(points.shape[:-1]), np.full(points.shape[:-1], _STEEPEST)
+        first = _log_softmax(logits)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            kept = self._keeps(first, _log_softmax(logits + middle[..., None] * direction))
+            low, high = np.where(kept, middle, low), np.where(kept, high, middle)
+        return np.exp(first), np.exp(_log_softmax(logits + low[..., None] * direction))
+
+    def _keeps(self, first: Floats, second: Floats) -> npt.NDArray[np.bool_]:
+        if isinstance(self.promise, PureDP):
+            return np.asarray(
+                np.abs(first - second).max(-1) <= self.promise.epsilon * (1 - _SAFETY)
+            )
+        assert isinstance(self.promise, RenyiDP)
+        orders = np.array(self.promise.orders)[:, None]
+        allowed = (orders[:, 0] - 1) * np.array(self.promise.epsilons) * (1 - _SAFETY)
+        kept = np.ones(first.shape[:-1], dtype=np.bool_)
+        for a, b in ((first, second), (second, first)):
+            terms = b[..., None, :] + orders * (a - b)[..., None, :]
+            peak = terms.max(-1)
+            kept &= (np.log(np.exp(terms - peak[..., None]).sum(-1)) + peak <= allowed).all(-1)
+        return kept
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    shifted = logits - logits.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def _never(data: object, randomness: Randomness) -> object:
+    raise AssertionError("pricing never runs a candidate")
+
+
+@dataclass(frozen=True, eq=False)
+class Game:
+    """A selector over groups of equal candidates, ``copies`` of each, all with the family's promise.
+
+    Outputs have the scores 0, 1, …; a selector with a target is given it among them. ``charges`` replaces what the library claims (one
+    number a group, "nothing" last): a claim of one's own to try and break.
+    """
+
+    selector: Selector
+    family: MechanismFamily
+    copies: tuple[int, ...]
+    charges: Floats | None = None
+    claimed: Floats = field(init=False)
+    order: float | None = field(init=False)  # of a Rényi claim
+    delta: float | None = field(init=False)  # of a stand-alone claim
+
+    def __post_init__(self) -> None:
+        if type(self.selector) not in (RandomDropping, AboveThreshold, Doubling, RepeatAndSelect):
+            raise InvalidInput(
+                "selector",
+                type(self.selector).__name__,
+                "attacks are written for selectors over mechanisms",
+            )
+        if isinstance(self.selector, RandomDropping) and self.selector.target is not None:
+            raise InvalidInput(
+                "target",
+                self.selector.target,
+                "attacks on random dropping are written for the best score",
+            )
+        table = self.selector.charges(self._unrun)
+        if isinstance(table.nothing, RenyiDP) and len(table.nothing.orders) > 1:
+            raise InvalidInput(
+                "order",
+                table.nothing.orders,
+                "a game has a claim at one order: give order=… to the selector",
+            )
+        listed = [*(table[place] for place in range(len(table))), table.nothing]
+        claimed = (
+            np.array([_number(charge) for charge in listed])
+            if self.charges is None
+            else self.charges
+        )
+        object.__setattr__(self, "claimed", claimed)
+        object.__setattr__(
+            self, "order", table.nothing.orders[0] if isinstance(table.nothing, RenyiDP) else None
+        )
+        object.__setattr__(
+            self, "delta", table.nothing.delta if isinstance(table.nothing, ApproxDP) else None
+        )
+
+    @property
+    def _unrun(self) -> list[Candidate]:
+        return self.candidates([_never] * len(self.copies))
+
+    def candidates(self, mechanisms: Sequence[object]) -> list[Candidate]:
+        """One candidate a group."""
+        return [
+            Candidate(mechanism, repeats=count, guarantee=self.family.promise)  # type: ignore[arg-type]
+            for mechanism, count in zip(mechanisms, self.copies, strict=True)
+        ]
+
+    @cached_property
+    def levels(self) -> DropLevels | None:
+        """The drop level on a coarse lattice; None for selectors without one."""
+        if not isinstance(self.selector, DroppingSelector):
+            return None
+        law, counts = self.selector.drop_law(self._unrun), np.array(self.copies, dtype=float)
+        return DropLevels.coarse(
+            float(law.overhead), rates_of(law, len(counts)), counts, law.minimum, _RESOLUTION
+        )
+
+    def law(self, q: Floats) -> tuple[Floats, Floats]:
+        """Chances of outcomes (…, group, output) and of nothing (…), from the middle of the brackets."""
+        counts, selector = np.array(self.copies, dtype=float), self.selector
+        if isinstance(selector, RandomDropping):
+            assert self.levels is not None
+            found = dropping_laws.random_dropping(
+                q, self.levels, conditioned=not selector.allow_nothing
+            )
+        elif isinstance(selector, AboveThreshold):
+            assert self.levels is not None
+            found = dropping_laws.above_threshold(q, self.levels, math.ceil(selector.target))
+        elif isinstance(selector, Doubling):
+            found = other_laws.doubling(q, counts, math.ceil(selector.target))
+        else:
+            assert isinstance(selector, RepeatAndSelect)
+            found = other_laws.repeat_and_select(q, counts, selector.runs)
+        return _middle(found)
+
+    def values(self, here: Floats, there: Floats) -> Floats:
+        """The factor on the claimed charges that each instance forces (about: a coarse lattice)."""
+        (outcomes, nothing), (other, other_nothing) = self.law(here), self.law(there)
+        factors = [
+            _forced(*each, self.claimed, self.order, self.delta)
+            for each in (
+                (outcomes, nothing, other, other_nothing),
+                (other, other_nothing, outcomes, nothing),
+            )
+        ]
+        return np.asarray(np.maximum(*factors))
+
+    def tables(self, here: Floats, there: Floats) -> list[FiniteMechanism]:
+        """One instance (group, output) as finite mechanisms."""
+        return [FiniteMechanism(a.tolist(), b.tolist()) for a, b in zip(here, there, strict=True)]
+
+    def certify(self, here: Floats, there: Floats) -> ClaimAudit:
+        """The exact audit of one instance against the claimed charges; refused if a table broke its promise."""
+        candidates = self.candidates(self.tables(here, there))
+        require_promises(candidates)
+        pair = exact_laws(self.selector, candidates, None, None)
+        if self.order is not None:
+            return audit_claim(RenyiMeasure(pair, self.order), self.claimed, pair)
+        return audit_claim(
+            PureMeasure(pair) if self.delta is None else ApproxMeasure(pair, self.delta),
+            self.claimed,
+            pair,
+        )
+
+
+def _number(charge: Guarantee) -> float:
+    if isinstance(charge, RenyiDP):
+        return charge.epsilons[0]
+    assert isinstance(charge, (PureDP, ApproxDP))
+    return charge.epsilon
+
+
+def _middle(law: OutputLaw) -> tuple[Floats, Floats]:
+    return (law.low + law.high) / 2, (law.nothing_low + law.nothing_high) / 2
+
+
+def _forced(
+    here: Floats,
+    nothing: Floats,
+    there: Floats,
+    other: Floats,
+    claimed: Floats,
+    order: float | None,
+    delta: float | None,
+) -> Floats:
+    """The least factor on all charges that is valid in one direction, for many instances at once; floats end at TINY."""
+    here, nothing = (np.where(each >= TINY, each, 0.0) for each in (here, nothing))
+    there, other = (np.maximum(each, TINY) for each in (there, other))
+    if order is None and delta is None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.where(here > 0, np.log(here) - np.log(there), -np.inf).max(-1)
+            lost = np.concatenate([ratios, (np.log(nothing) - np.log(other))[..., None]], axis=-1)
+            return np.asarray(np.where(claimed > 0, lost / claimed, -np.inf).max(-1))
+    if order is not None:
+        moments = np.concatenate(
+            [
+                log_moment(here, there, order),
+                log_moment(nothing[..., None], other[..., None], order)[..., None],
+            ],
+            -1,
+        )
+        return _solve(
+            lambda t: np.exp(np.minimum(moments - (order - 1) * t[..., None] * claimed, 700.0)).sum(
+                -1
+            ),
+            1.0,
+            here.shape[:-2],
+        )
+    assert delta is not None
+
+    def used(t: Floats) -> Floats:
+        growth = np.exp(np.minimum(t[..., None] * claimed, 700.0))
+        outcomes = np.maximum(here - growth[..., :-1, None] * there, 0.0).sum((-1, -2))
+        return np.asarray(outcomes + np.maximum(nothing - growth[..., -1] * other, 0.0))
+
+    return _solve(used, delta, here.shape[:-2])
+
+
+def _solve(used: Callable[[Floats], Floats], allowed: float, shape: tuple[int, ...]) -> Floats:
+    """Where a falling function of a factor in [0, 4] meets what is allowed."""
+    low, high = np.zeros(shape), np.full(shape, 4.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        fits = used(middle) <= allowed
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return high

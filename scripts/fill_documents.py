@@ -1,0 +1,179 @@
+"""Writes the tables of docs/reproduction.md, docs/counting.md and benchmarks/README.md from docs/results/*.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def rendered(number: int) -> str:
+    """A Markdown table of answers (precision), the paper's figure in brackets."""
+    rows = json.loads((DOCS / "results" / f"table{number}.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    lines = ["| mechanism | " + " | ".join(datasets) + " |", "|---" * (len(datasets) + 1) + "|"]
+    for mechanism in dict.fromkeys(row["mechanism"] for row in rows):
+        chosen = {row["dataset"]: row for row in rows if row["mechanism"] == mechanism}
+        name = mechanism if chosen[datasets[0]]["private"] else f"{mechanism} (**no guarantee**)"
+        lines.append(
+            "| " + " | ".join([name, *(cell(chosen[dataset]) for dataset in datasets)]) + " |"
+        )
+    return "\n".join(lines)
+
+
+def cell(row: dict[str, float | None]) -> str:
+    precision = row["precision_mean"]
+    text = f"{row['answers_mean']:.2f}" + ("" if precision is None else f" ({precision:.3f})")
+    return text if row["paper_answers"] is None else f"{text} [{row['paper_answers']:g}]"
+
+
+def coverage() -> str:
+    """Factor and measured coverage by noise and ratio."""
+    rows = json.loads((DOCS / "results" / "coverage.json").read_text(encoding="utf-8"))["rows"]
+    lines = ["| noise | ratio | factor | coverage | without the factor |", "|---|---|---|---|---|"]
+    for row in rows:
+        numbers = f"{row['ratio']:.3g} | {row['factor']:.3f} | {row['coverage']:.3f} | {row['naive_coverage']:.3f}"
+        lines.append(f"| {row['law']} | {numbers} |")
+    return "\n".join(lines)
+
+
+def table3(task: str) -> str:
+    """Mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
+    rows = json.loads((DOCS / "results" / f"table3_{task}.json").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    starts = list(dict.fromkeys((row["bar"], row["levels_from"]) for row in rows))
+    headings = [f"bar {bar:g}, levels from {start:g}" for bar, start in starts]
+    lines = ["| mechanism | " + " | ".join(headings) + " |", "|---" * (len(starts) + 1) + "|"]
+    for name in dict.fromkeys(map(table3_name, rows)):
+        chosen = {(row["bar"], row["levels_from"]): row for row in rows if table3_name(row) == name}
+        lines.append(
+            "| " + " | ".join([name, *(table3_cell(chosen[start]) for start in starts)]) + " |"
+        )
+    return "\n".join(lines)
+
+
+def table3_name(row: dict[str, str]) -> str:
+    if row["mechanism"] == "random-dropping":
+        return f"random-dropping, {row['note'].split(':')[0]}, charge `{row['charge']}`"
+    return (
+        f"{row['mechanism']} (**no guarantee**)" if row["guarantee"] == "none" else row["mechanism"]
+    )
+
+
+def table3_cell(row: dict[str, float]) -> str:
+    passed = "" if row["pass_rate"] == 1 else f", passes {row['pass_rate']:.0%}"
+    paper = "" if row["paper"] is None else f" [{row['paper']:g}]"
+    return f"{row['mean']:.3f} ± {row['se']:.3f}{paper}{passed}"
+
+
+def benchmarks(name: str) -> str:
+    """The rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote; those of the fleet in a table of their own."""
+    rows = json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    plain, fleet = (
+        [row for row in rows if bool(row.get("floor")) == wanted] for wanted in (False, True)
+    )
+    between = f"\n\n<!-- measured by: make bench (docs/results/{name}.json) -->\n"
+    return between.join(part for part in (plain_table(plain), fleet_table(fleet)) if part)
+
+
+def plain_table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return ""
+    lines = ["| what | expost | against | peer | ratio | target |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = (
+            row["what"],
+            readable(row["seconds"]),
+            row["peer"],
+            readable(row["peer_seconds"]),
+            ratio(row),
+            row["target"],
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def fleet_table(rows: list[dict[str, Any]]) -> str:
+    """A line a fleet: time and CPU time an example, its floor, then the ratio to each way to run Opacus."""
+    if not rows:
+        return ""
+    fleets: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        peer = re.sub(r"\d+ processes", "a process per core", row["peer"])
+        fleets.setdefault(row["what"].removesuffix(", an example"), {})[peer] = row
+    peers = list(dict.fromkeys(peer for fleet in fleets.values() for peer in fleet))
+    floor = "must cost | of peak FLOP/s | of peak bytes/s"
+    lines = [
+        f"| an example of | expost | CPU | {floor} | {' | '.join(f'× {peer}' for peer in peers)} | target |"
+    ]
+    lines.append("|---" * (7 + len(peers)) + "|")
+    for what, fleet in fleets.items():
+        first = next(iter(fleet.values()))
+        least = first["floor"]
+        cost = f"{least['flops']:,.0f} FLOP, {least['bytes']:,.0f} B"
+        times = f"{readable(first['seconds'])} | {readable(first['cpu_seconds'])}"
+        shares = f"{least['of_flops']:.0%} | {least['of_bytes']:.0%}"
+        against = " | ".join(versus(fleet.get(peer)) for peer in peers)
+        lines.append(f"| {what} | {times} | {cost} | {shares} | {against} | {first['target']} |")
+    return "\n".join(lines)
+
+
+def versus(row: dict[str, Any] | None) -> str:
+    """The ratio of wall times, and that of CPU times."""
+    if row is None:
+        return "–"
+    cpu = (
+        ""
+        if not row["peer_cpu_seconds"]
+        else f" (CPU {times(row['peer_cpu_seconds'] / row['cpu_seconds'])})"
+    )
+    return f"{ratio(row)}{cpu}"
+
+
+def ratio(row: dict[str, Any]) -> str:
+    return "–" if row["ratio"] is None else times(row["ratio"])
+
+
+def times(number: float) -> str:
+    return f"{number:,.0f}×" if number >= 100 else f"{number:.3g}×"
+
+
+def readable(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def fill(page: Path, marker: str, content: str) -> None:
+    """Replace what stands between a marker and its end."""
+    text = page.read_text(encoding="utf-8")
+    block = f"<!-- {marker} -->\n{content}\n<!-- end -->"
+    page.write_text(
+        re.sub(rf"<!-- {marker} -->.*?<!-- end -->", lambda _: block, text, flags=re.DOTALL),
+        encoding="utf-8",
+    )
+
+
+def main() -> None:
+    fill(DOCS / "reproduction.md", "table1", rendered(1))
+    fill(DOCS / "reproduction.md", "table2", rendered(2))
+    for task in ("mnist", "gisette", "twitter", "twitter-blog"):
+        fill(DOCS / "reproduction.md", f"table3-{task}", table3(task))
+    fill(DOCS / "counting.md", "coverage", coverage())
+    fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
+    for marker, name in (("grid", "fleet_grid"), ("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
+        if (DOCS / "results" / f"{name}.json").exists():
+            fill(DOCS.parent / "benchmarks" / "README.md", marker, benchmarks(name))
+
+
+if __name__ == "__main__":
+    main()

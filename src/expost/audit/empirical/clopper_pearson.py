@@ -1,0 +1,154 @@
+"""Exact confidence bounds on a probability from counts (Clopper and Pearson 1934), and the runs that a finding needs.
+
+The lower bound for k of n is the p at which P(Bin(n, p) ≥ k) equals the tail; the upper bound mirrors it. With t the log-odds of p, the
+logarithm of that probability is increasing and concave in t (its slope is E[X | X ≥ k] − np, which falls), so Newton's method
+from the left stays on the left of the root: stopping early only widens the interval. The tail is I_p(k, n−k+1), by the continued fraction
+of the incomplete beta function, whose value F also gives the slope k/F. Rounding: the root is moved outwards by 1e-9 in log-odds and by
+what the logarithms of factorials can lose, 2^{−48} of the largest. Tests: ``tests/audit/test_bounds.py`` (SciPy, exact coverage).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.arrays import Floats
+from expost.errors import InvalidInput
+from expost.rationals import count_of
+
+Counts = npt.NDArray[np.int64]
+
+_OUTWARDS, _LOST = 1e-9, 2.0**-48
+_NEWTON_STEPS = 60
+_FRACTION_TERMS = 100_000
+_MOST_RUNS = 10**8
+
+
+def clopper_pearson(
+    counts: npt.ArrayLike, total: int, tails: npt.ArrayLike
+) -> tuple[Floats, Floats]:
+    """Lower and upper bounds of the probabilities behind ``counts`` of ``total``; each fails with chance at most its tail."""
+    k, tail = np.broadcast_arrays(
+        np.asarray(counts, dtype=np.int64), np.asarray(tails, dtype=float)
+    )
+    if total < 1 or np.any((k < 0) | (k > total)):
+        raise InvalidInput("counts", total, "give counts between 0 and a total of at least 1")
+    if np.any(~((tail > 0) & (tail <= 0.25))):
+        raise InvalidInput("tails", tails, "give chances of error > 0 and at most 0.25")
+    pairs = np.stack(
+        [np.concatenate([k.ravel(), total - k.ravel()]).astype(float), np.tile(tail.ravel(), 2)]
+    )
+    distinct, where = np.unique(pairs, axis=1, return_inverse=True)
+    odds = _lower_log_odds(distinct[0], total, distinct[1])[where.ravel()]
+    low, high = np.split(odds, 2)
+    return _probability(low).reshape(k.shape), _probability(-high).reshape(k.shape)
+
+
+def _lower_log_odds(k: Floats, total: int, tail: Floats) -> Floats:
+    """Log-odds of the lower bound, moved outwards; −∞ where nothing was seen."""
+    result = np.full(len(k), -np.inf)
+    seen = k > 0
+    if not seen.any():
+        return result
+    a, wanted = k[seen], np.log(tail[seen])
+    log_beta = np.array(
+        [math.lgamma(each) + math.lgamma(total - each + 1) for each in a]
+    ) - math.lgamma(total + 1)
+    t = _chernoff_log_odds(a, total, wanted)
+    for _ in range(_NEWTON_STEPS):
+        fraction = _beta_fraction(a, total - a + 1, t)
+        log_tail = (
+            -a * np.logaddexp(0, -t)
+            - (total - a + 1) * np.logaddexp(0, t)
+            - log_beta
+            - np.log(a)
+            + np.log(fraction)
+        )
+        step = (wanted - log_tail) * fraction / a
+        t = t + np.maximum(step, 0.0)
+        if np.all(step < 1e-10):
+            break
+    result[seen] = t - _OUTWARDS - _LOST * math.lgamma(total + 2) * fraction / a
+    return result
+
+
+def _chernoff_log_odds(a: Floats, total: int, wanted: Floats) -> Floats:
+    """Where Chernoff's bound of ln P(X ≥ k), −n·KL(k/n, p), equals ``wanted``, from the left: a start near the root."""
+    rest = total - a
+    at_best = a * np.log(a / total) + rest * np.log(np.maximum(rest, 1) / total)
+    low, high = (
+        np.log(a / total) - 1 + wanted / a,
+        np.log(a / np.maximum(rest, 0.5)),
+    )  # (e·n·p/k)^k is weaker still
+    for _ in range(30):
+        middle = (low + high) / 2
+        bound = -a * np.logaddexp(0, -middle) - rest * np.logaddexp(0, middle) - at_best
+        low, high = np.where(bound <= wanted, middle, low), np.where(bound <= wanted, high, middle)
+    return np.asarray(low)
+
+
+def _beta_fraction(a: Floats, b: Floats, t: Floats) -> Floats:
+    """F with I_p(a, b) = p^a (1−p)^b F / (a·B(a, b)), p with log-odds t: Lentz's method on the standard continued fraction."""
+    p = _probability(t)
+    c, d = np.ones_like(p), 1 / (1 - (a + b) * p / (a + 1))
+    value = d.copy()
+    for m in range(1, _FRACTION_TERMS):
+        even = m * (b - m) * p / ((a + 2 * m - 1) * (a + 2 * m))
+        d, c = 1 / (1 + even * d), 1 + even / c
+        value *= d * c
+        odd = -(a + m) * (a + b + m) * p / ((a + 2 * m) * (a + 2 * m + 1))
+        d, c = 1 / (1 + odd * d), 1 + odd / c
+        change = d * c
+        value *= change
+        if np.all(np.abs(change - 1) < 1e-14):
+            break
+    return value
+
+
+def _probability(log_odds: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
+
+
+def log_ratio_bound(count: int, other: int, total: int, tail: float, delta: float = 0.0) -> float:
+    """A lower bound of ln((P − δ)/P′) from both counts of ``total`` runs; −∞ if the data say nothing."""
+    low, high = clopper_pearson([count, other], total, tail)
+    return math.log((low[0] - delta) / high[1]) if low[0] > delta else -math.inf
+
+
+def runs_needed(
+    loss: float, shown: float, chance: float, *, confidence: float = 0.95, comparisons: int = 4
+) -> int:
+    """Runs on each data set after which an event of probability ``chance`` and real ``loss`` is expected to show ``shown``.
+
+    The event has probability chance·e^{−loss} on the other data set; the counts are taken at their means, ``comparisons`` bounds share
+    the error. An audit makes a quarter more for its pilot. A planning figure: half of all audits of this size will show a little less.
+    """
+    if not 0 < chance < 1:
+        raise InvalidInput("chance", chance, "give a probability strictly between 0 and 1")
+    if not 0 < shown < loss:
+        raise InvalidInput("shown", shown, f"give a number > 0 and below the real loss, {loss}")
+    tail = (1 - confidence) / count_of(comparisons, "comparisons", at_least=1)
+
+    def shows(runs: int) -> bool:
+        return (
+            log_ratio_bound(
+                round(runs * chance), round(runs * chance * math.exp(-loss)), runs, tail
+            )
+            >= shown
+        )
+
+    most = 16
+    while not shows(most):
+        most *= 2
+        if most > _MOST_RUNS:
+            raise InvalidInput(
+                "shown", shown, f"more than {_MOST_RUNS:g} runs would be needed; ask for less"
+            )
+    least = most // 2
+    while most - least > max(1, most // 500):
+        middle = (least + most) // 2
+        least, most = (least, middle) if shows(middle) else (middle, most)
+    return most

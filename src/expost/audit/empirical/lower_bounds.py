@@ -1,0 +1,179 @@
+"""From counts to lower bounds of the realised loss, all valid at once with the stated confidence.
+
+*(ε̃, δ)*: for every event E inside class i, P(E) ≤ e^{ε̃(i)}P′(E) + δ, so ln((P(E) − δ)/P′(E)) is a lower bound of any
+ε̃(i) that holds. Over all classes, P(U) − Σ_i e^{ε̃(i)}P′(U ∩ i) ≤ δ for every U.
+
+*Rényi, order α*: Σ_o A^α A′^{1−α} over the outcomes of a class is at least the same sum over any cells of it, because a^α
+b^{1−α} is jointly convex and homogeneous; it grows with a and falls with b. Lower bounds of the a and upper bounds of the b
+therefore bound it from below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from expost.arrays import Floats
+from expost.audit.claims import ApproxClaims, RenyiClaims
+from expost.audit.empirical.clopper_pearson import Counts, clopper_pearson
+from expost.audit.empirical.events import Cells, describe
+from expost.audit.empirical.tested_events import EventFamily, totals, weight
+from expost.audit.report import JointFinding
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best lower bound for a class: its size, what was claimed, the event that shows it, and where that is more likely."""
+
+    claimed: float
+    lower_bound: float
+    event: str
+    side: int
+    order: float | None = None
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Simultaneous bounds: data sets × events, for cells, whole classes and chosen unions."""
+
+    cell_low: Floats
+    cell_high: Floats
+    class_low: Floats
+    class_high: Floats
+    union_low: Floats
+    union_high: Floats
+
+
+def bounded(counts: Counts, runs: int, family: EventFamily, confidence: float) -> Bounded:
+    """Clopper–Pearson bounds of every event at its share of the error."""
+    fixed, chosen = family.tails(confidence)
+    cells = clopper_pearson(counts, runs, fixed)
+    classes = clopper_pearson(
+        [totals(counts, family.members, side) for side in (0, 1)], runs, fixed
+    )
+    sets = [union.cells for union in family.unions]
+    unions = clopper_pearson([totals(counts, sets, side) for side in (0, 1)], runs, chosen)
+    return Bounded(*cells, *classes, *unions)
+
+
+def judge(
+    counts: Counts,
+    runs: int,
+    cells: Cells,
+    family: EventFamily,
+    claims: ApproxClaims | RenyiClaims,
+    confidence: float,
+) -> tuple[list[Found], list[JointFinding]]:
+    """The best lower bound of each class, and those for all outcomes together."""
+    bounds = bounded(counts, runs, family, confidence)
+    if isinstance(claims, RenyiClaims):
+        return _judge_renyi(bounds, cells, family, claims)
+    _, chosen = family.tails(confidence)
+    found = [
+        _judge_class(place, bounds, cells, family, claims) for place in range(len(family.members))
+    ]
+    return found, [_judge_joint(counts, runs, family, side, claims, chosen) for side in (0, 1)]
+
+
+def _judge_class(
+    place: int, bounds: Bounded, cells: Cells, family: EventFamily, claims: ApproxClaims
+) -> Found:
+    members, claimed = family.members[place], float(claims.epsilons[place])
+    best = Found(claimed, 0.0, "", 0)
+    for side in (0, 1):
+        events = [(bounds.class_low[side, place], bounds.class_high[1 - side, place], members)]
+        low, high = bounds.cell_low[side, members], bounds.cell_high[1 - side, members]
+        if len(members) > 1:
+            top = int(np.argmax(_log_ratio(low, high, claims.delta)))
+            events.append((low[top], high[top], members[top : top + 1]))
+        if (number := family.union_of.get((place, side))) is not None:
+            events.append(
+                (
+                    bounds.union_low[side, number],
+                    bounds.union_high[1 - side, number],
+                    family.unions[number].cells,
+                )
+            )
+        for lower, upper, event in events:
+            value = float(_log_ratio(lower, upper, claims.delta))
+            if value > best.lower_bound:
+                best = Found(claimed, value, _words(cells, event, len(members)), side)
+    return best
+
+
+def _log_ratio(low: Floats, high: Floats, delta: float) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.maximum(low - delta, 0.0)) - np.log(high))
+
+
+def _words(cells: Cells, event: np.ndarray[tuple[int], np.dtype[np.int64]], size: int) -> str:
+    return "any" if len(event) == size else describe([cells.cells[each] for each in event])
+
+
+def _judge_joint(
+    counts: Counts, runs: int, family: EventFamily, side: int, claims: ApproxClaims, tail: float
+) -> JointFinding:
+    value = 0.0
+    for joint in family.joints:
+        if joint.side == side:
+            low, _ = clopper_pearson(totals(counts, [joint.cells], side), runs, tail)
+            _, high = clopper_pearson(
+                totals(counts, [part for _, part in joint.parts], 1 - side), runs, tail
+            )
+            value = float(
+                low[0]
+                - sum(
+                    weight(level) * upper
+                    for (level, _), upper in zip(joint.parts, high, strict=True)
+                )
+            )
+    return JointFinding(claims.delta, max(0.0, value))
+
+
+def _judge_renyi(
+    bounds: Bounded, cells: Cells, family: EventFamily, claims: RenyiClaims
+) -> tuple[list[Found], list[JointFinding]]:
+    found: list[list[Found]] = [[] for _ in family.members]
+    joint: list[JointFinding] = []
+    for number, order in enumerate(claims.orders):
+        for side in (0, 1):
+            total = 0.0
+            for place, (moment, event) in enumerate(_moments(bounds, cells, family, order, side)):
+                claimed = float(claims.charges[number, place])
+                total += weight(moment - (order - 1) * claimed)
+                value = max(0.0, moment / (order - 1))
+                found[place].append(Found(claimed, value, event if value > 0 else "", side, order))
+            joint.append(JointFinding(1.0, total, order))
+    return [max(each, key=_tightness) for each in found], joint
+
+
+def _moments(
+    bounds: Bounded, cells: Cells, family: EventFamily, order: float, side: int
+) -> Iterator[tuple[float, str]]:
+    """For each class the logarithm of a lower bound of Σ A^α A′^{1−α}, and the event or partition behind it."""
+    by_cell = _log_moment(bounds.cell_low[side], bounds.cell_high[1 - side], order)
+    by_class = _log_moment(bounds.class_low[side], bounds.class_high[1 - side], order)
+    by_union = _log_moment(bounds.union_low[side], bounds.union_high[1 - side], order)
+    for place, members in enumerate(family.members):
+        found = [
+            (float(np.logaddexp.reduce(by_cell[members])), "all cells"),
+            (float(by_class[place]), "any"),
+        ]
+        if (number := family.union_of.get((place, side))) is not None:
+            found.append(
+                (float(by_union[number]), _words(cells, family.unions[number].cells, len(members)))
+            )
+        yield max(found)
+
+
+def _log_moment(low: Floats, high: Floats, order: float) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.asarray(order * np.log(low) - (order - 1) * np.log(high))
+
+
+def _tightness(found: Found) -> float:
+    if found.claimed > 0:
+        return found.lower_bound / found.claimed
+    return np.inf if found.lower_bound > 0 else 0.0

@@ -1,0 +1,114 @@
+"""Outputs as JSON, for checkpoints: plain values, or NumPy arrays. No pickle; bring your own codec for anything else."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+
+from expost.errors import InvalidInput
+from expost.mechanisms.protocol import Estimate
+
+
+class Codec(Protocol):
+    """Turns an output into something JSON can hold, and back, without loss."""
+
+    def encode(self, value: Any) -> Any: ...
+
+    def decode(self, stored: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class JsonCodec:
+    """Numbers (NumPy's too), texts, lists, mappings with text keys, fractions, and estimates."""
+
+    def encode(self, value: Any) -> Any:
+        if isinstance(value, Estimate):
+            return {
+                "expost": "estimate",
+                "value": self.encode(value.value),
+                "scale": value.scale,
+                "law": value.law,
+            }
+        if isinstance(value, Fraction):
+            return {"expost": "fraction", "value": str(value)}
+        if type(value) is float and not math.isfinite(value):
+            return {"expost": "float", "value": repr(value)}
+        if (
+            isinstance(value, np.generic)
+            and value.dtype.kind in "biuf"
+            and value.dtype.itemsize <= 8
+        ):
+            return {"expost": "number", "value": self.encode(value.item()), "type": value.dtype.str}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if type(value) in (list, tuple):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return {"expost": kind, "value": [self.encode(each) for each in value]}
+        if type(value) is dict and all(isinstance(key, str) for key in value):
+            return {
+                "expost": "dict",
+                "value": {key: self.encode(each) for key, each in value.items()},
+            }
+        raise InvalidInput(
+            "output",
+            type(value).__name__,
+            "JSON cannot hold it without loss; give select a codec of your own",
+        )
+
+    def decode(self, stored: Any) -> Any:
+        if not isinstance(stored, dict):
+            return stored
+        kind, value = stored["expost"], stored["value"]
+        if kind == "estimate":
+            return Estimate(self.decode(value), stored["scale"], stored["law"])
+        if kind == "fraction":
+            return Fraction(value)
+        if kind == "float":
+            return float(value)
+        if kind == "number":
+            return np.dtype(stored["type"]).type(self.decode(value))
+        if kind == "dict":
+            return {key: self.decode(each) for key, each in value.items()}
+        items = [self.decode(each) for each in value]
+        return items if kind == "list" else tuple(items)
+
+
+@dataclass(frozen=True)
+class NpzCodec:
+    """A NumPy array, or a mapping from names to arrays."""
+
+    def encode(self, value: Any) -> Any:
+        arrays = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(array, np.ndarray) and not array.dtype.hasobject for array in arrays):
+            raise InvalidInput(
+                "output",
+                type(value).__name__,
+                "give an array of numbers, or a mapping from names to arrays",
+            )
+        buffer = io.BytesIO()
+        np.savez(buffer, *arrays)  # without objects there is nothing to pickle
+        return {
+            "names": list(value) if isinstance(value, dict) else None,
+            "npz": base64.b64encode(buffer.getvalue()).decode(),
+        }
+
+    def decode(self, stored: Any) -> Any:
+        with np.load(io.BytesIO(base64.b64decode(stored["npz"])), allow_pickle=False) as archive:
+            arrays = [archive[f"arr_{place}"] for place in range(len(archive.files))]
+        return (
+            arrays[0]
+            if stored["names"] is None
+            else dict(zip(stored["names"], arrays, strict=True))
+        )
+
+
+def name_of(codec: Codec) -> str:
+    """What tells codecs apart in a checkpoint."""
+    return json.dumps([type(codec).__module__, type(codec).__qualname__])

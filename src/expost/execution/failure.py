@@ -1,0 +1,85 @@
+"""What a failure is: the one place that decides what happens when a candidate raises.
+
+A candidate that raises has produced an outcome, ``FAILED``. It ranks below every score and is
+never retried: retrying would condition the output law on an event that depends on the data. Its
+exception is caught here, so that no message, traceback or exception type of a candidate reaches
+a pool, a cluster's log, a chained exception or a released object. Only the curator's own
+``on_failure`` callback receives it.
+
+Tests: ``tests/execution/test_engine.py``, ``tests/contracts/test_secrets.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from expost.mechanisms.outcome import FAILED
+
+Score = Callable[[Any], Any]
+OnFailure = Callable[[int, Exception | SystemExit], None]
+
+
+@dataclass(frozen=True, repr=False)
+class Raised:
+    """Stands for the output of a call that raised; ``error`` is for the curator, or None."""
+
+    error: Exception | SystemExit | None
+
+
+class CandidateRaised(RuntimeError):
+    """The text of an exception raised in a worker; passed to ``on_failure``, never raised."""
+
+
+def attempt(call: Callable[[Any, Any], Any], data: Any, randomness: Any) -> Any:
+    """Return the output of ``call(data, randomness)``, or a :class:`Raised` if it raises."""
+    try:
+        return call(data, randomness)
+    except (Exception, SystemExit) as error:
+        return Raised(error)
+
+
+def rate(value: Any, score: Score | None) -> tuple[Any, float | None]:
+    """Return an output and its score; a score that raises gives a :class:`Raised` and no score.
+
+    A score that is NaN counts as no score, which ranks below every number.
+    """
+    if value is FAILED:
+        return FAILED, None
+    try:
+        number = float(value if score is None else score(value))
+    except Exception as error:
+        return Raised(error), None
+    return value, None if math.isnan(number) else number
+
+
+def settle_failure(output: Any, index: int, on_failure: OnFailure | None) -> Any:
+    """Replace a :class:`Raised` by ``FAILED`` and tell the curator; return other outputs as is.
+
+    The callback runs outside any exception handler: if it raises itself, the candidate's
+    exception is not chained to its own.
+    """
+    if not isinstance(output, Raised):
+        return output
+    if on_failure is not None and output.error is not None:
+        on_failure(index, output.error)
+    return FAILED
+
+
+def as_text(output: Any, tell: bool) -> Any:
+    """Return a failure in a form that can be sent between processes.
+
+    The exception itself may hold data, stack frames or objects that cannot be pickled. Its text
+    is kept only if somebody listens (``tell``).
+    """
+    if not isinstance(output, Raised):
+        return output
+    if not tell or output.error is None:
+        return Raised(None)
+    try:
+        text = f"{type(output.error).__name__}: {output.error}"
+    except Exception:
+        text = type(output.error).__name__
+    return Raised(CandidateRaised(text))

@@ -1,0 +1,233 @@
+"""Probability laws as certified brackets: P(0), P(1), … each between two decimals, to any precision.
+
+``decimal`` rounds its sums, products and quotients in the direction it is told, and its ``exp`` and ``ln`` correctly to
+nearest; a step outwards after those two makes every bracket certain. No binary floating point is involved. Every operation
+names its context: an operator (even unary minus) would round to the caller's own decimal context, 28 digits by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol
+
+Bracket = tuple[Decimal, Decimal]
+
+ZERO, ONE = Decimal(0), Decimal(1)
+
+
+class Law(Protocol):
+    """A law on outcomes 0, 1, 2, …"""
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        """Brackets of P(0), P(1), …, with about ``precision`` digits; ends after the last possible outcome."""
+        ...
+
+
+class Arithmetic:
+    """Non-negative bracket arithmetic at one precision, rounded outwards."""
+
+    def __init__(self, precision: int) -> None:
+        self.down = Context(precision, ROUND_FLOOR, MIN_EMIN, MAX_EMAX, traps=[])
+        self.up = Context(precision, ROUND_CEILING, MIN_EMIN, MAX_EMAX, traps=[])
+
+    def rational(self, value: Fraction) -> Bracket:
+        numerator, denominator = Decimal(value.numerator), Decimal(value.denominator)
+        return self.down.divide(numerator, denominator), self.up.divide(numerator, denominator)
+
+    def add(self, a: Bracket, b: Bracket) -> Bracket:
+        return self.down.add(a[0], b[0]), self.up.add(a[1], b[1])
+
+    def times(self, a: Bracket, b: Bracket) -> Bracket:
+        return self.down.multiply(a[0], b[0]), self.up.multiply(a[1], b[1])
+
+    def times_ratio(self, a: Bracket, numerator: int, denominator: int) -> Bracket:
+        n, d = Decimal(numerator), Decimal(denominator)
+        return self.down.divide(self.down.multiply(a[0], n), d), self.up.divide(
+            self.up.multiply(a[1], n), d
+        )
+
+    def over(self, a: Bracket, b: Bracket) -> Bracket:
+        return self.down.divide(a[0], b[1]), self.up.divide(a[1], b[0])
+
+    def exp_minus(self, x: Bracket) -> Bracket:
+        """e^{−x}, x ≥ 0."""
+        low = self.down.next_minus(self.down.exp(x[1].copy_negate()))
+        high = self.up.next_plus(self.up.exp(x[0].copy_negate()))
+        return max(ZERO, low), min(high, ONE)
+
+    def complement(self, a: Bracket) -> Bracket:
+        """1 − a, for a ∈ [0, 1]. ZERO stands first: 1 − 1 rounds down to −0, and a quotient by −0 would be −∞."""
+        return max(ZERO, self.down.subtract(ONE, a[1])), self.up.subtract(ONE, a[0])
+
+    def minus_ln(self, a: Bracket) -> Bracket:
+        """−ln a, for a ∈ [0, 1]."""
+        low = self.down.next_minus(self.down.ln(a[1]).copy_negate())
+        high = self.up.next_plus(self.up.ln(a[0]).copy_negate())
+        return max(ZERO, low), high
+
+
+@lru_cache(maxsize=32)
+def arithmetic(precision: int) -> Arithmetic:
+    """The (stateless) arithmetic of a precision."""
+    return Arithmetic(precision)
+
+
+@dataclass(frozen=True)
+class GeometricLaw:
+    """P(k) ∝ e^{−rate·k} on 0, 1, …, or on 0, …, size−1."""
+
+    rate: Fraction
+    size: int | None = None
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        keep = a.exp_minus(a.rational(self.rate))
+        mass = a.complement(keep)
+        if self.size is not None:
+            mass = a.over(mass, a.complement(a.exp_minus(a.rational(self.rate * self.size))))
+        k = 0
+        while self.size is None or k < self.size:
+            yield mass
+            mass = a.times(mass, keep)
+            k += 1
+
+
+@dataclass(frozen=True)
+class KeepLaw:
+    """Outcome 0 with probability (p_b/p_a)·((1−p_a)/(1−p_b))², else 1; p_a = e^{−coarse}, p_b = e^{−fine}, fine > coarse.
+
+    The coin of noise reduction (``mechanisms.noise_reduction``).
+    """
+
+    coarse: Fraction
+    fine: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        closer = a.exp_minus(a.rational(self.fine - self.coarse))
+        rest = [a.complement(a.exp_minus(a.rational(rate))) for rate in (self.coarse, self.fine)]
+        ratio = a.over(*rest)
+        keep = a.times(closer, a.times(ratio, ratio))
+        yield keep
+        yield a.complement((keep[0], min(keep[1], ONE)))
+
+
+@dataclass(frozen=True)
+class BinomialLaw:
+    """Successes among ``trials`` coins of probability e^{−x}, x > 0."""
+
+    trials: int
+    x: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        success = a.exp_minus(a.rational(self.x))
+        failure = a.complement(success)
+        trials = Decimal(self.trials)
+        mass = a.exp_minus(a.times((trials, trials), a.minus_ln(failure)))
+        odds = a.over(success, failure)
+        for k in range(self.trials + 1):
+            yield mass
+            mass = a.times_ratio(a.times(mass, odds), self.trials - k, k + 1)
+
+
+@dataclass(frozen=True)
+class PoissonLaw:
+    """Poisson with a rational mean."""
+
+    mean: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        mean = a.rational(self.mean)
+        mass = a.exp_minus(mean)
+        k = 0
+        while True:
+            yield mass
+            k += 1
+            mass = a.times_ratio(a.times(mass, mean), 1, k)
+
+
+@dataclass(frozen=True)
+class TruncatedNegativeBinomialLaw:
+    """P(K = k+1), K ≥ 1, of Papernot and Steinke's law: shape η > −1 and 0 < γ < 1 (η = 0 is the logarithmic law).
+
+    P(K = 1) = (1−γ)·η/(γ^{−η} − 1) and P(K = k+1)/P(K = k) = (1−γ)(k+η)/(k+1).
+    Outcome 0 stands for K = 1, so that the law starts at outcome 0 like the others.
+    """
+
+    shape: Fraction
+    gamma: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        log = a.minus_ln(a.rational(self.gamma))
+        power = a.exp_minus(a.times(a.rational(abs(self.shape)), log))  # γ^|η|
+        if self.shape == 0:
+            normaliser = log
+        elif self.shape > 0:  # (γ^{−η} − 1)/η = (1 − γ^η)/(η·γ^η)
+            normaliser = a.over(a.complement(power), a.times(a.rational(self.shape), power))
+        else:  # (1 − γ^|η|)/|η|
+            normaliser = a.over(a.complement(power), a.rational(-self.shape))
+        mass = a.over(a.rational(1 - self.gamma), normaliser)
+        continuing = a.rational((1 - self.gamma) / self.shape.denominator)
+        numerator, denominator = self.shape.numerator, self.shape.denominator
+        k = 1
+        while True:
+            yield mass
+            mass = a.times_ratio(a.times(mass, continuing), k * denominator + numerator, k + 1)
+            k += 1
+
+
+@dataclass(frozen=True)
+class FoldedGaussianLaw:
+    """P(Y = y) ∝ e^{−y²/(2·variance)} over y = 0, −1, 1, −2, 2, … (outcomes 0, 1, 2, 3, 4, …)."""
+
+    variance: Fraction
+
+    def masses(self, precision: int) -> Iterator[Bracket]:
+        a = arithmetic(precision)
+        total = _gaussian_total(self.variance, precision)
+        yield a.over((ONE, ONE), total)
+        for weight in _gaussian_weights(self.variance, precision):
+            mass = a.over(weight, total)
+            yield mass
+            yield mass
+
+
+def _gaussian_weights(variance: Fraction, precision: int) -> Iterator[Bracket]:
+    """e^{−y²/(2·variance)} for y = 1, 2, …; each from the last by e^{−(2y−1)/(2·variance)}."""
+    a = arithmetic(precision)
+    step = a.exp_minus(a.rational(1 / variance))
+    ratio = weight = a.exp_minus(a.rational(1 / (2 * variance)))
+    while True:
+        yield weight
+        ratio = a.times(ratio, step)
+        weight = a.times(weight, ratio)
+
+
+@lru_cache(maxsize=64)
+def _gaussian_total(variance: Fraction, precision: int) -> Bracket:
+    """The sum of all weights; the tail after y is at most weight(y)·r/(1−r), r = e^{−1/(2·variance)}·(last ratio)."""
+    a = arithmetic(precision)
+    total = (ONE, ONE)
+    negligible = Decimal((0, (1,), -precision))
+    previous = ONE
+    for weight in _gaussian_weights(variance, precision):
+        total = a.add(total, a.add(weight, weight))
+        if weight[1] < negligible and previous > ZERO:
+            ratio = a.up.divide(
+                weight[1], previous
+            )  # ratios fall with y, so this one bounds all later ones
+            if ratio < Decimal("0.999999"):
+                tail = a.up.divide(
+                    a.up.multiply(a.up.add(weight[1], weight[1]), ratio),
+                    a.down.subtract(ONE, ratio),
+                )
+                return total[0], a.up.add(total[1], tail)
+        previous = weight[0]
+    raise AssertionError("unreachable: weights never end")

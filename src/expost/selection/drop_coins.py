@@ -1,0 +1,160 @@
+"""The drop coins that Algorithms 2 and 3 share.
+
+A level k = k₀ + Geom(e^{−ε′h}) is drawn once; every copy of candidate i is kept with probability e^{−γ_i·h·k}, all coins exact
+(h = 1 under pure DP). The number kept among the copies of a group is binomial, and which ones is a uniform subset: so the
+cost of a draw follows what is kept, never the number of copies.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from typing import ClassVar
+
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.guarantees import ZCDP, PureDP, RenyiDP
+from expost.randomness.coins import geometric
+from expost.randomness.inverse_cdf import binomial_exp, subset
+from expost.randomness.source import Randomness
+from expost.rationals import Number, count_of, exact, exact_positive, round_up
+from expost.selection.candidate import Candidate, CandidateGroup, group
+from expost.selection.renyi.search import Problem
+from expost.selection.renyi.table import (
+    Claim,
+    Rated,
+    RenyiTable,
+    check_weights,
+    price_renyi,
+    rate_renyi,
+    renyi_problem,
+)
+from expost.selection.selector import Selector, check_target, require_kind
+
+
+@dataclass(frozen=True)
+class DropLaw:
+    """Groups, the exact rate per step at which each is dropped, and the law of the level."""
+
+    groups: tuple[CandidateGroup, ...]
+    rates: tuple[Fraction, ...]
+    overhead: Fraction
+    minimum: int
+
+    def draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> list[int]:
+        """The kept copies as candidate indices, ascending; a candidate stands once for each of its kept copies."""
+        level = self.minimum + geometric(self.overhead, randomness)
+        kept: list[int] = []
+        for each, rate in zip(self.groups, self.rates, strict=True):
+            count = binomial_exp(each.copies, rate * level, randomness)
+            kept.extend(_members(candidates, each, subset(each.copies, count, randomness)))
+        return sorted(kept)
+
+    @property
+    def copies(self) -> int:
+        return sum(each.copies for each in self.groups)
+
+
+def pure_rates(groups: Sequence[CandidateGroup]) -> tuple[Fraction, ...]:
+    """Drop rates under pure DP: γ_i = ε_i, or a larger one that the candidate asks for."""
+    rates = []
+    for each in groups:
+        epsilon = each.guarantee.size
+        rate = epsilon if each.drop_rate is None else exact(each.drop_rate, "drop_rate")
+        if rate < epsilon:
+            raise InvalidCandidate(
+                "drop_rate",
+                each.drop_rate,
+                f"under pure DP give at least the candidate's ε = {float(epsilon)}",
+            )
+        rates.append(rate)
+    return tuple(rates)
+
+
+def pure_levels(groups: Sequence[CandidateGroup], extra: Sequence[Fraction]) -> list[PureDP]:
+    """One charge a group: its ε plus an extra, rounded up."""
+    return [
+        PureDP(round_up(each.guarantee.size + more), each.guarantee.neighbours)
+        for each, more in zip(groups, extra, strict=True)
+    ]
+
+
+def _members(
+    candidates: Sequence[Candidate], each: CandidateGroup, copies: Sequence[int]
+) -> list[int]:
+    """Which candidate each copy of the group belongs to."""
+    if each.copies == len(each.members):
+        return [each.members[copy] for copy in copies]
+    ends = list(accumulate(candidates[member].repeats for member in each.members))
+    return [each.members[bisect_right(ends, copy)] for copy in copies]
+
+
+class DroppingSelector(Selector):
+    """A selector that keeps copies by random dropping. The settings are fields of the subclasses."""
+
+    overhead: Number
+    minimum_drop_level: int
+    delta: Number | None
+    order: Number | tuple[Number, ...] | None
+    method: str
+    weights: tuple[float, ...] | None
+    earlier_only: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def _may_release_nothing(self) -> bool: ...
+
+    def _check_settings(self) -> None:
+        exact_positive(self.overhead, "overhead")
+        check_target(self.target)
+        count_of(self.minimum_drop_level, "minimum_drop_level", at_least=0)
+        if self._claim() is None and self.weights is not None:
+            raise InvalidInput(
+                "weights", self.weights, "weights belong to Rényi charges: give delta or order too"
+            )
+
+    def _claim(self) -> Claim | None:
+        """The Rényi claim that the settings ask for, or None for pure DP."""
+        return Claim.check(self.delta, self.order, self.method)
+
+    def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, Claim]:
+        claim = self._claim()
+        if claim is None:
+            raise InvalidInput(
+                "delta", None, "give delta for a stand-alone (ε̃, δ) claim, or order for a filter"
+            )
+        require_kind(self._check(candidates), type(self).__name__, RenyiDP, ZCDP, PureDP)
+        weights = None if self.weights is None else check_weights(self.weights, candidates)
+        return rate_renyi(group(candidates, weights, in_order=self.earlier_only), claim), claim
+
+    def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
+        """What the Rényi pricing works on; no data is touched."""
+        rated, claim = self._rated(candidates)
+        return renyi_problem(
+            candidates,
+            rated,
+            claim,
+            overhead=float(self.overhead),
+            minimum=self.minimum_drop_level,
+            allow_nothing=self._may_release_nothing,
+            earlier_only=self.earlier_only,
+            weights=self.weights,
+        )
+
+    def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
+        """Rényi charges with the order and shift behind each; no data is touched."""
+        rated, claim = self._rated(candidates)
+        return price_renyi(candidates, rated, claim, self.renyi_problem(candidates))
+
+    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
+        """The law of what is kept: exact, public, the same for every data set."""
+        overhead = exact(self.overhead, "overhead")
+        if self._claim() is None:
+            groups = tuple(group(candidates))
+            return DropLaw(groups, pure_rates(groups), overhead, self.minimum_drop_level)
+        rated, _ = self._rated(candidates)
+        rates = tuple(rate * rated.step for rate in rated.rates)
+        return DropLaw(rated.groups, rates, overhead * rated.step, self.minimum_drop_level)

@@ -1,0 +1,189 @@
+"""What Algorithms 2 and 3 cost under Rényi DP: the theorem of docs/theory.md, searched over order and shift.
+
+For a winner i, an order α and a shift s the Rényi moment of the outcome is at most I_i·exp((α−1)(s(ε′+γ_i) + ε_i(α))), where I_i sums
+over the drop level the chance of keeping i times exp(Σ_j F_j). With public weights w (Σ ≤ 1) the charge at order α is
+min over s of s(ε′+γ_i) + ε_i(α) + ln(I_i/w_i)/(α−1), and a stand-alone (ε̃, δ) claim may use the best order of each outcome.
+
+Order and shift are analysis only; they look at no data, so any search is sound. This one starts on a coarse grid and moves, outcome
+by outcome, to better neighbours at ever finer steps; outcomes share what has been evaluated.
+Tests: ``tests/theorems/test_renyi.py`` (enumeration, mutants), ``tests/selection/test_renyi_charges.py`` (known values).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.arrays import Floats
+from expost.selection.drop_level import Lattice
+from expost.selection.renyi.sharp_bounds import Competitors
+
+_SHIFT_GRID = 96  # log-spaced shifts; neighbours differ by about 6 %
+_SHIFT_RANGE = (2.0**-6, 2.0**3)  # times the natural shift
+_DRIVERS = 12  # at most this many outcomes steer the search; all profit from it
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Groups of equal copies to be priced. ``earlier_only``: a winner competes with the groups before it (Algorithm 2)."""
+
+    orders: Floats
+    curves: Floats  # groups × orders
+    rates: Floats  # groups, per unit of x
+    copies: Floats  # groups
+    overhead: float  # ε′, per unit of x
+    step: Fraction  # h
+    natural_shift: float  # the scale of useful shifts: about ε/γ
+    minimum: int  # k₀
+    log_weights: Floats  # groups: ln w of one copy
+    log_weight_nothing: float  # ln w_⊥; −∞ where nothing needs no weight
+    conditioned: bool  # something is kept for sure
+    earlier_only: bool
+    method: str
+    log_delta: float | None  # a stand-alone claim at this δ, or charges at fixed orders
+    lattice: Lattice = field(init=False)
+    competitors: Competitors = field(init=False)
+
+    def __post_init__(self) -> None:
+        h = float(self.step)
+        lattice = Lattice.build(self.overhead * h, self.rates * h, self.copies, self.minimum)
+        object.__setattr__(self, "lattice", lattice)
+        object.__setattr__(
+            self, "competitors", Competitors(self.orders, self.curves, self.rates, lattice.keeping)
+        )
+
+    @property
+    def outcomes(self) -> int:
+        """Groups, and in Algorithm 2 the outcome "nothing"."""
+        return len(self.rates) + (1 if self.earlier_only else 0)
+
+    def shift(self, place: int) -> float:
+        """A shift of the grid, as a multiple of the lattice step."""
+        low, high = _SHIFT_RANGE
+        wanted = self.natural_shift * low * (high / low) ** (place / (_SHIFT_GRID - 1))
+        return max(1, round(float(wanted) / float(self.step))) * float(self.step)
+
+    def evaluate(self, place: int, shift: float) -> Floats:
+        """The charge of each outcome at one order and shift, padded up; ∞ where the method says nothing."""
+        factors = self.competitors.factors(self.method, place, shift)
+        if factors is None:
+            return np.full(self.outcomes, np.inf)
+        order = float(self.orders[place])
+        charges = self._charges(factors, place, order, shift)
+        if self.log_delta is None:
+            return charges
+        return charges + self._conversion(order)
+
+    def _charges(self, factors: Floats, place: int, order: float, shift: float) -> Floats:
+        weighted = self.copies[:, None] * factors
+        others = (
+            np.cumsum(weighted, axis=0) if self.earlier_only else weighted.sum(axis=0)[None, :]
+        ) - factors
+        others = np.maximum(others * (1 + 1e-12), 0.0)
+        log_moment = _log_sum(self.lattice.log_masses + others)
+        if self.conditioned:
+            log_moment = log_moment - math.log1p(-self.lattice.nothing)
+        divergence = self.curves[:, place]
+        charges = (
+            shift * (self.overhead + self.rates)
+            + divergence
+            + (log_moment - self.log_weights) / (order - 1)
+        )
+        if self.earlier_only:
+            log_nothing = _log_sum(
+                (self.lattice.log_masses_nothing + weighted.sum(axis=0) * (1 + 1e-12))[None, :]
+            )[0]
+            nothing = shift * self.overhead + (log_nothing - self.log_weight_nothing) / (order - 1)
+            charges = np.append(charges, nothing)
+        magnitude = (
+            shift * (self.overhead + float(self.rates.max()))
+            + float(divergence.max())
+            + 1e3 / (order - 1)
+        )
+        return np.asarray(charges + 2.0**-44 * magnitude)
+
+    def _conversion(self, order: float) -> float:
+        """From a charge at an order to the ε̃ of a stand-alone claim; the paper's own lemma for its own method."""
+        assert self.log_delta is not None
+        if self.method == "paper":
+            return -self.log_delta / (order - 1)
+        return math.log1p(-1 / order) - (self.log_delta + math.log(order)) / (order - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """The best charge found for each outcome, with the order and shift that gave it."""
+
+    charges: Floats
+    orders: Floats
+    shifts: Floats
+
+
+def price(problem: Problem, places: Sequence[int] | None = None) -> Priced:
+    """Search order and shift for every outcome; ``places`` restricts the orders (one place: a fixed order)."""
+    allowed = list(range(len(problem.orders))) if places is None else list(places)
+    search = _Search(problem, allowed)
+    search.visit(
+        (a, q)
+        for a in range(0, len(allowed), max(1, len(allowed) // 10))
+        for q in range(0, _SHIFT_GRID, 8)
+    )
+    drivers = np.unique(
+        np.linspace(0, problem.outcomes - 1, min(problem.outcomes, _DRIVERS)).round().astype(int)
+    )
+    for stride in (8, 4, 2, 1):
+        while search.visit(search.neighbours(drivers, stride)):
+            pass
+    return search.result()
+
+
+class _Search:
+    """What has been evaluated so far, and the best of it for each outcome."""
+
+    def __init__(self, problem: Problem, allowed: list[int]) -> None:
+        self.problem, self.allowed = problem, allowed
+        self.best = np.full(problem.outcomes, np.inf)
+        self.where = np.zeros((problem.outcomes, 2), dtype=int)
+        self.seen: set[tuple[int, int]] = set()
+
+    def visit(self, points: Iterable[tuple[int, int]]) -> bool:
+        """Evaluate points not seen yet; whether any outcome improved noticeably."""
+        improved = False
+        for point in points:
+            if point in self.seen:
+                continue
+            self.seen.add(point)
+            charges = self.problem.evaluate(self.allowed[point[0]], self.problem.shift(point[1]))
+            better = charges < self.best
+            improved |= bool(np.any(charges < self.best * (1 - 1e-5) - 1e-12))
+            self.best[better] = charges[better]
+            self.where[better] = point
+        return improved
+
+    def neighbours(self, drivers: npt.NDArray[np.int64], stride: int) -> list[tuple[int, int]]:
+        centres = {(int(a), int(q)) for a, q in self.where[drivers]}
+        return [
+            (a + da, q + dq)
+            for a, q in centres
+            for da in (-stride, 0, stride)
+            for dq in (-stride, 0, stride)
+            if 0 <= a + da < len(self.allowed) and 0 <= q + dq < _SHIFT_GRID
+        ]
+
+    def result(self) -> Priced:
+        orders = np.array([self.problem.orders[self.allowed[a]] for a, _ in self.where])
+        shifts = np.array([self.problem.shift(int(q)) for _, q in self.where])
+        return Priced(self.best, orders, shifts)
+
+
+def _log_sum(rows: Floats) -> Floats:
+    """ln Σ exp along the last axis."""
+    peak = rows.max(axis=1, keepdims=True)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.asarray(np.log(np.exp(rows - peak).sum(axis=1)) + peak[:, 0])

@@ -1,0 +1,290 @@
+"""From candidates with Rényi promises to charges: curves on common orders, drop rates, weights, and the table.
+
+Pure and zCDP promises join as the curves they imply. Drop rates γ_j are free; by default they are proportional to the candidates'
+divergences. The drop level lives on multiples of a step h, a small power of two of the natural shift, so that every coin stays exact.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Floats
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.rationals import Number, exact, pad_up
+from expost.selection.candidate import Candidate, CandidateGroup, level_places
+from expost.selection.drop_level import log_keep_probability
+from expost.selection.renyi.search import Priced, Problem, price
+from expost.selection.renyi.sharp_bounds import METHODS
+
+_STEPS = 256  # lattice steps in a natural shift
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What kind of charge is wanted: a stand-alone (ε̃, δ) claim, or Rényi charges at fixed orders for a filter."""
+
+    delta: float | None
+    orders: tuple[float, ...]
+    method: str
+
+    @classmethod
+    def check(cls, delta: Number | None, order: object, method: str) -> Claim | None:
+        """The claim that a selector's settings describe, or None for pure DP."""
+        if method not in METHODS:
+            raise InvalidInput("method", method, "give one of " + ", ".join(METHODS))
+        if delta is None and order is None:
+            return None
+        if delta is not None and order is not None:
+            raise InvalidInput(
+                "order",
+                order,
+                "give delta for a stand-alone claim, or order for a filter, not both",
+            )
+        if delta is not None:
+            if not 0 < exact(delta, "delta") < 1:
+                raise InvalidInput(
+                    "delta", delta, "give 0 < delta < 1; Rényi promises imply nothing at delta = 0"
+                )
+            return cls(float(delta), (), method)
+        listed: list[Any] = list(order) if isinstance(order, (list, tuple)) else [order]
+        return cls(None, RenyiDP(tuple(listed), (0.0,) * len(listed)).orders, method)
+
+
+@dataclass(frozen=True, eq=False)
+class Rated:
+    """Groups on common orders with exact drop rates and the lattice step."""
+
+    groups: tuple[CandidateGroup, ...]
+    orders: Floats
+    curves: Floats
+    rates: tuple[Fraction, ...]
+    step: Fraction
+
+
+def rate_renyi(groups: Sequence[CandidateGroup], claim: Claim) -> Rated:
+    """Curves, drop rates and lattice step of the groups; public numbers only."""
+    orders, curves = _common_curves(groups, claim.orders)
+    natural = _natural_rates(orders, curves, claim)
+    rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
+    shift = max(float(own) / float(rate) for own, rate in zip(natural, rates, strict=True))
+    step = Fraction(2) ** (math.floor(math.log2(shift)) if shift > 0 else 0) / _STEPS
+    return Rated(tuple(groups), orders, curves, rates, step)
+
+
+def _rate(group: CandidateGroup, natural: float) -> Fraction:
+    if group.drop_rate is not None:
+        return exact(group.drop_rate, "drop_rate")
+    if natural <= 0:
+        raise InvalidCandidate(
+            "guarantee", group.guarantee, "it promises 0: give the candidate a drop_rate > 0"
+        )
+    return Fraction(float(natural))
+
+
+def _common_curves(
+    groups: Sequence[CandidateGroup], extra: Sequence[float]
+) -> tuple[Floats, Floats]:
+    """All promises as curves on the same orders; where tables differ, the next tabulated order stands in (it is larger)."""
+    promises = [group.guarantee for group in groups]
+    if any(promise.shared_delta for promise in promises):
+        raise InvalidCandidate(
+            "guarantee",
+            "ApproxDP",
+            "an (ε, δ) promise implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
+        )
+    curves = [curve for promise in promises if (curve := promise.as_renyi()) is not None]
+    tables = {curve.orders for curve in curves} or {DEFAULT_ORDERS}
+    last = min(table[-1] for table in tables)
+    if any(order > last for order in extra):
+        raise InvalidInput("order", max(extra), f"the candidates' curves end at order {last:g}")
+    wanted = {order for table in tables for order in table if order <= last} | set(extra)
+    if len(tables) > 1 or any(not set(extra) <= set(curve.orders) for curve in curves):
+        warnings.warn(
+            "Rényi curves on different orders: the divergence at an order that a curve does not list is taken from its next "
+            "larger one, which is valid because divergence grows with the order",
+            stacklevel=2,
+        )
+    orders = tuple(sorted(wanted))
+    return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
+
+
+def _natural_rates(orders: Floats, curves: Floats, claim: Claim) -> Floats:
+    """Drop rates proportional to the candidates' divergences, in the scale in which the natural shift is 1.
+
+    At fixed orders: the divergence at the middle one. For an (ε̃, δ) claim: the slope ε_j(α_j)/α_j of each curve at the order that
+    converts it best, times the cheapest candidate's order (for Gaussian curves that is the divergence at that order). Reading
+    all curves at one order would misjudge DP-SGD, whose curves explode beyond an order of their own.
+    """
+    if claim.delta is None:
+        return np.asarray(curves[:, np.searchsorted(orders, claim.orders[len(claim.orders) // 2])])
+    converted = (
+        curves + np.log1p(-1 / orders) - (math.log(claim.delta) + np.log(orders)) / (orders - 1)
+    )
+    best = converted.argmin(axis=1)
+    rows = np.arange(len(best))
+    cheapest = int(np.argmin(converted[rows, best]))
+    return np.asarray(curves[rows, best] / orders[best] * orders[best[cheapest]])
+
+
+@dataclass(frozen=True, eq=False)
+class RenyiTable:
+    """Charges and the analysis behind them, group by group."""
+
+    charges: Charges
+    problem: Problem
+    priced: tuple[Priced, ...]
+
+
+def renyi_problem(
+    candidates: Sequence[Candidate],
+    rated: Rated,
+    claim: Claim,
+    *,
+    overhead: float,
+    minimum: int,
+    allow_nothing: bool,
+    earlier_only: bool,
+    weights: Sequence[float] | None,
+) -> Problem:
+    """What has to be priced for Algorithm 3, or for Algorithm 2 (``earlier_only``: groups in the order of the list)."""
+    copies = np.array([float(group.copies) for group in rated.groups])
+    rates = np.array([float(rate) for rate in rated.rates])
+    h = float(rated.step)
+    log_keep = np.array([log_keep_probability(overhead * h, rate * h, minimum) for rate in rates])
+    weigh_nothing = earlier_only or (
+        allow_nothing and (claim.delta is None or claim.method == "paper")
+    )
+    log_weights, log_weight_nothing = _weights(
+        rated.groups, candidates, log_keep, copies, weights, weigh_nothing
+    )
+    return Problem(
+        orders=rated.orders,
+        curves=rated.curves,
+        rates=rates,
+        copies=copies,
+        overhead=overhead,
+        step=rated.step,
+        natural_shift=float(rated.step * _STEPS),
+        minimum=minimum,
+        log_weights=log_weights,
+        log_weight_nothing=log_weight_nothing,
+        conditioned=not allow_nothing,
+        earlier_only=earlier_only,
+        method=claim.method,
+        log_delta=None if claim.delta is None else math.log(claim.delta),
+    )
+
+
+def price_renyi(
+    candidates: Sequence[Candidate], rated: Rated, claim: Claim, problem: Problem
+) -> RenyiTable:
+    """The table of charges: searched once for a stand-alone claim, or once at each fixed order."""
+    if problem.conditioned and problem.lattice.nothing >= 1:
+        raise InvalidInput(
+            "overhead",
+            problem.overhead,
+            "almost surely nothing is kept; raise it or the repeats, or lower minimum_drop_level",
+        )
+    places = (
+        [None]
+        if claim.delta is not None
+        else [[int(np.searchsorted(rated.orders, order))] for order in claim.orders]
+    )
+    priced = tuple(price(problem, place) for place in places)
+    if not all(np.isfinite(each.charges).all() for each in priced):
+        raise InvalidInput(
+            "method",
+            claim.method,
+            "no order and shift gives a finite charge; try 'sharp', or other drop rates",
+        )
+    return RenyiTable(_table(candidates, rated.groups, problem, priced, claim), problem, priced)
+
+
+def _weights(
+    groups: Sequence[CandidateGroup],
+    candidates: Sequence[Candidate],
+    log_keep: Floats,
+    copies: Floats,
+    weights: Sequence[float] | None,
+    weigh_nothing: bool,
+) -> tuple[Floats, float]:
+    """ln w of a copy in each group, and ln w_⊥; by default proportional to the keep chances, as in the paper."""
+    if weights is None:
+        runs = np.append(np.log(copies) + log_keep, 0.0 if weigh_nothing else -np.inf)
+        log_total = float(np.logaddexp.reduce(runs)) + 2.0**-40
+        return log_keep - log_total, -log_total if weigh_nothing else -math.inf
+    given = check_weights(weights, candidates)
+    rest = 1 - sum(given)
+    if weigh_nothing and rest <= 0:
+        raise InvalidInput(
+            "weights",
+            "sum 1",
+            "leave some weight for the outcome 'nothing': let them sum to less than 1",
+        )
+    copy_weights = [
+        float(given[group.members[0]] / candidates[group.members[0]].repeats) for group in groups
+    ]
+    return np.log(copy_weights) - 2.0**-40, math.log(
+        rest
+    ) - 2.0**-40 if weigh_nothing else -math.inf
+
+
+def check_weights(weights: Sequence[Number], candidates: Sequence[Candidate]) -> list[Fraction]:
+    """Public weights, one per candidate, positive and with sum at most 1."""
+    if not isinstance(weights, (list, tuple)) or len(weights) != len(candidates):
+        raise InvalidInput("weights", weights, f"give one per candidate, {len(candidates)} in all")
+    given = [exact(weight, "weights") for weight in weights]
+    if min(given) <= 0 or sum(given) > 1:
+        raise InvalidInput("weights", weights, "give positive numbers that sum to at most 1")
+    return given
+
+
+def _table(
+    candidates: Sequence[Candidate],
+    groups: Sequence[CandidateGroup],
+    problem: Problem,
+    priced: Sequence[Priced],
+    claim: Claim,
+) -> Charges:
+    neighbours = candidates[0].guarantee.neighbours
+
+    def guarantee(losses: Sequence[float]) -> Guarantee:
+        rounded = tuple(pad_up(max(0.0, loss)) for loss in losses)
+        if claim.delta is not None:
+            return ApproxDP(rounded[0], claim.delta, neighbours)
+        return RenyiDP(claim.orders, rounded, neighbours)
+
+    levels = tuple(
+        guarantee([float(each.charges[place]) for each in priced]) for place in range(len(groups))
+    )
+    if problem.earlier_only:
+        nothing = guarantee([float(each.charges[-1]) for each in priced])
+    elif math.isfinite(problem.log_weight_nothing):
+        nothing = guarantee(_nothing_losses(problem, claim))
+    else:
+        nothing = levels[0] * 0
+        if nothing.shared_delta is not None:
+            nothing = nothing.to_approx(claim.delta or 0)
+    return Charges(levels, level_places(groups, len(candidates)), nothing)
+
+
+def _nothing_losses(problem: Problem, claim: Claim) -> list[float]:
+    """Algorithm 3's ⊥, whose chance is the same on all data: ln(P_⊥/w_⊥)/(α−1), with the paper's conversion where a δ is wanted."""
+    gap = (
+        max(0.0, math.log(problem.lattice.nothing) - problem.log_weight_nothing)
+        if problem.lattice.nothing > 0
+        else 0.0
+    )
+    if claim.delta is None:
+        return [gap / (order - 1) for order in claim.orders]
+    return [(gap - math.log(claim.delta)) / (float(problem.orders[-1]) - 1)]

@@ -1,0 +1,241 @@
+"""Random words, uniforms, Gaussians and Poisson samples inside native kernels.
+
+**Strong** (the default): the ChaCha20 keystream (RFC 8439's block function; the 64-bit block counter and 64-bit stream number of the
+original) under a 256-bit key from OS entropy, one stream per model. **Fast**: xoshiro256++, for simulations only.
+
+Uniforms are k·2^{−53} with k uniform in 1 … 2^{53}. Gaussians are made from them by Box–Muller in float64: √(−2 ln u)·(cos 2πv, sin 2πv),
+the logarithm right to 1 ulp, cosine and sine to 2^{−52} (series, so that a loop over them uses vector registers; the angle is reduced
+exactly, which a rounded 2πv would not be). What floating point leaves out: a draw is one of finitely many doubles, none lies beyond
+√(2·53·ln 2) ≈ 8.57 standard deviations (a true Gaussian does with probability 1e-17), and its low bits carry rounding that an exact
+discrete sampler would not have. So the noise is not float-safe in Mironov's sense; Opacus' default (float32 Gaussians of a Mersenne
+twister) has the same caveat, coarser.
+
+A Poisson sample is walked by geometric gaps ⌊ln u / ln(1−q)⌋: P(gap ≥ j) = (1−q)^j to within 2^{−53} and the rounding of the logarithms
+(relative 2^{−52}), at a cost of the rows taken, not of the rows there are. At q = 1 every row is taken.
+Tests: ``tests/training/test_keystream.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.randomness.source import Randomness
+from expost.training._native.chacha import LANES, blocks
+from expost.training._native.compiled import kernel, ordered
+
+WORDS = 8 * LANES  # 64-bit words a refill
+_CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
+
+_HALF_ROOT = np.float64(math.sqrt(0.5)).view(np.int64)
+_LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # times an exponent it is exact
+_LN2_LOW = float(Decimal(2).ln() - Decimal(_LN2_HIGH))
+_ARTANH = tuple(
+    2.0 / n for n in range(21, 1, -2)
+)  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s² ≤ 0.03
+_SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
+_COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
+
+
+class Stream(NamedTuple):
+    """One model's generator: a buffer of words and the state that refills it. Kernels change it in place."""
+
+    words: Array
+    used: Array
+    state: Array  # ChaCha20: constants, key, counter, stream number
+    fast: Array  # xoshiro256++
+    lanes: Array  # scratch, 16 words × lanes
+    strong: bool
+    gaps: Array  # scratch, what the words are as gaps of a Poisson sample
+
+
+def streams(sources: Sequence[Randomness]) -> list[Stream]:
+    """A stream a source, under a fresh key from it: strong, or fast if the source is a simulation's anyway."""
+    keys = [np.frombuffer(source.bytes(32), dtype="<u4") for source in sources]
+    return [
+        stream(key, 0, strong=not source.simulated)
+        for key, source in zip(keys, sources, strict=True)
+    ]
+
+
+def stream(key: Array, number: int, *, strong: bool) -> Stream:
+    """Stream ``number`` under ``key`` (eight 32-bit words)."""
+    state = np.zeros(16, dtype=np.uint32)
+    state[:4], state[4:12] = _CONSTANTS, key
+    state[14], state[15] = number & 0xFFFFFFFF, number >> 32
+    fast = key.astype(np.uint32).view(np.uint64).copy()
+    _scatter(fast, np.uint64(number))
+    return Stream(
+        np.zeros(WORDS, dtype=np.uint64),
+        np.full(1, WORDS, dtype=np.int64),
+        state,
+        fast,
+        np.zeros((16, LANES), dtype=np.uint32),
+        strong,
+        np.zeros(WORDS),
+    )
+
+
+@kernel
+def _scatter(fast: Array, number: Any) -> None:
+    """Seed xoshiro with splitmix64 of the key and the stream number."""
+    for place in range(4):
+        z = fast[place] + (number * np.uint64(4) + np.uint64(place) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        fast[place] = z ^ (z >> np.uint64(31))
+
+
+@kernel
+def chacha20_blocks(state: Array, lanes: Array) -> None:
+    """The next LANES blocks of the keystream, word by word in ``lanes``; moves the 64-bit counter (words 12, 13) on."""
+    blocks(state, lanes)
+
+
+@kernel
+def refill(source: Stream) -> None:
+    """New words in the buffer; each is used once."""
+    words = source.words
+    if source.strong:
+        lanes = source.lanes
+        chacha20_blocks(source.state, lanes)
+        for pair in range(8):
+            for lane in range(LANES):
+                low, high = np.uint64(lanes[2 * pair, lane]), np.uint64(lanes[2 * pair + 1, lane])
+                words[pair * LANES + lane] = low | (high << np.uint64(32))
+    else:
+        a, b, c, d = source.fast[0], source.fast[1], source.fast[2], source.fast[3]
+        for place in range(WORDS):
+            z = a + d
+            words[place] = ((z << np.uint64(23)) | (z >> np.uint64(41))) + a
+            t = b << np.uint64(17)
+            c ^= a
+            d ^= b
+            b ^= c
+            a ^= d
+            c ^= t
+            d = (d << np.uint64(45)) | (d >> np.uint64(19))
+        source.fast[0], source.fast[1], source.fast[2], source.fast[3] = a, b, c, d
+    source.used[0] = 0
+
+
+@ordered
+def uniform(word: Any) -> Any:
+    """A double in (0, 1]: k·2^{−53}, k = 1 … 2^{53}."""
+    return (np.float64(np.int64(word >> np.uint64(11))) + 1.0) * 2.0**-53
+
+
+@ordered
+def _series(coefficients: tuple[float, ...], z: float) -> float:
+    """Horner's rule, highest power first."""
+    total = 0.0
+    for coefficient in coefficients:
+        total = total * z + coefficient
+    return total
+
+
+@ordered
+def logarithm(u: float) -> float:
+    """ln u of a positive normal double, to 1 ulp: u = m·2^e with m in [√½, √2), ln m = 2·artanh s, s = (m − 1)/(m + 1).
+
+    The series ends where a term is below 2^{−56} of the first. No table and no branch, so that loops over it use vector instructions.
+    """
+    bits = np.float64(u).view(np.int64)
+    exponent = (bits - _HALF_ROOT) >> np.int64(52)
+    f = np.int64(bits - (exponent << np.int64(52))).view(np.float64) - 1.0
+    s = f / (2.0 + f)
+    z = s * s
+    tail = z * _series(_ARTANH, z)
+    half, e = 0.5 * f * f, np.float64(np.int32(exponent))
+    return e * _LN2_HIGH - ((half - (s * (half + tail) + e * _LN2_LOW)) - f)
+
+
+@ordered
+def direction(u: float) -> tuple[float, float]:
+    """(cos 2πu, sin 2πu) for u in [0, 1], to 2^{−52}: quarter turns are taken off exactly, the rest is a Taylor series."""
+    quarters = np.floor(4.0 * u + 0.5)
+    x = (4.0 * u - quarters) * (0.5 * math.pi)
+    z = x * x
+    sine, cosine = x + x * z * _series(_SINE, z), 1.0 - (0.5 * z - z * z * _series(_COSINE, z))
+    turn = np.int32(quarters)
+    odd = (turn & 1) != 0
+    first, second = (sine if odd else cosine), (cosine if odd else sine)
+    return (-first if ((turn + 1) & 2) != 0 else first), (-second if (turn & 2) != 0 else second)
+
+
+@kernel
+def uniforms(source: Stream, out: Array) -> None:
+    """Fill ``out`` with uniforms in (0, 1]."""
+    for place in range(len(out)):
+        if source.used[0] == WORDS:
+            refill(source)
+        out[place] = uniform(source.words[source.used[0]])
+        source.used[0] += 1
+
+
+@ordered
+def _box_muller(radii: Array, angles: Array, cosines: Array, sines: Array) -> None:
+    for pair in range(len(sines)):
+        radius, (x, y) = (
+            math.sqrt(-2.0 * logarithm(uniform(radii[pair]))),
+            direction(uniform(angles[pair])),
+        )
+        cosines[pair], sines[pair] = radius * x, radius * y
+
+
+@kernel
+def gaussians(source: Stream, out: Array) -> None:
+    """Fill ``out`` with standard Gaussians: Box–Muller, a whole buffer at a time, what is left of the last one thrown away."""
+    done, wanted, half = 0, len(out), WORDS // 2
+    while done < wanted:
+        refill(source)
+        pairs = min(half, (wanted - done) // 2)
+        _box_muller(
+            source.words[:pairs],
+            source.words[half:],
+            out[done : done + pairs],
+            out[done + pairs : done + 2 * pairs],
+        )
+        done += 2 * pairs
+        if done < wanted and pairs < half:  # an odd one
+            radius = math.sqrt(-2.0 * logarithm(uniform(source.words[pairs])))
+            out[done] = radius * direction(uniform(source.words[half + pairs]))[0]
+            done += 1
+    source.used[0] = WORDS
+
+
+@ordered
+def _gaps(words: Array, scale: float, gaps: Array) -> None:
+    for place in range(len(words)):
+        gaps[place] = 1.0 + np.floor(logarithm(uniform(words[place])) * scale)
+
+
+@kernel
+def poisson_sample(source: Stream, rate: float, rows: int, out: Array) -> int:
+    """The rows of one Poisson sample, ascending, in ``out`` (room for all rows); returns how many."""
+    if rate >= 1.0:
+        for place in range(rows):
+            out[place] = place
+        return rows
+    scale, words, gaps = 1.0 / math.log1p(-rate), source.words, source.gaps
+    count, row = 0, -1.0
+    while True:
+        if source.used[0] == WORDS:
+            refill(source)
+        first = source.used[0]
+        _gaps(words[first:], scale, gaps[first:])
+        for place in range(first, WORDS):
+            row += gaps[place]
+            if row >= rows:
+                source.used[0] = place + 1
+                return count
+            out[count] = int(row)
+            count += 1
+        source.used[0] = WORDS

@@ -1,0 +1,377 @@
+"""Products in vector registers, as LLVM instructions: what the loop vectoriser would not keep there by itself.
+
+``strip…`` are the inner part of every matrix product of :mod:`expost.training._native.network`; ``row_products…`` and ``add_rows…`` are those of
+:mod:`expost.training._native.linear`. Vectors have 64 bytes; LLVM splits them where a processor's are narrower, so that the code is right on any
+and fast where it has AVX2, AVX-512 or the like. Multiplications and additions may be fused. Ends that fill no vector are masked: nothing
+outside of an array is read or written, but where ``strip…`` say so. Nobody checks bounds here; the callers know the shapes.
+Tests: ``tests/training/test_vector_products.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from expost.training._native.compiled import cgutils, extending, ir, types
+
+VECTOR = 64  # bytes
+TALLEST = 6  # rows of a tile: as many sums as the registers of AVX2 hold
+_LONG, _INT = ir.IntType(64), ir.IntType(32)
+_FUSED = ("contract",)
+_NUMBERS = (types.float32, types.float64)
+
+
+class _Emitter:
+    """Instructions on vectors of one type of number."""
+
+    def __init__(self, context: Any, builder: Any, number: Any, lanes: int | None = None) -> None:
+        self.context, self.builder = context, builder
+        self.number = context.get_data_type(number)
+        self.lanes = lanes or VECTOR // (number.bitwidth // 8)
+        self.vector = ir.VectorType(self.number, self.lanes)
+        self.suffix = f"v{self.lanes}f{number.bitwidth}"
+
+    def data(self, kind: Any, value: Any) -> Any:
+        """Where an array's numbers start."""
+        return self.context.make_array(kind)(self.context, self.builder, value).data
+
+    def everywhere(self, value: Any) -> Any:
+        """A number in every lane."""
+        blank = ir.Constant(self.vector, ir.Undefined)
+        first = self.builder.insert_element(blank, value, ir.Constant(_INT, 0))
+        return self.builder.shuffle_vector(
+            first, blank, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes)
+        )
+
+    def at(self, array: Any, place: Any) -> Any:
+        return self.builder.gep(array, [place])
+
+    def load(self, array: Any, place: Any) -> Any:
+        return self.builder.load(self._wide(array, place), align=1)
+
+    def store(self, vector: Any, array: Any, place: Any) -> None:
+        self.builder.store(vector, self._wide(array, place), align=1)
+
+    def mask(self, used: Any) -> Any:
+        """True in the first ``used`` lanes."""
+        many = ir.VectorType(_LONG, self.lanes)
+        blank = ir.Constant(many, ir.Undefined)
+        first = self.builder.insert_element(blank, used, ir.Constant(_INT, 0))
+        spread = self.builder.shuffle_vector(
+            first, blank, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes)
+        )
+        return self.builder.icmp_signed("<", ir.Constant(many, list(range(self.lanes))), spread)
+
+    def masked_load(self, array: Any, place: Any, mask: Any) -> Any:
+        """Zero where the mask is not set."""
+        pointer = self._wide(array, place)
+        kind = ir.FunctionType(self.vector, [pointer.type, _INT, mask.type, self.vector])
+        function = _declared(self.builder, kind, f"llvm.masked.load.{self.suffix}.p0")
+        return self.builder.call(
+            function, [pointer, ir.Constant(_INT, 1), mask, ir.Constant(self.vector, None)]
+        )
+
+    def masked_store(self, vector: Any, array: Any, place: Any, mask: Any) -> None:
+        pointer = self._wide(array, place)
+        kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, _INT, mask.type])
+        function = _declared(self.builder, kind, f"llvm.masked.store.{self.suffix}.p0")
+        self.builder.call(function, [vector, pointer, ir.Constant(_INT, 1), mask])
+
+    def plus_product(self, total: Any, a: Any, b: Any) -> Any:
+        return self.builder.fadd(total, self.builder.fmul(a, b, flags=_FUSED), flags=_FUSED)
+
+    def lane_sum(self, vector: Any) -> Any:
+        """The sum of a vector's lanes: halves added to halves."""
+        width = self.lanes
+        while width > 1:
+            width //= 2
+            places = [*range(width, 2 * width), *[0] * (self.lanes - width)]
+            upper = self.builder.shuffle_vector(
+                vector, vector, ir.Constant(ir.VectorType(_INT, self.lanes), places)
+            )
+            vector = self.builder.fadd(vector, upper)
+        return self.builder.extract_element(vector, ir.Constant(_INT, 0))
+
+    def _wide(self, array: Any, place: Any) -> Any:
+        return self.builder.bitcast(self.at(array, place), self.vector.as_pointer())
+
+
+def _declared(builder: Any, kind: Any, name: str) -> Any:
+    utilities: Any = cgutils
+    return utilities.get_or_insert_function(builder.module, kind, name)
+
+
+def _loop(
+    builder: Any,
+    last: Any,
+    step: int,
+    held: Sequence[Any],
+    body: Callable[[Any, Sequence[Any]], Sequence[Any]],
+) -> list[Any]:
+    """for index in range(0, last, step): held = body(index, held); returns what is held at the end."""
+    before = builder.block
+    head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    index, kept = builder.phi(_LONG), [builder.phi(value.type) for value in held]
+    builder.cbranch(builder.icmp_signed("<", index, last), inside, after)
+    builder.position_at_end(inside)
+    changed = body(index, kept)
+    further = builder.add(index, ir.Constant(_LONG, step))
+    for phi, first, again in zip(
+        [index, *kept], [ir.Constant(_LONG, 0), *held], [further, *changed], strict=True
+    ):
+        phi.add_incoming(first, before)
+        phi.add_incoming(again, builder.block)
+    builder.branch(head)
+    builder.position_at_end(after)
+    return kept
+
+
+def _prefetch(builder: Any, pointer: Any) -> None:
+    """Ask for a cache line, into the second level."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
+    flags = [ir.Constant(_INT, flag) for flag in (0, 2, 1)]  # read, soon but not at once, data
+    builder.call(
+        _declared(builder, kind, "llvm.prefetch.p0"), [builder.bitcast(pointer, byte), *flags]
+    )
+
+
+def _asked(typing: Any, array: Any, place: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        _prefetch(builder, builder.gep(start, [arguments[1]]))
+        return context.get_dummy_value()
+
+    return (types.void(array, types.int64), generate) if array.layout == "C" else None
+
+
+prefetch: Any = extending.intrinsic(_asked)
+"""prefetch(vector, place): ask for the cache line of a number before it is needed; changes no result."""
+
+
+def _plain(number: Any, *arrays: Any) -> bool:
+    """Whether these are arrays of that number without gaps."""
+    return all(
+        isinstance(array, types.Array) and array.layout == "C" and array.dtype == number
+        for array in arrays
+    )
+
+
+def _make_strip(height: int) -> Any:
+    def typed(typing: Any, columns: Any, a: Any, a_start: Any, a_step: Any, a_outer: Any, a_inner: Any, b: Any, b_start: Any,
+              b_outer: Any, b_inner: Any, outer: Any, inner: Any, first: Any, first_start: Any, first_step: Any, first_along: Any,
+              out: Any, out_start: Any, out_step: Any) -> Any:  # fmt: skip
+        if a.dtype not in _NUMBERS or not _plain(a.dtype, a, b, first, out):
+            return None  # no such function for arguments like these
+        long = types.int64
+        return types.void(
+            long, a, *[long] * 4, b, *[long] * 5, first, *[long] * 3, out, long, long
+        ), generate
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        emit = _Emitter(context, builder, signature.args[1].dtype)
+        columns = arguments[0]
+        a_start, a_step, a_outer, a_inner = arguments[2:6]
+        b_start, b_outer, b_inner, outer, inner = arguments[7:12]
+        a, b, first, out = (
+            emit.data(signature.args[place], arguments[place]) for place in (1, 6, 12, 16)
+        )
+
+        def rows_from(start: Any, step: Any) -> list[Any]:
+            return [
+                builder.add(start, builder.mul(step, ir.Constant(_LONG, row)))
+                for row in range(height)
+            ]
+
+        def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
+            mask, b_here = emit.mask(builder.sub(columns, column)), builder.add(b_start, column)
+
+            def over_outer(i: Any, held: Sequence[Any]) -> Sequence[Any]:
+                rows = [
+                    emit.at(a, place)
+                    for place in rows_from(builder.add(a_start, builder.mul(i, a_outer)), a_step)
+                ]
+                vectors = emit.at(b, builder.add(b_here, builder.mul(i, b_outer)))
+
+                def over_inner(j: Any, sums: Sequence[Any]) -> Sequence[Any]:
+                    vector, along = (
+                        emit.load(vectors, builder.mul(j, b_inner)),
+                        builder.mul(j, a_inner),
+                    )
+                    numbers = [emit.everywhere(builder.load(emit.at(row, along))) for row in rows]
+                    return [
+                        emit.plus_product(total, number, vector)
+                        for total, number in zip(sums, numbers, strict=True)
+                    ]
+
+                return _loop(builder, inner, 1, held, over_inner)
+
+            first_here = builder.add(arguments[13], builder.mul(column, arguments[15]))
+            starts = [
+                emit.masked_load(first, place, mask)
+                for place in rows_from(first_here, arguments[14])
+            ]
+            sums = _loop(builder, outer, 1, starts, over_outer)
+            for total, place in zip(
+                sums, rows_from(builder.add(arguments[17], column), arguments[18]), strict=True
+            ):
+                emit.masked_store(total, out, place, mask)
+            return nothing
+
+        _loop(builder, columns, emit.lanes, [], tile)
+        return context.get_dummy_value()
+
+    return extending.intrinsic(typed)
+
+
+strip1, strip2, strip3, strip4, strip5, strip6 = (
+    _make_strip(height) for height in range(1, TALLEST + 1)
+)
+"""strip⟨h⟩(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner, first, first_start, first_step,
+first_along, out, out_start, out_step):
+
+out[out_start + r·out_step + c] = first[first_start + r·first_step + c'] + Σ_{i < outer} Σ_{j < inner}
+a[a_start + r·a_step + i·a_outer + j·a_inner] · b[b_start + i·b_outer + j·b_inner + c] for r < h and c < columns;
+c' is c if ``first_along`` is 1, and the place in the vector if it is 0.
+
+``b`` is read for whole vectors: it needs room at its end. ``first`` may be ``out``.
+"""
+
+
+class _Rows:
+    """Some rows of a matrix, the vectors that they share, and the rows that come next, of which half are asked for in advance."""
+
+    def __init__(
+        self,
+        context: Any,
+        builder: Any,
+        signature: Any,
+        arguments: Any,
+        height: int,
+        first_half: bool,
+    ) -> None:
+        self.builder, self.emit = builder, _Emitter(context, builder, signature.args[0].dtype)
+        matrix = context.make_array(signature.args[0])(context, builder, arguments[0])
+        self.columns, self._start = builder.extract_value(matrix.shape, 1), matrix.data
+        self._rows, self.vector, self.numbers = (
+            self.emit.data(signature.args[place], arguments[place]) for place in (1, 4, 5)
+        )
+        self.mine, later = (
+            self._pointers(arguments[2], height),
+            self._pointers(arguments[3], height),
+        )
+        self._later = later[: (height + 1) // 2] if first_half else later[(height + 1) // 2 :]
+        self.whole = builder.and_(self.columns, ir.Constant(_LONG, -self.emit.lanes))
+        self.left = builder.sub(self.columns, self.whole)
+        self.mask = self.emit.mask(self.left)
+
+    def _pointers(self, first: Any, height: int) -> list[Any]:
+        places = [self.builder.add(first, ir.Constant(_LONG, r)) for r in range(height)]
+        listed = [self.builder.load(self.emit.at(self._rows, place)) for place in places]
+        return [self.emit.at(self._start, self.builder.mul(row, self.columns)) for row in listed]
+
+    def number(self, row: int) -> Any:
+        """Where the number of a row stands."""
+        return self.emit.at(self.numbers, ir.Constant(_LONG, row))
+
+    def ask(self, column: Any) -> None:
+        for row in self._later:
+            _prefetch(self.builder, self.emit.at(row, column))
+
+    def ask_last(self) -> None:
+        self.ask(self.builder.sub(self.columns, ir.Constant(_LONG, 1)))
+
+
+def _make_row_products(height: int) -> Any:
+    def typed(
+        typing: Any, matrix: Any, rows: Any, place: Any, later: Any, weights: Any, out: Any
+    ) -> Any:
+        plain = matrix.dtype in _NUMBERS and _plain(matrix.dtype, matrix, weights)
+        if not (plain and _plain(types.int64, rows) and _plain(types.float64, out)):
+            return None
+        return types.void(matrix, rows, types.int64, types.int64, weights, out), generate
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows = _Rows(context, builder, signature, arguments, height, first_half=True)
+        emit = rows.emit
+
+        def multiply(parts: Sequence[Any], weights: Any, held: Sequence[Any]) -> list[Any]:
+            return [
+                emit.plus_product(total, part, weights)
+                for total, part in zip(held, parts, strict=True)
+            ]
+
+        def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+            rows.ask(column)
+            return multiply(
+                [emit.load(row, column) for row in rows.mine], emit.load(rows.vector, column), held
+            )
+
+        sums: Sequence[Any] = _loop(
+            builder, rows.whole, emit.lanes, [ir.Constant(emit.vector, None)] * height, along
+        )
+        parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
+        sums = multiply(parts, emit.masked_load(rows.vector, rows.whole, rows.mask), sums)
+        for row, total in enumerate(sums):
+            number = emit.lane_sum(total)
+            builder.store(
+                number
+                if emit.number == ir.DoubleType()
+                else builder.fpext(number, ir.DoubleType()),
+                rows.number(row),
+            )
+        rows.ask_last()
+        return context.get_dummy_value()
+
+    return extending.intrinsic(typed)
+
+
+def _make_add_rows(height: int) -> Any:
+    def typed(
+        typing: Any, matrix: Any, rows: Any, place: Any, later: Any, total: Any, factors: Any
+    ) -> Any:
+        plain = matrix.dtype in _NUMBERS and _plain(matrix.dtype, matrix)
+        if not (plain and _plain(types.int64, rows) and _plain(types.float64, total, factors)):
+            return None
+        return types.void(matrix, rows, types.int64, types.int64, total, factors), generate
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows = _Rows(context, builder, signature, arguments, height, first_half=False)
+        emit, wide = rows.emit, _Emitter(context, builder, types.float64, rows.emit.lanes)
+        factors = [wide.everywhere(builder.load(rows.number(row))) for row in range(height)]
+
+        def add(parts: Sequence[Any], total: Any) -> Any:
+            for factor, part in zip(factors, parts, strict=True):
+                total = wide.plus_product(
+                    total,
+                    factor,
+                    part if emit.vector == wide.vector else builder.fpext(part, wide.vector),
+                )
+            return total
+
+        def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
+            rows.ask(column)
+            parts = [emit.load(row, column) for row in rows.mine]
+            wide.store(add(parts, wide.load(rows.vector, column)), rows.vector, column)
+            return held
+
+        _loop(builder, rows.whole, emit.lanes, [], along)
+        with builder.if_then(builder.icmp_signed(">", rows.left, ir.Constant(_LONG, 0))):
+            parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
+            total = wide.masked_load(rows.vector, rows.whole, rows.mask)
+            wide.masked_store(add(parts, total), rows.vector, rows.whole, rows.mask)
+        rows.ask_last()
+        return context.get_dummy_value()
+
+    return extending.intrinsic(typed)
+
+
+row_products8, row_products4, row_products1 = (_make_row_products(height) for height in (8, 4, 1))
+"""row_products⟨h⟩(X, rows, place, later, weights, out): out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < h, summed in the precision of
+X in as many parts as a vector has lanes. Half of the rows from ``later`` on are asked for in advance."""
+
+add_rows8, add_rows4, add_rows1 = (_make_add_rows(height) for height in (8, 4, 1))
+"""add_rows⟨h⟩(X, rows, place, later, total, factors): total[c] += Σ_{r < h} factors[r]·X[rows[place + r], c], in float64. The other half of
+the rows from ``later`` on are asked for in advance."""

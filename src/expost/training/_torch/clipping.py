@@ -1,0 +1,187 @@
+"""Many models a step: trainings with one expected batch size and one optimiser move together on a torch device.
+
+Each model has its own Poisson sample and its own noise (:mod:`expost.training._torch.device_keystream`). Here is what a step sums; the step itself
+is in :mod:`expost.training._torch.model_group`. Samples are padded to a common size, padding weighs 0; no sample is cut. Parameters, noise and
+optimiser are float64, and so are the sums over a batch: in float32 the rounding of all that follows would depend on one example, and move
+a sum by many clipping norms. Tests: ``tests/training/test_clipping.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from expost.arrays import Array
+
+_DENSE_RATE = (
+    1 / 40
+)  # from this sampling rate on, products over all rows beat gathering the sampled ones
+_DENSE_MODELS = 16
+_LEAST = 2.0**-120
+
+
+class ClippedSums(ABC):
+    """Sums of clipped per-example gradients of many models of one architecture, ``width`` parameters each."""
+
+    width: int
+    rows: int
+    fixed = (
+        False  # whether a step is a fixed list of device operations, which a CUDA graph can hold
+    )
+    careful = True  # False: examples without a finite norm may spoil a sum, and ``sound`` tells
+    sound: torch.Tensor | None = None
+
+    @abstractmethod
+    def start(self, seeds: Sequence[int]) -> torch.Tensor:
+        """First parameters of a model a seed, models × width, float64."""
+
+    @abstractmethod
+    def bytes_per_example(self) -> int:
+        """Scratch memory that one example of one model takes."""
+
+    @abstractmethod
+    def chunk(
+        self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
+    ) -> torch.Tensor:
+        """The sums over these rows (models × rows; only those taken count), models × width."""
+
+    def __call__(
+        self,
+        parameters: torch.Tensor,
+        rows: torch.Tensor,
+        taken: torch.Tensor,
+        clips: torch.Tensor,
+        memory: int,
+    ) -> torch.Tensor:
+        """The sums over whole batches, in chunks that fit ``memory`` bytes."""
+        columns = max(1, memory // (self.bytes_per_example() * len(parameters)))
+        if columns >= rows.shape[1]:
+            return self.chunk(parameters, rows, taken, clips)
+        total = torch.zeros_like(parameters)
+        for first in range(0, rows.shape[1], columns):
+            part = slice(first, first + columns)
+            total += self.chunk(parameters, rows[:, part], taken[:, part], clips)
+        return total
+
+
+class LinearSums(ClippedSums):
+    """Closed form for linear models (as :mod:`expost.training._native.linear`): two batched matrix products over gathered rows.
+
+    Where many models sample a good part of few rows, gathering costs more than it saves: then two plain products over all rows are
+    made, and the second one has zeros for the rows that a model did not sample.
+    """
+
+    fixed = True
+
+    def __init__(self, X: Array, y: Array, loss: str, outputs: int, device: str) -> None:
+        self.X, self.y = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
+        self.norms = torch.sqrt(self.X.to(torch.float64).square().sum(1) + 1.0)
+        self.loss, self.outputs = loss, outputs
+        self.rows, self.width = len(X), outputs * (X.shape[1] + 1)
+
+    def start(self, seeds: Sequence[int]) -> torch.Tensor:
+        return torch.zeros(len(seeds), self.width, dtype=torch.float64, device=self.X.device)
+
+    def bytes_per_example(self) -> int:
+        return (self.X.element_size() + 8) * self.X.shape[1] + 8 * 8 * self.outputs
+
+    def __call__(
+        self,
+        parameters: torch.Tensor,
+        rows: torch.Tensor,
+        taken: torch.Tensor,
+        clips: torch.Tensor,
+        memory: int,
+    ) -> torch.Tensor:
+        models = len(parameters)
+        many = models >= _DENSE_MODELS and rows.shape[1] >= _DENSE_RATE * self.rows
+        if many and 3 * 8 * models * self.outputs * self.rows + 8 * self.X.numel() < memory:
+            return self.dense(parameters, rows, taken, clips)
+        return super().__call__(parameters, rows, taken, clips, memory)
+
+    def chunk(
+        self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
+    ) -> torch.Tensor:
+        table = parameters.view(len(parameters), self.outputs, -1)
+        gathered = self.X[rows]
+        weights = table[:, :, :-1].to(gathered.dtype).transpose(1, 2)
+        logits = torch.bmm(gathered, weights).to(torch.float64) + table[:, None, :, -1]
+        residuals = self._clipped(logits, rows, taken, clips)
+        sums = torch.bmm(residuals.transpose(1, 2), gathered.to(torch.float64))
+        return torch.cat([sums, residuals.sum(1)[:, :, None]], dim=2).flatten(1)
+
+    def dense(
+        self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
+    ) -> torch.Tensor:
+        """The same by products over all rows."""
+        models = len(parameters)
+        table = parameters.view(models, self.outputs, -1)
+        weights = table[:, :, :-1].to(self.X.dtype).flatten(0, 1)
+        everywhere = torch.mm(weights, self.X.T).view(models, self.outputs, self.rows)
+        places = rows[:, None, :].expand(-1, self.outputs, -1)
+        logits = (
+            everywhere.gather(2, places).transpose(1, 2).to(torch.float64) + table[:, None, :, -1]
+        )
+        residuals = self._clipped(logits, rows, taken, clips)
+        spread = torch.zeros(
+            models, self.outputs, self.rows + 1, dtype=torch.float64, device=self.X.device
+        )
+        outside = torch.where(
+            taken[:, None, :], places, self.rows
+        )  # padding goes to a column of its own
+        spread.scatter_(2, outside, residuals.transpose(1, 2))
+        sums = torch.mm(
+            spread[:, :, :-1].reshape(models * self.outputs, self.rows), self.X.to(torch.float64)
+        )
+        both = [sums.view(models, self.outputs, -1), residuals.sum(1)[:, :, None]]
+        return torch.cat(both, dim=2).flatten(1)
+
+    def _clipped(
+        self, logits: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
+    ) -> torch.Tensor:
+        """Residuals of the clipped gradients, models × rows × outputs, 0 where a row does not count."""
+        residuals = self._residuals(logits, self.y[rows])
+        factors = clip_factors(residuals.norm(dim=2) * self.norms[rows], clips[:, None]) * taken
+        return cut(torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0))
+
+    def _residuals(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if self.loss == "squared":
+            return 2.0 * (logits - targets[:, :, None])
+        if self.loss == "logistic":
+            return torch.sigmoid(logits) - targets[:, :, None]
+        return torch.softmax(logits, dim=2) - functional.one_hot(
+            targets.to(torch.int64), self.outputs
+        )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """No TF32 inside, whatever the caller's script allows: ten bits are too few for norms, and cuDNN allows it by default."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    new = hasattr(matmul, "fp32_precision")
+    settings = [matmul, cudnn.conv, cudnn.rnn] if new else [matmul, cudnn]
+    name, plain = ("fp32_precision", "ieee") if new else ("allow_tf32", False)
+    before = [getattr(each, name) for each in settings]
+    try:
+        for each in settings:
+            setattr(each, name, plain)
+        yield
+    finally:
+        for each, old in zip(settings, before, strict=True):
+            setattr(each, name, old)
+
+
+def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
+    """min(1, clip / norm), and 0 where the norm is no finite number: such an example adds nothing."""
+    return torch.where(torch.isfinite(norms), torch.clamp(clips / norms, max=1.0), 0.0)
+
+
+def cut(factors: torch.Tensor) -> torch.Tensor:
+    """The factors without those that are nearly nothing: no product with them comes near the end of the numbers."""
+    return torch.where(factors.abs() >= _LEAST, factors, 0.0)

@@ -1,0 +1,236 @@
+"""Models that move together, step by step; on CUDA a step is a recorded graph, so that no time is lost between its operations.
+
+Steps are made in stretches. At the start of one the Poisson samples of all its steps are drawn, at its end the clock is told. A step's
+graph is recorded once for every number of models still training and every (rounded up) size of the largest sample.
+Models leave when their steps are done. Tests: ``tests/training/test_clipping.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from expost.arrays import Array
+from expost.errors import InvalidInput
+from expost.training._torch.clipping import ClippedSums, full_precision
+from expost.training._torch.device_keystream import DeviceStream
+from expost.training.configuration import BETA1, BETA2, TINY, Configuration, TrainingPlan
+from expost.training.progress import Meter
+
+DEFAULT_MEMORY = 4 << 30
+_SAMPLE_BYTES = 1 << 28  # of the samples of a stretch
+_STRETCH = 128  # steps
+_MOST_STEPS = 1 << 32  # the step is one word of the keystream's state
+_WORTH = 24  # steps from which on recording a graph pays
+
+
+def train_batched(
+    sums: ClippedSums,
+    configurations: Sequence[Configuration],
+    planned: Sequence[TrainingPlan],
+    source: DeviceStream,
+    seeds: Sequence[int],
+    most: int | None,
+    memory: int | None,
+    meter: Meter,
+) -> list[Array]:
+    """Final parameters of every configuration; at most ``most`` models move together."""
+    if max(plan.steps for plan in planned) >= _MOST_STEPS:
+        raise InvalidInput(
+            "epochs",
+            "more than 2^32 steps",
+            "a model's keystream counts fewer on a device; give device='cpu'",
+        )
+    limit = memory or _default_memory(source.device)
+    state_bytes = 8 * 8 * sums.width
+    together = max(1, min(limit // (2 * state_bytes), most or len(planned)))
+    found: list[Any] = [None] * len(planned)
+    for places in _groups(configurations, planned, int(together)):
+        scratch = max(1, limit - len(places) * state_bytes)
+        chosen = (
+            [configurations[p] for p in places],
+            [planned[p] for p in places],
+            [seeds[p] for p in places],
+        )
+        group = ModelGroup(*chosen, sums, source.of(places), scratch)
+        with full_precision():
+            for place, parameters in zip(places, group.train(meter), strict=True):
+                found[place] = parameters
+    return found
+
+
+def _default_memory(device: str) -> int:
+    return DEFAULT_MEMORY if device == "cpu" else int(torch.cuda.mem_get_info(device)[0]) // 3
+
+
+def _groups(
+    configurations: Sequence[Configuration], planned: Sequence[TrainingPlan], together: int
+) -> list[list[int]]:
+    """Places with one batch size and one optimiser, the longest trainings first."""
+    families: dict[tuple[float, str], list[int]] = {}
+    for place in sorted(range(len(planned)), key=lambda place: -planned[place].steps):
+        families.setdefault(
+            (planned[place].sampling_rate, configurations[place].optimiser), []
+        ).append(place)
+    return [
+        family[first : first + together]
+        for family in families.values()
+        for first in range(0, len(family), together)
+    ]
+
+
+class ModelGroup:
+    """Models of one batch size and one optimiser, the longest training first, so that those still training come first."""
+
+    def __init__(
+        self,
+        configurations: Sequence[Configuration],
+        planned: Sequence[TrainingPlan],
+        seeds: Sequence[int],
+        sums: ClippedSums,
+        source: DeviceStream,
+        scratch: int,
+    ) -> None:
+        self.sums, self.source, self.scratch = sums, source, scratch
+        self.parameters = sums.start(seeds)
+        self.first, self.second = (
+            torch.zeros_like(self.parameters),
+            torch.zeros_like(self.parameters),
+        )
+        self.steps = [plan.steps for plan in planned]
+        self.rate, self.batch = planned[0].sampling_rate, float(configurations[0].batch_size)
+        self.optimiser = configurations[0].optimiser
+        self.clips = self._column([float(each.clip) for each in configurations])
+        self.noises = self._column([plan.noise_multiplier for plan in planned]) * self.clips
+        self.noisy = any(plan.noise_multiplier > 0 for plan in planned)
+        self.rates = self._column([float(each.learning_rate) for each in configurations])
+        self.momenta = self._column([float(each.momentum) for each in configurations])
+        self.clock = torch.zeros(
+            1, dtype=torch.int64, device=self.parameters.device
+        )  # the step, counted from 1
+
+    def _column(self, numbers: Sequence[float]) -> torch.Tensor:
+        return torch.tensor(numbers, dtype=torch.float64, device=self.parameters.device)
+
+    def train(self, meter: Meter) -> Array:
+        done = 0
+        while done < self.steps[0]:
+            active = sum(steps > done for steps in self.steps)
+            end = self.steps[active - 1]  # no model leaves before
+            recorder = self._recorder(active, end - done)
+            while done < end:
+                stretch = self._stretch(active, end - done)
+                self._move_on(recorder, active, done, stretch)
+                done += stretch
+                meter.add(active * stretch * self.batch)
+        return np.asarray(self.parameters.cpu().numpy())
+
+    def _recorder(self, active: int, steps: int) -> Recorder:
+        on_cuda = self.parameters.is_cuda and self.sums.fixed
+        return Recorder(
+            lambda rows, counts: self._step(rows, counts, active),
+            record=on_cuda and steps >= _WORTH,
+        )
+
+    def _stretch(self, active: int, left: int) -> int:
+        if self.rate >= 1.0:
+            return min(left, _STRETCH)
+        expected = 8 * active * (self.rate * self.sums.rows * 2 + 64)
+        return int(max(1, min(left, _STRETCH, _SAMPLE_BYTES // expected)))
+
+    def _move_on(self, recorder: Recorder, active: int, done: int, stretch: int) -> None:
+        """``stretch`` steps after ``done``; made again with care if an example's norm was no finite number."""
+        rows, counts = self.source.poisson_samples(
+            self.rate, self.sums.rows, active, done + 1, stretch
+        )
+        largest = counts.amax(1).tolist()
+        state = self.parameters, self.first, self.second
+        before = [each.clone() for each in state] if self.sums.sound is not None else []
+        if self.sums.sound is not None:
+            self.sums.sound.fill_(True)
+            self.sums.careful = False
+        self.clock.fill_(done)
+        for step in range(stretch):
+            recorder(rows[step], counts[step], largest[step])
+        if self.sums.sound is not None and not bool(self.sums.sound):
+            for each, old in zip(state, before, strict=True):
+                each.copy_(old)
+            self.sums.careful = True
+            self.clock.fill_(done)
+            for step in range(stretch):
+                self._step(rows[step, :, : largest[step]], counts[step], active)
+
+    def _step(self, rows: torch.Tensor, counts: torch.Tensor, active: int) -> None:
+        self.clock += 1
+        taken = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
+        total = self.sums(self.parameters[:active], rows, taken, self.clips[:active], self.scratch)
+        if self.noisy:
+            total.addcmul_(
+                self.noises[:active, None],
+                self.source.gaussians(active, self.sums.width, self.clock),
+            )
+        self._move(total.div_(self.batch), active)
+
+    def _move(self, gradient: torch.Tensor, active: int) -> None:
+        parameters, first, second = (
+            self.parameters[:active],
+            self.first[:active],
+            self.second[:active],
+        )
+        rates = self.rates[:active, None]
+        if self.optimiser == "sgd":
+            parameters.addcmul_(rates, gradient, value=-1.0)
+        elif self.optimiser == "momentum":
+            first.mul_(self.momenta[:active, None]).add_(gradient)
+            parameters.addcmul_(rates, first, value=-1.0)
+        else:
+            step = self.clock.to(torch.float64)
+            first.mul_(BETA1).add_(gradient, alpha=1 - BETA1)
+            second.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+            fade1, fade2 = 1 - torch.pow(BETA1, step), 1 - torch.pow(BETA2, step)
+            parameters -= rates * (first / fade1) / (torch.sqrt(second / fade2) + TINY)
+
+
+class Recorder:
+    """Calls a step; with ``record``, records it as a CUDA graph for each size of the samples and replays that."""
+
+    def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], None], *, record: bool) -> None:
+        self._step, self._record = step, record
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
+        self._warm: set[int] = set()
+        self._pool: Any = None
+
+    def __call__(self, rows: torch.Tensor, counts: torch.Tensor, largest: int) -> None:
+        size = min(rows.shape[1], rounded(largest))
+        if not self._record or size not in self._warm:
+            self._warm.add(
+                size
+            )  # the first step of a size is made as it is, which also loads kernels and libraries
+            self._step(rows[:, : size if self._record else largest], counts)
+            return
+        if size not in self._graphs:
+            self._graphs[size] = self._recorded(rows, counts, size)
+        graph, given_rows, given_counts = self._graphs[size]
+        given_rows.copy_(rows[:, :size])
+        given_counts.copy_(counts)
+        graph.replay()
+
+    def _recorded(
+        self, rows: torch.Tensor, counts: torch.Tensor, size: int
+    ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+        given_rows, given_counts = rows[:, :size].clone(), counts.clone()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._step(given_rows, given_counts)
+        return graph, given_rows, given_counts
+
+
+def rounded(size: int) -> int:
+    """A size at most a sixteenth above, of few: steps of a sixteenth of the power of two below."""
+    step = max(8, 1 << max(0, size.bit_length() - 5))
+    return -(-size // step) * step

@@ -1,0 +1,309 @@
+"""One call of a fleet: check the data, choose the engine, train, and add the promises.
+
+==================================  ==============================================================================================
+linear models, CPU                  :mod:`expost.training._native.linear`, native, one model a thread
+layers that have a native kernel,   :mod:`expost.training._native.network`, the same for convolutional and fully connected networks
+CPU
+other modules, CPU                  :mod:`expost.training._torch.modules`, one model after another on one torch thread (two threads of torch
+                                    collapse when another process takes a core)
+CUDA                                :mod:`expost.training._torch.clipping`, many models a step
+==================================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.errors import InvalidInput, MissingExtra
+from expost.privacy.guarantees import RenyiDP
+from expost.randomness.source import Randomness
+from expost.training.configuration import Configuration, TrainingPlan, plans, promises
+from expost.training.progress import Meter
+
+_STRIDE = 1e8  # multiply-adds between two reports of progress
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model: named parameters (torch's names and shapes), how it was trained, and what that promises.
+
+    ``promise`` is None only for a simulation without noise. There is no loss, no accuracy, no batch size here: those would depend on data
+    beyond what the promise covers.
+    """
+
+    parameters: dict[str, Array] = field(repr=False)
+    configuration: Configuration
+    promise: RenyiDP | None
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """What to train, with which randomness, where, and within which limits."""
+
+    configurations: Sequence[Configuration]
+    sources: Sequence[Randomness]  # one a configuration
+    threads: int
+    memory: int | None
+    meter: Meter
+    device: str
+
+    def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
+        """A linear model a configuration."""
+        from expost.training.data import check_rows, check_targets
+
+        rows = check_rows(X, dimensions=2)
+        targets = check_targets(y, len(rows), loss, outputs)
+        planned = self._plan(len(rows))
+        width = rows.shape[1] + 1
+        if self.device == "cpu":
+            flat = self._native_linear(loss, outputs, rows, targets, planned)
+        else:
+            need_device(self.device)
+            from expost.training._torch.clipping import LinearSums
+
+            flat = self._batched(
+                LinearSums(rows, targets, loss, outputs, self.device), planned, None
+            )
+        tables = [parameters.reshape(outputs, width) for parameters in flat]
+        return self._trained(
+            planned,
+            [{"weight": table[:, :-1].copy(), "bias": table[:, -1].copy()} for table in tables],
+        )
+
+    def train_modules(self, factory: Callable[[], Any], loss: str, X: Any, y: Any) -> list[Trained]:
+        """A module a configuration."""
+        need_device(self.device)
+        import torch
+        from torch import nn
+
+        from expost.training._torch.modules import ModuleSums, check_module, one_thread, outputs_of
+        from expost.training.data import check_rows, check_targets
+
+        rows = check_rows(X, dimensions=None)
+
+        def checked() -> Any:
+            return check_module(factory())
+
+        if isinstance(factory, nn.Module):
+            raise InvalidInput(
+                "model",
+                "an nn.Module",
+                "give a function that returns a fresh one: each model has its own",
+            )
+        with _own_generator():
+            torch.manual_seed(
+                0
+            )  # what is not trained (frozen parameters, buffers) is this module's, whatever was drawn before
+            module = checked()
+            outputs = outputs_of(module, rows)
+            if loss != "softmax" and outputs != 1:
+                raise InvalidInput(
+                    "model",
+                    f"{outputs} outputs",
+                    f"with the loss {loss!r} a model returns one number an example",
+                )
+            targets = check_targets(y, len(rows), loss, outputs)
+            planned = self._plan(len(rows))
+            if self.device == "cpu":
+                found = self._native_network(module, checked, loss, rows, targets, planned)
+                if found is not None:
+                    return found
+            sums: Any = (
+                None if self.device == "cpu" else self._chain(module, checked, rows, targets, loss)
+            )
+            sums = sums or ModuleSums(module, checked, rows, targets, loss, self.device)
+            with one_thread():
+                flat = self._batched(sums, planned, 1 if self.device == "cpu" else None)
+        return self._trained(planned, [sums.arrays(parameters) for parameters in flat])
+
+    def _chain(
+        self, module: Any, factory: Callable[[], Any], rows: Array, targets: Array, loss: str
+    ) -> Any:
+        """Sums for a chain of known layers, or None."""
+        from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+
+        try:
+            return ChainSums(module, factory, rows, targets, loss, self.device)
+        except UnsupportedChain:
+            return None  # torch.func takes what the chain does not know
+
+    def _batched(self, sums: Any, planned: Sequence[TrainingPlan], most: int | None) -> list[Array]:
+        from expost.training._torch.device_keystream import DeviceStream
+        from expost.training._torch.model_group import train_batched
+
+        stream, seeds = DeviceStream(self.sources, self.device), self._seeds()
+        return train_batched(
+            sums, self.configurations, planned, stream, seeds, most, self.memory, self.meter
+        )
+
+    def _seeds(self) -> list[int]:
+        """For torch's generator (first parameters, dropout: not what protects)."""
+        return [source.bits(63) for source in self.sources]
+
+    def _plan(self, n: int) -> list[TrainingPlan]:
+        planned = plans(self.configurations, n)
+        self.meter.start(self.configurations, planned)
+        return planned
+
+    def _native_linear(
+        self, loss: str, outputs: int, rows: Array, targets: Array, planned: Sequence[TrainingPlan]
+    ) -> list[Array]:
+        from expost.training._native import linear
+        from expost.training._native.keystream import streams
+        from expost.training._native.update import settings_of, state_of
+        from expost.training.data import LOSSES
+
+        width = outputs * (rows.shape[1] + 1)
+        norms = linear.row_norms(rows)
+        sources = streams(self.sources)
+
+        def train_one(place: int) -> Array:
+            settings, state = (
+                settings_of(self.configurations[place], planned[place]),
+                state_of(np.zeros(width)),
+            )
+            sample = np.empty(len(rows), dtype=np.int64)
+            for done, steps in self._strides(place, planned[place], width):
+                linear.train_steps(
+                    rows,
+                    targets,
+                    norms,
+                    LOSSES.index(loss),
+                    outputs,
+                    settings,
+                    state,
+                    sources[place],
+                    sample,
+                    done,
+                    steps,
+                )
+            return np.asarray(state.parameters)
+
+        return self._side_by_side(train_one, planned, 5 * 8 * width + 8 * len(rows))
+
+    def _native_network(
+        self,
+        module: Any,
+        factory: Callable[[], Any],
+        loss: str,
+        rows: Array,
+        targets: Array,
+        planned: Sequence[TrainingPlan],
+    ) -> list[Trained] | None:
+        """What the native kernel trains, or None if it does not know a layer."""
+        import torch
+
+        from expost.training._native import network as network_kernel
+        from expost.training._native.keystream import streams
+        from expost.training._native.network_table import Network, Unsupported
+        from expost.training._native.update import settings_of, state_of
+        from expost.training.data import LOSSES
+
+        try:
+            network = Network(module, rows.shape[1:])
+        except Unsupported:
+            return None
+        dtype = np.float64 if network.double else np.float32
+        sources = streams(self.sources)
+        first = []
+        for seed in self._seeds():
+            torch.manual_seed(seed)
+            first.append(network.flat(factory()))
+        flat_rows = network.rows(rows).astype(dtype, copy=False)
+
+        def train_one(place: int) -> Array:
+            settings, state = (
+                settings_of(self.configurations[place], planned[place]),
+                state_of(first[place]),
+            )
+            scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
+            for done, steps in self._strides(place, planned[place], network.work):
+                network_kernel.train_steps(
+                    network.table,
+                    flat_rows,
+                    targets,
+                    LOSSES.index(loss),
+                    settings,
+                    state,
+                    sources[place],
+                    scratch,
+                    sample,
+                    done,
+                    steps,
+                )
+            return np.asarray(state.parameters)
+
+        each = (
+            sum(buffer.nbytes for buffer in network.scratch(dtype))
+            + 5 * 8 * network.width
+            + 8 * len(rows)
+        )
+        found = self._side_by_side(train_one, planned, each)
+        return self._trained(planned, [network.named(flat, dtype) for flat in found])
+
+    def _strides(self, place: int, plan: TrainingPlan, work: float) -> Iterator[tuple[int, int]]:
+        """(steps done, steps to do now), with a report after each; ``work`` multiply-adds an example."""
+        batch = float(self.configurations[place].batch_size)
+        stride = max(1, int(_STRIDE / (batch * work)))
+        for done in range(0, plan.steps, stride):
+            now = min(stride, plan.steps - done)
+            yield done, now
+            self.meter.add(now * batch)
+
+    def _side_by_side(
+        self, train_one: Callable[[int], Array], planned: Sequence[TrainingPlan], each: int
+    ) -> list[Array]:
+        """``train_one`` of every place, the longest first so that no thread is left with a long one at the end."""
+        workers = self.threads
+        if self.memory is not None:
+            if self.memory < each:
+                raise InvalidInput(
+                    "memory_limit", self.memory, f"one model needs {each} bytes beside the data"
+                )
+            workers = min(workers, self.memory // each)
+        order = sorted(
+            range(len(planned)),
+            key=lambda place: -planned[place].steps * planned[place].sampling_rate,
+        )
+        with ThreadPoolExecutor(max_workers=workers) as pool:
+            futures = {place: pool.submit(train_one, place) for place in order}
+            try:
+                return [futures[place].result() for place in range(len(planned))]
+            except BaseException:
+                self.meter.stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def _trained(
+        self, planned: Sequence[TrainingPlan], parameters: Sequence[dict[str, Array]]
+    ) -> list[Trained]:
+        together = zip(parameters, self.configurations, promises(planned), strict=True)
+        return [
+            Trained(found, configuration, promise) for found, configuration, promise in together
+        ]
+
+
+def need_device(device: str) -> None:
+    """Refuse a device that torch does not have."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("torch", "torch") from None
+    if device != "cpu" and not torch.cuda.is_available():
+        raise InvalidInput("device", device, "torch finds no CUDA device here; give 'cpu'")
+
+
+@contextmanager
+def _own_generator() -> Iterator[None]:
+    """torch's generator is seeded anew for each model inside, and restored."""
+    import torch
+
+    with torch.random.fork_rng():
+        yield
