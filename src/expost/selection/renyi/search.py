@@ -1,12 +1,24 @@
-"""What Algorithms 2 and 3 cost under Rényi DP: the theorem of docs/theory.md, searched over order and shift.
+"""Charges of Algorithms 2 and 3 under Rényi DP: the best order and shift for each outcome.
 
-For a winner i, an order α and a shift s the Rényi moment of the outcome is at most I_i·exp((α−1)(s(ε′+γ_i) + ε_i(α))), where I_i sums
-over the drop level the chance of keeping i times exp(Σ_j F_j). With public weights w (Σ ≤ 1) the charge at order α is
-min over s of s(ε′+γ_i) + ε_i(α) + ln(I_i/w_i)/(α−1), and a stand-alone (ε̃, δ) claim may use the best order of each outcome.
+The theorem is in docs/theory.md. For a winner i, an order α and a shift s, the Rényi moment of
+the outcome is at most::
 
-Order and shift are analysis only; they look at no data, so any search is sound. This one starts on a coarse grid and moves, outcome
-by outcome, to better neighbours at ever finer steps; outcomes share what has been evaluated.
-Tests: ``tests/theorems/test_renyi.py`` (enumeration, mutants), ``tests/selection/test_renyi_charges.py`` (known values).
+    I_i·exp((α−1)(s(ε′+γ_i) + ε_i(α))),
+
+where I_i is the sum over the drop level of the probability of keeping i times exp(Σ_j F_j). With
+public weights w (Σ ≤ 1) the charge at order α is::
+
+    min over s of s(ε′+γ_i) + ε_i(α) + ln(I_i/w_i)/(α−1).
+
+A stand-alone (ε̃, δ) claim may use a different order for each outcome.
+
+Order and shift are parameters of the analysis only. They do not depend on data, so every search
+method gives a valid charge. This one starts on a coarse grid. From the best point found for an
+outcome it moves to better neighbouring points, with smaller and smaller steps. Every point that
+is evaluated counts for all outcomes. Charges are padded up.
+
+Tests: ``tests/theorems/test_renyi.py`` (enumeration, mutants),
+``tests/selection/test_renyi_charges.py`` (known values).
 """
 
 from __future__ import annotations
@@ -25,27 +37,59 @@ from expost.selection.renyi.sharp_bounds import Competitors
 
 _SHIFT_GRID = 96  # log-spaced shifts; neighbours differ by about 6 %
 _SHIFT_RANGE = (2.0**-6, 2.0**3)  # times the natural shift
-_DRIVERS = 12  # at most this many outcomes steer the search; all profit from it
+_DRIVERS = 12  # the search follows at most this many outcomes; the others use its points, too
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Groups of equal copies to be priced. ``earlier_only``: a winner competes with the groups before it (Algorithm 2)."""
+    """Groups of equal copies to be priced.
+
+    Parameters
+    ----------
+    orders : array of shape (orders,)
+        Rényi orders of the curves.
+    curves : array of shape (groups, orders)
+        Rényi divergence of one copy of each group.
+    rates : array of shape (groups,)
+        Drop rates γ, per unit of x.
+    copies : array of shape (groups,)
+        Number of copies in each group.
+    overhead : float
+        ε′, per unit of x.
+    step : Fraction
+        h, the lattice step of the drop level x.
+    natural_shift : float
+        The scale of useful shifts, about ε/γ.
+    minimum : int
+        k₀, the minimum drop level.
+    log_weights : array of shape (groups,)
+        ln w of one copy.
+    log_weight_nothing : float
+        ln w_⊥; −∞ where the outcome "nothing" needs no weight.
+    conditioned : bool
+        Whether the coins are drawn again until something is kept.
+    earlier_only : bool
+        True for Algorithm 2: a winner competes only with the groups before it.
+    method : str
+        The bound to use, one of ``sharp_bounds.METHODS``.
+    log_delta : float or None
+        ln δ of a stand-alone claim; None for charges at fixed orders.
+    """
 
     orders: Floats
-    curves: Floats  # groups × orders
-    rates: Floats  # groups, per unit of x
-    copies: Floats  # groups
-    overhead: float  # ε′, per unit of x
-    step: Fraction  # h
-    natural_shift: float  # the scale of useful shifts: about ε/γ
-    minimum: int  # k₀
-    log_weights: Floats  # groups: ln w of one copy
-    log_weight_nothing: float  # ln w_⊥; −∞ where nothing needs no weight
-    conditioned: bool  # something is kept for sure
+    curves: Floats
+    rates: Floats
+    copies: Floats
+    overhead: float
+    step: Fraction
+    natural_shift: float
+    minimum: int
+    log_weights: Floats
+    log_weight_nothing: float
+    conditioned: bool
     earlier_only: bool
     method: str
-    log_delta: float | None  # a stand-alone claim at this δ, or charges at fixed orders
+    log_delta: float | None
     lattice: Lattice = field(init=False)
     competitors: Competitors = field(init=False)
 
@@ -59,17 +103,20 @@ class Problem:
 
     @property
     def outcomes(self) -> int:
-        """Groups, and in Algorithm 2 the outcome "nothing"."""
+        """The number of outcomes: the groups and, in Algorithm 2, the outcome "nothing"."""
         return len(self.rates) + (1 if self.earlier_only else 0)
 
     def shift(self, place: int) -> float:
-        """A shift of the grid, as a multiple of the lattice step."""
+        """Return the shift at place ``place`` of the grid, a multiple of the lattice step."""
         low, high = _SHIFT_RANGE
         wanted = self.natural_shift * low * (high / low) ** (place / (_SHIFT_GRID - 1))
         return max(1, round(float(wanted) / float(self.step))) * float(self.step)
 
     def evaluate(self, place: int, shift: float) -> Floats:
-        """The charge of each outcome at one order and shift, padded up; ∞ where the method says nothing."""
+        """Return the charge of each outcome at one order and one shift, padded up.
+
+        The charge is ∞ where the method gives no bound.
+        """
         factors = self.competitors.factors(self.method, place, shift)
         if factors is None:
             return np.full(self.outcomes, np.inf)
@@ -80,6 +127,7 @@ class Problem:
         return charges + self._conversion(order)
 
     def _charges(self, factors: Floats, place: int, order: float, shift: float) -> Floats:
+        """Return the Rényi charges at one order and one shift, padded up."""
         weighted = self.copies[:, None] * factors
         others = (
             np.cumsum(weighted, axis=0) if self.earlier_only else weighted.sum(axis=0)[None, :]
@@ -108,7 +156,10 @@ class Problem:
         return np.asarray(charges + 2.0**-44 * magnitude)
 
     def _conversion(self, order: float) -> float:
-        """From a charge at an order to the ε̃ of a stand-alone claim; the paper's own lemma for its own method."""
+        """Return what the conversion from order α to an (ε̃, δ) claim adds to a charge.
+
+        The method "paper" uses the paper's own lemma.
+        """
         assert self.log_delta is not None
         if self.method == "paper":
             return -self.log_delta / (order - 1)
@@ -117,7 +168,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """The best charge found for each outcome, with the order and shift that gave it."""
+    """The best charge found for each outcome, and the order and shift at which it was found."""
 
     charges: Floats
     orders: Floats
@@ -125,7 +176,19 @@ class Priced:
 
 
 def price(problem: Problem, places: Sequence[int] | None = None) -> Priced:
-    """Search order and shift for every outcome; ``places`` restricts the orders (one place: a fixed order)."""
+    """Search the best order and shift of every outcome.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be priced.
+    places : sequence of int, optional
+        Places in ``problem.orders`` that may be used. A single place fixes the order.
+
+    Returns
+    -------
+    Priced
+    """
     allowed = list(range(len(problem.orders))) if places is None else list(places)
     search = _Search(problem, allowed)
     search.visit(
@@ -143,7 +206,7 @@ def price(problem: Problem, places: Sequence[int] | None = None) -> Priced:
 
 
 class _Search:
-    """What has been evaluated so far, and the best of it for each outcome."""
+    """The points evaluated so far, and the best of them for each outcome."""
 
     def __init__(self, problem: Problem, allowed: list[int]) -> None:
         self.problem, self.allowed = problem, allowed
@@ -152,7 +215,7 @@ class _Search:
         self.seen: set[tuple[int, int]] = set()
 
     def visit(self, points: Iterable[tuple[int, int]]) -> bool:
-        """Evaluate points not seen yet; whether any outcome improved noticeably."""
+        """Evaluate new points; return whether any outcome improved by more than 0.001 %."""
         improved = False
         for point in points:
             if point in self.seen:
@@ -166,6 +229,7 @@ class _Search:
         return improved
 
     def neighbours(self, drivers: npt.NDArray[np.int64], stride: int) -> list[tuple[int, int]]:
+        """Return the points around the best point of each driving outcome."""
         centres = {(int(a), int(q)) for a, q in self.where[drivers]}
         return [
             (a + da, q + dq)
@@ -176,13 +240,14 @@ class _Search:
         ]
 
     def result(self) -> Priced:
+        """Return the best charges with their orders and shifts."""
         orders = np.array([self.problem.orders[self.allowed[a]] for a, _ in self.where])
         shifts = np.array([self.problem.shift(int(q)) for _, q in self.where])
         return Priced(self.best, orders, shifts)
 
 
 def _log_sum(rows: Floats) -> Floats:
-    """ln Σ exp along the last axis."""
+    """Return ln Σ exp along the last axis."""
     peak = rows.max(axis=1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     with np.errstate(over="ignore", divide="ignore"):

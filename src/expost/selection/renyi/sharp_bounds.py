@@ -1,15 +1,23 @@
-"""How much a competitor j can add to the Rényi moment of a winner: bounds F_j on the logarithm of its factor.
+"""Bounds F_j on how much a competitor j adds to the Rényi moment of a winner.
 
-At order α and shift s, with u = e^{−γ_j·x} the chance that j is kept at drop level x, the factor of j is at most exp F_j(u):
+At order α and shift s, let u = e^{−γ_j·x} be the probability that j is kept at drop level x. The
+moment contains one factor for each competitor; the factor of j is at most exp F_j(u).
 
-* ``paper``        F = K_j at every level, K_j = e^{(α−1)ε_j(α) − αγ_j s} < 1 (``lem:rdp-to-conv-ratio``, proof mended in docs/theory.md)
-* ``closed-form``  F = −m_α·ln(1 − K_j·u), m_α = ((α−1)/α)^{2α−1}
-* ``sharp``        F = max_b α·ln(1−A·b^p) − (α−1)·ln(1−C·b) for *any* order β of j's curve: p = β/(β−1), A = u·e^{−ε_j(β)},
-                   C = u·e^{−γ_j s}
+``paper``
+    F = K_j at every level, with K_j = e^{(α−1)ε_j(α) − αγ_j s} < 1 (``lem:rdp-to-conv-ratio``;
+    docs/theory.md corrects its proof).
+``closed-form``
+    F = −m_α·ln(1 − K_j·u), with m_α = ((α−1)/α)^{2α−1}.
+``sharp``
+    F = max_b α·ln(1−A·b^p) − (α−1)·ln(1−C·b) for *any* order β of j's curve, with p = β/(β−1),
+    A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s}.
 
-All three fall as the level grows, so the first level of a cell bounds the cell. The maximum of ``sharp`` is bracketed: with
-b_l ≤ b* ≤ b_r it is at most α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r), which needs no trust in how the root was found. Every bound is padded
-by 2^{−44} of the terms it was added from, and by what the rounding of a probability near 1 does to ln(1−·).
+All three fall as the level grows, so the value at the first level of a cell bounds the cell. The
+maximum of ``sharp`` is bracketed: with b_l ≤ b* ≤ b_r it is at most
+α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r), whatever method found the root. Rounding: every bound is
+padded up by 2^{−44} of the terms of its sum, and by the effect of rounding on ln(1−·) for a
+probability near 1.
+
 Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
 """
 
@@ -24,14 +32,26 @@ from expost.arrays import Floats
 METHODS = ("sharp", "closed-form", "paper")
 
 _PAD = 2.0**-44
-_ULPS = 2.0**-50  # of a probability that took a few roundings
-_CLIMBS = 16  # Newton steps at most; a dozen reach the root to rounding
-_CHOICES = 48  # how many orders β of a curve are tried
+_ULPS = 2.0**-50  # relative error of a probability after a few rounding steps
+_CLIMBS = 16  # at most this many Newton steps; twelve reach the root up to rounding
+_CHOICES = 48  # number of orders β of a curve that are tried
 
 
 @dataclass(frozen=True, eq=False)
 class Competitors:
-    """Groups of equal competitors: curves (groups × orders), drop rates per unit of x, and keep chances (groups × cells)."""
+    """Groups of equal competitors.
+
+    Parameters
+    ----------
+    orders : array of shape (orders,)
+        Rényi orders of the curves.
+    curves : array of shape (groups, orders)
+        Rényi divergence of one copy of each group.
+    rates : array of shape (groups,)
+        Drop rates γ, per unit of x.
+    keeping : array of shape (groups, cells)
+        Probability that a copy is kept at the first level of each cell.
+    """
 
     orders: Floats
     curves: Floats
@@ -39,16 +59,17 @@ class Competitors:
     keeping: Floats
 
     def factors(self, method: str, place: int, shift: float) -> Floats | None:
-        """F (groups × cells) at order ``orders[place]``; None where the method says nothing."""
+        """Return F (groups × cells) at order ``orders[place]``, or None if there is no bound."""
         if method == "sharp":
             return self._sharp(self.orders[place], shift)
         return self._closed(place, shift, paper=method == "paper")
 
     def _closed(self, place: int, shift: float, *, paper: bool) -> Floats | None:
+        """Return the bound of ``paper`` or ``closed-form``, or None where it does not apply."""
         order = self.orders[place]
         log_k = (order - 1) * self.curves[:, place] - order * self.rates * shift
         log_k = log_k + _PAD * ((order - 1) * self.curves[:, place] + order * self.rates * shift)
-        if paper:  # as stated: ℓ ≥ 0, that is γ_j·s ≥ ε_j
+        if paper:  # the theorem requires ℓ ≥ 0, that is γ_j·s ≥ ε_j
             if np.any(self.rates * shift < self.curves[:, place] * (1 - 1e-12)):
                 return None
             return np.broadcast_to(np.exp(log_k)[:, None], self.keeping.shape)
@@ -61,7 +82,11 @@ class Competitors:
         )
 
     def _sharp(self, order: float, shift: float) -> Floats:
-        """The bound with the order β that is best at the first level, and again at a typical level, of each curve."""
+        """Return the smaller of two ``sharp`` bounds for each curve.
+
+        One uses the order β that is best at the first level, the other the one that is best at
+        a typical level.
+        """
         step = max(1, len(self.orders) // _CHOICES)
         tried = np.arange(0, len(self.orders), step)
         betas, curves = self.orders[tried][None, :], self.curves[:, tried]
@@ -80,11 +105,32 @@ class Competitors:
 
 
 def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:
-    """An upper bound of max over b ∈ [0, 1] of α·ln(1−A·b^p) − (α−1)·ln(1−C·b), and of 0.
+    """Return an upper bound of max over b ∈ [0, 1] of α·ln(1−A·b^p) − (α−1)·ln(1−C·b), and of 0.
 
-    ``divergence`` = ε_j(β), ``gap`` = γ_j·s, ``kept`` = u. The derivative has the sign of
-    g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p, which falls up to b₁ = α(p−1)/(C(α(p−1)+1)) and rises after: the maximum
-    is at g's first root, if there is one below min(b₁, 1), or at b = 1. Worked in t = ln b and divided by u.
+    Parameters
+    ----------
+    order : float
+        α.
+    beta : array
+        β, the order at which the competitor's curve is read.
+    divergence : array
+        ε_j(β).
+    gap : array
+        γ_j·s.
+    kept : array
+        u, the probability that the competitor is kept.
+
+    Returns
+    -------
+    array
+        The bound, padded up; at least 0.
+
+    Notes
+    -----
+    The derivative has the sign of g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p. This function
+    falls up to b₁ = α(p−1)/(C(α(p−1)+1)) and rises after it. So the maximum is at the first root
+    of g, if there is one below min(b₁, 1), or at b = 1. The code works with t = ln b, and with g
+    divided by u.
     """
     power = beta / (beta - 1)
     big_a, big_c = np.exp(-divergence), np.exp(-gap)  # A/u, C/u
@@ -97,11 +143,11 @@ def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: F
             rise = (order - 1) * big_c + kept * big_a * big_c * cross * np.exp(power * t)
             return rise - order * big_a * power * np.exp((power - 1) * t)
 
-        # The first root solves t = m(t) = (β−1)·ln(((α−1)C + AC(αp−α+1)·e^{pt})/(αAp)). m is convex and m(−∞) = `start`, so Newton's
-        # steps from there climb to the root and do not pass it.
-        margin = 1e-11 * (
-            beta - 1
-        )  # in t; far above the rounding of t, far below what the bound would feel
+        # The first root solves t = m(t) = (β−1)·ln(((α−1)C + AC(αp−α+1)·e^{pt})/(αAp)). m is
+        # convex and m(−∞) = `start`, so Newton steps from `start` rise to the root and do not
+        # pass it.
+        # `margin` (in t) is far above the rounding of t, and too small to change the bound.
+        margin = 1e-11 * (beta - 1)
         start = np.minimum(
             (beta - 1) * (np.log((order - 1) / (order * power)) + divergence - gap) + 0.0 * top, top
         )
@@ -118,28 +164,28 @@ def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: F
                 break
         low = climbed - margin - 1e-12 * np.abs(climbed)
         for fallback in (start - margin - 1e-12 * np.abs(start), np.full_like(start, -np.inf)):
-            low = np.where(
-                slope(low) >= 0, low, fallback
-            )  # g ≥ 0 at b_l: the first root is not below it
+            # If g ≥ 0 at b_l, the first root is not below b_l.
+            low = np.where(slope(low) >= 0, low, fallback)
         high = np.minimum(climbed + 2 * margin + 4 * step, top)
         for _ in range(12):
             short = slope(high) > 0
             if not short.any():
                 break
             high = np.where(short, np.minimum(high + 8 * (high - climbed), top), high)
-        high = np.where(
-            slope(high) > 0, top, np.minimum(high + margin, top)
-        )  # g ≤ 0 at b_r, or b_r is all there is
+        # Either g ≤ 0 at b_r, or b_r is the end of the interval.
+        high = np.where(slope(high) > 0, top, np.minimum(high + margin, top))
         inner = _padded(order, kept * big_a * np.exp(power * low), kept * big_c * np.exp(high))
         end = _padded(order, kept * big_a, kept * big_c)
-        best = np.fmax(
-            np.where(slope(top) <= 0, inner, -np.inf), end
-        )  # fmax: b = 1 may have A = 1, where f = −∞
+        # fmax ignores NaN: at b = 1 the value of A may be 1, where f = −∞.
+        best = np.fmax(np.where(slope(top) <= 0, inner, -np.inf), end)
     return np.maximum(best, 0.0)
 
 
 def _padded(order: float, a: Floats, c: Floats) -> Floats:
-    """α·ln(1−a) − (α−1)·ln(1−c), padded up; a and c are known to 2^{−50} of themselves, which matters where they are near 1."""
+    """Return α·ln(1−a) − (α−1)·ln(1−c), padded up.
+
+    The relative error of a and c is 2^{−50}; this matters where they are near 1.
+    """
     gain, loss = order * np.log1p(-a), (order - 1) * np.log1p(-c)
     doubt = order * a / (1 - a) + (order - 1) * c / (1 - c)
     return np.asarray(gain - loss + _PAD * (np.abs(gain) + np.abs(loss)) + _ULPS * doubt)

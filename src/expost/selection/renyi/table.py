@@ -1,7 +1,15 @@
-"""From candidates with Rényi promises to charges: curves on common orders, drop rates, weights, and the table.
+"""From candidates with Rényi promises to a table of charges.
 
-Pure and zCDP promises join as the curves they imply. Drop rates γ_j are free; by default they are proportional to the candidates'
-divergences. The drop level lives on multiples of a step h, a small power of two of the natural shift, so that every coin stays exact.
+The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
+each group (:mod:`expost.selection.renyi.search`), and build the table.
+
+Pure and zCDP promises take part with the curves that they imply. The drop rates γ_j are free; by
+default they are proportional to the candidates' divergences. The drop level is a multiple of a
+step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin is
+exact. Charges are rounded up.
+
+It is assumed that each candidate keeps its curve. Tests: ``tests/theorems/test_renyi.py``,
+``tests/selection/test_renyi_charges.py``.
 """
 
 from __future__ import annotations
@@ -26,12 +34,22 @@ from expost.selection.drop_level import log_keep_probability
 from expost.selection.renyi.search import Priced, Problem, price
 from expost.selection.renyi.sharp_bounds import METHODS
 
-_STEPS = 256  # lattice steps in a natural shift
+_STEPS = 256  # number of lattice steps in a natural shift
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What kind of charge is wanted: a stand-alone (ε̃, δ) claim, or Rényi charges at fixed orders for a filter."""
+    """The kind of charge that is wanted.
+
+    Parameters
+    ----------
+    delta : float or None
+        δ of a stand-alone (ε̃, δ) claim.
+    orders : tuple of float
+        Fixed orders of Rényi charges for a filter; empty for a stand-alone claim.
+    method : str
+        The bound to use, one of ``METHODS``.
+    """
 
     delta: float | None
     orders: tuple[float, ...]
@@ -39,7 +57,7 @@ class Claim:
 
     @classmethod
     def check(cls, delta: Number | None, order: object, method: str) -> Claim | None:
-        """The claim that a selector's settings describe, or None for pure DP."""
+        """Return the claim that a selector's settings ask for, or None for pure DP."""
         if method not in METHODS:
             raise InvalidInput("method", method, "give one of " + ", ".join(METHODS))
         if delta is None and order is None:
@@ -62,7 +80,21 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Rated:
-    """Groups on common orders with exact drop rates and the lattice step."""
+    """Groups with curves on common orders, exact drop rates and the lattice step.
+
+    Parameters
+    ----------
+    groups : tuple of CandidateGroup
+        Equal candidates, joined.
+    orders : array of shape (orders,)
+        The common orders.
+    curves : array of shape (groups, orders)
+        Rényi divergence of one copy of each group.
+    rates : tuple of Fraction
+        Drop rate γ of each group, per unit of x.
+    step : Fraction
+        h, the lattice step of the drop level x.
+    """
 
     groups: tuple[CandidateGroup, ...]
     orders: Floats
@@ -72,7 +104,7 @@ class Rated:
 
 
 def rate_renyi(groups: Sequence[CandidateGroup], claim: Claim) -> Rated:
-    """Curves, drop rates and lattice step of the groups; public numbers only."""
+    """Return curves, drop rates and lattice step of the groups; uses public numbers only."""
     orders, curves = _common_curves(groups, claim.orders)
     natural = _natural_rates(orders, curves, claim)
     rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
@@ -82,6 +114,7 @@ def rate_renyi(groups: Sequence[CandidateGroup], claim: Claim) -> Rated:
 
 
 def _rate(group: CandidateGroup, natural: float) -> Fraction:
+    """Return the drop rate that the candidate asks for, or the natural one."""
     if group.drop_rate is not None:
         return exact(group.drop_rate, "drop_rate")
     if natural <= 0:
@@ -94,7 +127,10 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
 def _common_curves(
     groups: Sequence[CandidateGroup], extra: Sequence[float]
 ) -> tuple[Floats, Floats]:
-    """All promises as curves on the same orders; where tables differ, the next tabulated order stands in (it is larger)."""
+    """Return all promises as curves on the same orders.
+
+    A curve that does not list an order uses its next larger one, which has a larger divergence.
+    """
     promises = [group.guarantee for group in groups]
     if any(promise.shared_delta for promise in promises):
         raise InvalidCandidate(
@@ -110,8 +146,9 @@ def _common_curves(
     wanted = {order for table in tables for order in table if order <= last} | set(extra)
     if len(tables) > 1 or any(not set(extra) <= set(curve.orders) for curve in curves):
         warnings.warn(
-            "Rényi curves on different orders: the divergence at an order that a curve does not list is taken from its next "
-            "larger one, which is valid because divergence grows with the order",
+            "Rényi curves on different orders: the divergence at an order that a curve does not "
+            "list is taken from its next larger one, which is valid because divergence grows with "
+            "the order",
             stacklevel=2,
         )
     orders = tuple(sorted(wanted))
@@ -119,11 +156,13 @@ def _common_curves(
 
 
 def _natural_rates(orders: Floats, curves: Floats, claim: Claim) -> Floats:
-    """Drop rates proportional to the candidates' divergences, in the scale in which the natural shift is 1.
+    """Return drop rates proportional to the divergences, scaled so that the natural shift is 1.
 
-    At fixed orders: the divergence at the middle one. For an (ε̃, δ) claim: the slope ε_j(α_j)/α_j of each curve at the order that
-    converts it best, times the cheapest candidate's order (for Gaussian curves that is the divergence at that order). Reading
-    all curves at one order would misjudge DP-SGD, whose curves explode beyond an order of their own.
+    At fixed orders this is the divergence at the middle order. For an (ε̃, δ) claim it is the slope
+    ε_j(α_j)/α_j of each curve at the order α_j that converts it best, times the best order of the
+    cheapest candidate (for Gaussian curves this is the divergence at that order). One common order
+    would be wrong for DP-SGD: each of its curves grows very fast beyond an order that depends on
+    the curve.
     """
     if claim.delta is None:
         return np.asarray(curves[:, np.searchsorted(orders, claim.orders[len(claim.orders) // 2])])
@@ -138,7 +177,18 @@ def _natural_rates(orders: Floats, curves: Floats, claim: Claim) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class RenyiTable:
-    """Charges and the analysis behind them, group by group."""
+    """Charges and the analysis behind them.
+
+    Parameters
+    ----------
+    charges : Charges
+        The charge of every outcome.
+    problem : Problem
+        What was priced.
+    priced : tuple of Priced
+        Best charge, order and shift of each group: one entry for a stand-alone claim, or one per
+        fixed order.
+    """
 
     charges: Charges
     problem: Problem
@@ -156,7 +206,27 @@ def renyi_problem(
     earlier_only: bool,
     weights: Sequence[float] | None,
 ) -> Problem:
-    """What has to be priced for Algorithm 3, or for Algorithm 2 (``earlier_only``: groups in the order of the list)."""
+    """Return the pricing problem of Algorithm 3, or of Algorithm 2 if ``earlier_only``.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        The candidates.
+    rated : Rated
+        Their groups, curves and drop rates, from :func:`rate_renyi`.
+    claim : Claim
+        The kind of charge that is wanted.
+    overhead : float
+        ε′, per unit of x.
+    minimum : int
+        k₀, the minimum drop level.
+    allow_nothing : bool
+        Whether "nothing" is a possible outcome.
+    earlier_only : bool
+        True for Algorithm 2; the groups then follow the order of the list.
+    weights : sequence of float or None
+        Public weight of each candidate; None for weights proportional to the keep probabilities.
+    """
     copies = np.array([float(group.copies) for group in rated.groups])
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
@@ -188,7 +258,7 @@ def renyi_problem(
 def price_renyi(
     candidates: Sequence[Candidate], rated: Rated, claim: Claim, problem: Problem
 ) -> RenyiTable:
-    """The table of charges: searched once for a stand-alone claim, or once at each fixed order."""
+    """Return the table of charges: one search for a stand-alone claim, or one per fixed order."""
     if problem.conditioned and problem.lattice.nothing >= 1:
         raise InvalidInput(
             "overhead",
@@ -218,7 +288,10 @@ def _weights(
     weights: Sequence[float] | None,
     weigh_nothing: bool,
 ) -> tuple[Floats, float]:
-    """ln w of a copy in each group, and ln w_⊥; by default proportional to the keep chances, as in the paper."""
+    """Return ln w of a copy in each group, and ln w_⊥.
+
+    The default weights are proportional to the keep probabilities, as in the paper.
+    """
     if weights is None:
         runs = np.append(np.log(copies) + log_keep, 0.0 if weigh_nothing else -np.inf)
         log_total = float(np.logaddexp.reduce(runs)) + 2.0**-40
@@ -234,13 +307,12 @@ def _weights(
     copy_weights = [
         float(given[group.members[0]] / candidates[group.members[0]].repeats) for group in groups
     ]
-    return np.log(copy_weights) - 2.0**-40, math.log(
-        rest
-    ) - 2.0**-40 if weigh_nothing else -math.inf
+    log_rest = math.log(rest) - 2.0**-40 if weigh_nothing else -math.inf
+    return np.log(copy_weights) - 2.0**-40, log_rest
 
 
 def check_weights(weights: Sequence[Number], candidates: Sequence[Candidate]) -> list[Fraction]:
-    """Public weights, one per candidate, positive and with sum at most 1."""
+    """Return the public weights: one per candidate, positive, with sum at most 1."""
     if not isinstance(weights, (list, tuple)) or len(weights) != len(candidates):
         raise InvalidInput("weights", weights, f"give one per candidate, {len(candidates)} in all")
     given = [exact(weight, "weights") for weight in weights]
@@ -256,6 +328,7 @@ def _table(
     priced: Sequence[Priced],
     claim: Claim,
 ) -> Charges:
+    """Return the table of charges from the priced groups, rounded up."""
     neighbours = candidates[0].guarantee.neighbours
 
     def guarantee(losses: Sequence[float]) -> Guarantee:
@@ -279,7 +352,11 @@ def _table(
 
 
 def _nothing_losses(problem: Problem, claim: Claim) -> list[float]:
-    """Algorithm 3's ⊥, whose chance is the same on all data: ln(P_⊥/w_⊥)/(α−1), with the paper's conversion where a δ is wanted."""
+    """Return the charge of Algorithm 3's outcome "nothing".
+
+    Its probability P_⊥ is the same for all data sets, so the charge is ln(P_⊥/w_⊥)/(α−1). A claim
+    with a δ uses the paper's conversion.
+    """
     gap = (
         max(0.0, math.log(problem.lattice.nothing) - problem.log_weight_nothing)
         if problem.lattice.nothing > 0
