@@ -1,1 +1,38 @@
-"""Private selection: one algorithm one file, all of the same shape (``selector``)."""
+"""Private selection: run several candidates, release one, and charge for that one.
+
+Each algorithm has its own file; all follow the same steps, which are in ``selector``.
+
+Selectors
+    ``random_dropping``     Algorithm 3: drop candidates at random, release the best that is left
+    ``above_threshold``     Algorithms 1 and 2: release the first candidate that reaches a target
+    ``doubling``            run candidates in order, pay for all that ran
+    ``repeat_and_select``   a random number of runs, release the best
+    ``noise_reduction``     one query at several noise levels, pay for the last one
+
+Shared parts
+    ``selector``            describe, price, reserve, run, release, settle
+    ``candidate``           what may run, and groups of equal candidates
+    ``drop_coins``          which copies are kept (Algorithms 2 and 3)
+    ``drop_level``          probabilities of the drop level, for pricing and planning
+    ``release``             the certificate that a selection returns
+    ``renyi``               charges of Algorithms 2 and 3 under Rényi DP
+
+Planning
+    ``plan``                what a tuning job would cost, from public numbers
+    ``run_counts``          how many runs to expect
+
+How to read this
+    Algorithm 3, from the call to the release, on one machine and under pure DP:
+
+    1. ``selection/random_dropping.py``: the settings, the charges, the draw, and the runs
+    2. ``selection/selector.py``: ``select``, the six steps that call them
+    3. ``selection/drop_coins.py``: ``DropLaw.draw``, which copies are kept
+    4. ``execution/engine.py``: ``execute``, the runs and the choice among their outputs
+    5. ``execution/failure.py``: what happens when a candidate or a score raises
+    6. ``selection/release.py``: what is published
+
+    These files call others for one thing each: ``budget/charging.py`` reserves and settles,
+    ``execution/checkpoint.py`` keeps the draws for a resumed call, ``execution/dispatch.py`` and
+    ``execution/worker.py`` make runs elsewhere or several at once, ``randomness`` has the exact
+    coins, and ``renyi`` replaces the charges and rates when ``delta`` or ``order`` is given.
+"""

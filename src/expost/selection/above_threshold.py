@@ -1,4 +1,9 @@
-"""Algorithms 1 and 2: the first candidate above a bar (``alg:at-classic``, ``alg:generalized-at``)."""
+"""Algorithms 1 and 2: the first candidate that reaches a target.
+
+Algorithm 1 (``alg:at-classic``) works on queries, Algorithm 2 (``alg:generalized-at``) on
+mechanisms. The theorems, what is assumed of the caller, the rounding and the tests are stated in
+:class:`AboveThreshold`.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +22,55 @@ from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
 from expost.selection.candidate import Candidate, group, level_places
 from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
-from expost.selection.selector import Draws, all_copies, require_kind
+from expost.selection.selector import Draws, all_copies, check_flag, require_kind
 
 
 @dataclass(frozen=True)
 class AboveThreshold(DroppingSelector):
-    """Go through the candidates in order and release the first that reaches ``target``, or nothing.
+    """Go through the candidates in order and release the first that reaches ``target``.
 
-    *Over mechanisms* (Algorithm 2): candidate i is kept with probability e^{−γ_i·x} and run; the first kept output whose score
-    reaches the target is released. Pure DP (``theorem:generalized-at``): charges ε_i + γ_i + ε′ with γ_i ≥ ε_i, and ε′ for nothing.
-    Rényi DP (an extension of ours, docs/theory.md): with ``delta`` or ``order``, as in ``RandomDropping``; only the
-    candidates before the winner compete with it, and "nothing" is charged.
+    If no candidate reaches it, nothing is released.
 
-    *Over queries* (Algorithm 1, pure DP): the candidates' mechanisms are bare ``Query`` objects with whole values and sensitivity 1;
-    candidate i's guarantee says how much noise it gets: y_i ~ Geom(e^{−ε_i}). The first with f_i + y_i − k ≥ target is
-    released together with that number, which is the free estimate. Charges: 2ε_i + ε′ (``theorem:at-classic``), or
-    ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``: under add-remove, adding a person raises every query or
-    none); ε′ for nothing. A repeated query is another look with fresh noise.
+    Parameters
+    ----------
+    overhead : number
+        ε′ > 0, the parameter of the drop level. A small overhead costs less but drops more.
+    target : float
+        The score that a run must reach to be released.
+    monotone : bool
+        Over queries only: True states that, under add-remove, adding a person raises every query
+        or none. The charges are then smaller.
+    minimum_drop_level : int
+        k₀: draw k₀ + Geom instead of Geom; over mechanisms only. The charges still hold.
+    delta : number, optional
+        δ of a stand-alone ex-post (ε̃, δ) claim under Rényi DP; over mechanisms only.
+    order : number or tuple of numbers, optional
+        Orders of Rényi charges that a Rényi filter can add. Pass ``delta`` or ``order``, not both.
+    method : {"sharp", "closed-form", "paper"}
+        The bound under Rényi DP, as in ``RandomDropping``.
+    weights : tuple of float, optional
+        A public prior over the candidates under Rényi DP, as in ``RandomDropping``.
 
-    Assumed: candidates keep their promises; scores depend on outputs alone; queries never fail on valid data. Charges are rounded
-    up. Tests: ``tests/theorems/test_pure.py``, ``tests/theorems/test_renyi.py``.
+    Notes
+    -----
+    *Over mechanisms* (Algorithm 2). Candidate i is kept with probability e^{−γ_i·x} and run. The
+    first kept output whose score reaches the target is released.
+
+    - Pure DP (``theorem:generalized-at``): the charge is ε_i + γ_i + ε′ with γ_i ≥ ε_i, and ε′ for
+      nothing.
+    - Rényi DP (an extension of ours, docs/theory.md), with ``delta`` or ``order``: only the
+      candidates before the winner compete with it, and "nothing" is charged.
+
+    *Over queries* (Algorithm 1, pure DP). The candidates' mechanisms are bare ``Query`` objects
+    with whole values and sensitivity 1. The guarantee of candidate i sets its noise:
+    y_i ~ Geom(e^{−ε_i}). The first query with f_i + y_i − k ≥ target is released together with that
+    number, an estimate at no extra charge. The charge is 2ε_i + ε′ (``theorem:at-classic``), or
+    ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``); it is ε′ for nothing. A repeated
+    query is asked again with fresh noise.
+
+    *Assumptions.* Candidates keep their promises, scores depend on outputs alone, and queries never
+    fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
+    ``tests/theorems/test_renyi.py``.
     """
 
     overhead: Number
@@ -49,16 +83,12 @@ class AboveThreshold(DroppingSelector):
     weights: tuple[float, ...] | None = None
     name: ClassVar[str] = "above-threshold"
     takes_queries: ClassVar[bool] = True
-
     earlier_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.target is None:
-            raise InvalidInput("target", None, "give the bar that a score must reach")
-        if not isinstance(self.monotone, bool):
-            raise InvalidInput(
-                "monotone", self.monotone, "give True or False: True claims more and pays less"
-            )
+            raise InvalidInput("target", None, "give the number that a score must reach")
+        check_flag(self.monotone, "monotone")
         self._check_settings()
 
     @property
@@ -66,10 +96,11 @@ class AboveThreshold(DroppingSelector):
         return True
 
     def _over_queries(self, candidates: Sequence[Candidate]) -> bool:
+        """Return whether the candidates are bare queries; refuse settings that do not fit."""
         queries = [isinstance(candidate.mechanism, Query) for candidate in candidates]
         if any(queries) and not all(queries):
             raise InvalidCandidate(
-                "candidates", "queries and mechanisms", "give only one kind of the two"
+                "candidates", "queries and mechanisms", "give only queries, or only mechanisms"
             )
         if self.monotone and not queries[0]:
             raise InvalidInput(
@@ -79,14 +110,17 @@ class AboveThreshold(DroppingSelector):
             raise InvalidInput(
                 "delta, order",
                 (self.delta, self.order),
-                "over queries charges are pure; leave them out",
+                "charges over queries are pure; leave them out",
             )
         return queries[0]
 
     def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
-        """Algorithm 1's proof compares the noisy number itself: under a falling score every query looked at would cost."""
+        """Refuse a score over queries: the proof of Algorithm 1 compares the noisy number itself.
+
+        Under a decreasing score every query that was looked at would have to be paid.
+        """
         return (
-            "over queries the noisy number itself is compared with the bar; leave it out"
+            "over queries the noisy number itself is compared with the target; leave it out"
             if self._over_queries(candidates)
             else None
         )
@@ -106,6 +140,7 @@ class AboveThreshold(DroppingSelector):
         return Charges(tuple(levels), level_places(groups, len(candidates)), nothing)
 
     def _check_queries(self, candidates: Sequence[Candidate]) -> None:
+        """Refuse queries and settings that the theorems of Algorithm 1 do not cover."""
         all_copies(candidates)
         if self.minimum_drop_level:
             raise InvalidInput(
@@ -114,7 +149,7 @@ class AboveThreshold(DroppingSelector):
                 "over queries nothing is dropped; leave it out",
             )
         if self.monotone and candidates[0].guarantee.neighbours != ADD_REMOVE:
-            raise InvalidInput("monotone", True, "needs the add-remove relation")
+            raise InvalidInput("monotone", True, "it needs promises for the add-remove relation")
         for candidate in candidates:
             query = candidate.mechanism
             assert isinstance(query, Query)
@@ -161,7 +196,10 @@ class AboveThreshold(DroppingSelector):
 
 @dataclass(frozen=True, repr=False)
 class NoisyComparison:
-    """f(data) + y − k with y ~ Geom(e^{−ε}): what Algorithm 1 compares with the bar, and releases."""
+    """f(data) + y − k with y ~ Geom(e^{−ε}), which Algorithm 1 compares with the target.
+
+    If it reaches the target, this number is released. The drop level k is secret: no repr.
+    """
 
     query: Query
     rate: Fraction
@@ -172,6 +210,6 @@ class NoisyComparison:
 
 
 def noisy_comparison(candidate: Candidate, level: int) -> NoisyComparison:
-    """The comparison that a candidate asks for, at drop level ``level``."""
+    """Return the comparison of a candidate at drop level ``level``."""
     assert isinstance(candidate.mechanism, Query)
     return NoisyComparison(candidate.mechanism, candidate.guarantee.size, level)

@@ -1,4 +1,7 @@
-"""What may run: mechanisms with their promises and public settings."""
+"""What may run: mechanisms with their promises and public settings.
+
+Everything about a candidate is public. Tests: ``tests/contracts/test_selector_input.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,30 @@ MOST_REPEATS = 10**300
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that a selector may run.
+    """A mechanism that a selector may run, with its promise and its public settings.
 
-    ``mechanism``  a callable ``(data, randomness) → output`` that keeps a promise; for Algorithm 1, a bare ``Query``
-    ``params``     public settings, released with the winner
-    ``repeats``    how many copies compete; a copy costs nothing to describe, only to run
-    ``guarantee``  the promise of a plain function; a mechanism with a ``guarantee`` of its own needs none
-    ``drop_rate``  how fast random dropping drops it (default: chosen by the selector)
-    ``priority``   public rank among those that pass a target, higher first (default: cheapest first)
+    Parameters
+    ----------
+    mechanism : callable or Query
+        A callable ``(data, randomness) → output`` that keeps a promise; for Algorithm 1, a bare
+        ``Query``.
+    params : mapping
+        Public settings, released with the winner.
+    repeats : int
+        Number of copies that compete. Only copies that are run take time; it may be very large.
+    guarantee : Guarantee
+        The promise of a plain function. Leave it out if the mechanism has a ``guarantee`` of its
+        own.
+    drop_rate : number, optional
+        γ > 0, how fast random dropping drops this candidate; by default the selector chooses it.
+    priority : number, optional
+        Public rank among the candidates that pass a target, higher first; by default the cheapest
+        comes first.
+
+    Raises
+    ------
+    InvalidCandidate
+        The promise is missing or given twice, or a setting is not valid.
     """
 
     mechanism: Call | Query
@@ -63,11 +82,12 @@ class Candidate:
 
     @property
     def call(self) -> Call:
-        """The mechanism as something to call; a bare query is not."""
+        """The mechanism as a callable; must not be used for a bare query."""
         assert not isinstance(self.mechanism, Query)
         return self.mechanism
 
     def _promise(self) -> Guarantee:
+        """Return the promise, from the candidate or from its mechanism."""
         own = getattr(self.mechanism, "guarantee", None)
         if self.guarantee is not None and own is not None:
             raise InvalidCandidate(
@@ -84,7 +104,22 @@ class Candidate:
 
 
 def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[Candidate]:
-    """The candidates, refused unless they are a non-empty sequence on the same terms, bare queries only if allowed."""
+    """Return the candidates if they are a non-empty sequence of one kind of promise.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        What a caller passed.
+    queries : bool
+        Whether bare queries are allowed.
+
+    Raises
+    ------
+    InvalidCandidate
+        It is not a non-empty sequence of candidates, or a bare query is not allowed.
+    InvalidGuarantee
+        The promises differ in kind or in neighbouring relation.
+    """
     if isinstance(candidates, Candidate) or not isinstance(candidates, Sequence):
         raise InvalidCandidate("candidates", type(candidates).__name__, "give a list of Candidate")
     if not candidates:
@@ -111,7 +146,19 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
 
 @dataclass(frozen=True)
 class CandidateGroup:
-    """Candidates with one promise, one drop rate and one weight a copy; ``copies`` counts repeats."""
+    """Candidates that have the same promise, the same drop rate and the same weight per copy.
+
+    Parameters
+    ----------
+    guarantee : Guarantee
+        Their promise.
+    drop_rate : number or None
+        Their drop rate, if they ask for one.
+    members : tuple of int
+        Their places in the list of candidates.
+    copies : int
+        The sum of their repeats.
+    """
 
     guarantee: Guarantee
     drop_rate: Number | None
@@ -125,14 +172,25 @@ def group(
     *,
     in_order: bool = False,
 ) -> list[CandidateGroup]:
-    """Equal candidates in groups, so that pricing and drawing follow the groups.
+    """Join equal candidates, so that pricing and drawing work on groups instead of copies.
 
-    ``weights`` (one per candidate, shared by its copies) also tell candidates apart; ``in_order`` only joins neighbours.
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        The candidates.
+    weights : sequence of Fraction, optional
+        One weight per candidate, shared by its copies; different weights per copy separate
+        candidates.
+    in_order : bool
+        Join only candidates that are next to each other in the list.
+
+    Returns
+    -------
+    list of CandidateGroup
     """
     canonical: dict[Guarantee, int] = {}
-    number_of: dict[
-        int, int
-    ] = {}  # by identity first: hashing a long curve for each candidate would be slow
+    # Look up promises by identity first: hashing a long curve for each candidate would be slow.
+    number_of: dict[int, int] = {}
     found: list[tuple[Guarantee, Number | None, list[int]]] = []
     latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
     previous: tuple[int, Number | None, Fraction | None] | None = None
@@ -160,7 +218,7 @@ def group(
 
 
 def level_places(groups: Sequence[CandidateGroup], count: int) -> tuple[int, ...]:
-    """Which group each candidate belongs to."""
+    """Return the place of the group to which each candidate belongs."""
     places = [0] * count
     for place, each in enumerate(groups):
         for member in each.members:

@@ -1,4 +1,7 @@
-"""Doubling: one candidate after another, everything paid for (Whitehouse et al. 2019; the paper's baseline)."""
+"""Doubling: run one candidate after another and pay for all (the paper's baseline).
+
+The guarantee, the assumptions and the tests are stated in :class:`Doubling`.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,26 @@ from expost.selection.selector import Draws, Selector, all_copies, check_target
 
 @dataclass(frozen=True)
 class Doubling(Selector):
-    """Run the candidates in order until one reaches ``target``; release it, and pay for all that ran.
+    """Run the candidates in order until one reaches ``target``, release it, and pay for all.
 
-    Guarantee: sequential composition with a stopping rule. Outcome i costs the sum of the promises up to candidate i (all its
-    copies), "nothing" the sum of all. For (ε, δ) promises every outcome carries the δ of the whole list, because the ex-post
-    definition has one δ. Name and customary use: each candidate doubles the ε of the one before.
-    Tests: ``tests/theorems/test_pure.py``.
+    Parameters
+    ----------
+    target : float
+        The score that a run must reach to be released.
+
+    Notes
+    -----
+    The guarantee is sequential composition with a stopping rule. Outcome i costs the sum of the
+    promises up to candidate i (all its copies), "nothing" the sum of all. For (ε, δ) promises every
+    outcome carries the δ of the whole list, because the ex-post definition has one δ. The method is
+    called doubling because each candidate usually has twice the ε of the one before.
+
+    It is assumed that candidates keep their promises and that scores depend on outputs alone.
+    Charges are rounded up. Tests: ``tests/theorems/test_pure.py``.
+
+    References
+    ----------
+    Whitehouse et al. 2019.
     """
 
     target: float
@@ -30,7 +47,7 @@ class Doubling(Selector):
 
     def __post_init__(self) -> None:
         if self.target is None:
-            raise InvalidInput("target", None, "give the bar that a score must reach")
+            raise InvalidInput("target", None, "give the number that a score must reach")
         check_target(self.target)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:

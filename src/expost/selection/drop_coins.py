@@ -1,8 +1,13 @@
-"""The drop coins that Algorithms 2 and 3 share.
+"""The drop coins of Algorithms 2 and 3: which copies of the candidates are kept.
 
-A level k = k₀ + Geom(e^{−ε′h}) is drawn once; every copy of candidate i is kept with probability e^{−γ_i·h·k}, all coins exact
-(h = 1 under pure DP). The number kept among the copies of a group is binomial, and which ones is a uniform subset: so the
-cost of a draw follows what is kept, never the number of copies.
+A level k = k₀ + Geom(e^{−ε′h}) is drawn once. Then every copy of candidate i is kept with
+probability e^{−γ_i·h·k}. All coins are exact; h = 1 under pure DP. The number kept among the
+copies of a group is binomial, and the kept copies are a uniform subset of that size. So the cost
+of a draw depends on the number of copies kept, not on the number of copies.
+
+The level and the kept copies are secret. Tests: ``tests/statistical/test_selectors.py`` (the draws
+against the enumerated law), ``tests/theorems/test_pure.py`` and ``tests/theorems/test_renyi.py``
+(the guarantees of that law).
 """
 
 from __future__ import annotations
@@ -37,7 +42,19 @@ from expost.selection.selector import Selector, check_target, require_kind
 
 @dataclass(frozen=True)
 class DropLaw:
-    """Groups, the exact rate per step at which each is dropped, and the law of the level."""
+    """The law of what is kept. It is public and the same for every data set.
+
+    Parameters
+    ----------
+    groups : tuple of CandidateGroup
+        Equal candidates, joined.
+    rates : tuple of Fraction
+        Drop rate of each group per step of the level: γ·h.
+    overhead : Fraction
+        ε′·h; the level is ``minimum`` + Geom(e^{−overhead}).
+    minimum : int
+        k₀, the minimum drop level.
+    """
 
     groups: tuple[CandidateGroup, ...]
     rates: tuple[Fraction, ...]
@@ -45,7 +62,13 @@ class DropLaw:
     minimum: int
 
     def draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> list[int]:
-        """The kept copies as candidate indices, ascending; a candidate stands once for each of its kept copies."""
+        """Draw the kept copies.
+
+        Returns
+        -------
+        list of int
+            Candidate indices in ascending order, one for each kept copy. Secret.
+        """
         level = self.minimum + geometric(self.overhead, randomness)
         kept: list[int] = []
         for each, rate in zip(self.groups, self.rates, strict=True):
@@ -55,11 +78,12 @@ class DropLaw:
 
     @property
     def copies(self) -> int:
+        """The number of copies in all groups."""
         return sum(each.copies for each in self.groups)
 
 
 def pure_rates(groups: Sequence[CandidateGroup]) -> tuple[Fraction, ...]:
-    """Drop rates under pure DP: γ_i = ε_i, or a larger one that the candidate asks for."""
+    """Return the drop rates under pure DP: γ_i = ε_i, or a larger one if the candidate has it."""
     rates = []
     for each in groups:
         epsilon = each.guarantee.size
@@ -75,7 +99,7 @@ def pure_rates(groups: Sequence[CandidateGroup]) -> tuple[Fraction, ...]:
 
 
 def pure_levels(groups: Sequence[CandidateGroup], extra: Sequence[Fraction]) -> list[PureDP]:
-    """One charge a group: its ε plus an extra, rounded up."""
+    """Return one charge per group: its ε plus ``extra``, rounded up."""
     return [
         PureDP(round_up(each.guarantee.size + more), each.guarantee.neighbours)
         for each, more in zip(groups, extra, strict=True)
@@ -85,7 +109,7 @@ def pure_levels(groups: Sequence[CandidateGroup], extra: Sequence[Fraction]) -> 
 def _members(
     candidates: Sequence[Candidate], each: CandidateGroup, copies: Sequence[int]
 ) -> list[int]:
-    """Which candidate each copy of the group belongs to."""
+    """Return the candidate to which each copy of the group belongs."""
     if each.copies == len(each.members):
         return [each.members[copy] for copy in copies]
     ends = list(accumulate(candidates[member].repeats for member in each.members))
@@ -93,7 +117,11 @@ def _members(
 
 
 class DroppingSelector(Selector):
-    """A selector that keeps copies by random dropping. The settings are fields of the subclasses."""
+    """Base class of selectors that keep copies by random dropping.
+
+    The settings are fields of the subclasses and documented there. ``earlier_only`` is True if a
+    winner competes only with the candidates before it (Algorithm 2).
+    """
 
     overhead: Number
     minimum_drop_level: int
@@ -105,22 +133,27 @@ class DroppingSelector(Selector):
 
     @property
     @abstractmethod
-    def _may_release_nothing(self) -> bool: ...
+    def _may_release_nothing(self) -> bool:
+        """Whether "nothing" is a possible outcome."""
 
     def _check_settings(self) -> None:
+        """Refuse settings that are not valid, before any candidate is known."""
         exact_positive(self.overhead, "overhead")
         check_target(self.target)
         count_of(self.minimum_drop_level, "minimum_drop_level", at_least=0)
         if self._claim() is None and self.weights is not None:
             raise InvalidInput(
-                "weights", self.weights, "weights belong to Rényi charges: give delta or order too"
+                "weights",
+                self.weights,
+                "weights are for Rényi charges only: give delta or order, too",
             )
 
     def _claim(self) -> Claim | None:
-        """The Rényi claim that the settings ask for, or None for pure DP."""
+        """Return the Rényi claim that the settings ask for, or None for pure DP."""
         return Claim.check(self.delta, self.order, self.method)
 
     def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, Claim]:
+        """Return the groups with curves and drop rates under Rényi DP, and the claim."""
         claim = self._claim()
         if claim is None:
             raise InvalidInput(
@@ -131,7 +164,7 @@ class DroppingSelector(Selector):
         return rate_renyi(group(candidates, weights, in_order=self.earlier_only), claim), claim
 
     def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
-        """What the Rényi pricing works on; no data is touched."""
+        """Return the problem that the Rényi pricing solves. No data is read."""
         rated, claim = self._rated(candidates)
         return renyi_problem(
             candidates,
@@ -145,12 +178,12 @@ class DroppingSelector(Selector):
         )
 
     def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
-        """Rényi charges with the order and shift behind each; no data is touched."""
+        """Return the Rényi charges with the order and shift behind each. No data is read."""
         rated, claim = self._rated(candidates)
         return price_renyi(candidates, rated, claim, self.renyi_problem(candidates))
 
     def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
-        """The law of what is kept: exact, public, the same for every data set."""
+        """Return the law of what is kept: exact, public, and the same for every data set."""
         overhead = exact(self.overhead, "overhead")
         if self._claim() is None:
             groups = tuple(group(candidates))

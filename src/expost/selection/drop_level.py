@@ -1,8 +1,13 @@
-"""The drop level on its lattice: chances and sums over it, bounded cell by cell.
+"""Probabilities of the drop level, and sums over it, for pricing and planning.
 
-The level is k = k₀ + G, G ~ Geom(e^{−ε′h}); a copy of rate γ is kept with probability e^{−γhk}. Here ``overhead`` and ``rates`` are per
-step, ε′h and γh. Sums over k run over cells of consecutive levels whose masses have closed forms, the last one endless; a
-function that falls with k is bounded above by its value at the first level of each cell, one that grows by that at the last.
+The level is k = k₀ + G with G ~ Geom(e^{−ε′h}). A copy of rate γ is kept with probability
+e^{−γhk}. In this module ``overhead`` and ``rates`` are per step: ε′h and γh.
+
+Sums over k are split into cells of consecutive levels; the mass of a cell has a closed form, and
+the last cell is infinite. In each cell a function that falls with k is bounded above by its value
+at the first level, and a function that grows by its value at the last level.
+
+Tests: ``tests/theorems/test_plan.py``, ``tests/selection/test_renyi_charges.py``.
 """
 
 from __future__ import annotations
@@ -15,12 +20,22 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 
-_FINEST = 0.01  # of the fastest rate, in the first cell
-_TAIL = 60.0  # e^{−60}: where the last, endless cell begins
+_FINEST = 0.01  # width of the first cell, times the fastest rate
+_TAIL = 60.0  # the last, infinite cell begins where the mass has fallen by e^{−60}
 
 
 def cell_edges(fastest: float, slowest: float, growth: float) -> Floats:
-    """First levels of the cells: 0, then growing by ``growth`` until a mass of rate ``slowest`` has fallen by e^{−60}."""
+    """Return the first level of each cell.
+
+    Parameters
+    ----------
+    fastest : float
+        The largest rate; the first cells are narrow for it.
+    slowest : float
+        The smallest rate; the last cell begins where a mass of this rate has fallen by e^{−60}.
+    growth : float
+        Ratio of consecutive first levels.
+    """
     first, last = max(1.0, _FINEST / fastest), _TAIL / slowest
     unit = (
         np.arange(0.0, min(ceil(1.0 / (growth - 1.0)), ceil(last)) + 1.0)
@@ -33,7 +48,10 @@ def cell_edges(fastest: float, slowest: float, growth: float) -> Floats:
 
 
 def log_cell_masses(edges: Floats, overhead: float, rate: float, minimum: int = 0) -> Floats:
-    """ln of Σ over each cell of P(G = k)·e^{−rate·(k₀+k)}; the cells are [edge, next edge), the last one endless."""
+    """Return ln of Σ P(G = k)·e^{−rate·(k₀+k)} over each cell.
+
+    The cells are [edge, next edge); the last one is infinite.
+    """
     decay = overhead + rate
     width = np.append(np.diff(edges), np.inf)
     shape = np.log(-np.expm1(-decay * width))  # no cancellation where a cell is short
@@ -41,7 +59,10 @@ def log_cell_masses(edges: Floats, overhead: float, rate: float, minimum: int = 
 
 
 def log_keep_probability(overhead: float, rate: float, minimum: int = 0) -> float:
-    """ln τ, the chance that a copy is kept: (1−e^{−ε′h})·e^{−γhk₀}/(1−e^{−(ε′+γ)h})."""
+    """Return ln τ, the log-probability that a copy is kept.
+
+    τ = (1−e^{−ε′h})·e^{−γhk₀}/(1−e^{−(ε′+γ)h}).
+    """
     return log(expm1(-overhead) / expm1(-(overhead + rate))) - rate * minimum
 
 
@@ -53,9 +74,25 @@ def probability_nothing(
     *,
     growth: float = 1.002,
 ) -> tuple[float, float]:
-    """A bracket of the chance that no copy is kept: Σ_k P(k)·Π_g (1 − e^{−γ_g·h·k})^{T_g}; the product grows with k."""
+    """Return a lower and an upper bound of the probability that no copy is kept.
+
+    The probability is Σ_k P(k)·Π_g (1 − e^{−γ_g·h·k})^{T_g}; the product grows with k.
+
+    Parameters
+    ----------
+    overhead : float
+        ε′h.
+    rates : array-like of shape (groups,)
+        γ_g·h.
+    copies : array-like of shape (groups,)
+        T_g, the number of copies in each group.
+    minimum : int
+        k₀, the minimum drop level.
+    growth : float
+        Ratio of consecutive cell edges; closer to 1 gives tighter bounds.
+    """
     rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
-    if not rate.all():  # a rate of 0 is kept at every level
+    if not rate.all():  # copies of rate 0 are kept at every level
         return 0.0, 0.0
     edges = cell_edges(float(rate.max()) + overhead, overhead, growth)
     masses = np.exp(log_cell_masses(edges, overhead, 0.0))
@@ -73,22 +110,45 @@ def probability_nothing(
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
-    """Everything the Rényi pricing needs to know of the level and the keeping, for groups of equal copies."""
+    """The drop level as the Rényi pricing needs it, for groups of equal copies.
+
+    Parameters
+    ----------
+    overhead : float
+        ε′h.
+    rates : array of shape (groups,)
+        γ·h.
+    copies : array of shape (groups,)
+        Number of copies in each group.
+    minimum : int
+        k₀, the minimum drop level.
+    log_masses : array of shape (groups, cells)
+        ln Σ P(k)·e^{−γhk} over each cell.
+    log_masses_nothing : array of shape (cells,)
+        The same without the factor of a winner.
+    keeping : array of shape (groups, cells)
+        e^{−γhk} at the first level of each cell.
+    log_keep : array of shape (groups,)
+        ln τ.
+    nothing : float
+        Upper bound of the probability that nothing is kept.
+    """
 
     overhead: float
     rates: Floats
     copies: Floats
     minimum: int
-    log_masses: Floats  # groups × cells: ln Σ_cell P(k)·e^{−γhk}
-    log_masses_nothing: Floats  # cells: the same without the factor of a winner
-    keeping: Floats  # groups × cells: e^{−γhk} at the first level of the cell
-    log_keep: Floats  # groups: ln τ
-    nothing: float  # an upper bound of the chance that nothing is kept
+    log_masses: Floats
+    log_masses_nothing: Floats
+    keeping: Floats
+    log_keep: Floats
+    nothing: float
 
     @classmethod
     def build(
         cls, overhead: float, rates: npt.ArrayLike, copies: npt.ArrayLike, minimum: int = 0
     ) -> Lattice:
+        """Compute the masses and probabilities; see the class for the parameters."""
         rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
         edges = cell_edges(float(rate.max()) + overhead, overhead, 1.1)
         return cls(

@@ -1,4 +1,8 @@
-"""Noise reduction as a selector: one query at several noise levels, coarse to fine; pay for the last level looked at."""
+"""Noise reduction as a selector: one query at several noise levels, from coarse to fine.
+
+Only the last level that was looked at is paid. The guarantee, the assumptions and the tests are
+stated in :class:`NoiseReduction`.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,25 @@ from expost.selection.selector import Draws, Selector, check_target
 
 @dataclass(frozen=True)
 class NoiseReduction(Selector):
-    """Refine one noisy answer until its score reaches ``target``; release that answer.
+    """Refine one noisy answer until its score reaches ``target``, and release that answer.
 
-    Candidates: the same ``Query`` under ``DiscreteLaplace`` with increasing ε, or under ``DiscreteGaussian`` with increasing ρ.
-    Their noises are coupled (``mechanisms.noise_reduction``), so outcome i costs ε_i (or ρ_i) and "nothing" costs the last.
-    The score sees an ``Estimate``, which carries its noise scale. ``refine`` hands the levels out one by one instead.
-    Assumed: the query's sensitivity (ℓ1 for Laplace, ℓ2 for
-    Gaussian) is as stated. Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_paths.py``.
+    The candidates are the same ``Query`` under ``DiscreteLaplace`` with increasing ε, or under
+    ``DiscreteGaussian`` with increasing ρ.
+
+    Parameters
+    ----------
+    target : float, optional
+        The score that an answer must reach. Required by :meth:`select`; :meth:`refine` does not use
+        it.
+
+    Notes
+    -----
+    The noise of the levels is coupled (:mod:`expost.mechanisms.noise_paths`), so outcome i costs
+    ε_i (or ρ_i), and "nothing" costs the last. The score receives an ``Estimate``, which carries
+    its noise scale.
+
+    It is assumed that the query's sensitivity (ℓ1 for Laplace, ℓ2 for Gaussian) is as stated.
+    Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_paths.py``.
     """
 
     target: float | None = None
@@ -45,7 +61,26 @@ class NoiseReduction(Selector):
         randomness: Randomness | None = None,
         simulation: bool = False,
     ) -> Iterator[Release]:
-        """The answers coarse to fine, on demand: stop whenever the last one will do, and pay for that one alone."""
+        """Yield the answers from coarse to fine, on demand.
+
+        Stop when an answer is good enough, and pay for that one only.
+
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            The noise levels.
+        data : object
+            Passed to the query as is.
+        randomness : Randomness, optional
+            Source of the noise; by default the entropy of the operating system.
+        simulation : bool
+            True allows seeded randomness.
+
+        Yields
+        ------
+        Release
+            The answer of the next level, without a score, and its charge.
+        """
         checked = self._check(candidates)
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
@@ -60,7 +95,10 @@ class NoiseReduction(Selector):
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         if _levels(candidates)[0].law == "laplace":
-            return "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), discrete form"
+            return (
+                "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), "
+                "discrete form"
+            )
         return "Brownian noise reduction (Whitehouse et al. 2022), discrete Gaussian increments"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
@@ -85,14 +123,14 @@ class NoiseReduction(Selector):
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
         if self.target is None:
             raise InvalidInput(
-                "target", None, "give the bar that a score must reach, or use refine()"
+                "target", None, "give the number that a score must reach, or use refine()"
             )
         return ReleaseRule.FIRST_PASS_OR_NOTHING
 
 
 @dataclass(frozen=True, repr=False)
 class _Level:
-    """One level's answer under its share of the noise path."""
+    """The answer of one level with its part of the noise path; secret, so it has no repr."""
 
     level: DiscreteNoise
     noise: tuple[Fraction, ...]
@@ -102,7 +140,7 @@ class _Level:
 
 
 def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
-    """The candidates' mechanisms, refused unless they are one query at increasing ε (or ρ)."""
+    """Return the candidates' mechanisms if they are one query at increasing ε (or ρ)."""
     levels = [
         each.mechanism
         for each in candidates
@@ -115,9 +153,7 @@ def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
     if any(level.query != levels[0].query for level in levels):
         raise InvalidCandidate("query", "several queries", "all levels must ask the same Query")
     if any(candidate.repeats != 1 for candidate in candidates):
-        raise InvalidCandidate(
-            "repeats", ">1", "a noise level is looked at once; leave repeats out"
-        )
+        raise InvalidCandidate("repeats", ">1", "a noise level is used once; leave repeats out")
     sizes = [candidate.guarantee.size for candidate in candidates]
     if any(a >= b for a, b in pairwise(sizes)):
         raise InvalidCandidate(

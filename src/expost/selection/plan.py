@@ -1,6 +1,9 @@
-"""Planning a tuning job from public numbers: what each level would cost, how many runs to expect. No data, no charge.
+"""Plan a tuning job from public numbers: the charge of each level and the runs to expect.
 
-Charges come from the selector that would run; the rest is for orientation and may use floating point.
+No data is read and nothing is charged. The charges come from the selector that would run. All
+other numbers are estimates for orientation and may use floating point.
+
+Tests: ``tests/theorems/test_plan.py``, ``tests/cli/test_plan_cli.py``.
 """
 
 from __future__ import annotations
@@ -29,18 +32,34 @@ from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import RunCounts, run_counts
 
 OVERHEADS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
-_SURCHARGE = (
-    1.05  # a recommended overhead costs at most 5 % more than the cheapest at the first level
-)
-_MOST_REDRAWS = (
-    0.999  # chance that a draw keeps nothing, above which dropping more is no way to run less
-)
-_SHAPES = (-0.5, 0.0, 0.5, 1.0)
+"""Overheads that are compared for a recommendation, as fractions of the first level's drop rate."""
+
+_SURCHARGE = 1.05  # the recommended overhead costs at most 5 % more than the cheapest one
+_MOST_REDRAWS = 0.999  # refuse a limit on runs if a draw keeps nothing with more than this chance
+_SHAPES = (-0.5, 0.0, 0.5, 1.0)  # η of the repeat-and-select laws that are compared
 
 
 @dataclass(frozen=True)
 class LevelPlan:
-    """One privacy level: what its candidates promise, and what releasing one of them would cost, by four accounts."""
+    """One privacy level of a plan, with its charge by four methods.
+
+    Parameters
+    ----------
+    epsilon : float
+        ε of the promise of one candidate at the plan's δ.
+    charge : float
+        ε̃ if a candidate of this level is released.
+    charge_paper : float
+        The same by the bound as published.
+    charge_repeat_and_select : float
+        ε of repeat and select at this level alone with as many expected runs.
+    charge_composition : float
+        ε of running every copy of this level and composing.
+    order, shift : float
+        Order and shift of the analysis that gave ``charge``.
+    keep_probability : float
+        Probability that a copy of this level is kept.
+    """
 
     epsilon: float
     charge: float
@@ -54,7 +73,31 @@ class LevelPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a tuning job would cost and do. ``overhead`` is ε′ as a fraction of the first level's drop rate."""
+    """What a tuning job would cost and how many runs it would make.
+
+    Parameters
+    ----------
+    overhead : float
+        ε′ as a fraction of the first level's drop rate.
+    recommended : bool
+        Whether the overhead was chosen by :func:`plan`.
+    delta : float
+        δ of the claim.
+    configurations, repeats : int
+        Settings at each level, and copies of each.
+    minimum_drop_level : int
+        k₀ of the selector.
+    counts : RunCounts
+        Distribution of the number of runs.
+    cheapest_runs : float
+        Probability that a copy of the first level runs, given that something does.
+    levels : tuple of LevelPlan
+        One row per level.
+    selector : RandomDropping
+        The selector that was planned for.
+    candidates : tuple of Candidate
+        Candidates with the promises of the levels; they cannot be run.
+    """
 
     overhead: float
     recommended: bool
@@ -69,7 +112,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form of ``expost plan``."""
+        """Return the plan in plain JSON types, as ``expost plan`` prints it."""
         return {
             "overhead": self.overhead,
             "overhead_recommended": self.recommended,
@@ -104,12 +147,38 @@ def plan(
     target_charge: float | None = None,
     max_runs: int | None = None,
 ) -> Plan:
-    """Plan a job: ``configurations`` settings at each of the ``epsilons``, each ``repeats`` times.
+    """Plan a tuning job.
 
-    Levels are Gaussian-like mechanisms calibrated to (ε, δ), or DP-SGD trainings if ``sampling_rate`` and ``epochs`` are given.
-    Without ``overhead`` the largest is recommended that costs at most 5 % more at the first level than the cheapest (or, with
-    ``target_charge``, that charges the first level at most this). ``max_runs`` raises the minimum drop level until 99 % of
-    draws make no more runs than that.
+    Parameters
+    ----------
+    epsilons : sequence of float
+        Privacy levels, ascending.
+    configurations : int
+        Number of settings at each level.
+    delta : float
+        δ of the claim.
+    overhead : float, optional
+        ε′ as a fraction of the first level's drop rate. By default the largest overhead is
+        recommended that costs at most 5 % more at the first level than the cheapest.
+    repeats : int
+        Copies of each setting.
+    sampling_rate, epochs : float, optional
+        If given, the levels are DP-SGD trainings with noise calibrated to (ε, δ). Otherwise they
+        are Gaussian-like mechanisms calibrated to (ε, δ).
+    target_charge : float, optional
+        Recommend the largest overhead that charges the first level at most this. Not together with
+        ``overhead``.
+    max_runs : int, optional
+        Raise the minimum drop level until 99 % of draws make at most this many runs.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    InvalidInput
+        A number is not valid, or no overhead or drop level meets the limits.
     """
     levels = _check_levels(epsilons)
     copies = count_of(configurations, "configurations", at_least=1) * count_of(
@@ -152,7 +221,7 @@ def plan(
 def level_promises(
     epsilons: Sequence[float], delta: float, sampling_rate: float | None, epochs: float | None
 ) -> list[Guarantee]:
-    """A Rényi curve for each level: Gaussian-like, or DP-SGD with its noise calibrated to the level."""
+    """Return a Rényi curve for each level: Gaussian-like, or DP-SGD calibrated to the level."""
     if (sampling_rate is None) != (epochs is None):
         raise InvalidInput(
             "sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither"
@@ -167,17 +236,16 @@ def level_promises(
 
 
 def charges_at(job: Plan, overhead: float) -> tuple[list[float], list[float]]:
-    """The charge of each level of a job at another overhead, and the paper's (for figures)."""
+    """Return the charges of a job's levels at another overhead, and the paper's (for figures)."""
     selector = _selector(job.candidates, job.delta, overhead)
     rows = _levels(selector, job.candidates, job.configurations * job.repeats, job.counts)
     return [row.charge for row in rows], [row.charge_paper for row in rows]
 
 
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:
-    """The selector whose overhead is this fraction of the first level's drop rate."""
-    law = RandomDropping(overhead=1, delta=delta).drop_law(
-        candidates
-    )  # overhead 1: its step is the lattice step
+    """Return the selector whose overhead is this fraction of the first level's drop rate."""
+    # With overhead 1, `law.overhead` is the lattice step.
+    law = RandomDropping(overhead=1, delta=delta).drop_law(candidates)
     first = next(
         rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members
     )
@@ -185,9 +253,10 @@ def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) ->
 
 
 def _recommend(candidates: Sequence[Candidate], delta: float, target: float | None) -> float:
-    """The largest overhead of the list that keeps the first level's charge low enough.
+    """Return the largest overhead of the list for which the first level's charge is low enough.
 
-    The order and shift that serve one overhead serve its neighbours nearly as well, so one search is enough.
+    One search is enough: the best order and shift for one overhead are nearly the best for the
+    others.
     """
     table = _selector(candidates, delta, 0.1).analyse(candidates)
     first = table.charges.level_of[0]
@@ -210,7 +279,7 @@ def _recommend(candidates: Sequence[Candidate], delta: float, target: float | No
         raise InvalidInput(
             "target_charge",
             target,
-            f"the first level costs at least about {cheapest:.4g}; give more, or lower levels",
+            f"the first level costs at least about {cheapest:.4g}; give more, or lower epsilons",
         )
     return max(allowed)
 
@@ -218,12 +287,17 @@ def _recommend(candidates: Sequence[Candidate], delta: float, target: float | No
 def _limit_runs(
     selector: RandomDropping, candidates: Sequence[Candidate], max_runs: int | None
 ) -> RandomDropping:
-    """The selector with the least minimum drop level (of powers of two and their halves) that keeps 99 % of draws within limits."""
+    """Return the selector with the smallest minimum drop level that limits the runs.
+
+    99 % of draws must make at most ``max_runs`` runs. The level is found by doubling and
+    bisection, to about 6 %.
+    """
     if max_runs is None:
         return selector
     count_of(max_runs, "max_runs", at_least=1)
 
     def runs(level: int) -> int:
+        """Return the number of runs that 99 % of draws do not exceed."""
         counts = run_counts(replace(selector, minimum_drop_level=level).drop_law(candidates))
         if counts.nothing > _MOST_REDRAWS:
             raise InvalidInput(
@@ -245,7 +319,7 @@ def _limit_runs(
 def _chance_of_first(
     selector: RandomDropping, candidates: Sequence[Candidate], counts: RunCounts
 ) -> float:
-    """The chance that a copy of the first level runs, given that something does."""
+    """Return the probability that a copy of the first level runs, given that something does."""
     law = selector.drop_law(candidates)
     place = next(place for place, each in enumerate(law.groups) if 0 in each.members)
     none = (
@@ -265,6 +339,7 @@ def _chance_of_first(
 def _levels(
     selector: RandomDropping, candidates: Sequence[Candidate], copies: int, counts: RunCounts
 ) -> list[LevelPlan]:
+    """Return one row per level."""
     sharp = selector.analyse(candidates)
     problem = sharp.problem
     paper = published_charges(
@@ -300,13 +375,14 @@ def _levels(
 
 
 def _repeat_and_select(promise: RenyiDP, runs: float, delta: float) -> float:
-    """Papernot–Steinke tuning at one level with as many expected runs, at the best of four shapes."""
+    """Return the ε of repeat and select with this many expected runs, for the best of four η."""
     mean = max(runs, 1.01)
     laws = [TruncatedNegativeBinomial.with_mean(shape, mean) for shape in _SHAPES]
     return min(law.renyi_charge(promise).to_approx(delta).epsilon for law in laws)
 
 
 def _check_levels(epsilons: Sequence[float]) -> list[float]:
+    """Return the levels if they are positive and ascending."""
     if not epsilons:
         raise InvalidInput("epsilons", list(epsilons), "give at least one level")
     levels = [float(exact_positive(epsilon, "epsilons")) for epsilon in epsilons]
@@ -316,6 +392,7 @@ def _check_levels(epsilons: Sequence[float]) -> list[float]:
 
 
 def _never_run(data: Any, randomness: Randomness) -> Any:
+    """The mechanism of a plan's candidates; it must not be called."""
     raise AssertionError("a plan runs nothing")
 
 
@@ -326,10 +403,26 @@ def repeats_for(
     overhead: Number,
     drop_rate: Number | None = None,
 ) -> int:
-    """Copies T_i for which a good output is found with probability 1 − β (``theorem:goodness-guarantee``).
+    """Return the number of copies with which a good output is found with probability 1 − β.
 
-    ``success`` is α, the chance that one run of some candidate is good; ``failure`` is β. T_i = ⌈(1/α)·(2/β)^{ε_i/ε′}·ln(2/β)⌉,
-    with the drop rate in the place of ε_i if one is given. Rounded up.
+    Parameters
+    ----------
+    success : number
+        α, the probability that one run of some candidate is good.
+    failure : number
+        β, the accepted probability of failure.
+    epsilon : number
+        ε_i of the candidate.
+    overhead : number
+        ε′ of the selector.
+    drop_rate : number, optional
+        The drop rate, if it is not ε_i.
+
+    Returns
+    -------
+    int
+        T_i = ⌈(1/α)·(2/β)^{ε_i/ε′}·ln(2/β)⌉, with the drop rate in place of ε_i if one is given.
+        Rounded up (``theorem:goodness-guarantee``).
     """
     alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
     if alpha >= 1 or beta >= 1:

@@ -1,4 +1,9 @@
-"""Algorithm 3: hyperparameter tuning by random dropping (``alg:maximum-selection``)."""
+"""Algorithm 3: hyperparameter tuning by random dropping (``alg:maximum-selection``).
+
+The theorems, what is assumed of the caller, the rounding and the tests are stated in
+:class:`RandomDropping`. The coins are in :mod:`expost.selection.drop_coins`, the steps of a
+selection in :mod:`expost.selection.selector`.
+"""
 
 from __future__ import annotations
 
@@ -23,35 +28,58 @@ from expost.selection.drop_coins import (
 from expost.selection.drop_level import probability_nothing
 from expost.selection.selector import Draws, check_flag, require_kind
 
-_FEWEST_CHANCES = 1e-4
+_SMALLEST_KEEP_PROBABILITY = 1e-4  # that a draw keeps something
 
 
 @dataclass(frozen=True)
 class RandomDropping(DroppingSelector):
-    """Keep each copy of candidate i with probability e^{−γ_i·x}, x random; run the kept, release the best.
+    """Keep each copy of candidate i with probability e^{−γ_i·x}, run the kept, release the best.
 
-    *Pure DP* (``theorem:max-score``): x = k ~ Geom(e^{−ε′}), and the selection is ex-post ε̃-DP with ε̃(i) = ε_i + γ_i + ε′ for
-    drop rates γ_i ≥ ε_i (by default γ_i = ε_i, hence 2ε_i + ε′) and ε̃(nothing) = 0, since nothing has run. Sums are exact and
-    rounded up. Tests: ``tests/theorems/test_pure.py``.
+    The drop level x is drawn once, before data is read, and is secret.
 
-    *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md): say ``delta`` for a stand-alone ex-post (ε̃, δ) claim, or
-    ``order`` (one, or several) for charges that a Rényi filter can add. Candidates promise RenyiDP, ZCDP or PureDP. x lives on
-    multiples of a rational step, so the same exact coins serve. Tests: ``tests/theorems/test_renyi.py``.
+    Parameters
+    ----------
+    overhead : number
+        ε′ > 0, the parameter of the drop level. A small overhead costs less but drops more.
+    target : float, optional
+        The score that a run must reach to pass. The kept runs are then made in descending order of
+        their public priority. The winner is the first that passes; if none passes, the first that
+        did not fail. This has the same law as running everything with the score
+        (passed?, priority), without running everything.
+    allow_nothing : bool
+        False (default): draw again until something is kept. This conditions on an event that does
+        not depend on data; when nothing is kept, nothing has run. True: the outcome may be
+        "nothing", the paper's ⊥.
+    minimum_drop_level : int
+        k₀: draw k₀ + Geom instead of Geom. The charges still hold, and about e^{−γ·h·k₀} times as
+        many runs are made.
+    max_runs : int, optional
+        Refuse, when pricing, a list with more copies than this. There is no limit on the runs
+        *drawn*, because such a limit would invalidate the theorem.
+    delta : number, optional
+        δ of a stand-alone ex-post (ε̃, δ) claim under Rényi DP.
+    order : number or tuple of numbers, optional
+        Orders of Rényi charges that a Rényi filter can add. Pass ``delta`` or ``order``, not both;
+        without them the charges are pure.
+    method : {"sharp", "closed-form", "paper"}
+        The bound under Rényi DP; ``paper`` is the bound as published.
+    weights : tuple of float, optional
+        A public prior over the candidates under Rényi DP, by default proportional to their keep
+        probabilities. A larger weight gives a smaller charge.
 
-    What is assumed: each candidate keeps its promise, calls are independent, and the score depends on the output alone.
+    Notes
+    -----
+    *Pure DP* (``theorem:max-score``). x = k ~ Geom(e^{−ε′}). The selection is ex-post ε̃-DP with
+    ε̃(i) = ε_i + γ_i + ε′ for drop rates γ_i ≥ ε_i. By default γ_i = ε_i, so the charge is
+    2ε_i + ε′. ε̃(nothing) = 0, because then nothing has run. Sums are exact and rounded up. Tests:
+    ``tests/theorems/test_pure.py``.
 
-    ``overhead``            ε′: small is cheap but drops more
-    ``target``              a bar on the score. The winner is then the first kept run, by descending public priority, that
-                            reaches it (if none does, the highest-priority one that did not fail): the law of running everything with the
-                            score (passed?, priority), without running everything
-    ``allow_nothing``       False: draw again until something is kept. That conditions on an event that does not depend on
-                            data and after which nothing has run. True: the paper's ⊥
-    ``minimum_drop_level``  k₀: draw k₀ + Geom instead; the charges hold, about e^{−γ·h·k₀} as many runs are made
-    ``max_runs``            refuse, when pricing, a list with more copies than this. A limit on the runs *drawn* would void
-                            the theorem, so there is none
-    ``method``              Rényi: ``sharp`` (default), ``closed-form``, or ``paper``, the bound as published
-    ``weights``             Rényi: a public prior over candidates, by default proportional to their keep chances; more weight,
-                            smaller charge
+    *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md). Candidates promise RenyiDP,
+    ZCDP or PureDP. x is a multiple of a rational step h, so the same exact coins are used. Charges
+    are rounded up. Tests: ``tests/theorems/test_renyi.py``.
+
+    *Assumptions.* Each candidate keeps its promise, calls are independent, and the score depends on
+    the output alone.
     """
 
     overhead: Number
@@ -88,6 +116,7 @@ class RandomDropping(DroppingSelector):
         return Charges(tuple(levels), level_places(groups, len(candidates)), zero_like(levels[0]))
 
     def _check_copies(self, copies: int) -> None:
+        """Refuse a list with more copies than ``max_runs``; the number of copies is public."""
         if self.max_runs is not None and copies > self.max_runs:
             raise InvalidInput(
                 "max_runs",
@@ -107,22 +136,23 @@ class RandomDropping(DroppingSelector):
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         law = self.drop_law(candidates)
         if not self.allow_nothing:
-            self._check_hope(law)
+            self._check_something_is_kept(law)
         while True:
             kept = law.draw(candidates, randomness)
             if kept or self.allow_nothing:
                 return {"kept": kept}
 
-    def _check_hope(self, law: DropLaw) -> None:
-        """Refuse settings under which drawing until something is kept would take for ever. Public numbers only."""
+    def _check_something_is_kept(self, law: DropLaw) -> None:
+        """Refuse settings under which almost no draw keeps anything; uses public numbers only."""
         rates, copies = [float(rate) for rate in law.rates], [each.copies for each in law.groups]
         _, nothing = probability_nothing(float(law.overhead), rates, copies, law.minimum)
-        if 1 - nothing < _FEWEST_CHANCES:
+        if 1 - nothing < _SMALLEST_KEEP_PROBABILITY:
             raise InvalidInput(
                 "overhead",
                 self.overhead,
-                f"something would be kept in fewer than one draw in {round(1 / _FEWEST_CHANCES)}; raise the overhead or the "
-                "repeats, lower minimum_drop_level, or say allow_nothing=True",
+                "something would be kept in fewer than one draw in "
+                f"{round(1 / _SMALLEST_KEEP_PROBABILITY)}; raise the overhead or the repeats, "
+                "lower minimum_drop_level, or set allow_nothing=True",
             )
 
     def _runs(
@@ -137,17 +167,18 @@ class RandomDropping(DroppingSelector):
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
         if self.target is None:
             return ReleaseRule.BEST
-        _check_priorities(candidates)  # here, before anything is reserved or drawn
+        _check_priorities(candidates)  # called before anything is reserved or drawn
         return ReleaseRule.FIRST_PASS_OR_FIRST
 
 
 def _check_priorities(candidates: Sequence[Candidate]) -> None:
+    """Refuse a list in which only some candidates have a priority."""
     if len({candidate.priority is None for candidate in candidates}) > 1:
         raise InvalidCandidate("priority", None, "give a priority to every candidate, or to none")
 
 
 def _priorities(candidates: Sequence[Candidate], charges: Charges) -> list[Fraction]:
-    """Public priorities: those given, or minus the charge (cheapest first)."""
+    """Return the public priorities: those given, or minus the charge (cheapest first)."""
     given = [
         exact(candidate.priority, "priority")
         for candidate in candidates

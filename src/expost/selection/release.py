@@ -1,4 +1,10 @@
-"""What leaves the room: the winner, what it cost, and the theorem the claim rests on."""
+"""The certificate that a selection returns: the winner, its charge, and the theorem behind it.
+
+A certificate contains nothing that a selection keeps secret: no drop level, coins, run counts,
+timings or losing outputs. Nothing in it is signed (docs/known-limits.md).
+
+Tests: ``tests/contracts/test_selectors.py``, ``tests/contracts/test_secrets.py``.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +24,37 @@ from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 
 _SCHEMA = 1
 
-
 _OUTCOMES: dict[str, Any] = {"nothing": NOTHING, "failed": FAILED}
 
 
 @dataclass(frozen=True)
 class Release:
-    """A certificate. It may be published as a whole: what a selection keeps secret is not in it.
+    """The certificate of a selection. All of it may be published.
 
-    ``value``       the winner's output, ``NOTHING``, or ``FAILED``
-    ``params``      the winner's public settings
-    ``index``       the winner's place among the candidates, None for ``NOTHING``
-    ``score``       its score, None where there is none
-    ``passed``      whether the target was met, None if there was no target
-    ``spent``       what this outcome cost; a Rényi or zCDP charge is converted at an order fixed before the outcome was known
-                    (``delta=`` on the selector does so soundly), never at the one that looks best afterwards
-    ``worst_case``  what any outcome could have cost
-    ``theorem``     the result the claim rests on
-    ``selector``    the selector's public settings
-    ``simulated``   True if seeded randomness was used: then nothing is guaranteed
+    Parameters
+    ----------
+    value : object
+        The winner's output, ``NOTHING``, or ``FAILED``.
+    params : mapping
+        The winner's public settings.
+    index : int or None
+        The winner's place in the list of candidates; None for ``NOTHING``.
+    score : float or None
+        The winner's score, if it has one.
+    passed : bool or None
+        Whether the target was reached; None if there was no target.
+    spent : Guarantee
+        The charge of this outcome. A Rényi or zCDP charge must be converted at an order that was
+        fixed before the outcome was known (``delta=`` on the selector does this correctly), never
+        at the order that looks best afterwards.
+    worst_case : Guarantee
+        The largest charge that any outcome could have had.
+    theorem : str
+        The result that the claim rests on.
+    selector : mapping
+        The selector's public settings.
+    simulated : bool
+        True if seeded randomness was used. Then nothing is guaranteed.
     """
 
     value: Any
@@ -51,7 +69,19 @@ class Release:
     simulated: bool = False
 
     def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
-        """A JSON form; ``encode`` turns the value into something JSON can hold (by default plain values only)."""
+        """Return the certificate in plain JSON types.
+
+        Parameters
+        ----------
+        encode : callable, optional
+            Turns the value into something that JSON can hold. By default only plain values and
+            NumPy arrays and numbers are accepted.
+
+        Raises
+        ------
+        InvalidRelease
+            JSON cannot hold the value, a setting, or a parameter.
+        """
         outcome = next(
             (name for name, sentinel in _OUTCOMES.items() if self.value is sentinel), "value"
         )
@@ -75,18 +105,30 @@ class Release:
         }
 
     def to_json(self, encode: Callable[[Any], Any] | None = None) -> str:
-        """The certificate as JSON text."""
+        """Return the certificate as JSON text; see :meth:`as_dict` for ``encode``."""
         return json.dumps(self.as_dict(encode), indent=2, allow_nan=False, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str, decode: Callable[[Any], Any] | None = None) -> Release:
-        """The certificate that :meth:`to_json` wrote; ``decode`` undoes ``encode``."""
+        """Read a certificate from the text that :meth:`to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            The JSON text.
+        decode : callable, optional
+            The inverse of ``encode`` in :meth:`to_json`.
+
+        Raises
+        ------
+        InvalidRelease
+            The text is not a certificate that this version can read.
+        """
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidRelease(
-                "certificate", "the file", f"not JSON ({error})"
-            ) from None  # it may be any file: not quoted
+            # The content is not quoted: the file may be anything.
+            raise InvalidRelease("certificate", "the file", f"not JSON ({error})") from None
         if not isinstance(record, dict) or record.get("schema") != _SCHEMA:
             schema = record.get("schema") if isinstance(record, dict) else None
             raise InvalidRelease(
@@ -125,17 +167,17 @@ class Release:
             raise InvalidRelease(error.field, error.value, error.valid) from None
 
     def save(self, path: str | Path, encode: Callable[[Any], Any] | None = None) -> None:
-        """Write the certificate to a file."""
+        """Write the certificate to a file; see :meth:`as_dict` for ``encode``."""
         Path(path).write_text(self.to_json(encode) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path, decode: Callable[[Any], Any] | None = None) -> Release:
-        """Read a certificate from a file."""
+        """Read a certificate from a file; see :meth:`from_json` for ``decode``."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"), decode)
 
 
 def _score(record: Mapping[str, Any]) -> float | None:
-    """A score: JSON has no infinity, so that is written as text."""
+    """Return the score of a record; infinity is written as text because JSON has none."""
     if record["score"] in ("inf", "-inf"):
         return float(record["score"])
     score = _checked(record, "score", int, float, None)
@@ -149,13 +191,16 @@ def _score(record: Mapping[str, Any]) -> float | None:
 
 
 def _consistent(release: Release) -> None:
-    """Refuse what no selection writes: a charge above its worst case, or on other terms. A smaller charge cannot be told: nothing is
-    signed (docs/known-limits.md)."""
+    """Refuse a charge that is above its worst case or of another kind: no selection writes that.
+
+    A charge that was made smaller cannot be detected: nothing is signed (docs/known-limits.md).
+    """
     if not release.spent <= release.worst_case:
         raise InvalidRelease("spent", release.spent, "no outcome costs more than the worst case")
 
 
 def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:
+    """Return ``record[key]`` if it has one of the types; None stands for null."""
     value = record[key]
     for kind in types:
         if (
@@ -169,7 +214,7 @@ def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:
 
 
 def plain(value: Any, name: str = "value") -> Any:
-    """``value`` in plain JSON types, or an error that says what to do."""
+    """Return ``value`` in plain JSON types, or raise an error that says what to do."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -183,5 +228,5 @@ def plain(value: Any, name: str = "value") -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item, f"{name}[{place}]") for place, item in enumerate(value)]
     raise InvalidRelease(
-        name, type(value).__name__, "JSON cannot hold it; pass encode=… to give it a form"
+        name, type(value).__name__, "JSON cannot hold it; pass encode=… to convert it"
     )

@@ -1,4 +1,8 @@
-"""Repeat and select: a random number of runs, the best is released (Liu and Talwar 2019; Papernot and Steinke 2022)."""
+"""Repeat and select: make a random number of runs and release the best.
+
+Liu and Talwar 2019; Papernot and Steinke 2022. The guarantee, the assumptions, the rounding and
+the tests are stated in :class:`RepeatAndSelect` and in the laws of the number of runs.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +33,23 @@ from expost.selection.selector import Draws, Selector
 
 
 class RunCount(ABC):
-    """The law of the number of runs."""
+    """Base class of the laws of K, the number of runs."""
 
     @abstractmethod
-    def draw(self, randomness: Randomness) -> int: ...
+    def draw(self, randomness: Randomness) -> int:
+        """Draw K exactly."""
 
     @abstractmethod
     def pure_charge(self, epsilon: Fraction) -> float:
-        """The ε of the selection when each run promises ``epsilon``, rounded up."""
+        """Return the ε of the selection if each run promises ``epsilon``, rounded up."""
 
     @abstractmethod
     def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
-        """The curve of the selection when each run promises ``curve``, padded up."""
+        """Return the curve of the selection if each run promises ``curve``, padded up."""
 
     @abstractmethod
     def approx_charge(self, promise: ApproxDP) -> ApproxDP:
-        """The (ε, δ) of the selection when each run promises (ε, δ), padded up."""
+        """Return the (ε, δ) of the selection if each run promises (ε, δ), padded up."""
 
     @property
     @abstractmethod
@@ -58,17 +63,28 @@ class RunCount(ABC):
 
     @property
     @abstractmethod
-    def theorem(self) -> str: ...
+    def theorem(self) -> str:
+        """The result that the charges rest on."""
 
     @abstractmethod
-    def as_dict(self) -> dict[str, Any]: ...
+    def as_dict(self) -> dict[str, Any]:
+        """Return the law in plain JSON types."""
 
 
 @dataclass(frozen=True)
 class TruncatedNegativeBinomial(RunCount):
-    """Papernot and Steinke's law of shape η > −1 on K ≥ 1; η = 1 is geometric (Liu and Talwar), η = 0 logarithmic.
+    """Papernot and Steinke's truncated negative binomial law on K ≥ 1.
 
-    Pure DP: (2 + η)·ε (their Corollary 3); with η = 1 the 3ε of Liu and Talwar.
+    Parameters
+    ----------
+    shape : number
+        η > −1. η = 1 is the geometric law (Liu and Talwar), η = 0 the logarithmic law.
+    gamma : number
+        γ in (0, 1); a smaller γ gives more runs.
+
+    Notes
+    -----
+    Pure DP: the charge is (2 + η)·ε (their Corollary 3). With η = 1 it is the 3ε of Liu and Talwar.
     """
 
     shape: Number
@@ -82,7 +98,7 @@ class TruncatedNegativeBinomial(RunCount):
 
     @classmethod
     def with_mean(cls, shape: Number, mean: float) -> TruncatedNegativeBinomial:
-        """The law of this shape with about this mean (> 1)."""
+        """Return the law of this shape whose mean is about ``mean`` (> 1)."""
         if not 1 < mean < math.inf:
             raise InvalidInput("mean", mean, "give a finite number > 1")
         low, high = -700.0, -1e-12  # log γ; the mean falls as γ grows
@@ -102,7 +118,10 @@ class TruncatedNegativeBinomial(RunCount):
         return round_up((2 + exact(self.shape, "shape")) * epsilon)
 
     def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
-        """Their Theorem 2: ε(λ) + (1+η)·min over λ̂ of [(1−1/λ̂)ε(λ̂) + ln(1/γ)/λ̂] + ln E[K]/(λ−1), made monotone in λ."""
+        """Return the curve of Papernot and Steinke's Theorem 2, made monotone in λ, padded up.
+
+        ε(λ) + (1+η)·min over λ̂ of [(1−1/λ̂)ε(λ̂) + ln(1/γ)/λ̂] + ln E[K]/(λ−1).
+        """
         eta, gamma = float(self.shape), float(self.gamma)
         orders, losses = np.array(curve.orders), np.array(curve.epsilons)
         constant = (1 + eta) * float(np.min((1 - 1 / orders) * losses - math.log(gamma) / orders))
@@ -110,8 +129,11 @@ class TruncatedNegativeBinomial(RunCount):
         return _monotone(curve, total)
 
     def approx_charge(self, promise: ApproxDP) -> ApproxDP:
-        """(ε + (1+η)·ln(e^ε + δ(1−γ)/γ), E[K]·δ): the privacy-profile bound of Koskela, Redberg and Wang (2024) at one point;
-        with η = 1 Liu and Talwar's random stopping under (ε, δ)-DP."""
+        """Return (ε + (1+η)·ln(e^ε + δ(1−γ)/γ), E[K]·δ), padded up.
+
+        This is the privacy-profile bound of Koskela, Redberg and Wang (2024) at one point. With
+        η = 1 it is Liu and Talwar's random stopping under (ε, δ)-DP.
+        """
         eta, gamma = float(self.shape), float(self.gamma)
         loss = math.log(math.exp(promise.epsilon) + promise.delta * (1 - gamma) / gamma)
         epsilon = pad_up(promise.epsilon + (1 + eta) * loss)
@@ -148,11 +170,21 @@ class TruncatedNegativeBinomial(RunCount):
 
 @dataclass(frozen=True)
 class Poisson(RunCount):
-    """A Poisson number of runs; none at all is possible, and then nothing is released (free, but not under Rényi DP).
+    """A Poisson number of runs.
 
-    Pure DP: ε + μ·tanh(ε/2). The law of the best of K runs is f(q) for the generating function f(q) = e^{μ(q−1)}, so the
-    ratio of outcomes is at most e^ε·f′(q)/f′(q′) = e^{ε + μ(q−q′)}, and two events' probabilities under an ε-DP
-    mechanism differ by at most tanh(ε/2).
+    K = 0 is possible; then nothing is released. This outcome is free, except under Rényi DP.
+
+    Parameters
+    ----------
+    expected : number
+        μ > 0, the expected number of runs.
+
+    Notes
+    -----
+    Pure DP: the charge is ε + μ·tanh(ε/2). Proof: the law of the best of K runs is f(q) for the
+    generating function f(q) = e^{μ(q−1)}. So the ratio of outcomes is at most
+    e^ε·f′(q)/f′(q′) = e^{ε + μ(q−q′)}, and the probabilities of an event on neighbouring data under
+    an ε-DP mechanism differ by at most tanh(ε/2).
     """
 
     expected: Number
@@ -168,7 +200,10 @@ class Poisson(RunCount):
         return pad_up(value + float(self.expected) * math.tanh(value / 2))
 
     def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
-        """Their Theorem 6: ε(λ) + μ·δ̂ + ln(μ)/(λ−1), where each run is (ln(1 + 1/(λ−1)), δ̂)-DP by the tight conversion."""
+        """Return the curve of Papernot and Steinke's Theorem 6, padded up.
+
+        ε(λ) + μ·δ̂ + ln(μ)/(λ−1), where each run is (ln(1 + 1/(λ−1)), δ̂)-DP by the tight conversion.
+        """
         orders, losses = np.array(curve.orders), np.array(curve.epsilons)
         wanted = np.log1p(1 / (orders - 1))[:, None]
         log_delta = (
@@ -179,6 +214,7 @@ class Poisson(RunCount):
         return _monotone(curve, total)
 
     def approx_charge(self, promise: ApproxDP) -> ApproxDP:
+        """Refuse: no bound is known here for Poisson runs of (ε, δ) promises."""
         raise InvalidInput("runs", self, "Poisson runs are priced for pure and Rényi promises only")
 
     @property
@@ -198,31 +234,55 @@ class Poisson(RunCount):
 
 
 def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
-    """A curve from bounds at each order: a bound at a larger order also holds at a smaller one."""
+    """Return a curve from bounds at each order; a bound at an order holds at smaller ones, too."""
     best = np.minimum.accumulate(losses[::-1])[::-1]
     return replace(curve, epsilons=tuple(pad_up(float(loss)) for loss in best))
 
 
 def geometric_runs(mean: float) -> TruncatedNegativeBinomial:
-    """Liu and Talwar's random stopping: K ≥ 1 with P(K = k) ∝ (1 − 1/mean)^k."""
+    """Return the law of Liu and Talwar's random stopping: K ≥ 1, P(K = k) ∝ (1 − 1/mean)^k."""
     if not 1 < mean < math.inf:
         raise InvalidInput("mean", mean, "give a finite number > 1")
     return TruncatedNegativeBinomial(1, 1 / mean)
 
 
 def logarithmic_runs(mean: float) -> TruncatedNegativeBinomial:
-    """Papernot and Steinke's logarithmic law (η = 0)."""
+    """Return Papernot and Steinke's logarithmic law (η = 0) with about this mean."""
     return TruncatedNegativeBinomial.with_mean(0, mean)
 
 
 @dataclass(frozen=True)
 class RepeatAndSelect(Selector):
-    """Draw a number of runs K; each run picks a candidate uniformly (copies count); release the best.
+    """Draw a number of runs K, pick a candidate uniformly for each run, release the best.
 
-    The base mechanism, "pick a candidate and run it", promises the worst of the list; every outcome therefore costs the same.
-    Pure DP: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs. Rényi promises: Papernot and Steinke's curve, as an (ε, δ) claim with
-    ``delta``, at the orders of ``order``, or whole. (ε, δ) promises: see ``approx_charge``. Assumed: candidates keep their
-    promises, scores depend on outputs alone. Rounded up. Tests: ``tests/theorems/test_pure.py``, ``tests/selection/test_baselines.py``.
+    A candidate with several copies is picked more often in proportion.
+
+    Parameters
+    ----------
+    runs : TruncatedNegativeBinomial or Poisson
+        The law of K.
+    delta : number, optional
+        For Rényi promises: δ of an (ε, δ) claim.
+    order : number or tuple of numbers, optional
+        For Rényi promises: orders of the charges. Pass ``delta`` or ``order``, not both; without
+        them Rényi promises are charged with the whole curve.
+
+    Notes
+    -----
+    The base mechanism is "pick a candidate and run it". It keeps the worst promise of the list, so
+    every outcome costs the same.
+
+    - Pure DP: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs.
+    - Rényi promises: Papernot and Steinke's curve.
+    - (ε, δ) promises: see ``TruncatedNegativeBinomial.approx_charge``.
+
+    It is assumed that candidates keep their promises and that scores depend on outputs alone.
+    Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
+    ``tests/selection/test_baselines.py``.
+
+    References
+    ----------
+    Liu and Talwar 2019; Papernot and Steinke 2022; Koskela, Redberg and Wang 2024.
     """
 
     runs: RunCount
@@ -244,6 +304,7 @@ class RepeatAndSelect(Selector):
         return Charges((charge,), (0,) * len(candidates), _of_nothing(charge))
 
     def _charge(self, promise: Guarantee) -> Guarantee:
+        """Return the charge of every outcome if each run keeps ``promise``."""
         claim = Claim.check(self.delta, self.order, "sharp")
         pair = None if promise.shared_delta is None else promise.as_approx()
         if pair is not None:
@@ -251,7 +312,7 @@ class RepeatAndSelect(Selector):
                 raise InvalidCandidate(
                     "guarantee",
                     promise,
-                    "an (ε, δ) promise is charged as one; leave delta and order out",
+                    "an (ε, δ) promise is charged as (ε, δ); leave delta and order out",
                 )
             return self.runs.approx_charge(pair)
         if promise.as_pure() is not None and claim is None:
@@ -280,14 +341,18 @@ class RepeatAndSelect(Selector):
 
 
 def worst_promise(candidates: Sequence[Candidate]) -> Guarantee:
-    """The smallest promise that every candidate keeps."""
+    """Return the smallest promise that every candidate keeps."""
     distinct = {id(candidate.guarantee): candidate.guarantee for candidate in candidates}.values()
     return reduce(lambda a, b: a.at_worst(b), distinct)
 
 
 def _of_nothing(charge: Guarantee) -> Guarantee:
-    """No run happens with the same chance on all data: it adds no ε. A δ belongs to all outcomes together, and so does a
-    Rényi charge, which bounds their moments in sum (``tests/selection/test_baselines.py`` breaks a free "nothing")."""
+    """Return the charge of the outcome "nothing".
+
+    "No run" has the same probability on all data, so it adds no ε. A δ belongs to all outcomes
+    together, and so does a Rényi charge, which bounds the sum of their moments
+    (``tests/selection/test_baselines.py`` shows that a free "nothing" would be wrong).
+    """
     if charge.as_renyi() is not None:
         return charge
     nothing, delta = zero_like(charge), charge.shared_delta
@@ -295,4 +360,5 @@ def _of_nothing(charge: Guarantee) -> Guarantee:
 
 
 def _pick(ends: Sequence[int], randomness: Randomness) -> int:
+    """Return the candidate of a uniformly drawn copy; ``ends`` are cumulative copies."""
     return bisect_right(ends, randomness.below(ends[-1]))

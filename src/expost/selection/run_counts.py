@@ -1,4 +1,7 @@
-"""How many runs random dropping will make: the law of the number kept. For planning only; no guarantee rests on it."""
+"""How many runs random dropping will make: the distribution of the number of copies kept.
+
+For planning only; no guarantee depends on it. Tests: ``tests/theorems/test_plan.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,28 @@ from expost.selection.drop_level import (
     probability_nothing,
 )
 
-_EXACT_UP_TO = 2000  # copies; above, the number kept at a level is taken as Poisson or normal
+_EXACT_UP_TO = 2000  # copies; above it the number kept at a level is taken as Poisson or normal
 
 
 @dataclass(frozen=True, eq=False)
 class RunCounts:
-    """The number of runs given that something is kept, as a distribution function on ``values``."""
+    """The distribution of the number of runs, given that something is kept.
+
+    Parameters
+    ----------
+    copies : int
+        The number of copies, the largest possible number of runs.
+    mean : float
+        Expected number of runs, given that something is kept.
+    mean_per_draw : float
+        Expected number of runs of one draw, including draws that keep nothing.
+    nothing : float
+        Probability that a draw keeps nothing.
+    values : array
+        Numbers of runs, ascending.
+    cumulative : array
+        Probability of at most this many runs, for each of the values.
+    """
 
     copies: int
     mean: float
@@ -31,13 +50,13 @@ class RunCounts:
     cumulative: Floats
 
     def quantile(self, chance: float) -> int:
-        """The least number of runs that is not exceeded with at least this chance."""
+        """Return the smallest number of runs that is not exceeded with this probability."""
         place = int(np.searchsorted(self.cumulative, chance))
         return int(self.values[min(place, len(self.values) - 1)])
 
 
 def run_counts(law: DropLaw) -> RunCounts:
-    """The law of the number of runs under a drop law, conditioned on at least one."""
+    """Return the distribution of the number of runs under a drop law, given at least one."""
     overhead, rates = float(law.overhead), np.array([float(rate) for rate in law.rates])
     copies = np.array([float(each.copies) for each in law.groups])
     keep = [math.exp(log_keep_probability(overhead, rate, law.minimum)) for rate in rates]
@@ -59,7 +78,10 @@ def run_counts(law: DropLaw) -> RunCounts:
 
 
 def _exact(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
-    """P(N ≤ n) at each level for n = 0 … copies, by the discrete Fourier transform of the generating function."""
+    """Return P(N ≤ n) at each level for n = 0 … copies.
+
+    Uses the discrete Fourier transform of the generating function.
+    """
     size = int(copies.sum()) + 1
     roots = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     transform = np.ones((keeping.shape[1], len(roots)), dtype=complex)
@@ -70,7 +92,10 @@ def _exact(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
 
 
 def _approximate(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
-    """P(N ≤ n) at each level on a logarithmic list of n: Poisson for means below 50, normal above."""
+    """Return P(N ≤ n) at each level on a logarithmic list of n.
+
+    N is taken as Poisson for means below 50 and as normal above.
+    """
     total = float(copies.sum())
     values = np.unique(np.concatenate([np.arange(200.0), np.ceil(np.geomspace(200.0, total, 400))]))
     mean = copies @ keeping
@@ -88,4 +113,5 @@ def _approximate(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
 
 
 def _log_factorials() -> Floats:
+    """Return ln n! for n = 0 … 199."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, 200.0)))])

@@ -1,4 +1,12 @@
-"""The shape all selectors share: describe → price → run → release."""
+"""The steps that all selectors share: describe, price, reserve, run, release, settle.
+
+A selector adds three things in its own file: what each outcome costs, which secrets it draws
+without looking at data, and which runs follow from them. The rest is here: checking the request,
+reserving the worst case in a ledger, making the runs, choosing among the outputs, and building
+the release. The theorem of each selector is stated in its own file.
+
+Tests: ``tests/contracts`` (the same tests for every selector).
+"""
 
 from __future__ import annotations
 
@@ -31,14 +39,34 @@ from expost.selection.release import Release, plain
 _MOST_COPIES = 1_000_000
 
 Draws = dict[str, Any]
-"""The secrets of one selection, in plain JSON types: its coins, and under "key" the seed material of its runs."""
+"""The secrets of one selection in plain JSON types: its coins and, under "key", the key of its
+runs' randomness."""
 
 
 class Selector(ABC):
-    """A private selection algorithm. Subclasses are frozen dataclasses of public settings.
+    """Base class of the private selection algorithms.
 
-    A subclass says what each outcome costs (``_price``), draws its coins without looking at data (``_draw``), and turns the
-    draws into runs (``_runs``). Everything else (checking, running, ranking, releasing) is here, once.
+    A subclass is a frozen dataclass of public settings. It defines:
+
+    ``_price``
+        the charge of every outcome;
+    ``_draw``
+        the coins, drawn without looking at data;
+    ``_runs``
+        the runs that follow from the coins;
+    ``_rule``
+        which run is released;
+    ``_theorem``
+        the result that the claim rests on.
+
+    Attributes
+    ----------
+    name : str
+        Name of the selector in certificates.
+    takes_queries : bool
+        Whether candidates may be bare ``Query`` objects.
+    target : float or None
+        The score that a run must reach to pass.
     """
 
     name: ClassVar[str]
@@ -46,7 +74,24 @@ class Selector(ABC):
     target: float | None = None
 
     def charges(self, candidates: Sequence[Candidate]) -> Charges:
-        """What each outcome would cost; no data is touched."""
+        """Return what each outcome would cost. No data is read and nothing is charged.
+
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            What may run. All promises must be of the same kind and the same neighbouring relation.
+
+        Returns
+        -------
+        Charges
+            ``charges[i]`` is the charge if candidate i is released, ``charges.nothing`` the charge
+            if nothing is released, ``charges.worst_case`` the largest charge.
+
+        Raises
+        ------
+        InvalidInput
+            The selector's theorem does not cover these candidates or settings.
+        """
         return self._price(self._check(candidates))
 
     def select(
@@ -70,26 +115,77 @@ class Selector(ABC):
         stop_early: bool = True,
         on_start: Callable[[], None] | None = None,
     ) -> Release:
-        """Run the selection and release the winner with what it cost.
+        """Run the selection and release the winner together with what it cost.
 
-        ``score``       ranks outputs; it sees the output only, never the data (default: the output, as a number)
-        ``randomness``  OS entropy by default; a seeded source is refused unless ``simulation=True``
-        ``progress``    called with (outputs made, runs drawn); for the curator's own eyes, like ``on_failure``
-        ``on_failure``  called with (candidate, exception) for a candidate that raises; the run still counts as lowest
-        ``on_start``    called once the budget is reserved, before data is read
-        ``executor``    any ``concurrent.futures.Executor`` to make the runs (docs/cluster.md), by default this process; same release
-        ``stop_early``  False: make every run that was drawn, even after one that passes. Same release; but how long it takes, and how many
-                        waves a cluster sees, then depends on the draws alone, not on the data
+        Parameters
+        ----------
+        candidates : sequence of Candidate
+            What may run.
+        data : object
+            Passed to the candidates as is.
+        score : callable, optional
+            Function of an output that returns a number; higher is better. It must depend on the
+            output alone, never on the data. By default the output itself is the number.
+        randomness : Randomness, optional
+            Source of the coins and of the noise; by default the entropy of the operating system. A
+            seeded source is refused unless ``simulation=True``.
+        simulation : bool
+            True allows seeded randomness. The release is then marked as simulated and protects
+            nobody.
+        progress : callable, optional
+            Called with (outputs made, runs drawn). Both numbers are secret: for the curator only.
+        on_failure : callable, optional
+            Called with (candidate index, exception) when a candidate raises, for the curator only.
+            The run still counts, with the lowest rank.
+        ledger : Ledger, optional
+            The ledger that pays. The worst case is reserved before data is read, and settled at
+            the charge of the outcome. After a crash in between, the worst case stays charged.
+        budget : str, optional
+            Name of the budget in the ledger; may be left out if the ledger has only one.
+        analyst : str
+            The person on whose behalf the selection is made, for the ledger.
+        memo : str
+            A note for the readers of the ledger.
+        checkpoint : path, optional
+            File from which the same call, made again after a crash, finishes the same selection:
+            the draws and the finished outputs are kept, and it is charged once.
+        codec : Codec, optional
+            How the checkpoint stores outputs; plain JSON by default.
+        data_fingerprint : str, optional
+            A name for this version of the data, for data of which no fingerprint can be computed.
+            Without it a salted hash of the data is written to the checkpoint, and nowhere else.
+        executor : concurrent.futures.Executor, optional
+            Makes the runs (docs/cluster.md); by default this process does. The release is the
+            same.
+        stop_early : bool
+            False makes every run that was drawn, even after one that passes. The release is the
+            same, but the duration, and the number of waves that a cluster sees, then depend on the
+            draws alone and not on the data.
+        on_start : callable, optional
+            Called without arguments after the budget is reserved and before data is read.
 
-        With a ``ledger`` the worst case is reserved in ``budget`` (for ``analyst``, with ``memo``) before data is read, and settled at
-        what the outcome cost; a crash in between leaves the worst case charged. With a ``checkpoint`` file the same call, made
-        again after a crash, finishes the same selection: same draws, finished outputs kept, one charge. ``codec`` stores the
-        outputs (plain JSON by default); ``data_fingerprint`` names data that has no fingerprint of its own (without it a salted
-        hash of the data is taken, into the checkpoint only).
+        Returns
+        -------
+        Release
+            The winner, its settings, its score and its charge.
 
-        What runs, how often, and every losing output are secret: publish the returned Release, nothing else.
+        Raises
+        ------
+        InvalidInput
+            An argument is not valid, or the theorem does not cover the candidates.
+        BudgetRefused
+            The budget cannot pay the worst case. Nothing ran and nothing was charged.
+        CheckpointMismatch
+            The checkpoint belongs to another selection or is in use.
+        WorkersLost
+            The executor's workers failed repeatedly. Nothing was released.
+
+        Notes
+        -----
+        Which candidates ran, how often, and every losing output are secret. Publish the returned
+        ``Release`` and nothing else.
         """
-        # Describe
+        # Describe: check everything that can be checked without data.
         checked = self._check(candidates)
         self._check_score(score, checked)
         check_callbacks(progress=progress, on_failure=on_failure, on_start=on_start)
@@ -97,31 +193,30 @@ class Selector(ABC):
         source = require_protection(randomness, simulation=simulation)
         account = Account(ledger, budget, analyst, memo)
         account.check_simulation(source.simulated)
-        # Price
+
+        # Price: the charge of every outcome, and the rule that chooses one.
         charges = self._price(checked)
         rule = self._rule(checked)
         if executor is not None:
             check_executor(executor, [candidate.mechanism for candidate in checked])
+
+        # The secrets are drawn here, before data is read, or read from the checkpoint.
         stored = codec or JsonCodec()
-
-        def identify(salt: bytes) -> str:
-            public = [self.settings(), [describe(each) for each in checked], account.identity]
-            described = [*public, name_of(stored), source.simulated]
-            return fingerprint(
-                [json.dumps(described, default=repr), data_fingerprint or data], salt
-            )
-
-        def draw() -> Draws:
-            return self._secrets(checked, source)
-
-        with SelectionState.open(checkpoint, stored, identify, draw) as state:
-            # Reserve
+        named = data_fingerprint or data
+        with SelectionState.open(
+            checkpoint,
+            stored,
+            lambda salt: self._identity(checked, account, stored, source, named, salt),
+            lambda: self._secrets(checked, source),
+        ) as state:
+            # Reserve: from here until it is settled, the worst case is charged.
             with account.reserve(
                 charges, reservation_id=state.reservation_id, on_refusal=state.finish
             ) as reserved:
                 if on_start is not None:
                     on_start()
-                # Run
+
+                # Run: make the runs that were drawn, and choose among their outputs.
                 outcome = execute(
                     self._runs(checked, charges, state.draws),
                     data,
@@ -135,15 +230,31 @@ class Selector(ABC):
                     executor=executor,
                     stop_early=stop_early,
                 )
-                # Release
+
+                # Release: the winner with its charge; everything else stays secret.
                 release = self._release(checked, charges, outcome, source)
-                # Settle
+
+                # Settle: the ledger entry drops from the worst case to the realised charge.
                 reserved.settle(outcome.index)
             state.finish()
         return release
 
+    def _identity(
+        self,
+        candidates: Sequence[Candidate],
+        account: Account,
+        codec: Codec,
+        source: Randomness,
+        data: Any,
+        salt: bytes,
+    ) -> str:
+        """Return the salted fingerprint by which a checkpoint recognises its selection."""
+        public = [self.settings(), [describe(each) for each in candidates], account.identity]
+        described = [*public, name_of(codec), source.simulated]
+        return fingerprint([json.dumps(described, default=repr), data], salt)
+
     def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
-        """Draw everything secret before data is read: the coins, and the key of the runs."""
+        """Draw everything that is secret before data is read: the coins and the runs' key."""
         return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
     def _release(
@@ -153,6 +264,7 @@ class Selector(ABC):
         outcome: Outcome,
         randomness: Randomness,
     ) -> Release:
+        """Return the certificate of an outcome."""
         return Release(
             value=outcome.value,
             params={} if outcome.index is None else dict(candidates[outcome.index].params),
@@ -167,16 +279,32 @@ class Selector(ABC):
         )
 
     def settings(self) -> dict[str, Any]:
-        """The selector's name and public settings, in plain JSON types."""
+        """Return the selector's name and public settings in plain JSON types."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"name": self.name} | {
             key: plain(_number(value), key) for key, value in values.items()
         }
 
     def verify(self, release: Release, candidates: Sequence[Candidate]) -> bool:
-        """Whether a certificate's charges and settings are those of this selector over these candidates.
+        """Return whether a certificate matches this selector and these candidates.
 
-        The value and its score cannot be checked; whether randomness was real stands in ``release.simulated``.
+        Parameters
+        ----------
+        release : Release
+            The certificate.
+        candidates : sequence of Candidate
+            The candidates of the selection, in the same order.
+
+        Returns
+        -------
+        bool
+            True if charges, theorem, settings and parameters are those of this selector over these
+            candidates.
+
+        Notes
+        -----
+        The value and its score cannot be checked. ``release.simulated`` says whether seeded
+        randomness was used.
         """
         checked = self._check(candidates)
         charges = self._price(checked)
@@ -199,9 +327,11 @@ class Selector(ABC):
         )
 
     def _check(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return the candidates if they form a valid list."""
         return check_candidates(candidates, queries=self.takes_queries)
 
     def _check_score(self, score: Score | None, candidates: Sequence[Candidate]) -> None:
+        """Refuse a score that cannot be called, or that the theorem does not allow."""
         if score is None:
             return
         if not callable(score):
@@ -212,29 +342,34 @@ class Selector(ABC):
             raise InvalidInput("score", "a function", reason)
 
     def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
-        """Why a score may not be given, if so; most theorems cover any function of the output."""
+        """Return why a score may not be given, or None; most theorems allow any score."""
         return None
 
     @abstractmethod
-    def _price(self, candidates: Sequence[Candidate]) -> Charges: ...
+    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Return the charge of every outcome; refuse candidates that no theorem covers."""
 
     @abstractmethod
-    def _theorem(self, candidates: Sequence[Candidate]) -> str: ...
+    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the name of the result that the claim rests on."""
 
     @abstractmethod
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws: ...
+    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw the coins; they must not depend on data."""
 
     @abstractmethod
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]: ...
+    ) -> Sequence[Run]:
+        """Return the runs that follow from the draws, in the order in which they are made."""
 
     @abstractmethod
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule: ...
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Return the rule that chooses the released run."""
 
 
 def describe(candidate: Candidate) -> list[Any]:
-    """What tells a candidate from another in a checkpoint: everything public about it."""
+    """Return everything public about a candidate, to tell candidates apart in a checkpoint."""
     mechanism = candidate.mechanism
     name = getattr(mechanism, "__qualname__", type(mechanism).__qualname__)
     public = [candidate.repeats, candidate.drop_rate, candidate.priority]
@@ -242,14 +377,17 @@ def describe(candidate: Candidate) -> list[Any]:
 
 
 def _number(value: Any) -> Any:
-    """Rationals as the nearest float, for display; floats and everything else as they are."""
+    """Return a rational as the nearest float, for display; return other values unchanged."""
     return float(value) if isinstance(value, (Fraction, Decimal)) else value
 
 
 def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Guarantee]) -> None:
-    """Refuse promises that the selector's theorem does not cover."""
+    """Refuse promises that the selector's theorem does not cover.
+
+    The first candidate stands for all: :func:`check_candidates` refuses lists of mixed kinds.
+    """
     promise = candidates[0].guarantee
-    if not isinstance(promise, kinds):
+    if promise.kind not in {kind.kind for kind in kinds}:
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidCandidate(
             "guarantee", promise, f"{selector} needs candidates that promise {names}"
@@ -257,29 +395,31 @@ def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Gu
 
 
 def check_callbacks(**callbacks: object) -> None:
-    """Refuse callbacks that cannot be called."""
+    """Refuse callbacks that are not callable."""
     for name, function in callbacks.items():
         if function is not None and not callable(function):
             raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
 
 
 def check_flag(value: object, field: str) -> None:
-    """Refuse anything but True and False: a text such as 'no' would count as true."""
+    """Refuse anything but True and False: a string such as 'no' would count as true."""
     if not isinstance(value, bool):
         raise InvalidInput(field, value, "give True or False")
 
 
 def all_copies(candidates: Sequence[Candidate]) -> list[int]:
-    """Every copy as its candidate's index, for selectors that look at each in turn."""
+    """Return the candidate index of every copy, for selectors that run all copies in turn."""
     copies = sum(candidate.repeats for candidate in candidates)
     if copies > _MOST_COPIES:
         raise InvalidCandidate(
-            "repeats", copies, f"every copy is run in turn here: give at most {_MOST_COPIES} in all"
+            "repeats",
+            copies,
+            f"this selector runs every copy in turn: give at most {_MOST_COPIES} in all",
         )
     return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
 
 
 def check_target(target: object) -> None:
-    """Refuse a target that no score can be compared with."""
+    """Refuse a target that is not a finite number."""
     if target is not None and round_up(abs(exact(target, "target"))) == math.inf:  # type: ignore[arg-type]
         raise InvalidInput("target", type(target).__name__, "give a number that a float can hold")
