@@ -1,1 +1,11 @@
-""""""
+"""How runs are made: in this process or on workers, with checkpoints, and what a failure is.
+
+``engine``        makes the runs of a selection and chooses among their outputs
+``failure``       the one place that decides what happens when a candidate or a score raises
+``worker``        makes outputs: one run, or several together, here or in a worker
+``dispatch``      sends runs to the workers of an executor
+``processes``     an executor of processes on this machine
+``checkpoint``    keeps draws and finished outputs on disk, so that a selection can be resumed
+``codec``         stores outputs in a checkpoint
+``fingerprint``   recognises the data to which a checkpoint belongs
+"""

@@ -1,12 +1,17 @@
-"""A selection that can be resumed: its draws and its finished outputs, on disk as they happen.
+"""A file from which a selection can be resumed: its draws and its finished outputs.
 
-After a crash the same call must finish the *same* selection: drawing anew would be another mechanism. So the first thing written, before a
-budget is asked and before data is read, is a header with the draws (the key of the runs' randomness among them: an unfinished run is made
-again with the same noise) and the id of the reservation to come; then each finished output is appended, in whatever order they come. The
-file is readable by its owner only, every write is synced, the header appears by an atomic rename, and a torn last line (the write that a
-crash cut off) is dropped on opening. A finished selection erases its checkpoint.
+After a crash the same call must finish the *same* selection: drawing again would be another
+mechanism. So a header is written first, before the budget is reserved and before data is read. It
+holds the draws, including the key of the runs' randomness, so that an unfinished run is made again
+with the same noise. It also holds the id of the reservation. Then each finished output is
+appended, in the order in which runs finish.
 
-What is in the file is secret (``docs/ledger.md``). Tests: ``tests/execution/test_checkpoint.py``.
+Only the owner can read the file. Every write is synced to the disk. The header appears in one
+atomic step. An incomplete last line, left by a crash during a write, is dropped when the file is
+opened. A finished selection erases its checkpoint.
+
+The content of the file is secret (``docs/ledger.md``). Tests:
+``tests/execution/test_checkpoint.py``.
 """
 
 from __future__ import annotations
@@ -31,7 +36,21 @@ _SCHEMA = 2  # 2: the draws hold the key of the runs' randomness
 
 @dataclass(repr=False)
 class Checkpoint:
-    """An open checkpoint; hold it only while the selection runs."""
+    """An open checkpoint file. It is locked until it is closed or erased.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    codec : Codec
+        How outputs are stored.
+    descriptor : int
+        The open file descriptor, which holds the lock.
+    header : mapping
+        Fingerprint, salt, reservation id and draws.
+    outputs : dict
+        The finished outputs by run.
+    """
 
     path: Path
     codec: Codec
@@ -49,8 +68,23 @@ class Checkpoint:
     ) -> Checkpoint:
         """Resume the selection in ``path``, or start one there.
 
-        ``identify`` fingerprints the selection with a salt; a file with another fingerprint is refused. ``draw`` makes the secret
-        draws of a new one.
+        Parameters
+        ----------
+        path : path
+            The file.
+        codec : Codec
+            How outputs are stored.
+        identify : callable
+            Returns the fingerprint of the selection for a salt.
+        draw : callable
+            Returns the secret draws of a new selection.
+
+        Raises
+        ------
+        CheckpointMismatch
+            The file belongs to another selection, is in use, is damaged, or has another schema.
+        InvalidInput
+            The file cannot be opened or written.
         """
         place = Path(path)
         if not place.exists():
@@ -64,7 +98,7 @@ class Checkpoint:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(descriptor), os.stat(place)):
-                raise OSError  # it was finished and erased between the opening and the lock
+                raise OSError  # another process erased the file before it was locked here
         except OSError:
             os.close(descriptor)
             raise CheckpointMismatch(f"{place} is in use by another process") from None
@@ -72,17 +106,18 @@ class Checkpoint:
             header, records, whole = _read(place, descriptor)
             if header.get("schema") != _SCHEMA:
                 raise CheckpointMismatch(
-                    f"{place} has schema {header.get('schema')!r}; this expost knows {_SCHEMA}"
+                    f"{place} has schema {header.get('schema')!r}; this version of expost reads "
+                    f"schema {_SCHEMA}"
                 )
             if header["identity"] != identify(bytes.fromhex(header["salt"])):
                 raise CheckpointMismatch(
-                    f"{place} belongs to another selection (other candidates, settings, data, or ledger); "
-                    "use another file, or give up the old selection by deleting its checkpoint: its reservation stays charged"
+                    f"{place} belongs to another selection (other candidates, settings, data, or "
+                    "ledger); use another file, or give up the old selection by deleting its "
+                    "checkpoint: its reservation stays charged"
                 )
             _sweep(place)
-            os.ftruncate(
-                descriptor, whole
-            )  # only now: a file that is no checkpoint of this selection is left as it is
+            # Only now: a file that is not a checkpoint of this selection must not be changed.
+            os.ftruncate(descriptor, whole)
             opened = cls(place, codec, descriptor, header)
             for record in records:
                 opened.outputs[record["run"]] = (
@@ -95,14 +130,16 @@ class Checkpoint:
 
     @property
     def draws(self) -> dict[str, Any]:
+        """The secret draws of the selection."""
         return dict(self.header["draws"])
 
     @property
     def reservation_id(self) -> str:
+        """The id under which the selection reserves its budget."""
         return str(self.header["reservation"])
 
     def record(self, run: int, value: Any) -> None:
-        """Append a finished output, durably."""
+        """Append the finished output of a run; it is on the disk when this returns."""
         failed = value is FAILED
         line = _line(
             {"run": run, "failed": failed, "output": None if failed else self.codec.encode(value)}
@@ -111,20 +148,27 @@ class Checkpoint:
         self.outputs[run] = value
 
     def close(self) -> None:
-        """Let go of the file; it stays for the next call."""
+        """Close the file and release its lock; the file stays for the next call."""
         os.close(self.descriptor)
 
     def erase(self) -> None:
-        """Remove a finished (or refused) selection's checkpoint."""
+        """Remove the file of a finished or refused selection."""
         self.path.unlink(missing_ok=True)
         _sync_folder(self.path)
         self.close()
 
 
 class SelectionState:
-    """The draws of one selection, held in memory or in a checkpoint file.
+    """The draws of one selection, in memory or in a checkpoint file.
 
     A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
+
+    Parameters
+    ----------
+    draws : mapping
+        The secret draws.
+    checkpoint : Checkpoint, optional
+        The file that holds them.
     """
 
     def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
@@ -139,7 +183,7 @@ class SelectionState:
         identify: Callable[[bytes], str],
         draw: Callable[[], Mapping[str, Any]],
     ) -> SelectionState:
-        """Draw anew, or resume what the file at ``path`` holds."""
+        """Make new draws, or resume from the file at ``path``; see :meth:`Checkpoint.open`."""
         if path is None:
             return cls(draw())
         checkpoint = Checkpoint.open(path, codec, identify, draw)
@@ -147,7 +191,7 @@ class SelectionState:
 
     @property
     def reservation_id(self) -> str | None:
-        """The reservation that belongs to these draws, if they are kept in a file."""
+        """The reservation that belongs to these draws; None if they are in memory only."""
         return None if self.checkpoint is None else self.checkpoint.reservation_id
 
     def finish(self) -> None:
@@ -167,6 +211,7 @@ class SelectionState:
 def _create(
     place: Path, identify: Callable[[bytes], str], draw: Callable[[], Mapping[str, Any]]
 ) -> None:
+    """Write the header of a new checkpoint, unless another process is faster."""
     if not place.resolve().parent.is_dir():
         raise InvalidInput("checkpoint", str(place), "the folder does not exist")
     salt = secrets.token_bytes(16)
@@ -186,11 +231,10 @@ def _create(
         ) from None
     try:
         _write(descriptor, _line(header))
-        os.link(
-            temporary, place
-        )  # like a rename, but never over a checkpoint that appeared meanwhile
+        # Like a rename, but it never replaces a checkpoint that appeared in the meantime.
+        os.link(temporary, place)
     except (FileExistsError, FileNotFoundError):
-        pass  # another process was first (and may have swept this file away)
+        pass  # another process was faster (and may have removed the temporary file)
     finally:
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
@@ -198,30 +242,36 @@ def _create(
 
 
 def _sweep(place: Path) -> None:
-    """Remove what crashes left behind while a checkpoint was made. Whoever holds the checkpoint's lock may: a maker is late anyway."""
+    """Remove temporary files that crashes left behind.
+
+    The caller holds the checkpoint's lock, so the checkpoint exists, and a process that still
+    creates it is too late anyway.
+    """
     for name in os.listdir(place.resolve().parent):
         if re.fullmatch(re.escape(f".{place.name}.") + "[0-9a-f]{16}", name):
             place.with_name(name).unlink(missing_ok=True)
 
 
 def _write(descriptor: int, content: bytes) -> None:
-    """All of the content, on the disk when this returns."""
+    """Write all of the content; it is on the disk when this returns."""
     while content:
         content = content[os.write(descriptor, content) :]
     os.fsync(descriptor)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    """A record with its checksum, on one line."""
+    """Return a record with its checksum as one line."""
     text = json.dumps(record, separators=(",", ":"), allow_nan=False)
     return f"{hashlib.sha256(text.encode()).hexdigest()} {text}\n".encode()
 
 
 def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
-    """Header, records, and how far whole lines go; a torn last line is left out, any other damage is refused."""
-    with open(
-        descriptor, "rb", closefd=False
-    ) as file:  # reads on where one read call would stop (at 2 GiB)
+    """Return the header, the records, and the length of all complete lines.
+
+    An incomplete last line is left out; any other damage is refused.
+    """
+    # A file object reads everything; a single os.read stops at 2 GiB.
+    with open(descriptor, "rb", closefd=False) as file:
         content = file.read()
     lines = content.split(b"\n")
     whole = len(content) - len(lines.pop())
@@ -230,7 +280,8 @@ def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, 
         checksum, _, text = line.partition(b" ")
         if hashlib.sha256(text).hexdigest().encode() != checksum:
             raise CheckpointMismatch(
-                f"{place} is damaged at line {number}; its selection cannot be resumed and stays charged"
+                f"{place} is damaged at line {number}; its selection cannot be resumed and stays "
+                "charged"
             )
         records.append(json.loads(text))
     if not records:
@@ -239,6 +290,7 @@ def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, 
 
 
 def _sync_folder(place: Path) -> None:
+    """Sync the folder of a file, so that creating or removing the file survives a crash."""
     descriptor = os.open(place.resolve().parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,8 @@
-"""Outputs as JSON, for checkpoints: plain values, or NumPy arrays. No pickle; bring your own codec for anything else."""
+"""How checkpoints store outputs: plain values or NumPy arrays, as JSON.
+
+Pickle is never used. For other outputs, write a codec of your own. Tests:
+``tests/execution/test_checkpoint.py``.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,26 @@ from expost.mechanisms.protocol import Estimate
 
 
 class Codec(Protocol):
-    """Turns an output into something JSON can hold, and back, without loss."""
+    """Converts an output to something that JSON can hold, and back, without loss."""
 
-    def encode(self, value: Any) -> Any: ...
+    def encode(self, value: Any) -> Any:
+        """Return ``value`` in a form that JSON can hold."""
+        ...
 
-    def decode(self, stored: Any) -> Any: ...
+    def decode(self, stored: Any) -> Any:
+        """Return the output that :meth:`encode` was given."""
+        ...
 
 
 @dataclass(frozen=True)
 class JsonCodec:
-    """Numbers (NumPy's too), texts, lists, mappings with text keys, fractions, and estimates."""
+    """Codec for numbers, strings, lists, tuples, dicts with string keys, fractions and estimates.
+
+    Numbers include those of NumPy. Raises ``InvalidInput`` for other outputs.
+    """
 
     def encode(self, value: Any) -> Any:
+        """Return ``value`` in plain JSON types."""
         if isinstance(value, Estimate):
             return {
                 "expost": "estimate",
@@ -59,10 +71,11 @@ class JsonCodec:
         raise InvalidInput(
             "output",
             type(value).__name__,
-            "JSON cannot hold it without loss; give select a codec of your own",
+            "JSON cannot hold it without loss; pass a codec of your own to select",
         )
 
     def decode(self, stored: Any) -> Any:
+        """Return the output that :meth:`encode` was given."""
         if not isinstance(stored, dict):
             return stored
         kind, value = stored["expost"], stored["value"]
@@ -82,24 +95,26 @@ class JsonCodec:
 
 @dataclass(frozen=True)
 class NpzCodec:
-    """A NumPy array, or a mapping from names to arrays."""
+    """Codec for a NumPy array, or a dict from names to arrays."""
 
     def encode(self, value: Any) -> Any:
+        """Return the arrays as base64 text of an npz archive."""
         arrays = list(value.values()) if isinstance(value, dict) else [value]
         if not all(isinstance(array, np.ndarray) and not array.dtype.hasobject for array in arrays):
             raise InvalidInput(
                 "output",
                 type(value).__name__,
-                "give an array of numbers, or a mapping from names to arrays",
+                "give an array of numbers, or a dict from names to arrays",
             )
         buffer = io.BytesIO()
-        np.savez(buffer, *arrays)  # without objects there is nothing to pickle
+        np.savez(buffer, *arrays)  # pickles nothing, because no array holds objects
         return {
             "names": list(value) if isinstance(value, dict) else None,
             "npz": base64.b64encode(buffer.getvalue()).decode(),
         }
 
     def decode(self, stored: Any) -> Any:
+        """Return the array or the dict of arrays that :meth:`encode` was given."""
         with np.load(io.BytesIO(base64.b64decode(stored["npz"])), allow_pickle=False) as archive:
             arrays = [archive[f"arr_{place}"] for place in range(len(archive.files))]
         return (
@@ -110,5 +125,5 @@ class NpzCodec:
 
 
 def name_of(codec: Codec) -> str:
-    """What tells codecs apart in a checkpoint."""
+    """Return the name by which a checkpoint tells codecs apart."""
     return json.dumps([type(codec).__module__, type(codec).__qualname__])

@@ -1,9 +1,12 @@
-"""Dealing runs out to workers, so that what is seen of it (on a dashboard, in a log) does not tell what ran.
+"""Send runs to workers, so that dashboards and logs of a cluster do not show what ran.
 
-A *wave* always makes the same public number of tasks, all called alike; runs are dealt to them in turn, and some may get none. A task that
-is lost with its worker is submitted again with the same seeds: the same outputs, not a second draw. The dealer never looks at outputs.
+A *wave* always has the same public number of tasks, and all tasks have the same name. Runs are
+assigned to the tasks in turn; some tasks may have no runs. A task that is lost with its worker is
+submitted again with the same seeds, so it gives the same outputs and not a second draw. This
+module never looks at outputs.
 
-Tests: ``tests/execution/test_executors.py``, ``tests/integrations/test_ray.py``, ``tests/integrations/test_dask.py``.
+Tests: ``tests/execution/test_executors.py``, ``tests/integrations/test_ray.py``,
+``tests/integrations/test_dask.py``.
 """
 
 from __future__ import annotations
@@ -20,23 +23,35 @@ from expost.mechanisms.protocol import Call
 from expost.randomness.keyed import RunKey
 
 LOOK_AHEAD = 32
-"""Runs made together under a rule that may stop at the first pass: a public number."""
+"""Number of runs made together under a rule that may stop at the first pass; public."""
 
 _MOST_TRIES = 3
 
 Batches = Generator[list[tuple[int, Any]], None, None]
-"""(place, output) of runs that were made together, as they come."""
+"""Lists of (place, output) of runs that were made together, in the order in which they finish."""
 
 
 class Executor(Protocol):
-    """Any ``concurrent.futures.Executor``. Two attributes are used where there are any: ``tasks``, how many tasks a wave has, and
-    ``share(data)``, a context manager that gives what stands for the data among the arguments of ``submit``."""
+    """Any ``concurrent.futures.Executor``.
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]: ...
+    Two more attributes are used if the executor has them:
+
+    ``tasks``
+        the number of tasks in a wave;
+    ``share(data)``
+        a context manager that returns a handle; ``submit`` accepts the handle in place of the data.
+    """
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Call ``function(*arguments)`` in a worker."""
+        ...
 
 
 def tasks_of(executor: Any) -> int:
-    """How many tasks a wave has: what the executor says, its number of workers, or the number of cores."""
+    """Return the number of tasks in a wave.
+
+    This is the executor's ``tasks``, else its number of workers, else the number of cores.
+    """
     return int(
         getattr(executor, "tasks", None)
         or getattr(executor, "_max_workers", None)
@@ -46,7 +61,22 @@ def tasks_of(executor: Any) -> int:
 
 
 def check_executor(executor: Any, calls: Sequence[Any]) -> None:
-    """Refuse, before anything is charged, an executor that does not work or cannot take the candidates (all of them: a public list)."""
+    """Refuse an executor that does not work, before anything is charged.
+
+    All candidates are sent to a worker as a test; their list is public.
+
+    Parameters
+    ----------
+    executor : object
+        What the caller passed.
+    calls : sequence of callable
+        The mechanisms of all candidates.
+
+    Raises
+    ------
+    InvalidInput
+        The executor has no usable ``submit``, or its workers cannot load the candidates.
+    """
     if not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
             "executor",
@@ -60,32 +90,51 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
             raise InvalidInput(
                 "executor",
                 type(executor).__name__,
-                "its submit must return a concurrent.futures.Future; for Ray and Dask see expost.integrations",
+                "its submit must return a concurrent.futures.Future; for Ray and Dask see "
+                "expost.integrations",
             )
         arrival.result()
     except InvalidInput:
         raise
-    except Exception as error:  # nothing ran and no data was sent: it may be told in full
+    except Exception as error:  # nothing ran and no data was sent, so the text is safe to show
         problem = f"{type(error).__name__}: {error}"
     if problem is not None:
         raise InvalidInput(
             "executor",
             type(executor).__name__,
-            f"its workers cannot take the candidates ({problem}); give mechanisms that they can import and run, and a pool that works "
-            '(one of fresh processes needs a main module that can be imported: if __name__ == "__main__")',
+            f"its workers cannot take the candidates ({problem}); give mechanisms that they can "
+            "import and run, and a pool that works (a pool of new processes needs a main module "
+            'that can be imported: if __name__ == "__main__")',
         )
 
 
 def _arrive(calls: Sequence[Any]) -> None:
-    """In a worker: that this can be called at all is half the answer. A mechanism with a ``check_here`` may refuse the place."""
+    """Run in a worker as a test: the candidates could be loaded there.
+
+    A mechanism with a method ``check_here`` may refuse the worker.
+    """
     for call in calls:
         check = getattr(call, "check_here", None)
         if check is not None:
             check()
 
 
-class Dealer:
-    """Runs of one selection on an executor."""
+class Dispatcher:
+    """Makes the runs of one selection on an executor.
+
+    A context manager; leaving the block releases shared data.
+
+    Parameters
+    ----------
+    executor : Executor
+        Where the runs are made.
+    data : object
+        The data of the selection.
+    key : RunKey
+        Key of the runs' randomness.
+    tell : bool
+        Whether the texts of candidates' exceptions are sent back for the curator.
+    """
 
     def __init__(self, executor: Executor, data: Any, key: RunKey, *, tell: bool) -> None:
         self._executor, self._data, self._key, self._tell = executor, data, key, tell
@@ -95,21 +144,21 @@ class Dealer:
         self._shared = ExitStack()
         self._opened = False
 
-    def __enter__(self) -> Dealer:
+    def __enter__(self) -> Dispatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._shared.close()
 
     def make(self, runs: Sequence[tuple[int, Call]]) -> Batches:
-        """One wave: (place, output) of a task's runs, for each task as it ends."""
+        """Make one wave; yield (place, output) of the runs of each task when it ends."""
         self._share()
-        hands = [runs[first :: self.tasks] for first in range(self.tasks)]
-        tries = [0] * len(hands)
+        assigned = [runs[first :: self.tasks] for first in range(self.tasks)]
+        tries = [0] * len(assigned)
         running: dict[Future[Any], int] = {}
         try:
-            for number in range(len(hands)):
-                self._submit(hands, number, tries, running)
+            for number in range(len(assigned)):
+                self._submit(assigned, number, tries, running)
             while running:
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     number = running.pop(future)
@@ -117,45 +166,46 @@ class Dealer:
                         yield [
                             (place, output)
                             for (place, _), output in zip(
-                                hands[number], future.result().outputs, strict=True
+                                assigned[number], future.result().outputs, strict=True
                             )
                         ]
                     else:
-                        self._again(number, tries, _lost(future))
-                        self._submit(hands, number, tries, running)
+                        self._count_loss(number, tries, _lost(future))
+                        self._submit(assigned, number, tries, running)
         finally:
             for future in running:
                 future.cancel()
 
     def _submit(
         self,
-        hands: Sequence[Sequence[tuple[int, Call]]],
+        assigned: Sequence[Sequence[tuple[int, Call]]],
         number: int,
         tries: list[int],
         running: dict[Future[Any], int],
     ) -> None:
-        places, calls = (
-            [place for place, _ in hands[number]],
-            tuple(call for _, call in hands[number]),
-        )
-        task = Task(
-            calls, tuple(map(self._key.seed, places)), self._key.simulated, self._tell, here()
-        )
+        """Submit a task; try again if the executor refuses it."""
+        calls = tuple(call for _, call in assigned[number])
+        seeds = tuple(self._key.seed(place) for place, _ in assigned[number])
+        task = Task(calls, seeds, self._key.simulated, self._tell, here())
         while True:
             try:
                 running[self._executor.submit(work, task, self._handle)] = number
                 return
             except Exception as error:
                 lost = type(error).__name__
-            self._again(number, tries, lost)
+            self._count_loss(number, tries, lost)
 
-    def _again(self, number: int, tries: list[int], lost: str | None) -> None:
-        """Count a loss; after the last, give up. Only the kind of the error is told: its text may come from a candidate."""
+    def _count_loss(self, number: int, tries: list[int], lost: str | None) -> None:
+        """Count the loss of a task; raise after the last try.
+
+        Only the type of the error is shown: its text may come from a candidate.
+        """
         tries[number] += 1
         if tries[number] >= _MOST_TRIES:
             raise WorkersLost(_MOST_TRIES, str(lost))
 
     def _share(self) -> None:
+        """Share the data with the workers, once."""
         if self._opened:
             return
         share: Callable[[Any], AbstractContextManager[Any]] | None = getattr(
@@ -168,7 +218,7 @@ class Dealer:
 
 
 def _lost(future: Future[Any]) -> str | None:
-    """Why a task has no result, as the kind of its error; None if it has one."""
+    """Return the type of error because of which a task has no result, or None if it has one."""
     if future.cancelled():
         return "CancelledError"
     error = future.exception()

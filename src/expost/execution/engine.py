@@ -1,10 +1,15 @@
-"""Running what was drawn, and choosing among the outputs.
+"""Make the runs that were drawn, and choose among their outputs.
 
-The order of outcomes is fixed before data is seen: a higher score wins, ties go to the earlier run; NaN, a missing score
-and a candidate that raised rank lowest (theory: a candidate that raises is an outcome, never a reason to try again).
+The order of outcomes is fixed before data is read: a higher score wins, ties go to the earlier
+run; NaN, a missing score and a candidate that raised rank lowest. A candidate that raises is an
+outcome and is never retried (:mod:`expost.execution.failure`).
 
-Run number j (its place among the runs) has randomness of its own, from the selection's key (:mod:`expost.randomness.keyed`); so it does not
-matter where a run is made, in which company, or whether it is made again after a crash.
+Run number j (its place in the list of runs) has its own randomness, derived from the key of the
+selection (:mod:`expost.randomness.keyed`). So its output does not depend on where it is made, on
+which other runs are made with it, or on whether it is made again after a crash.
+
+Tests: ``tests/execution/test_engine.py``, ``tests/execution/test_executors.py``,
+``tests/contracts/test_selectors.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from typing import Any
 
 from expost.errors import CheckpointMismatch
 from expost.execution.checkpoint import Checkpoint
-from expost.execution.dispatch import LOOK_AHEAD, Batches, Dealer, Executor
+from expost.execution.dispatch import LOOK_AHEAD, Batches, Dispatcher, Executor
 from expost.execution.failure import OnFailure, Score, attempt, rate, settle_failure
 from expost.execution.worker import outputs_of, together_key
 from expost.mechanisms.outcome import FAILED, NOTHING
@@ -25,6 +30,7 @@ from expost.mechanisms.protocol import Call
 from expost.randomness.keyed import RunKey
 
 RunProgress = Callable[[int, int], None]
+"""A callback for (outputs made, runs drawn)."""
 
 
 class ReleaseRule(Enum):
@@ -39,7 +45,7 @@ class ReleaseRule(Enum):
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """One call to make: secret, like everything that says which candidates were kept."""
+    """One call of the candidate at place ``index``. Which runs exist is secret: no repr."""
 
     index: int
     call: Call
@@ -47,7 +53,19 @@ class Run:
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """What a selection ends with."""
+    """The outcome of a selection.
+
+    Parameters
+    ----------
+    index : int or None
+        Place of the winner in the list of candidates; None if nothing is released.
+    value : object
+        Its output, ``FAILED``, or ``NOTHING``.
+    score : float or None
+        Its score, if it has one.
+    passed : bool or None
+        Whether it reached the target; None if there is no target.
+    """
 
     index: int | None
     value: Any
@@ -57,7 +75,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Listeners:
-    """The curator's own eyes: ``progress`` gets (outputs made, runs drawn), ``on_failure`` (candidate, exception)."""
+    """Callbacks for the curator; what they receive is secret.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with (outputs made, runs drawn).
+    on_failure : callable, optional
+        Called with (candidate index, exception).
+    """
 
     progress: RunProgress | None = None
     on_failure: OnFailure | None = None
@@ -77,10 +103,42 @@ def execute(
     executor: Executor | None = None,
     stop_early: bool = True,
 ) -> Outcome:
-    """Make the runs and choose by ``rule``; a rule that looks for a pass stops at the first, unless ``stop_early`` is False.
+    """Make the runs and choose the outcome.
 
-    Outputs that a checkpoint holds already are not made again; new ones are recorded before they are looked at. A selection that is
-    ``settled`` makes no new ones: they would not be paid for.
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs that were drawn.
+    data : object
+        Passed to the runs as is.
+    key : RunKey
+        Key of the runs' randomness.
+    rule : ReleaseRule
+        Which run is released. A rule that looks for a pass stops at the first one.
+    score : callable or None
+        Function of an output; None takes the output as the number.
+    target : float or None
+        The score that a run must reach to pass.
+    listeners : Listeners
+        Callbacks for the curator.
+    checkpoint : Checkpoint, optional
+        Its outputs are not made again. New outputs are recorded before they are looked at.
+    settled : bool
+        Whether the selection was settled in the ledger before. Then no new outputs are made,
+        because they would not be paid for.
+    executor : Executor, optional
+        Makes the runs; by default this process does.
+    stop_early : bool
+        False makes all runs, even after one that passes.
+
+    Returns
+    -------
+    Outcome
+
+    Raises
+    ------
+    CheckpointMismatch
+        The selection is settled, and the checkpoint lacks an output that is needed.
     """
     chosen: Outcome | None = None
     ahead = None if rule is ReleaseRule.BEST or not stop_early else LOOK_AHEAD
@@ -102,10 +160,12 @@ def execute(
 
 
 class _Outputs:
-    """Outputs in the order of the runs: from the checkpoint, alone, together with runs to come that can share the work, or from workers.
+    """The outputs in the order of the runs.
 
-    Running ahead of a rule that may stop early changes nothing: outputs beyond the first pass are never looked at. ``ahead`` says how far
-    that may go; None: to the end.
+    An output comes from the checkpoint, from a single run, from several runs that are made
+    together, or from workers. Runs may be made ahead of a rule that stops early: outputs beyond
+    the first pass are never looked at, so the outcome is the same. ``ahead`` is the number of runs
+    made ahead; None means all.
     """
 
     def __init__(
@@ -122,53 +182,60 @@ class _Outputs:
         self._settled = settled
         self._runs, self._data, self._key = runs, data, key
         self._listeners, self._checkpoint = listeners, checkpoint
-        self._dealer = (
+        self._dispatcher = (
             None
             if executor is None
-            else Dealer(executor, data, key, tell=listeners.on_failure is not None)
+            else Dispatcher(executor, data, key, tell=listeners.on_failure is not None)
         )
-        self._ahead = (
-            len(runs) if ahead is None else ahead if self._dealer is None else self._dealer.wave
-        )
+        if ahead is None:
+            self._ahead = len(runs)
+        else:
+            self._ahead = ahead if self._dispatcher is None else self._dispatcher.wave
         self._known: dict[int, Any] = {} if checkpoint is None else dict(checkpoint.outputs)
         self._made = len(self._known)
         self._open = ExitStack()
 
     def __enter__(self) -> _Outputs:
-        if self._dealer is not None:
-            self._open.enter_context(self._dealer)
+        if self._dispatcher is not None:
+            self._open.enter_context(self._dispatcher)
             if not self._runs:
-                self._make(0)  # a wave of nothing: that nothing was kept is not to be seen either
+                # Send an empty wave: observers must not learn that nothing was kept.
+                self._make(0)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
     def get(self, place: int) -> Any:
+        """Return the output of a run; make it if it is not known yet."""
         if place not in self._known and self._settled:
             raise CheckpointMismatch(
-                "this selection was settled already; what its checkpoint does not hold cannot be run again"
+                "this selection was settled before; runs that its checkpoint does not hold cannot "
+                "be made again"
             )
         if place not in self._known:
             self._make(place)
         return self._known.pop(place)
 
     def make_all(self) -> None:
-        """Every output, before any is looked at."""
+        """Make every output before any is looked at."""
         for place in range(len(self._runs)):
             if place not in self._known:
                 self._make(place)
 
     def _make(self, first: int) -> None:
-        """The output of the first run that is missing, and of those made with it."""
-        with closing(
-            self._here(first) if self._dealer is None else self._elsewhere(self._dealer, first)
-        ) as batches:
+        """Make the output of a missing run, and of the runs that are made with it."""
+        batches = (
+            self._made_here(first)
+            if self._dispatcher is None
+            else self._made_by_workers(self._dispatcher, first)
+        )
+        with closing(batches):
             for batch in batches:
                 self._keep(batch)
 
     def _keep(self, batch: Sequence[tuple[int, Any]]) -> None:
-        """Outputs that were made together: recorded, and known from now on."""
+        """Record outputs that were made together, and report progress."""
         for place, output in batch:
             value = settle_failure(output, self._runs[place].index, self._listeners.on_failure)
             if self._checkpoint is not None:
@@ -179,13 +246,15 @@ class _Outputs:
             self._listeners.progress(self._made, len(self._runs))
 
     def _missing(self, first: int) -> list[int]:
+        """Return the runs from ``first`` on that may be made now and have no output yet."""
         return [
             place
             for place in range(first, min(len(self._runs), first + self._ahead))
             if place not in self._known
         ]
 
-    def _here(self, first: int) -> Batches:
+    def _made_here(self, first: int) -> Batches:
+        """Make a run in this process, together with those of the same ``together_key``."""
         key = together_key(self._runs[first].call)
         if key is None:
             yield [(first, attempt(self._runs[first].call, self._data, self._key.source(first)))]
@@ -193,22 +262,23 @@ class _Outputs:
         alike = [
             place for place in self._missing(first) if together_key(self._runs[place].call) == key
         ]
-        calls, sources = (
-            [self._runs[place].call for place in alike],
-            [self._key.source(place) for place in alike],
-        )
+        calls = [self._runs[place].call for place in alike]
+        sources = [self._key.source(place) for place in alike]
         yield list(zip(alike, outputs_of(calls, self._data, sources), strict=True))
 
-    def _elsewhere(self, dealer: Dealer, first: int) -> Batches:
-        return dealer.make([(place, self._runs[place].call) for place in self._missing(first)])
+    def _made_by_workers(self, dispatcher: Dispatcher, first: int) -> Batches:
+        """Make one wave of runs on the executor."""
+        places = self._missing(first)
+        return dispatcher.make([(place, self._runs[place].call) for place in places])
 
 
 def _beats(rule: ReleaseRule, later: Outcome, earlier: Outcome) -> bool:
-    """Whether a later run that did not pass is preferred; ties stay with the earlier one."""
+    """Return whether a later run that did not pass is preferred; the earlier one wins ties."""
     if rule is ReleaseRule.BEST:
         return _rank(later.score) > _rank(earlier.score)
     return earlier.value is FAILED and later.value is not FAILED
 
 
 def _rank(score: float | None) -> tuple[bool, float]:
+    """Return a key that sorts a missing score below every number."""
     return (score is not None, score or 0.0)

@@ -1,4 +1,4 @@
-"""What a failure is: the one place that decides what happens when a candidate raises.
+"""What a failure is: the one place that decides what happens when a candidate or a score raises.
 
 A candidate that raises has produced an outcome, ``FAILED``. It ranks below every score and is
 never retried: retrying would condition the output law on an event that depends on the data. Its
@@ -19,7 +19,10 @@ from typing import Any
 from expost.mechanisms.outcome import FAILED
 
 Score = Callable[[Any], Any]
+"""A function of an output that returns a number; higher is better."""
+
 OnFailure = Callable[[int, Exception | SystemExit], None]
+"""A callback for (candidate index, exception)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +75,7 @@ def as_text(output: Any, tell: bool) -> Any:
     """Return a failure in a form that can be sent between processes.
 
     The exception itself may hold data, stack frames or objects that cannot be pickled. Its text
-    is kept only if somebody listens (``tell``).
+    is kept only if the curator passed an ``on_failure`` callback (``tell``).
     """
     if not isinstance(output, Raised):
         return output

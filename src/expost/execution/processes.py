@@ -1,8 +1,11 @@
-"""Processes of this machine that make runs: a pool that survives the death of a worker.
+"""An executor of processes on this machine that survives the death of a worker.
 
-``concurrent.futures.ProcessPoolExecutor`` gives up for good when one of its processes is killed; here a new pool is made and the lost tasks
-are submitted again (:mod:`expost.execution.dispatch`), with the same randomness. Data is copied once, into memory that the workers share and
-nobody else can open; workers end when the process that selects does, however that ends. Tests: ``tests/execution/test_executors.py``.
+``concurrent.futures.ProcessPoolExecutor`` cannot be used any more after one of its processes is
+killed. Here a new pool is made, and the lost tasks are submitted again with the same randomness
+(:mod:`expost.execution.dispatch`). Data is copied once, into memory that the workers share and
+that no other user can open. Workers end when the selecting process ends, in whatever way it ends.
+
+Tests: ``tests/execution/test_executors.py``.
 """
 
 from __future__ import annotations
@@ -28,17 +31,31 @@ _THREADS = "OMP_NUM_THREADS"
 
 @dataclass(frozen=True, repr=False)
 class _Block:
-    """Where the data of a selection lies, pickled by this program for its own workers."""
+    """Name and size of the shared memory that holds the pickled data of a selection."""
 
     name: str
     size: int
 
 
 class Processes:
-    """An executor of ``workers`` fresh processes (default: one a core), each with its share of the cores.
+    """An executor of new processes on this machine.
 
-    Use it as a context manager, and from a program whose main module can be imported (``if __name__ == "__main__":``), as any pool of
-    spawned processes. Mechanisms, data and outputs must be picklable; functions of a module are, lambdas are not.
+    Use it as a context manager. As with any pool of spawned processes, the main module of the
+    program must be importable (``if __name__ == "__main__":``). Mechanisms, data and outputs must
+    be picklable: functions of a module are, lambdas are not.
+
+    Parameters
+    ----------
+    workers : int, optional
+        Number of processes; by default one per core. Each uses its share of the cores, unless
+        OMP_NUM_THREADS is set.
+
+    Examples
+    --------
+    ::
+
+        with Processes(4) as pool:
+            release = selector.select(candidates, data, executor=pool)
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -55,7 +72,23 @@ class Processes:
         self.shutdown()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function in a worker. What cannot be pickled is refused here, not in a worker."""
+        """Call ``function(*arguments)`` in a worker.
+
+        Parameters
+        ----------
+        function : callable
+            A picklable function.
+        *arguments : object
+            Picklable arguments, or a handle from :meth:`share`.
+
+        Returns
+        -------
+        concurrent.futures.Future
+
+        Notes
+        -----
+        What cannot be pickled raises here, not in a worker.
+        """
         content = pickle.dumps((function, arguments))
         with self._lock, self._environment():
             try:
@@ -66,7 +99,13 @@ class Processes:
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """A handle that stands for the data among the arguments of :meth:`submit`."""
+        """Copy ``data`` to shared memory for the length of the block.
+
+        Yields
+        ------
+        object
+            A handle; a worker receives the data in its place.
+        """
         content = pickle.dumps(data, protocol=pickle.HIGHEST_PROTOCOL)
         memory = SharedMemory(create=True, size=len(content))
         try:
@@ -79,17 +118,19 @@ class Processes:
             memory.unlink()
 
     def shutdown(self) -> None:
-        """End the workers, whatever they do."""
+        """End the workers at once, even while they run a task."""
         with self._lock:
             self._stop()
 
     def _running(self) -> ProcessPoolExecutor:
+        """Return the pool; make one if there is none."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self.tasks, context, initializer=_prepare)
         return self._pool
 
     def _stop(self) -> None:
+        """End the pool and its processes, if there is one."""
         pool, self._pool = self._pool, None
         if pool is not None:
             workers = list((pool._processes or {}).values())
@@ -101,7 +142,10 @@ class Processes:
 
     @contextmanager
     def _environment(self) -> Iterator[None]:
-        """Workers start inside :meth:`submit`; numerical libraries read how many threads they may use when they are loaded."""
+        """Set the number of threads for workers, which start inside :meth:`submit`.
+
+        Numerical libraries read it when they are loaded.
+        """
         given = os.environ.get(_THREADS)
         os.environ[_THREADS] = given or str(self._share_of_cores)
         try:
@@ -115,7 +159,7 @@ _latest: tuple[str, Any] | None = None
 
 
 def _prepare() -> None:
-    """In a new worker: leave interrupts to the process that selects, and end when it ends."""
+    """In a new worker: ignore interrupts, and end when the selecting process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -123,28 +167,33 @@ def _prepare() -> None:
 
 
 def _follow(sentinel: int) -> None:
+    """Wait for the selecting process to end, then end this one."""
     wait([sentinel])
     os._exit(1)
 
 
 def _call(content: bytes) -> Any:
-    function, arguments = pickle.loads(content)  # noqa: S301  # written by the process that selects, for this one
+    """In a worker: call the function, with the data in place of its handle."""
+    # The selecting process wrote this for its own worker, so it is safe to unpickle.
+    function, arguments = pickle.loads(content)  # noqa: S301
     return function(*(_fetched(each) if isinstance(each, _Block) else each for each in arguments))
 
 
 def _fetched(block: _Block) -> Any:
-    """The data; kept for the next task, which usually is about the same."""
+    """Return the data; it is kept because the next task usually needs the same."""
     global _latest
     if _latest is None or _latest[0] != block.name:
         _latest = None
         memory = SharedMemory(block.name)
         try:
-            _latest = (block.name, pickle.loads(_view(memory)[: block.size]))  # noqa: S301  # as above
+            # Written by the selecting process, too.
+            _latest = (block.name, pickle.loads(_view(memory)[: block.size]))  # noqa: S301
         finally:
             memory.close()
     return _latest[1]
 
 
 def _view(memory: SharedMemory) -> memoryview:
+    """Return the buffer of an open shared memory."""
     assert memory.buf is not None
     return memory.buf

@@ -1,7 +1,10 @@
-"""Making outputs: calls, each with the randomness of its own run, in this process or in a worker.
+"""Make outputs in this process or in a worker; each call has the randomness of its own run.
 
-A call that raises is an outcome. Here it becomes a :class:`Raised`, so that no exception, traceback or message of a candidate travels
-through a pool, a cluster's log or a chain of exceptions; who asked for the outputs tells the curator and ranks it lowest.
+A call that raises gives a :class:`~expost.execution.failure.Raised`, so that no exception,
+traceback or message of a candidate reaches a pool, a cluster's log or a chained exception. The
+engine reports it to the curator and ranks it lowest.
+
+Tests: ``tests/execution/test_executors.py``, ``tests/contracts/test_secrets.py``.
 """
 
 from __future__ import annotations
@@ -25,23 +28,56 @@ _TOKEN = secrets.token_hex(16)
 
 
 class Together(Protocol):
-    """A mechanism that can be run in one go with others of the same ``together_key`` (a fleet of trainings, say).
+    """A mechanism that can be run together with others of the same ``together_key``.
 
-    ``randomness`` holds one source a call, in their order. Each output has the law it would have alone and depends on its own source alone
-    (not on the company it is run in: that differs from one cluster to the next); a run that fails gives FAILED in its place. An exception
-    fails all of them.
+    An example is a fleet of trainings. Each output must have the law that it has when it is run
+    alone. It must depend on its own randomness only, not on the runs made with it: those differ
+    from one cluster to another.
     """
 
     together_key: Hashable
 
     def run_together(
         self, calls: Sequence[Any], data: Any, randomness: Sequence[Randomness]
-    ) -> Sequence[Any]: ...
+    ) -> Sequence[Any]:
+        """Run several mechanisms at once.
+
+        Parameters
+        ----------
+        calls : sequence of mechanisms
+            The mechanisms to run, all with the same ``together_key``.
+        data : object
+            The data of the selection.
+        randomness : sequence of Randomness
+            One source per call, in the same order.
+
+        Returns
+        -------
+        sequence
+            One output per call. A call that fails gives ``FAILED``; an exception fails all.
+        """
+        ...
 
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """Some runs for one worker. Which runs, and how many, is secret: a task has no name, no number and no repr."""
+    """Runs for one worker.
+
+    Which runs, and how many, is secret: a task has no name, no number and no repr.
+
+    Parameters
+    ----------
+    calls : tuple of callable
+        The mechanisms to run.
+    seeds : tuple of bytes
+        The seed of each run's randomness.
+    simulated : bool
+        Whether the randomness is seeded for a simulation.
+    tell : bool
+        Whether the texts of exceptions are sent back for the curator.
+    home : tuple
+        The process that made the task, from :func:`here`.
+    """
 
     calls: tuple[Call, ...]
     seeds: tuple[bytes, ...]
@@ -52,30 +88,49 @@ class Task:
 
 @dataclass(frozen=True, repr=False)
 class Made:
-    """The outputs of a task. A pool that cannot send them logs what it could not send: this has no repr, the outputs have."""
+    """The outputs of a task.
+
+    It has no repr: a pool that fails to send it writes its repr to a log.
+    """
 
     outputs: list[Any]
 
 
 def here() -> tuple[str, int]:
-    """Tells this process from every other."""
+    """Return a value that identifies this process."""
     return _TOKEN, os.getpid()
 
 
 def work(task: Task, data: Any) -> Made:
-    """The outputs of a task; all that a worker does. It raises nothing and prints nothing."""
-    with _nothing_said() if task.home != here() else nullcontext():
-        try:
-            sources = [source_of_run(seed, simulated=task.simulated) for seed in task.seeds]
-            return Made(
-                [as_text(output, task.tell) for output in outputs_of(task.calls, data, sources)]
-            )
-        except Exception as error:
-            return Made([as_text(Raised(error), task.tell) for _ in task.calls])
+    """Return the outputs of a task. This is all that a worker does.
+
+    Candidates' exceptions and prints do not leave it: failures are converted to text, and in
+    another process the standard streams go to the null device while the task runs.
+    """
+
+    def make(data: Any, _: Any) -> list[Any]:
+        sources = [source_of_run(seed, simulated=task.simulated) for seed in task.seeds]
+        return [as_text(output, task.tell) for output in outputs_of(task.calls, data, sources)]
+
+    with _silenced() if task.home != here() else nullcontext():
+        made = attempt(make, data, None)
+        if isinstance(made, Raised):  # all runs of the task failed together
+            made = [as_text(made, task.tell)] * len(task.calls)
+        return Made(made)
 
 
 def outputs_of(calls: Sequence[Call], data: Any, sources: Sequence[Randomness]) -> list[Any]:
-    """An output for each call, or a :class:`Raised`; calls with the same ``together_key`` are made in one go."""
+    """Return one output per call, or a :class:`~expost.execution.failure.Raised` in its place.
+
+    Parameters
+    ----------
+    calls : sequence of callable
+        The mechanisms; those with the same ``together_key`` are run together.
+    data : object
+        The data of the selection.
+    sources : sequence of Randomness
+        One source per call.
+    """
     outputs: list[Any] = [None] * len(calls)
     for places in _groups(calls):
         first = places[0]
@@ -91,12 +146,13 @@ def outputs_of(calls: Sequence[Call], data: Any, sources: Sequence[Randomness]) 
 
 
 def together_key(call: Call) -> Hashable:
-    """What a call shares with those it can be made together with; None for a call on its own."""
+    """Return the key that calls share if they can be run together; None for a single call."""
     key: Hashable = getattr(call, "together_key", None)
     return key
 
 
 def _groups(calls: Sequence[Call]) -> list[list[int]]:
+    """Return the places of calls that are run together."""
     groups: dict[Hashable, list[int]] = {}
     for place, call in enumerate(calls):
         key = together_key(call)
@@ -105,10 +161,12 @@ def _groups(calls: Sequence[Call]) -> list[list[int]]:
 
 
 def _together(calls: Sequence[Any], data: Any, sources: Sequence[Randomness]) -> list[Any]:
+    """Run calls together; if that raises, the first output is the failure, the others FAILED."""
+
     def make(data: Any, sources: Any) -> list[Any]:
         outputs = list(calls[0].run_together(calls, data, sources))
         if len(outputs) != len(calls):
-            raise ValueError("run_together gave another number of outputs than it was given calls")
+            raise ValueError("run_together must return one output per call")
         return outputs
 
     made: Any = attempt(make, data, sources)
@@ -116,7 +174,10 @@ def _together(calls: Sequence[Any], data: Any, sources: Sequence[Randomness]) ->
 
 
 class _Silence:
-    """Standard output and error of this process lead nowhere while a task runs. Tasks may be threads of one worker: they are counted."""
+    """Sends standard output and error of this process to the null device while tasks run.
+
+    Several tasks may run as threads of one worker, so they are counted.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -124,22 +185,24 @@ class _Silence:
         self.saved: list[tuple[int, int]] = []
 
     def begin(self) -> None:
+        """Redirect the streams if this is the first task."""
         with self.lock:
             self.depth += 1
             if self.depth == 1:
                 _flush()
-                nowhere = os.open(os.devnull, os.O_WRONLY)
+                null = os.open(os.devnull, os.O_WRONLY)
                 for descriptor in (1, 2):
                     with suppress(OSError):  # a worker may have closed it
                         self.saved.append((descriptor, os.dup(descriptor)))
-                        os.dup2(nowhere, descriptor)
-                os.close(nowhere)
+                        os.dup2(null, descriptor)
+                os.close(null)
 
     def end(self) -> None:
+        """Restore the streams if this was the last task."""
         with self.lock:
             self.depth -= 1
             if self.depth == 0:
-                _flush()  # what a candidate printed into a buffer goes nowhere, too
+                _flush()  # text that a candidate left in a buffer goes to the null device, too
                 while self.saved:
                     descriptor, original = self.saved.pop()
                     os.dup2(original, descriptor)
@@ -150,14 +213,15 @@ _silence = _Silence()
 
 
 def _flush() -> None:
+    """Flush standard output and error; ignore errors."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
 
 
 @contextmanager
-def _nothing_said() -> Iterator[None]:
-    """A worker's streams end in log files and dashboards that others read; what a candidate prints tells which one ran."""
+def _silenced() -> Iterator[None]:
+    """Discard what candidates print: others can read a worker's logs, and prints show what ran."""
     _silence.begin()
     try:
         yield
