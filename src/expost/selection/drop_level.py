@@ -47,6 +47,16 @@ def cell_edges(fastest: float, slowest: float, growth: float) -> Floats:
     return np.unique(np.concatenate([unit, np.ceil(start * growth ** np.arange(count))]))
 
 
+def shared_cell_edges(fastest: float, overhead: float) -> Floats:
+    """Return cells that problems with equal rates and different overheads have in common.
+
+    The end depends on the overhead only through a power of 64, so that bounds computed cell by
+    cell can be reused (:mod:`expost.selection.renyi.sharp_bounds`).
+    """
+    octaves = max(1, ceil(log(fastest / overhead) / log(64.0))) if overhead < fastest else 1
+    return cell_edges(2 * fastest, fastest * 64.0**-octaves, 1.1)
+
+
 def log_cell_masses(edges: Floats, overhead: float, rate: float, minimum: int = 0) -> Floats:
     """Return ln of Σ P(G = k)·e^{−rate·(k₀+k)} over each cell.
 
@@ -150,7 +160,7 @@ class Lattice:
     ) -> Lattice:
         """Compute the masses and probabilities; see the class for the parameters."""
         rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
-        edges = cell_edges(float(rate.max()) + overhead, overhead, 1.1)
+        edges = shared_cell_edges(float(rate.max()), overhead)
         return cls(
             overhead=overhead,
             rates=rate,

@@ -35,7 +35,7 @@ from expost.arrays import Floats
 from expost.selection.drop_level import Lattice
 from expost.selection.renyi.sharp_bounds import Competitors
 
-_SHIFT_GRID = 96  # log-spaced shifts; neighbours differ by about 6 %
+_SHIFT_GRID = 100  # shifts in ratios of 2^(1/11): a power of two times a shift is one, too
 _SHIFT_RANGE = (2.0**-6, 2.0**3)  # times the natural shift
 _DRIVERS = 12  # the search follows at most this many outcomes; the others use its points, too
 

@@ -23,11 +23,12 @@ Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
-from expost.arrays import Floats
+from expost.arrays import Floats, Integers
 
 METHODS = ("sharp", "closed-form", "paper")
 
@@ -35,6 +36,11 @@ _PAD = 2.0**-44
 _ULPS = 2.0**-50  # relative error of a probability after a few rounding steps
 _CLIMBS = 16  # at most this many Newton steps; twelve reach the root up to rounding
 _CHOICES = 48  # number of orders β of a curve that are tried
+_TYPICAL = 0.05  # keep probability of the typical level for which a second β is chosen
+_MOST_ROWS = 100_000  # rows kept for reuse; about 1 kB each
+
+_rows: dict[tuple[bytes, float, float], Floats] = {}
+"""Bounds computed so far, by group (content), order and gap: attempts of one job share them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +63,17 @@ class Competitors:
     curves: Floats
     rates: Floats
     keeping: Floats
+    _keys: tuple[bytes, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        common = blake2b(self.orders.tobytes(), digest_size=16)
+        keys = []
+        for curve, kept in zip(self.curves, self.keeping, strict=True):
+            state = common.copy()
+            state.update(np.ascontiguousarray(curve).tobytes())
+            state.update(np.ascontiguousarray(kept).tobytes())
+            keys.append(state.digest())
+        object.__setattr__(self, "_keys", tuple(keys))
 
     def factors(self, method: str, place: int, shift: float) -> Floats | None:
         """Return F (groups × cells) at order ``orders[place]``, or None if there is no bound."""
@@ -85,23 +102,35 @@ class Competitors:
         """Return the smaller of two ``sharp`` bounds for each curve.
 
         One uses the order β that is best at the first level, the other the one that is best at
-        a typical level.
+        a typical level. Rows that were computed before, also for another list of candidates, are
+        taken from the table.
         """
+        gaps = self.rates * shift
+        names = [(key, float(order), float(gap)) for key, gap in zip(self._keys, gaps, strict=True)]
+        missing = np.array([place for place, name in enumerate(names) if name not in _rows], int)
+        if len(missing):
+            if len(_rows) > _MOST_ROWS:
+                _rows.clear()
+                missing = np.arange(len(names))
+            bounds = self._bounds(order, gaps[missing][:, None], missing)
+            for place, bound in zip(missing, bounds, strict=True):
+                _rows[names[place]] = bound
+        return np.array([_rows[name] for name in names])
+
+    def _bounds(self, order: float, gap: Floats, groups: Integers) -> Floats:
+        """Compute the ``sharp`` bounds of some groups."""
         step = max(1, len(self.orders) // _CHOICES)
-        tried = np.arange(0, len(self.orders), step)
-        betas, curves = self.orders[tried][None, :], self.curves[:, tried]
-        gap = (self.rates * shift)[:, None]
-        result: Floats | None = None
-        for cell in (0, self.keeping.shape[1] // 3):
-            at_cell = highest(order, betas, curves, gap, self.keeping[:, cell : cell + 1])
+        betas = self.orders[::step][None, :]
+        curves, keeping = self.curves[groups][:, ::step], self.keeping[groups]
+        typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
+        rows = np.arange(len(groups))
+        bounds = []
+        for cell in (np.zeros_like(typical), typical):
+            at_cell = highest(order, betas, curves, gap, keeping[rows, cell][:, None])
             best = np.argmin(at_cell, axis=1)
-            rows = np.arange(len(best))
-            bound = highest(
-                order, betas[0, best][:, None], curves[rows, best][:, None], gap, self.keeping
-            )
-            result = bound if result is None else np.minimum(result, bound)
-        assert result is not None
-        return result
+            chosen = curves[rows, best][:, None]
+            bounds.append(highest(order, betas[0, best][:, None], chosen, gap, keeping))
+        return np.minimum(*bounds)
 
 
 def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:

@@ -34,7 +34,7 @@ from expost.selection.drop_level import log_keep_probability
 from expost.selection.renyi.search import Priced, Problem, price
 from expost.selection.renyi.sharp_bounds import METHODS
 
-_STEPS = 256  # number of lattice steps in a natural shift
+_STEPS = 256  # at least this many lattice steps in a natural shift
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ class Rated:
         Drop rate γ of each group, per unit of x.
     step : Fraction
         h, the lattice step of the drop level x.
+    octave : int
+        The natural shift, about ε/γ, is 2^octave.
     """
 
     groups: tuple[CandidateGroup, ...]
@@ -101,6 +103,7 @@ class Rated:
     curves: Floats
     rates: tuple[Fraction, ...]
     step: Fraction
+    octave: int
 
 
 def rate_renyi(groups: Sequence[CandidateGroup], claim: Claim) -> Rated:
@@ -109,8 +112,10 @@ def rate_renyi(groups: Sequence[CandidateGroup], claim: Claim) -> Rated:
     natural = _natural_rates(orders, curves, claim)
     rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
     shift = max(float(own) / float(rate) for own, rate in zip(natural, rates, strict=True))
-    step = Fraction(2) ** (math.floor(math.log2(shift)) if shift > 0 else 0) / _STEPS
-    return Rated(tuple(groups), orders, curves, rates, step)
+    octave = math.floor(math.log2(shift)) if shift > 0 else 0
+    # Fourth octaves only: lists that differ a little share the step, and with it their bounds.
+    step = Fraction(2) ** (4 * (octave // 4)) / _STEPS
+    return Rated(tuple(groups), orders, curves, rates, step, octave)
 
 
 def _rate(group: CandidateGroup, natural: float) -> Fraction:
@@ -244,7 +249,7 @@ def renyi_problem(
         copies=copies,
         overhead=overhead,
         step=rated.step,
-        natural_shift=float(rated.step * _STEPS),
+        natural_shift=2.0**rated.octave,
         minimum=minimum,
         log_weights=log_weights,
         log_weight_nothing=log_weight_nothing,
