@@ -1,10 +1,11 @@
 """A file from which a selection can be resumed: its draws and its finished outputs.
 
 After a crash the same call must finish the *same* selection: drawing again would be another
-mechanism. So a header is written first, before the budget is reserved and before data is read. It
-holds the draws, including the key of the runs' randomness, so that an unfinished run is made again
-with the same noise. It also holds the id of the reservation. Then each finished output is
-appended, in the order in which runs finish.
+mechanism. So a header is written first, before the budget is reserved and before any run reads
+data. It holds the draws, including the key of the runs' randomness, so that an unfinished run is
+made again with the same noise. It also holds the id of the reservation and a salted fingerprint of
+the selection and its data. Then each finished output is appended, in the order in which runs
+finish.
 
 Only the owner can read the file. Every write is synced to the disk. The header appears in one
 atomic step. An incomplete last line, left by a crash during a write, is dropped when the file is

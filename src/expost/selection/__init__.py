@@ -31,8 +31,12 @@ How to read this
     5. ``execution/failure.py``: what happens when a candidate or a score raises
     6. ``selection/release.py``: what is published
 
-    These files call others for one thing each: ``budget/charging.py`` reserves and settles,
-    ``execution/checkpoint.py`` keeps the draws for a resumed call, ``execution/dispatch.py`` and
-    ``execution/worker.py`` make runs elsewhere or several at once, ``randomness`` has the exact
-    coins, and ``renyi`` replaces the charges and rates when ``delta`` or ``order`` is given.
+    For this path the other modules are needed for what their names and docstrings say only:
+    ``candidate`` checks the list and joins equal candidates, ``drop_level`` refuses settings that
+    almost never keep anything, ``privacy`` has guarantees and charges, ``randomness`` the exact
+    coins and the key of the runs, ``budget/charging.py`` reserves and settles, and
+    ``execution/checkpoint.py`` holds the draws. Not on this path are checkpoint files with
+    ``execution/codec.py`` and ``execution/fingerprint.py`` (a call that can be resumed),
+    ``execution/dispatch.py`` and ``execution/worker.py`` (runs on workers, or several together),
+    and ``renyi`` (charges and drop rates when ``delta`` or ``order`` is given).
 """

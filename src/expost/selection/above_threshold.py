@@ -34,7 +34,8 @@ class AboveThreshold(DroppingSelector):
     Parameters
     ----------
     overhead : number
-        ε′ > 0, the parameter of the drop level. A small overhead costs less but drops more.
+        ε′ > 0, the parameter of the drop level k. A small overhead costs less but drops more; over
+        queries nothing is dropped, and k is subtracted from the noisy values instead.
     target : float
         The score that a run must reach to be released.
     monotone : bool
@@ -93,6 +94,7 @@ class AboveThreshold(DroppingSelector):
 
     @property
     def _may_release_nothing(self) -> bool:
+        """Whether "nothing" is an outcome: always."""
         return True
 
     def _over_queries(self, candidates: Sequence[Candidate]) -> bool:
@@ -126,6 +128,7 @@ class AboveThreshold(DroppingSelector):
         )
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Charge by the theorems of Algorithm 1 or 2; sums are exact and rounded up."""
         over_queries = self._over_queries(candidates)
         if self._claim() is not None:
             return self.analyse(candidates).charges
@@ -169,6 +172,7 @@ class AboveThreshold(DroppingSelector):
                 )
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the label of the theorem for queries or for mechanisms."""
         if self._over_queries(candidates):
             return "theorem:at-classic-monotone" if self.monotone else "theorem:at-classic"
         if self._claim() is None:
@@ -176,6 +180,7 @@ class AboveThreshold(DroppingSelector):
         return f"theorem:generalized-at under Rényi DP (T1 and T2, {self.method})"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw the drop level (over queries), or the kept copies (over mechanisms)."""
         if self._over_queries(candidates):
             return {"level": geometric(exact(self.overhead, "overhead"), randomness)}
         return {"kept": self.drop_law(candidates).draw(candidates, randomness)}
@@ -183,6 +188,7 @@ class AboveThreshold(DroppingSelector):
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
     ) -> Sequence[Run]:
+        """Return the kept copies, or one noisy comparison per query, in the order of the list."""
         if "kept" in draws:
             return [Run(index, candidates[index].call) for index in draws["kept"]]
         return [
@@ -191,6 +197,7 @@ class AboveThreshold(DroppingSelector):
         ]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Release the first run that passes, or nothing."""
         return ReleaseRule.FIRST_PASS_OR_NOTHING
 
 

@@ -51,6 +51,7 @@ class Doubling(Selector):
         check_target(self.target)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Charge the sum of the promises up to each candidate."""
         all_copies(candidates)
         charges = list(
             accumulate(candidate.guarantee * candidate.repeats for candidate in candidates)
@@ -61,15 +62,19 @@ class Doubling(Selector):
         return Charges.from_list(charges, total)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the name of the result."""
         return "sequential composition, stopped at the first pass"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw nothing: every candidate is run until one passes."""
         return {}
 
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
     ) -> Sequence[Run]:
+        """Return every copy in the order of the list."""
         return [Run(index, candidates[index].call) for index in all_copies(candidates)]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Release the first run that passes, or nothing."""
         return ReleaseRule.FIRST_PASS_OR_NOTHING

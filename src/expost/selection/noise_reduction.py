@@ -89,11 +89,13 @@ class NoiseReduction(Selector):
             yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Charge each level its own promise; "nothing" costs the last."""
         _levels(candidates)
         promises = [candidate.guarantee for candidate in candidates]
         return Charges.from_list(promises, promises[-1])
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the name of the result for Laplace or Gaussian noise."""
         if _levels(candidates)[0].law == "laplace":
             return (
                 "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), "
@@ -102,6 +104,7 @@ class NoiseReduction(Selector):
         return "Brownian noise reduction (Whitehouse et al. 2022), discrete Gaussian increments"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw one coupled noise path per dimension of the query."""
         levels = _levels(candidates)
         path = laplace_path if levels[0].law == "laplace" else gaussian_path
         spreads = [level.spread for level in levels]
@@ -113,6 +116,7 @@ class NoiseReduction(Selector):
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
     ) -> Sequence[Run]:
+        """Return one run per level, from coarse to fine."""
         return [
             Run(index, _Level(level, tuple(Fraction(*ratio) for ratio in noise)))
             for index, (level, noise) in enumerate(
@@ -121,6 +125,7 @@ class NoiseReduction(Selector):
         ]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Release the first level that passes, or nothing."""
         if self.target is None:
             raise InvalidInput(
                 "target", None, "give the number that a score must reach, or use refine()"

@@ -35,7 +35,7 @@ OVERHEADS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2
 """Overheads that are compared for a recommendation, as fractions of the first level's drop rate."""
 
 _SURCHARGE = 1.05  # the recommended overhead costs at most 5 % more than the cheapest one
-_MOST_REDRAWS = 0.999  # refuse a limit on runs if a draw keeps nothing with more than this chance
+_MOST_REDRAWS = 0.999  # refuse a limit on runs if a draw keeps nothing with a higher probability
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)  # η of the repeat-and-select laws that are compared
 
 

@@ -35,7 +35,7 @@ _SMALLEST_KEEP_PROBABILITY = 1e-4  # that a draw keeps something
 class RandomDropping(DroppingSelector):
     """Keep each copy of candidate i with probability e^{−γ_i·x}, run the kept, release the best.
 
-    The drop level x is drawn once, before data is read, and is secret.
+    One drop level x is drawn for all copies, before any run reads data. It is secret.
 
     Parameters
     ----------
@@ -103,9 +103,11 @@ class RandomDropping(DroppingSelector):
 
     @property
     def _may_release_nothing(self) -> bool:
+        """Whether "nothing" is an outcome: only if ``allow_nothing``."""
         return self.allow_nothing
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Charge ε_i + γ_i + ε′ under pure DP, or by the Rényi analysis; rounded up."""
         self._check_copies(sum(candidate.repeats for candidate in candidates))
         if self._claim() is not None:
             return self.analyse(candidates).charges
@@ -125,6 +127,7 @@ class RandomDropping(DroppingSelector):
             )
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the label of the theorem for pure or Rényi DP."""
         if self._claim() is None:
             return "theorem:max-score"
         return (
@@ -134,6 +137,7 @@ class RandomDropping(DroppingSelector):
         )
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw the kept copies; unless ``allow_nothing``, draw again until something is kept."""
         law = self.drop_law(candidates)
         if not self.allow_nothing:
             self._check_something_is_kept(law)
@@ -158,6 +162,7 @@ class RandomDropping(DroppingSelector):
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
     ) -> Sequence[Run]:
+        """Return the kept copies in the order of the list, or by priority if there is a target."""
         kept = draws["kept"]
         if self.target is not None:
             rank = _priorities(candidates, charges)
@@ -165,6 +170,7 @@ class RandomDropping(DroppingSelector):
         return [Run(index, candidates[index].call) for index in kept]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Release the best run, or with a target the first that passes."""
         if self.target is None:
             return ReleaseRule.BEST
         _check_priorities(candidates)  # called before anything is reserved or drawn

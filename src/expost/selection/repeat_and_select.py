@@ -110,11 +110,13 @@ class TruncatedNegativeBinomial(RunCount):
         return cls(shape, math.exp(high))
 
     def draw(self, randomness: Randomness) -> int:
+        """Draw K exactly."""
         return truncated_negative_binomial(
             exact(self.shape, "shape"), exact(self.gamma, "gamma"), randomness
         )
 
     def pure_charge(self, epsilon: Fraction) -> float:
+        """Return (2 + η)·ε, exact and rounded up."""
         return round_up((2 + exact(self.shape, "shape")) * epsilon)
 
     def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
@@ -141,6 +143,7 @@ class TruncatedNegativeBinomial(RunCount):
 
     @property
     def mean(self) -> float:
+        """The expected number of runs, E[K]."""
         eta, gamma = float(self.shape), float(self.gamma)
         if eta == 0:
             return (1 / gamma - 1) / -math.log(gamma)
@@ -148,12 +151,14 @@ class TruncatedNegativeBinomial(RunCount):
 
     @property
     def deviation(self) -> float:
+        """The standard deviation of K."""
         eta, gamma = float(self.shape), float(self.gamma)
         second = self.mean * (1 + eta * (1 - gamma)) / gamma  # E[K²] = E[K]·(1 + η(1−γ))/γ
         return math.sqrt(max(0.0, second - self.mean**2))
 
     @property
     def theorem(self) -> str:
+        """The result that the charges rest on."""
         return (
             "Liu-Talwar 2019, random stopping"
             if self.shape == 1
@@ -161,6 +166,7 @@ class TruncatedNegativeBinomial(RunCount):
         )
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the law in plain JSON types."""
         return {
             "law": "truncated-negative-binomial",
             "shape": float(self.shape),
@@ -193,9 +199,11 @@ class Poisson(RunCount):
         exact_positive(self.expected, "expected")
 
     def draw(self, randomness: Randomness) -> int:
+        """Draw K exactly."""
         return poisson(exact(self.expected, "expected"), randomness)
 
     def pure_charge(self, epsilon: Fraction) -> float:
+        """Return ε + μ·tanh(ε/2), padded up."""
         value = float(epsilon)
         return pad_up(value + float(self.expected) * math.tanh(value / 2))
 
@@ -219,17 +227,21 @@ class Poisson(RunCount):
 
     @property
     def mean(self) -> float:
+        """The expected number of runs, E[K]."""
         return float(self.expected)
 
     @property
     def deviation(self) -> float:
+        """The standard deviation of K."""
         return math.sqrt(self.mean)
 
     @property
     def theorem(self) -> str:
+        """The result that the charges rest on."""
         return "Papernot-Steinke 2022, Poisson, by its generating function"
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the law in plain JSON types."""
         return {"law": "poisson", "expected": float(self.expected)}
 
 
@@ -300,6 +312,7 @@ class RepeatAndSelect(Selector):
         Claim.check(self.delta, self.order, "sharp")
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Charge every candidate the same: the charge of the worst promise."""
         charge = self._charge(worst_promise(candidates))
         return Charges((charge,), (0,) * len(candidates), _of_nothing(charge))
 
@@ -323,9 +336,11 @@ class RepeatAndSelect(Selector):
         return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the name of the result for the law of K."""
         return self.runs.theorem
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw K and a candidate for each run."""
         ends = list(accumulate(candidate.repeats for candidate in candidates))
         return {
             "picked": sorted(_pick(ends, randomness) for _ in range(self.runs.draw(randomness)))
@@ -334,9 +349,11 @@ class RepeatAndSelect(Selector):
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
     ) -> Sequence[Run]:
+        """Return the picked candidates in the order of the list."""
         return [Run(index, candidates[index].call) for index in draws["picked"]]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Release the best run."""
         return ReleaseRule.BEST
 
 

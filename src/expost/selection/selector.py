@@ -138,8 +138,8 @@ class Selector(ABC):
             Called with (candidate index, exception) when a candidate raises, for the curator only.
             The run still counts, with the lowest rank.
         ledger : Ledger, optional
-            The ledger that pays. The worst case is reserved before data is read, and settled at
-            the charge of the outcome. After a crash in between, the worst case stays charged.
+            The ledger that pays. The worst case is reserved before any run reads data, and settled
+            at the charge of the outcome. After a crash in between, the worst case stays charged.
         budget : str, optional
             Name of the budget in the ledger; may be left out if the ledger has only one.
         analyst : str
@@ -162,7 +162,7 @@ class Selector(ABC):
             same, but the duration, and the number of waves that a cluster sees, then depend on the
             draws alone and not on the data.
         on_start : callable, optional
-            Called without arguments after the budget is reserved and before data is read.
+            Called without arguments after the budget is reserved and before any run reads data.
 
         Returns
         -------
@@ -200,7 +200,7 @@ class Selector(ABC):
         if executor is not None:
             check_executor(executor, [candidate.mechanism for candidate in checked])
 
-        # The secrets are drawn here, before data is read, or read from the checkpoint.
+        # Draw the secrets before any run reads data, or take them from the checkpoint.
         stored = codec or JsonCodec()
         named = data_fingerprint or data
         with SelectionState.open(
@@ -254,7 +254,7 @@ class Selector(ABC):
         return fingerprint([json.dumps(described, default=repr), data], salt)
 
     def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
-        """Draw everything that is secret before data is read: the coins and the runs' key."""
+        """Draw everything that is secret, without looking at data: the coins and the runs' key."""
         return {**self._draw(candidates, source), "key": source.bytes(SEED_BYTES).hex()}
 
     def _release(
