@@ -132,6 +132,8 @@ class Lattice:
         Number of copies in each group.
     minimum : int
         k₀, the minimum drop level.
+    edges : array of shape (cells,)
+        The first level of each cell, less the minimum.
     log_masses : array of shape (groups, cells)
         ln Σ P(k)·e^{−γhk} over each cell.
     log_masses_nothing : array of shape (cells,)
@@ -148,6 +150,7 @@ class Lattice:
     rates: Floats
     copies: Floats
     minimum: int
+    edges: Floats
     log_masses: Floats
     log_masses_nothing: Floats
     keeping: Floats
@@ -166,6 +169,7 @@ class Lattice:
             rates=rate,
             copies=count,
             minimum=minimum,
+            edges=edges,
             log_masses=np.array([log_cell_masses(edges, overhead, each, minimum) for each in rate]),
             log_masses_nothing=log_cell_masses(edges, overhead, 0.0),
             keeping=np.exp(-rate[:, None] * (minimum + edges)),

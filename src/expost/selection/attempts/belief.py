@@ -49,7 +49,9 @@ class Belief:
         for each in self.scenarios:
             if not 0 <= each.level < self.levels:
                 raise InvalidInput(
-                    "belief.level", each.level, f"give the number of a level, 0 to {self.levels - 1}"
+                    "belief.level",
+                    each.level,
+                    f"give the number of a level, 0 to {self.levels - 1}",
                 )
             if not 0 < each.share <= 1:
                 raise InvalidInput("belief.share", each.share, "give a share with 0 < share <= 1")

@@ -14,7 +14,7 @@ import numpy as np
 
 from expost.arrays import Floats
 
-_POINTS = 240
+_POINTS = 120
 
 
 @dataclass(frozen=True, eq=False)

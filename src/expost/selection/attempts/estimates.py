@@ -1,15 +1,15 @@
 """Fast estimates of the charges of many attempts over one ladder of levels, for the planner.
 
 All attempts of a job drop a level at the same rate, so the bounds on competitors (the costly part
-of pricing) are shared: they are computed once, at a few dozen orders and shifts that a full search
-found for some attempts, and every other attempt is estimated from them. The charges that are paid
-come from :class:`AboveThreshold` itself. Tests: ``tests/selection/test_attempts.py``.
+of pricing) are shared: they are computed once, at a few orders and shifts for each level, and
+every attempt is estimated from them. The charges that are paid come from :class:`AboveThreshold`
+itself. Tests: ``tests/selection/test_attempts.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,9 +18,10 @@ from expost.arrays import Floats
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.attempts.schedule import Attempt, Ladder
 from expost.selection.drop_level import log_cell_masses, log_keep_probability
-from expost.selection.renyi.search import Problem, price
 
-_AROUND = (0.85, 1.0, 1.18)  # orders and shifts tried around those that a full search found
+_ORDERS = (0.8, 1.0, 1.25)  # times the order that suits a level by itself
+_SHIFTS = (0.55, 0.7, 0.85, 1.0, 1.2)  # times ε(α)/γ
+_NOTHING_SHIFTS = 2.0 ** np.arange(-4.0, 4.5, 0.5)  # times the natural shift
 
 
 class Estimates(Protocol):
@@ -42,6 +43,20 @@ class PureEstimates:
         return np.broadcast_to(row, (len(delta_shares), len(row)))
 
 
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """Orders and shifts at which one outcome is priced, and the bounds on its competitors there.
+
+    ``cumulated`` holds Σ copies·F over the levels up to each one: (points, levels, cells).
+    """
+
+    orders: Floats
+    shifts: Floats
+    divergences: Floats
+    own: Floats
+    cumulated: Floats
+
+
 class RenyiEstimates:
     """Upper estimates of the (ε, δ) charges under Rényi DP.
 
@@ -51,82 +66,88 @@ class RenyiEstimates:
         The levels.
     delta : float
         The job's δ.
-    overheads : sequence of float
-        Least and largest overhead that will be asked for.
-    repeats : int
-        Copies of a setting in the attempts from which the orders and shifts are taken.
+    least_overhead : float
+        The smallest overhead that will be asked for.
     """
 
-    def __init__(self, ladder: Ladder, delta: float, overheads: tuple[float, float]) -> None:
+    def __init__(self, ladder: Ladder, delta: float, least_overhead: float) -> None:
         self._delta = delta
-        full = Attempt(overheads[0], 0, 1, 1.0)
-        self._problem = _problem(ladder, full, delta)
-        points = sorted(set(self._points(ladder, delta, overheads)))
-        self._orders = np.array([self._problem.orders[place] for place, _ in points])
-        self._shifts = np.array([shift for _, shift in points])
-        self._divergences = np.array([self._problem.curves[:, place] for place, _ in points])
-        self._factors = np.array(
-            [self._problem.competitors.factors("sharp", place, shift) for place, shift in points]
-        )
+        selector = AboveThreshold(overhead=least_overhead, target=0.0, delta=delta)
+        everything = Attempt(least_overhead, 0, 1, 1.0)
+        self._problem = selector.renyi_problem(ladder.candidates(everything))
+        self._levels = [self._of_level(level) for level in range(len(ladder.epsilons))]
+        self._nothing = self._of_nothing()
 
-    def _points(
-        self, ladder: Ladder, delta: float, overheads: tuple[float, float]
-    ) -> Iterator[tuple[int, float]]:
-        """Yield places of orders, and shifts, near the best ones of three attempts."""
-        orders, step = self._problem.orders, float(self._problem.step)
-        low, high = overheads
-        for overhead in (low, math.sqrt(low * high), high):
-            found = price(_problem(ladder, Attempt(overhead, 0, 1, 1.0), delta / 8))
-            for order, shift in zip(found.orders, found.shifts, strict=True):
-                for by in _AROUND:
-                    place = min(int(np.searchsorted(orders, order * by)), len(orders) - 1)
-                    for and_by in _AROUND:
-                        yield place, max(1, round(shift * by * and_by / step)) * step
+    def _of_level(self, level: int) -> _Points:
+        """Choose points near the order and shift that suit a level by itself."""
+        orders, curve = self._problem.orders, self._problem.curves[level]
+        best = orders[np.argmin(2 * curve - math.log(self._delta / 100) / (orders - 1))]
+        points = []
+        for by in _ORDERS:
+            place = min(int(np.searchsorted(orders, best * by)), len(orders) - 1)
+            natural = curve[place] / self._problem.rates[level]
+            points += [(place, natural * times) for times in _SHIFTS]
+        return self._points(points, level)
+
+    def _of_nothing(self) -> _Points:
+        places = np.searchsorted(self._problem.orders, (64.0, 512.0, 8192.0))
+        last = len(self._problem.orders) - 1
+        shifts = self._problem.natural_shift * _NOTHING_SHIFTS
+        return self._points([(min(int(each), last), s) for each in places for s in shifts], -1)
+
+    def _points(self, points: list[tuple[int, float]], level: int) -> _Points:
+        problem, step = self._problem, float(self._problem.step)
+        rounded = [(place, max(1, round(shift / step)) * step) for place, shift in points]
+        factors = np.array([problem.competitors.factors("sharp", *each) for each in rounded])
+        weighted = problem.copies[:, None] * factors
+        return _Points(
+            orders=problem.orders[[place for place, _ in rounded]],
+            shifts=np.array([shift for _, shift in rounded]),
+            divergences=problem.curves[level, [place for place, _ in rounded]],
+            own=factors[:, level],
+            cumulated=np.cumsum(weighted, axis=1),
+        )
 
     def charges(self, attempt: Attempt, delta_shares: Floats) -> Floats:
-        raw = self._raw(attempt)
-        orders = self._orders
-        log_delta = np.log(self._delta * delta_shares)[:, None]
-        conversion = np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1)
-        return np.maximum((raw[None] + conversion[:, :, None]).min(axis=1), 0.0)
-
-    def _raw(self, attempt: Attempt) -> Floats:
-        """Return the Rényi charges at every point: (points, levels + 1)."""
-        problem, first = self._problem, attempt.first
-        h = float(problem.step)
-        rates, overhead = problem.rates[first:], attempt.overhead
-        copies = problem.copies[first:] * attempt.repeats
-        edges = problem.lattice.edges
-        weighted = copies[:, None] * self._factors[:, first:]
-        others = np.cumsum(weighted, axis=1) - self._factors[:, first:]
-        masses = np.array([log_cell_masses(edges, overhead * h, rate * h) for rate in rates])
-        moments = _log_sum(masses + others)
+        problem, first, overhead = self._problem, attempt.first, attempt.overhead
+        h, edges = float(problem.step), problem.lattice.edges
+        rates = problem.rates[first:]
         log_keep = np.array([log_keep_probability(overhead * h, rate * h) for rate in rates])
-        total = float(np.logaddexp.reduce(np.append(np.log(copies) + log_keep, 0.0)))
-        gap = (self._orders - 1)[:, None]
-        levels = (
-            self._shifts[:, None] * (overhead + rates)
-            + self._divergences[:, first:]
-            + (moments - log_keep + total) / gap
-        )
-        nothing = _log_sum(log_cell_masses(edges, overhead * h, 0.0) + weighted.sum(axis=1))
-        last = self._shifts * overhead + (nothing + total) / (self._orders - 1)
-        return np.concatenate([levels, last[:, None]], axis=1)
+        runs = np.log(problem.copies[first:] * attempt.repeats) + log_keep
+        total = float(np.logaddexp.reduce(np.append(runs, 0.0)))
+        log_delta = np.log(self._delta * delta_shares)[:, None]
+        columns = []
+        for rate, keep, points in zip(rates, log_keep, self._levels[first:], strict=True):
+            level = first + len(columns)
+            others = attempt.repeats * self._between(points, first, level) - points.own
+            masses = log_cell_masses(edges, overhead * h, rate * h)
+            moment = (_log_sum(masses + others) - keep + total) / (points.orders - 1)
+            raw = points.shifts * (overhead + rate) + points.divergences + moment
+            columns.append((raw + _conversion(points.orders, log_delta)).min(axis=1))
+        points = self._nothing
+        others = attempt.repeats * self._between(points, first, len(problem.rates) - 1)
+        moment = _log_sum(log_cell_masses(edges, overhead * h, 0.0) + others) + total
+        raw = points.shifts * overhead + moment / (points.orders - 1)
+        columns.append((raw + _conversion(points.orders, log_delta)).min(axis=1))
+        return np.maximum(np.array(columns).T, 0.0)
+
+    @staticmethod
+    def _between(points: _Points, first: int, last: int) -> Floats:
+        """Return Σ copies·F over the levels ``first`` to ``last``."""
+        upto = points.cumulated[:, last]
+        return upto if first == 0 else upto - points.cumulated[:, first - 1]
 
 
-def estimates_for(
-    ladder: Ladder, delta: float | None, overheads: tuple[float, float]
-) -> Estimates:
+def _conversion(orders: Floats, log_delta: Floats) -> Floats:
+    return np.asarray(np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1))
+
+
+def estimates_for(ladder: Ladder, delta: float | None, least_overhead: float) -> Estimates:
     """Return the estimates that suit the promises of a ladder."""
     if ladder.pure and delta is None:
         return PureEstimates(ladder)
     assert delta is not None
-    return RenyiEstimates(ladder, delta, overheads)
-
-
-def _problem(ladder: Ladder, attempt: Attempt, delta: float) -> Problem:
-    selector = AboveThreshold(overhead=attempt.overhead, target=0.0, delta=delta)
-    return selector.renyi_problem(ladder.candidates(attempt))
+    return RenyiEstimates(ladder, delta, least_overhead)
 
 
 def _log_sum(rows: Floats) -> Floats:

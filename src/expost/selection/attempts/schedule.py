@@ -112,9 +112,7 @@ class Schedule:
         """Return the schedule that ends after ``count`` attempts, with δ shared among those."""
         kept = self.attempts[:count]
         total = sum(each.delta_share for each in kept) * (1 + 2.0**-40)
-        return Schedule(
-            tuple(replace(each, delta_share=each.delta_share / total) for each in kept)
-        )
+        return Schedule(tuple(replace(each, delta_share=each.delta_share / total) for each in kept))
 
     def selector(
         self,
@@ -163,7 +161,9 @@ def candidates_of(
     return [
         replace(
             each,
-            guarantee=each.guarantee if getattr(each.mechanism, "guarantee", None) is None else None,
+            guarantee=each.guarantee
+            if getattr(each.mechanism, "guarantee", None) is None
+            else None,
             repeats=each.repeats * attempt.repeats,
             drop_rate=None if pure else float(each.params["epsilon"]),
         )
