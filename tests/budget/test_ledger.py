@@ -119,7 +119,7 @@ def test_creation_is_all_or_nothing(url, monkeypatch):
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("expost.budget.ledger._insert_total", crash)
+    monkeypatch.setattr("expost.budget.totals.insert_total", crash)
     with pytest.raises(KeyboardInterrupt):
         Ledger.create(url, PureDP(1))
     monkeypatch.undo()
