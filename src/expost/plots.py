@@ -90,5 +90,5 @@ def draw_ledger(
     axes.axhline(limit, color="black", linewidth=0.8, label="budget")
     axes.set(xlabel="entry", ylabel=unit)
     axes.set_title(f"Spending of {name}", loc="left")
-    axes.legend(fontsize=8)
+    drawn.legend(loc="outside lower center", ncols=2, fontsize=8)  # never over the lines
     save(drawn, path)

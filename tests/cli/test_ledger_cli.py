@@ -345,7 +345,9 @@ def test_export(expost, ledger, path):
 
 
 def test_verify(expost, ledger, path):
-    """Catches an exit code of 0 for a ledger that was edited, or a problem that does not name its row."""
+    """Catches an exit code of 0 for a ledger that was edited, or a problem that does not name its
+    row.
+    """
     sound = expost("ledger", "verify", path, "--json")
     assert (sound.code, sound.json) == (0, {"sound": True, "problems": []})
     assert "sound" in expost("ledger", "verify", path).out
@@ -393,7 +395,9 @@ def test_abandon(expost, ledger, path):
 
 @pytest.mark.parametrize("text", ["[/red]", "[bold]", "[link=x]y"])
 def test_texts_are_shown_as_they_are(expost, path, text):
-    """Catches a memo, a budget's name or a problem whose brackets are taken for markup: it is lost, or the command falls over."""
+    """Catches a memo, a budget's name or a problem whose brackets are taken for markup: it is lost,
+    or the command falls over.
+    """
     ledger = Ledger.create(path, PureDP(1), f"name {text}")
     ledger.reserve(PureDP(0.5), f"memo {text}")
     assert f"memo {text}" in expost("ledger", "entries", path).out
