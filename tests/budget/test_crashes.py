@@ -1,8 +1,8 @@
 """Crashes: kill −9 at random moments of a selection, full disks, read-only files, flipped bits.
 
 A child process selects in a loop and records every release, synced to disk, before it continues.
-Whatever is killed at any time, the ledger must have charged at least what was recorded, and the same
-call must finish the same selection.
+Whatever is killed at any time, the ledger must have charged at least what was recorded, and the
+same call must finish the same selection.
 """
 
 from __future__ import annotations
