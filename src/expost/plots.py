@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,50 @@ def save(drawn: Any, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     plt.close(drawn)
+
+
+def draw_ledger(
+    path: Path,
+    *,
+    name: str,
+    unit: str,
+    limit: float,
+    settled: Sequence[float],
+    held: Sequence[float],
+    worst: Sequence[float],
+) -> None:
+    """Draw how a budget was spent, entry by entry, and write the figure.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its ending determines the format.
+    name : str
+        Name of the budget.
+    unit : str
+        Symbol of the amounts, for example ``"ε"``.
+    limit : float
+        The limit of the budget.
+    settled, held : sequence of float
+        The settled and the held amount after each entry.
+    worst : sequence of float
+        The sum of the worst cases of all requests after each entry.
+
+    Raises
+    ------
+    MissingExtra
+        matplotlib is not installed.
+    """
+    used = [paid + waiting for paid, waiting in zip(settled, held, strict=True)]
+    drawn, (axes,) = figure(1, width=6)
+    for values, ink, line, label in (
+        (settled, INK[0], "-", "settled: cost of the released answers"),
+        (used, INK[1], "--", "settled and held"),
+        (worst, INK[3], ":", "if every request cost its worst case"),
+    ):
+        axes.step(range(len(values)), values, where="post", color=ink, linestyle=line, label=label)
+    axes.axhline(limit, color="black", linewidth=0.8, label="budget")
+    axes.set(xlabel="entry", ylabel=unit)
+    axes.set_title(f"Spending of {name}", loc="left")
+    drawn.legend(loc="outside lower center", ncols=2, fontsize=8)  # never over the lines
+    save(drawn, path)

@@ -1,4 +1,6 @@
-"""Ledgers on both databases. A server is started once per session (once per worker under xdist), when a test first asks for it."""
+"""Ledgers on both databases. A server is started once per session (once per worker under xdist),
+when a test first asks for it.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def fast_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: syncing costs nothing there, so that many writes fit into a test."""
+    """A folder in memory where there is one: syncing costs nothing there, so that many writes fit
+    into a test.
+    """
     memory = Path("/dev/shm")
     if not memory.is_dir():
         yield tmp_path

@@ -1,4 +1,6 @@
-"""A real PostgreSQL server for the tests: found (or installed), started in a folder of its own, stopped at the end."""
+"""A real PostgreSQL server for the tests: found (or installed), started in a folder of its own,
+stopped at the end.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class Unavailable(Exception):
 
 @dataclass
 class Server:
-    """A running server, reached through a Unix socket in its own folder: no port to collide with."""
+    """A running server on a Unix socket in its own folder, so that no port is needed."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -126,7 +128,7 @@ def _launch(binaries: Path, folder: Path, owner: pwd.struct_passwd | None) -> Se
             ],
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C in the terminal is for the tests; they stop the server
+            start_new_session=True,  # Ctrl-C reaches the tests only; they stop the server
             **settings,
         )
     server = Server(folder, process)

@@ -1,6 +1,8 @@
-"""Sixteen processes at once on one ledger: never over budget, nothing lost, every refusal right at its moment.
+"""Sixteen processes on one ledger at once.
 
-What happened is read from the chain afterwards. Each process writes down what it was told; both stories must agree.
+The budget is never exceeded, nothing is lost, and every refusal was right when it was made. What
+happened is read from the chain afterwards. Each process records what it was told; both records must
+agree.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def work(ledger: Ledger, seed: int, folder: Path, requests: int) -> None:
 
 
 def run_processes(ledger: Ledger, folder: Path, requests: int) -> list[dict]:
-    """The ledger is opened before the fork and used after it: a child must not share its parent's connection."""
+    """The ledger is opened before the fork and used after it: a child must not share its parent's
+    connection.
+    """
     ledger.remaining()
     context = multiprocessing.get_context("fork")
     children = [
@@ -101,7 +105,9 @@ class Moment:
 
 
 def replay(ledger: Ledger) -> list[Moment]:
-    """The state after each entry, computed here from the entries alone (no code of the ledger's own replay)."""
+    """The state after each entry, computed here from the entries alone (no code of the ledger's own
+    replay).
+    """
     filters: dict[str, Filter] = {}
     worst: dict[str, tuple[str, Fraction]] = {}
     moments = [Moment({})]
@@ -132,7 +138,7 @@ def replay(ledger: Ledger) -> list[Moment]:
 
 
 def check_nothing_lost(ledger: Ledger, log: list[dict]) -> None:
-    """What the processes were told is what the chain tells, each thing once and at the same price."""
+    """What the processes were told is in the chain, each request once and at the same price."""
     told = Counter(
         (each["act"], each["id"], Fraction(each["cost"]))
         for each in log
@@ -152,7 +158,9 @@ def check_nothing_lost(ledger: Ledger, log: list[dict]) -> None:
 
 
 def check_refusals(log: list[dict], moments: list[Moment]) -> int:
-    """Every refusal names a state that the ledger was in during the call, and into which the request did not fit."""
+    """Every refusal names a state that the ledger was in during the call, and into which the
+    request did not fit.
+    """
     refusals = [each for each in log if each["act"] == "refused"]
     for each in refusals:
         who = each["budget"].partition("cap of ")[2]
@@ -191,7 +199,9 @@ def create(url: str | Path) -> Ledger:
 
 
 def test_sixteen_processes_on_one_sqlite_file(fast_folder):
-    """Catches a check and a charge that are not one transaction, lost updates, and a child that uses its parent's connection."""
+    """Catches a check and a charge that are not one transaction, lost updates, and a child that
+    uses its parent's connection.
+    """
     ledger = create(fast_folder / "ledger.db")
     check(ledger, run_processes(ledger, fast_folder, REQUESTS), REQUESTS)
 
@@ -229,7 +239,9 @@ def test_of_many_who_grab_the_last_of_the_budget_one_gets_it(where, request, tmp
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
 def test_many_threads_share_one_ledger(where, request, fast_folder):
-    """Catches a connection used by two threads at once, or a pool that runs out and fails with an error of its own."""
+    """Catches a connection used by two threads at once, or a pool that runs out and fails with an
+    error of its own.
+    """
     url = (
         fast_folder / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
     )

@@ -1,7 +1,8 @@
 """Crashes: kill −9 at random moments of a selection, full disks, read-only files, flipped bits.
 
-A child process selects in a loop; every release it gets it writes down, synced, before it goes on. Whatever is killed when, the ledger must
-have charged at least what was written down, and the same call must finish the same selection.
+A child process selects in a loop and records every release, synced to disk, before it continues.
+Whatever is killed at any time, the ledger must have charged at least what was recorded, and the
+same call must finish the same selection.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def records(path: Path) -> list[dict[str, Any]]:
 
 @dataclass
 class World:
-    """A folder, a ledger, and the children's notes: attempts started, candidates run, releases seen."""
+    """A folder, a ledger, and the children's notes: attempts started, candidates run, releases
+    seen.
+    """
 
     folder: Path
     url: str
@@ -192,7 +195,8 @@ def check_story(world: World, witness: Witness) -> None:
     ledger = Ledger.open(world.url)
     assert ledger.verify() == []
     assert ledger.open_reservations() == []  # every interrupted selection was finished
-    # a maker killed before its checkpoint appeared leaves a draft, swept away when the name is used again; here it is not
+    # A process killed before its checkpoint appeared leaves a draft. It is removed when the name
+    # is used again, which does not happen here.
     left = [
         path.name
         for path in world.folder.glob("*.checkpoint*")
@@ -233,7 +237,9 @@ def check_story(world: World, witness: Witness) -> None:
 
 
 def test_kill_9_at_any_moment_on_sqlite(tmp_path):
-    """Catches a release that is not charged, a selection drawn anew, a second charge, or a ledger that a crash breaks."""
+    """Catches a release that is not charged, a selection drawn anew, a second charge, or a ledger
+    that a crash breaks.
+    """
     world = World(tmp_path, str(tmp_path / "ledger.db"))
     Ledger.create(world.url, PureDP(1000))
     witness, phases = kill_and_look(world, 210, seed=1)
@@ -270,9 +276,10 @@ def test_kill_9_while_a_ledger_is_made(tmp_path):
 
 
 def test_a_forked_child_holds_locks_of_its_own(tmp_path):
-    """Catches a child that trusts its parent's lock: SQLite's library remembers it across a fork, the system does not.
+    """Catches a child that relies on the lock of its parent.
 
-    Such a child's file could be reset under it by whoever opens the ledger after the parent has gone.
+    SQLite's library remembers the lock across a fork, but the system does not. Whoever opens the
+    ledger after the parent has ended could then reset the file while the child uses it.
     """
     ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1))
     inode = (tmp_path / "ledger.db").stat().st_ino
@@ -305,7 +312,8 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     )
     if done.returncode:
         pytest.skip(
-            "cannot mount a small file system here (not root?); the limit on file sizes is tested instead"
+            "cannot mount a small file system here (not root?); "
+            "the limit on file sizes is tested instead"
         )
     try:
         yield place
@@ -339,7 +347,9 @@ def acknowledged(ledger: Ledger) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_full_disk(tmp_path, seed):
-    """Catches a charge that was acknowledged and lost, one that was refused and kept, and a ledger that cannot go on afterwards."""
+    """Catches a charge that was acknowledged and lost, one that was refused and kept, and a ledger
+    that cannot go on afterwards.
+    """
     with small_disk(tmp_path, "1m") as place:
         filler = place / "filler"
         filler.write_bytes(b"\0" * random.Random(seed).randrange(200_000, 600_000))
@@ -375,7 +385,9 @@ def test_a_full_disk_in_the_middle_of_a_selection(tmp_path):
 
 
 def test_no_room_for_a_checkpoint(tmp_path):
-    """Catches secrets left behind in a half-written file, and a charge for a selection that never began."""
+    """Catches secrets left behind in a half-written file, and a charge for a selection that never
+    began.
+    """
     with small_disk(tmp_path, "100k") as place:
         (place / "filler").write_bytes(b"\0" * 102_400)
         ledger = Ledger.create(tmp_path / "ledger.db", PureDP(10))
@@ -496,7 +508,9 @@ def finished(fast_folder: Path) -> Path:
 
 
 def test_every_flipped_bit_that_matters_is_found(finished, fast_folder):
-    """Catches a damaged row, or a damaged index (which would hide a cap or lose an update), that verify lets pass."""
+    """Catches a damaged row, or a damaged index (which would hide a cap or lose an update), that
+    verify lets pass.
+    """
     original, coin = finished.read_bytes(), random.Random(5)
     expected, victim, harmless = rows_of(finished), fast_folder / "victim.db", 0
     for _ in range(500):
@@ -535,7 +549,9 @@ def test_flips_inside_rows_are_all_found(finished, fast_folder):
 
 
 def test_a_damaged_index_is_found(finished, fast_folder):
-    """Catches an index that no longer finds an analyst's cap: every row is whole, yet the cap would not be enforced."""
+    """Catches an index that no longer finds an analyst's cap: every row is whole, yet the cap would
+    not be enforced.
+    """
     connection = sqlite3.connect(finished)
     ((root,),) = connection.execute(
         "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_expost_totals_1'"
@@ -562,7 +578,9 @@ def test_a_file_cut_short_is_found(finished, fast_folder):
 
 
 def test_a_copy_needs_its_log(tmp_path):
-    """Catches a file copied without its write-ahead log that passes for a younger ledger; with the log it is whole."""
+    """Catches a file copied without its write-ahead log that passes for a younger ledger; with the
+    log it is whole.
+    """
     path = tmp_path / "ledger.db"
     ledger = Ledger.create(path, PureDP(10))
     for _ in range(5):
@@ -576,7 +594,9 @@ def test_a_copy_needs_its_log(tmp_path):
 
 
 def test_refusals_survive_a_crash_too(tmp_path):
-    """Catches a budget that a killed process has loosened: what was full before the kill is full after it."""
+    """Catches a budget that a killed process has loosened: what was full before the kill is full
+    after it.
+    """
     url = tmp_path / "ledger.db"
     Ledger.create(url, PureDP(1)).reserve(PureDP(0.9))
 

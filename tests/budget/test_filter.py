@@ -1,6 +1,7 @@
-"""The privacy filter: exact sums, refusals, and its theorems by enumerating every transcript of adaptive analysts.
+"""The privacy filter: exact sums, refusals, and its theorems.
 
-The mutants at the end are filters that go wrong in the ways that are easy to go wrong; the same analysts break them.
+The theorems are tested by enumerating every transcript of adaptive analysts. The mutants at the end
+are filters with mistakes that are easy to make; the same analysts break them.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def test_tiny_charges_do_not_drift():
 
 
 def test_the_last_of_a_million_requests_is_the_last_that_fits():
-    """Catches a filter whose rounding admits one request too many, or one too few, after a long history."""
+    """Catches a filter whose rounding admits one request too many, or one too few, after a long
+    history.
+    """
     tiny = Fraction(1e-7)
     budget = PureBudget(0.1)
     fits = budget.limits[0] // tiny
@@ -83,7 +86,9 @@ def test_the_last_of_a_million_requests_is_the_last_that_fits():
 
 
 def test_the_smallest_float_is_not_lost_in_a_full_budget():
-    """Catches 1.0 + 5e-324 == 1.0: a budget that is used up, yet admits charges that rounding swallows."""
+    """Catches 1.0 + 5e-324 == 1.0: a budget that is used up, yet admits charges that rounding
+    swallows.
+    """
     state = spend(Filter.empty(PureBudget(1.0)), PureDP(1.0))
     with pytest.raises(BudgetRefused):
         state.reserve((Fraction(math.ulp(0)),))
@@ -91,7 +96,9 @@ def test_the_smallest_float_is_not_lost_in_a_full_budget():
 
 
 def test_a_budget_is_rounded_down_and_its_sums_are_shown_rounded_up():
-    """Catches a budget of 1/10 that is a little more than 1/10, or a display that understates what was spent."""
+    """Catches a budget of 1/10 that is a little more than 1/10, or a display that understates what
+    was spent.
+    """
     budget = PureBudget(Fraction(1, 10))
     assert budget.limits[0] <= Fraction(1, 10)
     third = (Fraction(1, 3),)
@@ -100,7 +107,9 @@ def test_a_budget_is_rounded_down_and_its_sums_are_shown_rounded_up():
 
 @every_kind
 def test_cost_of_a_request_does_not_grow(budget, charge):
-    """Catches state that grows with history (OpenDP's filter composes the whole past for each query)."""
+    """Catches state that grows with history (OpenDP's filter composes the whole past for each
+    query).
+    """
     scaled = Filter.empty(budget)
     tiny = tuple(Fraction(float(each) * 1e-6) for each in budget.coordinates(charge))
 
@@ -127,7 +136,9 @@ def test_cost_of_a_request_does_not_grow(budget, charge):
 
 @every_kind
 def test_a_refusal_changes_nothing_and_says_why(budget, charge):
-    """Catches a refusal that poisons the filter (OpenDP's does), or that hides how much is only held."""
+    """Catches a refusal that poisons the filter (OpenDP's does), or that hides how much is only
+    held.
+    """
     amount = budget.coordinates(charge)
     state = spend(Filter.empty(budget, "visits"), charge, 2).reserve(amount)
     before = (state.settled, state.held)
@@ -173,7 +184,9 @@ def test_all_orders_must_fit_but_any_order_may():
 
 
 def test_any_order_may_change_from_request_to_request_but_some_order_must_survive_all():
-    """Catches an 'any' filter that asks the orders afresh for each request instead of for the whole history."""
+    """Catches an 'any' filter that asks the orders afresh for each request instead of for the whole
+    history.
+    """
     state = Filter.empty(KINDS["any order"][0])
     first = (Fraction(0), state.budget.limits[1] + 1, state.budget.limits[2] + 1)
     second = (state.budget.limits[0] + 1, Fraction(0), Fraction(0))
@@ -216,7 +229,9 @@ def test_what_is_not_held_cannot_be_settled(budget, charge):
 
 
 def test_delta_is_never_refunded():
-    """Catches δ that comes back after a harmless outcome: see the mutant at the end for what an analyst makes of it."""
+    """Catches δ that comes back after a harmless outcome: see the mutant at the end for what an
+    analyst makes of it.
+    """
     state = Filter.empty(ApproxBudget(1.0, 1e-6))
     worst = (Fraction(1, 2), Fraction(1, 10**7))
     with pytest.raises(InvalidInput, match="δ"):
@@ -232,7 +247,9 @@ def test_delta_is_never_refunded():
 @given(data=st.data(), kind=st.sampled_from(list(KINDS)))
 @settings(max_examples=150, deadline=None)
 def test_any_history_stays_within_budget(data, kind):
-    """Catches any order of reserving and settling after which the state is not the exact sum, or is over budget."""
+    """Catches any order of reserving and settling after which the state is not the exact sum, or is
+    over budget.
+    """
     budget = KINDS[kind][0]
     state = Filter.empty(budget)
     settled, held = [Fraction(0)] * len(budget.limits), [Fraction(0)] * len(budget.limits)
@@ -325,7 +342,9 @@ def test_charges_a_budget_cannot_add_are_refused(kind, strange):
 
 
 def test_what_a_renyi_budget_makes_of_other_charges():
-    """Catches a pure charge that becomes less than ε̃ at some order, or ρ that is not multiplied by the order."""
+    """Catches a pure charge that becomes less than ε̃ at some order, or ρ that is not multiplied by
+    the order.
+    """
     budget = KINDS["all orders"][0]
     assert budget.coordinates(PureDP(0.3)) == (Fraction(0.3),) * 3
     assert budget.coordinates(ZCDP(0.3)) == tuple(
@@ -343,7 +362,9 @@ def test_what_a_renyi_budget_makes_of_other_charges():
 )
 @settings(max_examples=300, deadline=None)
 def test_limits_for_a_target_imply_it(epsilon, log_delta, orders, rule):
-    """Catches limits that rounding lets promise a little too much, and the tight conversion under 'any'."""
+    """Catches limits that rounding lets promise a little too much, and the tight conversion under
+    'any'.
+    """
     delta = math.exp(log_delta)
     try:
         budget = RenyiBudget.for_approx(epsilon, delta, orders, rule)
@@ -365,14 +386,16 @@ def test_limits_for_a_target_imply_it(epsilon, log_delta, orders, rule):
 
 
 def tight_limits(epsilon: float, delta: float, orders: Sequence[float]) -> tuple[float, ...]:
-    """What each order alone could allow for (ε, δ): valid for one order, not for 'any' of several."""
+    """The limit of each order alone for (ε, δ): valid for one order, not for 'any' of several."""
     return tuple(
         epsilon - math.log1p(-1 / a) + (math.log(delta) + math.log(a)) / (a - 1) for a in orders
     )
 
 
 def test_limits_that_do_not_imply_their_target_are_refused():
-    """Catches an 'any' budget assembled by hand (or read from a file) with the tight conversion at every order."""
+    """Catches an 'any' budget assembled by hand (or read from a file) with the tight conversion at
+    every order.
+    """
     orders = (3.0, 6.0, 12.0, 24.0, 48.0)
     with pytest.raises(InvalidInput, match="for_approx"):
         RenyiBudget(orders, tight_limits(8, 1e-6, orders), "any", target=(8, 1e-6))
@@ -387,7 +410,7 @@ def test_limits_that_do_not_imply_their_target_are_refused():
 
 @dataclass(frozen=True, eq=False)
 class Mechanism:
-    """Output laws on two neighbouring data sets, and what each output costs (of the budget's kind)."""
+    """Output laws on two neighbouring data sets, and the charge of each output."""
 
     laws: tuple[np.ndarray, np.ndarray]
     charges: tuple[Coordinates, ...]
@@ -427,7 +450,9 @@ def approx_mechanism(rng: np.random.Generator) -> Mechanism:
 
 
 def renyi_charges(a: np.ndarray, b: np.ndarray, order: float, weights: np.ndarray) -> np.ndarray:
-    """c(o) with A^α (e^c A′)^{1−α} ≤ w(o), both ways round, w summing to 1: an ex-post Rényi charge that nothing undercuts."""
+    """c(o) with A^α (e^c A′)^{1−α} ≤ w(o), both ways round, w summing to 1: an ex-post Rényi charge
+    that nothing undercuts.
+    """
     moments = np.maximum(
         order * np.log(a) + (1 - order) * np.log(b), order * np.log(b) + (1 - order) * np.log(a)
     )
@@ -448,7 +473,9 @@ ZCDP_GRID = np.array([1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0])
 
 
 def zcdp_mechanism(rng: np.random.Generator) -> Mechanism:
-    """The smallest multiple t of a random shape with Σ A^α (e^{αρ} A′)^{1−α} ≤ 1 at every order of a grid, ρ = t·shape."""
+    """The smallest multiple t of a random shape with Σ A^α (e^{αρ} A′)^{1−α} ≤ 1 at every order of
+    a grid, ρ = t·shape.
+    """
     a, b = random_laws(rng, rng.uniform(0.1, 0.8), 3)
     shape = rng.uniform(0.2, 1.0, 3)
 
@@ -471,7 +498,9 @@ def zcdp_mechanism(rng: np.random.Generator) -> Mechanism:
 
 @dataclass
 class Analyst:
-    """Asks what the past suggests (a random but fixed function of it), several requests at once, and looks in any order."""
+    """Asks what the past suggests (a random but fixed function of it), several requests at once,
+    and looks in any order.
+    """
 
     pool: Sequence[Mechanism]
     seed: int
@@ -569,7 +598,9 @@ def pool(kind: str, seed: int) -> list[Mechanism]:
 
 
 def worst_excess(kind: str, filter_class: type[Filter], analysts: int) -> tuple[float, float]:
-    """The worst breach over random analysts, and the largest share of the budget that any of them put to use."""
+    """The worst breach over random analysts, and the largest share of the budget that any of them
+    put to use.
+    """
     budget = MAKERS[kind][0]
     worst, used = -math.inf, 0.0
     for seed in range(analysts):
@@ -581,14 +612,18 @@ def worst_excess(kind: str, filter_class: type[Filter], analysts: int) -> tuple[
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_no_adaptive_analyst_breaks_the_budget(kind):
-    """``theorem:rdp-filter`` and its kin, by enumeration. Catches a filter that forgets a held request, a worst case or an order."""
+    """``theorem:rdp-filter`` and its kin, by enumeration. Catches a filter that forgets a held
+    request, a worst case or an order.
+    """
     worst, used = worst_excess(kind, Filter, 150)
     assert worst <= TINY
     assert used > 0.5  # the analysts did something
 
 
 def test_the_bound_is_reached():
-    """Catches enumeration that is too timid to find anything: under pure DP some analyst comes close to ε."""
+    """Catches enumeration that is too timid to find anything: under pure DP some analyst comes
+    close to ε.
+    """
     assert worst_excess("pure", Filter, 150)[0] > -0.2
 
 
@@ -672,7 +707,9 @@ def gaussian_bins(rho: float, bins: int = 300) -> tuple[np.ndarray, np.ndarray]:
 
 
 def two_points(order: float, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (p, q): a yes with chance p or q whose divergence at the order, both ways round, is at most the limit."""
+    """Pairs (p, q): a yes with chance p or q whose divergence at the order, both ways round, is at
+    most the limit.
+    """
     p = np.concatenate([np.logspace(-9, -0.3, 150), 1 - np.logspace(-0.31, -6, 60)])
     low, high = np.full(len(p), -60.0), np.log(p)
     for _ in range(60):
@@ -692,7 +729,9 @@ def two_point_divergence(p: np.ndarray, q: np.ndarray, order: float) -> np.ndarr
 
 
 def attack_on_any(budget: RenyiBudget, rho: float) -> float:
-    """δ reached at ε by a Gaussian first, then whichever two-point query hurts most of those the filter admits."""
+    """δ reached at ε by a Gaussian first, then whichever two-point query hurts most of those the
+    filter admits.
+    """
     assert budget.target is not None
     state = Filter.empty(budget)
     first = budget.coordinates(ZCDP(rho))
@@ -726,7 +765,9 @@ class TightEverywhere(RenyiBudget):
 
 
 def test_any_with_the_tight_conversion_is_broken():
-    """An analyst reaches 2.1·δ where each order alone would allow δ; with Σ w_α·δ_α ≤ δ she stays below δ."""
+    """An analyst reaches 2.1·δ where each order alone would allow δ; with Σ w_α·δ_α ≤ δ she stays
+    below δ.
+    """
     orders, epsilon, delta = (3.0, 6.0, 12.0, 24.0, 48.0), 8.0, 1e-6
     mutant = TightEverywhere(
         orders, tight_limits(epsilon, delta, orders), "any", target=(epsilon, delta)

@@ -1,4 +1,6 @@
-"""What every ledger does, on SQLite and on PostgreSQL alike; what ``verify`` finds; and a state machine against a model."""
+"""What every ledger does, on SQLite and on PostgreSQL alike; what ``verify`` finds; and a state
+machine against a model.
+"""
 
 from __future__ import annotations
 
@@ -114,12 +116,14 @@ def test_an_empty_database_is_no_ledger(url):
 
 
 def test_creation_is_all_or_nothing(url, monkeypatch):
-    """Catches a crash between the tables and the first budget: a ledger that is there, refuses to be made, and holds no budget."""
+    """Catches a crash between the tables and the first budget: a ledger that is there, refuses to
+    be made, and holds no budget.
+    """
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("expost.budget.ledger._insert_total", crash)
+    monkeypatch.setattr("expost.budget.totals.insert_total", crash)
     with pytest.raises(KeyboardInterrupt):
         Ledger.create(url, PureDP(1))
     monkeypatch.undo()
@@ -142,7 +146,9 @@ def test_files_are_for_their_owner_only(tmp_path):
 
 
 def test_sqlite_is_durable():
-    """Catches a ledger whose commits may be lost with the power: the settings are part of the promise."""
+    """Catches a ledger whose commits may be lost with the power: the settings are part of the
+    promise.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "x.db", PureDP(1))
         with ledger._store.reading() as rows:
@@ -165,7 +171,9 @@ def test_postgresql_is_durable_whatever_the_server_prefers(postgres_url):
 
 
 def test_a_connection_lost_while_committing(postgres_url):
-    """Catches the claim that nothing was recorded when nobody can know, and a ledger that cannot be used afterwards."""
+    """Catches the claim that nothing was recorded when nobody can know, and a ledger that cannot be
+    used afterwards.
+    """
     ledger = Ledger.create(postgres_url, PureDP(1))
 
     def cut_off_before_the_commit() -> None:
@@ -206,7 +214,9 @@ def test_any_file_name_will_do(tmp_path, name):
     ],
 )
 def test_urls_that_cannot_hold_a_ledger(url):
-    """Catches a ledger in memory, which would forget; a raw SQLAlchemy error; and a password in a message."""
+    """Catches a ledger in memory, which would forget; a raw SQLAlchemy error; and a password in a
+    message.
+    """
     for use in (Ledger.open, lambda where: Ledger.create(where, PureDP(1))):
         with pytest.raises(LedgerError) as refused:
             use(url)
@@ -247,7 +257,9 @@ def test_other_schemas_are_refused(url, version, advice):
 
 
 def test_a_job_from_start_to_end(ledger):
-    """Catches a hold that is not the worst case, a settlement that is not the outcome's charge, or a hold that stays."""
+    """Catches a hold that is not the worst case, a settlement that is not the outcome's charge, or
+    a hold that stays.
+    """
     job = ledger.reserve(TABLE, "weekly count")
     assert job.worst_case == PureDP(1.0)
     assert ledger.status_of(job) == "open"
@@ -340,7 +352,9 @@ def test_a_refusal_changes_nothing(ledger):
 
 
 def test_requests_may_be_repeated_under_their_id(ledger):
-    """Catches a retry after a lost answer that holds twice, or an id that lends its hold to another request."""
+    """Catches a retry after a lost answer that holds twice, or an id that lends its hold to another
+    request.
+    """
     first = ledger.reserve(TABLE, "once", reservation_id="job-7")
     before = everything(ledger)
     assert ledger.reserve(TABLE, "once", reservation_id="job-7") == first
@@ -426,7 +440,9 @@ def test_other_kinds_and_relations_are_refused(ledger, charge, word):
 
 
 def test_delta_is_never_refunded(url):
-    """Catches a request that gets δ back after a harmless outcome, and so may be tried until the harmful one comes."""
+    """Catches a request that gets δ back after a harmless outcome, and so may be tried until the
+    harmful one comes.
+    """
     ledger = Ledger.create(url, ApproxDP(1, 1e-6))
     before = everything(ledger)
     with pytest.raises(InvalidGuarantee, match="δ"):
@@ -443,7 +459,9 @@ def test_delta_is_never_refunded(url):
 
 
 def test_budgets_are_separate(ledger):
-    """Catches a charge that lands in another data set's budget, or a request that does not say which."""
+    """Catches a charge that lands in another data set's budget, or a request that does not say
+    which.
+    """
     ledger.add_budget("income", ApproxDP(1, 1e-6))
     assert ledger.budgets() == ["income", "visits"]
     ledger.settle(ledger.reserve(PureDP(0.5), budget="income"), 0)
@@ -484,7 +502,9 @@ def test_caps_hold_inside_the_budget(url):
 
 
 def test_a_refusal_by_one_of_two_charges_neither(url):
-    """Catches a cap and a budget that are written one after the other: the first would stay charged."""
+    """Catches a cap and a budget that are written one after the other: the first would stay
+    charged.
+    """
     ledger = Ledger.create(url, PureDP(10), "visits", caps={"ann": PureDP(1)})
     before = everything(ledger)
     with pytest.raises(BudgetRefused):
@@ -581,7 +601,9 @@ def test_analysts_that_cannot_be_kept(ledger, analyst):
 
 
 def test_exact_sums_survive_the_database(ledger):
-    """Catches sums that are stored as floats: a hundred times 0.1 is not 10 in floats, and must be here what it is there."""
+    """Catches sums that are stored as floats: a hundred times 0.1 is not 10 in floats, and must be
+    here what it is there.
+    """
     count = 0
     while True:
         try:
@@ -632,7 +654,9 @@ def edited(value: object) -> object:
 
 
 def edits(ledger: Ledger, table: str) -> Iterator[tuple[tuple, str, list[str]]]:
-    """Edit every column of every row of a table in turn, one at a time; yield the row, the column, and what verify says."""
+    """Edit every column of every row of a table in turn, one at a time; yield the row, the column,
+    and what verify says.
+    """
     columns, size = TABLES[table], KEYS[table]
     for row in sql(ledger, f"SELECT {', '.join(columns)} FROM {table}"):
         for place, column in enumerate(columns):
@@ -678,7 +702,9 @@ def test_edited_totals_are_found(rich):
 
 
 def test_an_edited_reservation_is_found(rich):
-    """Catches a smaller hold, cheaper charges, or another outcome or owner; they decide what a settlement gives back."""
+    """Catches a smaller hold, cheaper charges, or another outcome or owner; they decide what a
+    settlement gives back.
+    """
     for row, column, problems in edits(rich, "expost_reservations"):
         assert any(row[0] in problem for problem in problems), (row, column, problems)
 
@@ -738,7 +764,9 @@ def test_swapped_rows_are_found(rich):
 
 
 def test_an_added_row_is_found(rich):
-    """Catches a row out of nowhere: a reservation that no entry tells of, a cap that nobody set, an entry behind the head."""
+    """Catches a row out of nowhere: a reservation that no entry tells of, a cap that nobody set, an
+    entry behind the head.
+    """
     sql(rich, "INSERT INTO expost_totals VALUES ('visits', 'eve', '{}', '[]', '[]')")
     sql(
         rich,
@@ -755,7 +783,9 @@ def test_an_added_row_is_found(rich):
 
 
 def rewrite(ledger: Ledger, number: int, **changes: object) -> None:
-    """Edit an entry and mend every hash after it, as one would who knows how: only the sums can tell."""
+    """Edit an entry and mend every hash after it, as one would who knows how: only the sums can
+    tell.
+    """
     entries = list(ledger.entries())
     previous = entries[number - 2].hash if number > 1 else "0" * 64
     for entry in entries[number - 1 :]:
@@ -788,7 +818,9 @@ def rewrite(ledger: Ledger, number: int, **changes: object) -> None:
     ],
 )
 def test_a_forgery_with_mended_hashes_must_still_add_up(rich, number, changes, complaint):
-    """Catches a replay that believes the hashes alone; also: no nonsense in a row makes verify itself fall over."""
+    """Catches a replay that believes the hashes alone; also: no nonsense in a row makes verify
+    itself fall over.
+    """
     rewrite(rich, number, **changes)
     problems = rich.verify()
     assert any(complaint in problem for problem in problems), problems
@@ -850,7 +882,9 @@ def test_a_charge_that_was_not_written_is_an_error(rich):
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Random histories, compared with a dictionary after every step. Catches whatever the examples above forgot."""
+    """Random histories, compared with a dictionary after every step. Catches whatever the examples
+    above forgot.
+    """
 
     sizes = st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 1.0, 2.0])
     analysts = st.sampled_from(["", "ann", "bob"])

@@ -1,7 +1,7 @@
-"""``expost audit``: the JSON contract, exit codes, what a name may stand for, and errors that say what would be valid.
+"""``expost audit``: the JSON contract, exit codes, accepted subjects, and errors for bad input.
 
-Real coins: each honest subject here is accused with chance at most 1e-4 (``--confidence 0.9999``); the broken ones are missed far
-more rarely.
+The tests use real randomness: each honest subject is reported as violated with probability at most
+1e-4 (``--confidence 0.9999``). The broken ones are missed far more rarely.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def bare(data, randomness):
 
 
 def request(data, randomness):
-    return RandomDropping(1.0).select(listed, data, randomness=randomness, simulation=randomness.simulated)
+    return RandomDropping(1.0).select(
+        listed, data, randomness=randomness, simulation=randomness.simulated
+    )
 
 
 def refused(data, randomness):
@@ -244,7 +246,9 @@ def test_bad_input_is_exit_code_2_and_says_what_is_valid(expost, arguments, said
 
 
 def test_the_example_is_as_its_docstring_says(tmp_path):
-    """As a user would: files written, the honest candidates pass in two processes, the careless count is found out."""
+    """As a user would: files written, the honest candidates pass in two processes, the careless
+    count is found out.
+    """
     environment = {**os.environ, "COLUMNS": "200"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,22 @@
-"""The command line: one JSON document on stdout, everything else on stderr, telling exit codes."""
+"""The command line: one JSON document on stdout, everything else on stderr, and exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from expost import Candidate, PureDP, RandomDropping, __version__
+from expost.cli.output import (
+    BAD_INPUT,
+    BUDGET_REFUSES,
+    EXIT_CODES,
+    FAILURE,
+    MISSED_BAR,
+    UNEXPECTED,
+    in_words,
+)
 
 
 def expost(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -17,6 +27,7 @@ def expost(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
+        env={**os.environ, "COLUMNS": "200"},
     )
 
 
@@ -36,6 +47,34 @@ def test_version_and_help():
     assert "certificate" in done.stdout
 
 
+def test_help_lists_the_exit_codes():
+    """Catches a code that is missing from the help, or whose number has changed."""
+    assert (FAILURE, BAD_INPUT, BUDGET_REFUSES, UNEXPECTED, MISSED_BAR) == (1, 2, 3, 4, 5)
+    text = " ".join(expost("--help").stdout.split())
+    assert EXIT_CODES == (
+        "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 the budget refuses, "
+        "4 unexpected error, 5 finished but the bar was missed."
+    )
+    assert EXIT_CODES in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": 1, "b": {"c": True}}, "a = 1, b = (c = yes)"),
+        ([1, "x", None], "[1, x, –]"),
+        ({}, "–"),
+        ([], "[]"),
+        (0.5, "0.5"),
+        (False, "no"),
+        ([[[[[1]]]]], "[[[[…]]]]"),
+    ],
+)
+def test_values_in_words(value, text):
+    """Catches Python's notation in a table, and nesting that is shown without end."""
+    assert in_words(value) == text
+
+
 def test_certificate_as_json_is_one_document(certificate):
     done = expost("certificate", str(certificate), "--json")
     assert done.returncode == 0
@@ -48,6 +87,8 @@ def test_certificate_as_a_table(certificate):
     assert done.returncode == 0
     assert "ε = 2" in done.stdout
     assert "theorem:max-score" in done.stdout
+    assert "a = 1" in done.stdout
+    assert "{" not in done.stdout  # no Python dict
 
 
 @pytest.mark.parametrize(
@@ -63,6 +104,16 @@ def test_a_bad_certificate_is_bad_input(tmp_path, content):
         assert "Traceback" not in done.stderr
         assert "error" in done.stderr
         assert done.stdout == ""
+
+
+def test_a_file_that_is_not_text(tmp_path):
+    """Catches a message that quotes bytes of the file: it may be the data."""
+    path = tmp_path / "bad.json"
+    path.write_bytes(b"\xfe")
+    done = expost("certificate", str(path))
+    assert done.returncode == 2
+    assert "not UTF-8 text" in done.stderr
+    assert "0xfe" not in done.stderr
 
 
 def test_unknown_commands_and_files_are_bad_input():

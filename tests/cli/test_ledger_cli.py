@@ -252,6 +252,18 @@ def test_show_as_a_table(expost, ledger, path):
     assert expost("ledger", "show", path, "--name", "nowhere").code == 2
 
 
+def test_amounts_are_shown_in_words(expost, path):
+    """Catches a Python dict where a table or an error names an amount with a δ."""
+    create = ("ledger", "create", path, "--name", "visits", "--epsilon", 1, "--delta", 1e-6)
+    assert "ε = 1, δ = 1e-06" in expost(*create).out
+    Ledger.open(path).reserve(ApproxDP(0.5, 1e-7), reservation_id="one")
+    shown = expost("ledger", "show", path).out
+    assert "ε = 0.5, δ = 1e-07" in shown
+    abandoned = expost("ledger", "abandon", path, "one").out
+    assert "one: charged ε = 0.5, δ = 1e-07 (add-remove)" in abandoned
+    assert "{" not in shown + abandoned
+
+
 @pytest.mark.parametrize("name", ["spending.png", "spending.pdf", "spending.svg"])
 def test_show_draws(expost, ledger, path, tmp_path, name):
     """Catches a figure that is not written, or a note about it on stdout."""
@@ -333,7 +345,9 @@ def test_export(expost, ledger, path):
 
 
 def test_verify(expost, ledger, path):
-    """Catches an exit code of 0 for a ledger that was edited, or a problem that does not name its row."""
+    """Catches an exit code of 0 for a ledger that was edited, or a problem that does not name its
+    row.
+    """
     sound = expost("ledger", "verify", path, "--json")
     assert (sound.code, sound.json) == (0, {"sound": True, "problems": []})
     assert "sound" in expost("ledger", "verify", path).out
@@ -381,7 +395,9 @@ def test_abandon(expost, ledger, path):
 
 @pytest.mark.parametrize("text", ["[/red]", "[bold]", "[link=x]y"])
 def test_texts_are_shown_as_they_are(expost, path, text):
-    """Catches a memo, a budget's name or a problem whose brackets are taken for markup: it is lost, or the command falls over."""
+    """Catches a memo, a budget's name or a problem whose brackets are taken for markup: it is lost,
+    or the command falls over.
+    """
     ledger = Ledger.create(path, PureDP(1), f"name {text}")
     ledger.reserve(PureDP(0.5), f"memo {text}")
     assert f"memo {text}" in expost("ledger", "entries", path).out

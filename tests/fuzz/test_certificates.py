@@ -1,4 +1,6 @@
-"""Certificates that were changed: refused with a reason, or shown as what they say; a charge above its worst case is never accepted."""
+"""Certificates that were changed: refused with a reason, or shown as what they say; a charge above
+its worst case is never accepted.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @examples(70)
 @given(record=changed_json(RECORD))
 def test_changed_certificates(file: Path, record: Any) -> None:
-    """Catches a traceback (nesting, halves of letters, whole numbers beyond floats), and two forms that say different things."""
+    """Catches a traceback (nesting, halves of letters, whole numbers beyond floats), and two forms
+    that say different things.
+    """
     file.write_text(json.dumps(record), encoding="utf-8")
     done = expost("certificate", str(file), "--json")
     shown = expost("certificate", str(file))
@@ -71,7 +75,9 @@ def test_damaged_certificates(file: Path, content: bytes) -> None:
     relation=st.sampled_from(["add-remove", "replace"]),
 )
 def test_a_charge_that_cannot_be_is_refused(epsilon: float, kind: str, relation: str) -> None:
-    """More than the worst case, another kind, another neighbouring relation. (A smaller charge is caught by the ledger, below.)"""
+    """More than the worst case, another kind, another neighbouring relation. (A smaller charge is
+    caught by the ledger, below.)
+    """
     numbers = {
         "pure": {"epsilon": epsilon},
         "zcdp": {"rho": epsilon},
@@ -90,7 +96,9 @@ def test_a_charge_that_cannot_be_is_refused(epsilon: float, kind: str, relation:
 def test_a_ledger_does_not_settle_a_tampered_charge(
     tmp_path_factory: pytest.TempPathFactory, epsilon: float
 ) -> None:
-    """The reservation knows what each outcome costs: a certificate that says anything else settles nothing."""
+    """The reservation knows what each outcome costs: a certificate that says anything else settles
+    nothing.
+    """
     assume(epsilon != RELEASE.spent.epsilon)  # type: ignore[attr-defined]
     ledger = Ledger.create(tmp_path_factory.mktemp("tampered") / "ledger.db", PureDP(1))
     held = ledger.reserve(RandomDropping(overhead=0.02).charges(CANDIDATES))

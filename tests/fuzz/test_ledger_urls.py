@@ -99,7 +99,9 @@ def test_a_password_is_never_shown(
     options: str,
     command: list[str],
 ) -> None:
-    """Catches a driver's message that repeats the URL, a second half of a password taken for the host, a typing error taken for a file."""
+    """Catches a driver's message that repeats the URL, a second half of a password taken for the
+    host, a typing error taken for a file.
+    """
     if scheme.startswith("sqlite"):
         slashes = slashes.removesuffix("/")  # with three the rest is a file's name
     with contextlib.chdir(folder):
@@ -140,7 +142,9 @@ def test_a_password_is_never_shown(
 def test_looking_makes_no_file(
     folder: Path, prefix: str, name: str, options: str, command: list[str]
 ) -> None:
-    """Catches a ledger that appears because somebody looked, and a damaged file that ends in a traceback."""
+    """Catches a ledger that appears because somebody looked, and a damaged file that ends in a
+    traceback.
+    """
     before = files(folder)
     place = f"{folder}/{name}".replace("//", "/")
     done = expost("ledger", command[0], f"{prefix}{place}{options}", *command[1:], "--json")

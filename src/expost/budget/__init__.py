@@ -1,10 +1,18 @@
-"""Budgets: a filter that admits or refuses, and a durable ledger around it.
+"""Privacy budgets: the rule that admits or refuses requests, and a durable ledger around it.
 
-``terms``       what a budget limits, and how charges are measured against it
-``filter``      the admission rule: pure state, no input or output
-``ledger``      reserve → settle, durable, hash-chained, many processes at once
-``requests``    what may be asked of it
-``store``       the SQL behind the ledger
-``chain``       hashes of the entries, and what verifying them finds
-``checkpoint``  the secret draws and finished outputs of a selection, to resume it after a crash
+Accounting
+    ``base``          the interface of every budget: limits, and charges measured against them
+    ``budgets``       pure, approximate and zCDP budgets, and the functions that build a budget
+    ``renyi``         Rényi budgets
+    ``filter``        the admission rule; pure state, no input or output
+
+Ledger
+    ``charging``      reserve, run, settle: the context manager that every caller uses
+    ``ledger``        the ledger: durable, hash-chained, safe for many processes at once
+    ``reservations``  the table of reservations
+    ``totals``        the table of totals, and the writing of entries
+    ``requests``      checks of names, memos, caps and outcomes
+    ``store``         the SQL behind the ledger
+    ``hash_chain``    entries and their hashes
+    ``replay``        the totals recomputed from the entries; used by ``Ledger.verify``
 """

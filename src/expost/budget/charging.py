@@ -1,4 +1,4 @@
-"""The one way to charge a budget: reserve the worst case, run, settle at the realised charge.
+"""Charge a budget: reserve the worst case, run, settle at the realised charge.
 
 ``select``, ``count`` and ``tune`` all use :meth:`Account.reserve`::
 
@@ -6,7 +6,8 @@
         outcome = run()
         reserved.settle(outcome.index)
 
-Leaving the block without ``settle`` (an exception, a crash) leaves the worst case charged.
+Leaving the block without ``settle``, for example by an exception or a crash, leaves the worst case
+charged. The caller must not read the data before the block is entered.
 Tests: ``tests/budget/test_charging.py``, ``tests/budget/test_crashes.py``.
 """
 
@@ -23,10 +24,15 @@ from expost.privacy.guarantees import Guarantee
 
 
 class LedgerLike(Protocol):
-    """What charging needs of a ledger; :class:`expost.budget.ledger.Ledger` is the one we ship."""
+    """The methods of a ledger that charging uses.
+
+    :class:`expost.budget.ledger.Ledger` has them; any other object that has them works too.
+    """
 
     @property
-    def identity(self) -> str: ...
+    def identity(self) -> str:
+        """A fingerprint of the ledger."""
+        ...
 
     def reserve(
         self,
@@ -36,46 +42,68 @@ class LedgerLike(Protocol):
         budget: str | None = ...,
         analyst: str = ...,
         reservation_id: str | None = ...,
-    ) -> Any: ...
+    ) -> Any:
+        """Record the worst case durably and return the reservation, or raise BudgetRefused."""
+        ...
 
-    def settle(self, reservation: Any, outcome: object) -> Guarantee: ...
+    def settle(self, reservation: Any, outcome: object) -> Guarantee:
+        """Replace the worst case by the charge of ``outcome`` and return that charge."""
+        ...
 
-    def status_of(self, reservation: Any) -> str: ...
+    def status_of(self, reservation: Any) -> str:
+        """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
+        ...
 
-    def kind_of(self, budget: str | None = ...) -> str: ...
+    def kind_of(self, budget: str | None = ...) -> str:
+        """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
+        ...
 
 
 class Reserved:
-    """A reservation in progress; without a ledger every method does nothing."""
+    """A reservation in progress. Without a ledger it does nothing.
+
+    :meth:`Account.reserve` makes it; do not make one yourself.
+    """
 
     def __init__(self, ledger: LedgerLike | None, reservation: Any) -> None:
         self._ledger, self._reservation = ledger, reservation
 
     @property
     def already_settled(self) -> bool:
-        """Whether an earlier process settled this reservation (a resumed selection)."""
+        """Whether an earlier call settled this reservation, as in a resumed selection."""
         return self._ledger is not None and self._ledger.status_of(self._reservation) == "settled"
 
     def settle(self, outcome: object) -> None:
-        """Replace the worst case by the charge of ``outcome`` (an index, or None for nothing)."""
+        """Replace the worst case by the charge of an outcome.
+
+        Parameters
+        ----------
+        outcome : int, Release or None
+            The index of the released candidate, the release, or None if nothing was released.
+
+        Raises
+        ------
+        LedgerError
+            The reservation was settled with another outcome, or abandoned.
+        """
         if self._ledger is not None:
             self._ledger.settle(self._reservation, outcome)
 
 
 @dataclass(frozen=True)
 class Account:
-    """Who pays for a request, and what the ledger writes down about it.
+    """The ledger and budget that a request is charged to, and what is recorded about it.
 
     Parameters
     ----------
     ledger : Ledger, optional
-        Without one nothing is recorded.
+        Without a ledger nothing is recorded.
     budget : str, optional
-        Name of the budget; may be left out if the ledger has only one.
-    analyst : str
-        The person on whose behalf the request is made.
-    memo : str
-        A note for the ledger's readers.
+        Name of the budget. It may be omitted if the ledger has only one.
+    analyst : str, optional
+        Name of the person for whom the request is made.
+    memo : str, optional
+        A note that is stored with the entry.
     """
 
     ledger: LedgerLike | None = None
@@ -85,14 +113,25 @@ class Account:
 
     @property
     def identity(self) -> list[Any] | None:
-        """What tells two accounts apart in a checkpoint."""
+        """What distinguishes two accounts in a checkpoint; None without a ledger."""
         return None if self.ledger is None else [self.ledger.identity, self.budget, self.analyst]
 
     def check_simulation(self, simulated: bool) -> None:
-        """Refuse to charge a simulation: its release protects nobody."""
+        """Refuse to charge a simulation, whose release has no privacy guarantee.
+
+        Parameters
+        ----------
+        simulated : bool
+            Whether the request uses seeded randomness.
+
+        Raises
+        ------
+        InvalidInput
+            The request is a simulation and there is a ledger.
+        """
         if self.ledger is not None and simulated:
             raise InvalidInput(
-                "ledger", self.ledger, "a simulation is not charged; leave out the ledger"
+                "ledger", self.ledger, "a simulation is not charged; call without a ledger"
             )
 
     @contextmanager
@@ -103,21 +142,31 @@ class Account:
         reservation_id: str | None = None,
         on_refusal: Callable[[], None] | None = None,
     ) -> Iterator[Reserved]:
-        """Reserve the worst case of ``charges`` for the length of the block.
+        """Reserve the worst case of ``charges`` for the duration of the block.
 
         Parameters
         ----------
         charges : Charges
             The charge of every outcome.
         reservation_id : str, optional
-            Makes the request idempotent, for selections that are resumed.
+            An id of the caller's own. A second request with the same id returns the same
+            reservation and holds nothing more, so that a selection can be resumed.
         on_refusal : callable, optional
-            Called if the request was certainly not recorded.
+            Called if the request was refused, so that it was certainly not recorded. It is not
+            called after other errors, which may leave this open.
+
+        Yields
+        ------
+        Reserved
+            The reservation. Call its ``settle`` method when the outcome is known.
 
         Raises
         ------
         BudgetRefused
-            The budget cannot pay the worst case. Nothing was changed.
+            The worst case does not fit into the budget. Nothing was changed.
+        InvalidInput
+            The ledger does not accept the request, for example because the charges are of
+            another kind. Nothing was changed.
         """
         reservation = None
         if self.ledger is not None:

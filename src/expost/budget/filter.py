@@ -1,11 +1,16 @@
 """The privacy filter (``alg:rdp-filter``), for one-shot requests that may run side by side.
 
-A request is admitted iff settled + held + its worst case stays within the budget; it is then held at its worst case until it is
-settled at what its released outcome cost. Held requests only make the test stricter than the paper's, and a delayed answer is
-still an adaptive analyst, so ``theorem:rdp-filter`` (and its pure, approximate and zCDP forms) covers requests in flight.
-A refusal changes nothing. Nothing is ever freed by time: a request that never reports back keeps its worst case.
+A request is admitted if and only if settled + held + its worst case stays within the budget. It is
+then held at its worst case until it is settled at the charge of its released outcome.
 
-State is exact (rationals), constant in size, and a request costs the same however many came before.
+Held requests only make the test stricter than the one in the paper, and an analyst who receives an
+answer late is still an adaptive analyst. So ``theorem:rdp-filter`` (and its pure, approximate and
+zCDP forms) also covers requests that are still running. A refusal changes nothing. Time never frees
+anything: a request that never reports back keeps its worst case.
+
+The caller must reserve before it reads data, and must state charges that are valid for the
+mechanism. The state consists of exact rationals and has constant size, and the cost of a request
+does not depend on how many came before.
 Tests: ``tests/budget/test_filter.py`` (adaptive adversaries by enumeration, mutants).
 """
 
@@ -20,7 +25,19 @@ from expost.errors import BudgetRefused, InvalidInput
 
 @dataclass(frozen=True)
 class Filter:
-    """A budget and what has been settled and is held against it; operations return the next state."""
+    """A budget with the amounts settled and held against it. Every operation returns a new state.
+
+    Parameters
+    ----------
+    budget : Budget
+        The limits, and the rule that compares amounts with them.
+    settled : tuple of Fraction
+        The sum of the charges of finished requests, one number per limit.
+    held : tuple of Fraction
+        The sum of the worst cases of running requests, one number per limit.
+    name : str, default "budget"
+        The name shown in refusals.
+    """
 
     budget: Budget
     settled: Coordinates
@@ -29,25 +46,42 @@ class Filter:
 
     @classmethod
     def empty(cls, budget: Budget, name: str = "budget") -> Filter:
+        """Return the state of a new budget: nothing settled, nothing held."""
         zero = (Fraction(0),) * len(budget.limits)
         return cls(budget, zero, zero, name)
 
     @property
     def remaining(self) -> Coordinates:
-        """What a next worst case may be, coordinate by coordinate (never negative)."""
+        """The largest worst case that fits in each coordinate; never negative."""
         return tuple(
             max(Fraction(0), limit - used)
             for limit, used in zip(self.budget.limits, self._used(), strict=True)
         )
 
     def admits(self, worst: Coordinates) -> bool:
-        """Whether a request with this worst case may run."""
+        """Return whether a request with this worst case may run."""
         used = zip(self._used(), worst, self.budget.limits, strict=True)
         fits = [before + more <= limit for before, more, limit in used]
         return all(fits) if self.budget.rule == "all" else any(fits)
 
     def reserve(self, worst: Coordinates) -> Filter:
-        """Hold a worst case, or refuse."""
+        """Hold a worst case.
+
+        Parameters
+        ----------
+        worst : tuple of Fraction
+            The worst case of the request, as returned by :meth:`Budget.worst`.
+
+        Returns
+        -------
+        Filter
+            The next state.
+
+        Raises
+        ------
+        BudgetRefused
+            The worst case does not fit. This state is unchanged.
+        """
         if not self.admits(worst):
             describe = self.budget.describe
             raise BudgetRefused(
@@ -56,19 +90,42 @@ class Filter:
         return replace(self, held=_add(self.held, worst))
 
     def settle(self, worst: Coordinates, realised: Coordinates) -> Filter:
-        """Replace a held worst case by what the outcome cost."""
+        """Replace a held worst case by the charge of the outcome.
+
+        Parameters
+        ----------
+        worst : tuple of Fraction
+            The worst case that was reserved.
+        realised : tuple of Fraction
+            The charge of the released outcome.
+
+        Returns
+        -------
+        Filter
+            The next state.
+
+        Raises
+        ------
+        InvalidInput
+            The charge exceeds the worst case, has less of a coordinate that is never refunded, or
+            the worst case is not held.
+        """
         if any(cost > most for cost, most in zip(realised, worst, strict=True)):
             raise InvalidInput(
-                "outcome", "its charge", "an outcome cannot cost more than the reserved worst case"
+                "realised",
+                self.budget.describe(realised),
+                "the charge of an outcome cannot exceed the reserved worst case",
             )
         if any(realised[place] != worst[place] for place in self.budget.never_refunded):
             raise InvalidInput(
-                "outcome",
-                "its δ",
-                "δ covers all outcomes together; an outcome cannot cost less of it",
+                "realised",
+                self.budget.describe(realised),
+                "δ covers all outcomes together; settling cannot lower it",
             )
         if any(less > held for less, held in zip(worst, self.held, strict=True)):
-            raise InvalidInput("reservation", "its worst case", "it is not held any more")
+            raise InvalidInput(
+                "worst", self.budget.describe(worst), "this amount is not held; reserve it first"
+            )
         held = tuple(before - less for before, less in zip(self.held, worst, strict=True))
         return replace(self, settled=_add(self.settled, realised), held=held)
 

@@ -1,4 +1,9 @@
-"""The hash chain: every entry holds the hash of the one before, so no row can be edited, removed or moved unnoticed."""
+"""The hash chain of a ledger: each entry contains the hash of the entry before it.
+
+An edited, removed or moved row therefore breaks the chain, and ``Ledger.verify`` reports it. A hash
+is not a signature: whoever can write the database can write a consistent forgery.
+Tests: ``tests/budget/test_ledger.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,29 @@ CREATE, CAP, RESERVE, SETTLE, ABANDON = "create", "cap", "reserve", "settle", "a
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger. ``detail`` is JSON text: terms, amounts, or the charges' digest, by action."""
+    """One row of the ledger.
+
+    Parameters
+    ----------
+    sequence : int
+        The number of the entry, starting at 1.
+    time : str
+        The client's clock, as ISO 8601 text in UTC. Nothing depends on it.
+    action : str
+        ``"create"``, ``"cap"``, ``"reserve"``, ``"settle"`` or ``"abandon"``.
+    budget, analyst, reservation : str
+        What the entry is about. An empty ``analyst`` means that none was named. ``reservation`` is
+        empty for the actions ``"create"`` and ``"cap"``.
+    detail : str
+        JSON text that depends on the action: the terms of a budget; the amounts; the digest of the
+        charges.
+    memo : str
+        The note of the caller.
+    previous : str
+        The hash of the entry before this one.
+    hash : str
+        The hash of all other fields.
+    """
 
     sequence: int
     time: str
@@ -30,23 +57,23 @@ class Entry:
 
     @classmethod
     def after(cls, head: tuple[int, str], **content: str) -> Entry:
-        """The entry that follows the one with this number and hash."""
+        """Return the entry that follows the entry with this number and this hash."""
         whole: dict[str, Any] = {"sequence": head[0] + 1, "previous": head[1], **content}
         return cls(**whole, hash=digest(whole))
 
     def computed_hash(self) -> str:
-        """The hash that the entry's own content calls for."""
+        """Return the hash of the content of the entry."""
         return digest({name: getattr(self, name) for name in _CONTENT})
 
     @property
     def well_typed(self) -> bool:
-        """Whether every column holds what it should (SQLite does not insist)."""
+        """Whether every column has its type, which SQLite does not enforce."""
         texts = (getattr(self, name) for name in (*_CONTENT[1:], "hash"))
         return type(self.sequence) is int and all(isinstance(text, str) for text in texts)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The detail, parsed."""
+        """The parsed ``detail``."""
         parsed: dict[str, Any] = json.loads(self.detail)
         return parsed
 
@@ -58,17 +85,17 @@ _CONTENT = tuple(each.name for each in fields(Entry) if each.name != "hash")
 
 
 def digest(content: Any) -> str:
-    """SHA-256 of a JSON document in canonical form."""
+    """Return the SHA-256 of a JSON document in canonical form, in hexadecimal."""
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
 def canonical(content: Any) -> str:
-    """The one way a JSON document is written here."""
+    """Return a JSON document as canonical text: sorted keys, no spaces, ASCII only."""
     return _ENCODER.encode(content)
 
 
 def broken_link(entry: Entry, last: int, previous: str) -> Iterator[str]:
-    """What is wrong between an entry and the one before it, whose number and hash are given."""
+    """Yield what is wrong between an entry and the entry before it, given by number and hash."""
     if entry.sequence > last + 1:
         missing = (
             f"row {last + 1}"
@@ -81,4 +108,7 @@ def broken_link(entry: Entry, last: int, previous: str) -> Iterator[str]:
     if entry.hash != entry.computed_hash():
         yield f"row {entry.sequence}: edited (its content does not match its hash)"
     if entry.sequence == last + 1 and entry.previous != previous:
-        yield f"row {entry.sequence}: does not follow the row before it (moved, replaced, or the row before was edited)"
+        yield (
+            f"row {entry.sequence}: does not follow the row before it "
+            "(moved, replaced, or the row before was edited)"
+        )

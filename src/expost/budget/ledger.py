@@ -1,27 +1,31 @@
-"""The ledger: reserve before data is read, settle when the outcome is known, remember everything.
+"""The ledger: reserve before data is read, settle when the outcome is known, keep every entry.
 
-What it promises: a request that was admitted is recorded durably before it may run; at no instant do settled and held charges exceed a
-budget, whatever crashes and however many processes and hosts ask at once; a request that never reports back stays charged at its
-worst case; no row can be changed unnoticed (``verify``). See docs/ledger.md for what it does not promise. Tests: ``tests/budget/``.
+The ledger guarantees the following:
+
+* A request that is admitted is recorded durably before it may run.
+* At no time do the settled and held charges exceed a budget. This holds after any crash, and for
+  any number of processes and hosts that ask at once.
+* A request that never reports back stays charged at its worst case.
+* A changed row is detected (:meth:`Ledger.verify`).
+
+``docs/ledger.md`` lists what the ledger does not guarantee. It rests on the filter of
+:mod:`expost.budget.filter` (``theorem:rdp-filter``) and assumes that the charges of a request are
+valid for the mechanism that runs. Sums are exact. Tests: ``tests/budget/``.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from expost.budget.budgets import Budget, Coordinates, as_budget, budget_from_dict
-from expost.budget.filter import Filter
-from expost.budget.hash_chain import ABANDON, CAP, CREATE, RESERVE, SETTLE, Entry, canonical
-from expost.budget.replay import Replay, numbers, texts
+from expost.budget import reservations, totals
+from expost.budget.base import Budget
+from expost.budget.budgets import as_budget
+from expost.budget.hash_chain import ABANDON, RESERVE, SETTLE, Entry, canonical
+from expost.budget.replay import Replay, texts
 from expost.budget.requests import (
     LONGEST_IDENTITY,
     charge_of,
@@ -30,56 +34,34 @@ from expost.budget.requests import (
     check_name,
     outcome_text,
 )
-from expost.budget.store import LedgerRows, Store
-from expost.errors import InvalidInput, LedgerError
+from expost.budget.reservations import ABANDONED, OPEN, SETTLED, Reservation
+from expost.budget.store import Store
+from expost.budget.totals import NO_ANALYST, Standing
+from expost.errors import LedgerError
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 
-OPEN, SETTLED, ABANDONED = "open", "settled", "abandoned"
-_EVERYBODY = ""
-_RESERVATION = "id, budget, analyst, status, worst, charges, outcome"
-_BUDGETS = "SELECT budget FROM expost_totals WHERE analyst = '' ORDER BY budget"
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """A worst case that is held for a job until it settles."""
-
-    id: str
-    budget: str
-    analyst: str
-    charges: Charges
-
-    @property
-    def worst_case(self) -> Guarantee:
-        return self.charges.worst_case
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a budget (or an analyst's cap inside it) stands."""
-
-    name: str
-    analyst: str
-    filter: Filter
-    entries: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form of ``expost ledger show``."""
-        budget = self.filter.budget
-        return {
-            "name": self.name,
-            "kind": budget.kind,
-            "budget": budget.as_dict(),
-            "settled": budget.describe(self.filter.settled),
-            "held": budget.describe(self.filter.held),
-            "remaining": budget.describe(self.filter.remaining, up=False),
-            "entries": self.entries,
-        } | ({"analyst": self.analyst} if self.analyst else {})
+__all__ = ["ABANDONED", "OPEN", "SETTLED", "Ledger", "Reservation", "Standing"]
 
 
 class Ledger:
-    """Named budgets in a database; open it as often as you like, from as many processes as you like."""
+    """Named budgets in a SQLite file or a PostgreSQL database.
+
+    Use :meth:`create` for a new ledger and :meth:`open` for an existing one. Any number of
+    processes may open the same ledger at once.
+
+    Parameters
+    ----------
+    store : Store
+        The connection to the database.
+
+    Examples
+    --------
+    >>> ledger = Ledger.create("ledger.db", PureDP(10), "visits")  # doctest: +SKIP
+    >>> job = ledger.reserve(PureDP(1), "weekly count")            # doctest: +SKIP
+    >>> ledger.settle(job, 0)                                      # doctest: +SKIP
+    PureDP(epsilon=1.0, neighbours='add-remove')
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -102,23 +84,58 @@ class Ledger:
         *,
         caps: Mapping[str, Budget | Guarantee] | None = None,
     ) -> Ledger:
-        """Make a new ledger with one budget; refused if there is one already. The terms can never be changed."""
-        terms, limits = (
-            as_budget(budget),
-            {who: as_budget(cap) for who, cap in (caps or {}).items()},
-        )
-        check_name(name, "name")
-        for who, cap in limits.items():
-            check_cap(terms, who, cap)
+        """Make a new ledger with one budget. The terms of the budget can never be changed.
+
+        Parameters
+        ----------
+        url : str or Path
+            A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
+        budget : Budget or Guarantee
+            The limit, for example ``PureDP(10)`` or ``ApproxBudget(10, 1e-6)``.
+        name : str, default "default"
+            Name of the budget, for example that of the data set.
+        caps : mapping, optional
+            A limit for each named analyst inside the budget. Caps have the kind of the budget.
+
+        Returns
+        -------
+        Ledger
+            The new ledger.
+
+        Raises
+        ------
+        LedgerError
+            There is a ledger already, or the database cannot be used.
+        InvalidInput
+            A name or a limit is not valid.
+        """
+        terms, limits = _checked_terms(name, budget, caps)
         store = Store(url)
         if store.exists():
             raise LedgerError("there is a ledger already; open it, or add a budget to it")
-        store.create(lambda rows: _add_budget(rows, name, terms, limits))
+        store.create(lambda rows: totals.add_budget(rows, name, terms, limits))
         return cls(store)
 
     @classmethod
     def open(cls, url: str | Path) -> Ledger:
-        """Open an existing ledger of a schema that this version knows."""
+        """Open an existing ledger.
+
+        Parameters
+        ----------
+        url : str or Path
+            A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
+
+        Returns
+        -------
+        Ledger
+            The ledger.
+
+        Raises
+        ------
+        LedgerError
+            There is no ledger, its schema is not the one of this version, or the database cannot
+            be used.
+        """
         store = Store(url)
         store.check_schema()
         return cls(store)
@@ -130,21 +147,32 @@ class Ledger:
         *,
         caps: Mapping[str, Budget | Guarantee] | None = None,
     ) -> None:
-        """Add another named budget (one per data set), with an optional cap for each analyst inside it."""
-        terms, limits = (
-            as_budget(budget),
-            {who: as_budget(cap) for who, cap in (caps or {}).items()},
-        )
-        check_name(name, "name")
-        for who, cap in limits.items():
-            check_cap(terms, who, cap)
+        """Add another budget, one per data set. Its terms can never be changed.
+
+        Parameters
+        ----------
+        name : str
+            Name of the budget, not used in this ledger before.
+        budget : Budget or Guarantee
+            The limit.
+        caps : mapping, optional
+            A limit for each named analyst inside the budget.
+
+        Raises
+        ------
+        LedgerError
+            The name is in use, or the database cannot be used.
+        InvalidInput
+            A name or a limit is not valid.
+        """
+        terms, limits = _checked_terms(name, budget, caps)
         with self._store.writing() as rows:
-            _add_budget(rows, name, terms, limits)
+            totals.add_budget(rows, name, terms, limits)
 
     def budgets(self) -> list[str]:
-        """The names of the budgets."""
+        """Return the names of the budgets, sorted."""
         with self._store.reading() as rows:
-            return [str(row[0]) for row in rows.all(_BUDGETS)]
+            return totals.budget_names(rows)
 
     def reserve(
         self,
@@ -152,136 +180,213 @@ class Ledger:
         memo: str = "",
         *,
         budget: str | None = None,
-        analyst: str = _EVERYBODY,
+        analyst: str = NO_ANALYST,
         reservation_id: str | None = None,
     ) -> Reservation:
-        """Hold the worst case of a job, durably, or refuse (``BudgetRefused``, nothing changed).
+        """Hold the worst case of a request, durably. Call this before any data is read.
 
-        The budget and the analyst's cap are checked in the same transaction. With a ``reservation_id`` of your own the call may be
-        repeated: the second time it returns the same reservation and holds nothing more.
+        The budget and the analyst's cap are checked in the same transaction.
+
+        Parameters
+        ----------
+        charges : Charges or Guarantee
+            The charge of every outcome, or one charge for all outcomes.
+        memo : str, optional
+            A note that is stored with the entry.
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            Name of the person for whom the request is made.
+        reservation_id : str, optional
+            An id of your own. The call may then be repeated: it returns the same reservation and
+            holds nothing more.
+
+        Returns
+        -------
+        Reservation
+            The reservation, to be passed to :meth:`settle` or :meth:`abandon`.
+
+        Raises
+        ------
+        BudgetRefused
+            The worst case does not fit into the budget or the cap. Nothing was changed.
+        InvalidInput
+            An argument is not valid, or the charges cannot be measured against the budget.
+        LedgerError
+            The id belongs to another request or to an abandoned one, or the database cannot be
+            used.
         """
         table = charges if isinstance(charges, Charges) else Charges.from_list([charges], charges)
         identity = secrets.token_hex(16) if reservation_id is None else reservation_id
         check_name(identity, "reservation_id", LONGEST_IDENTITY)
         with self._store.writing() as rows:
             head = rows.lock_head()
-            found = None if reservation_id is None else _reservation(rows, identity)
+            found = None if reservation_id is None else reservations.find(rows, identity)
             if found is not None:
-                return _same_request(found, budget, analyst, table)
+                return reservations.repeat_request(found, budget, analyst, table)
             check_memo(memo)
             check_name(analyst or "everybody", "analyst")
-            name, filters = _open_budget(rows, budget, analyst)
+            name, filters = totals.find_budget(rows, budget, analyst)
             worst = filters[0].budget.worst(table)
             nexts = [each.reserve(worst) for each in filters]
             recorded = canonical(table.as_dict())
             detail = {"worst": texts(worst), "charges": sha256(recorded.encode()).hexdigest()}
-            _append(rows, head, RESERVE, name, analyst, identity, detail, memo)
-            _update_totals(rows, nexts, name, analyst)
-            rows.change(
-                "INSERT INTO expost_reservations VALUES (:id, :b, :a, :s, :w, :c, NULL)",
-                id=identity,
-                b=name,
-                a=analyst,
-                s=OPEN,
-                w=canonical(texts(worst)),
-                c=recorded,
-            )
+            totals.append(rows, head, RESERVE, name, analyst, identity, detail, memo)
+            totals.update_totals(rows, nexts, name, analyst)
+            reservations.insert(rows, identity, name, analyst, worst, recorded)
         return Reservation(identity, name, analyst, table)
 
     def settle(self, reservation: Reservation | str, outcome: object) -> Guarantee:
-        """Replace a held worst case by what the outcome costs, and say what that is.
+        """Replace a held worst case by the charge of the outcome.
 
-        ``outcome`` is a candidate's index, a Release, or NOTHING (None). Settling again with the same outcome changes nothing; with
-        another one it is refused.
+        Settling again with the same outcome changes nothing.
+
+        Parameters
+        ----------
+        reservation : Reservation or str
+            The reservation, or its id.
+        outcome : int, Release or NOTHING
+            The index of the released candidate, the release, or NOTHING (None).
+
+        Returns
+        -------
+        Guarantee
+            The charge of the outcome.
+
+        Raises
+        ------
+        InvalidInput
+            There is no such reservation or no such outcome, or the release states another charge.
+        LedgerError
+            The reservation was settled with another outcome, or abandoned; or the database cannot
+            be used.
         """
         text = outcome_text(outcome)
         with self._store.writing() as rows:
             head = rows.lock_head()
-            row = _known_reservation(rows, reservation)
+            row = reservations.find_known(rows, reservation)
             charge = charge_of(row.charges, outcome)
             if row.status == SETTLED and row.outcome == text:
                 return charge
             if row.status != OPEN:
                 raise LedgerError(
-                    f"reservation {row.id} is {row.status} already; it cannot be settled with another outcome"
+                    f"reservation {row.id} is {row.status} already; "
+                    "it cannot be settled with another outcome"
                 )
-            filters = _filters(rows, row.budget, row.analyst)
+            filters = totals.filters_of(rows, row.budget, row.analyst)
             realised = filters[0].budget.coordinates(charge)
             detail = {"spent": texts(realised), "outcome": text}
-            _append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
-            _finish(rows, filters, row, realised, SETTLED, text)
+            totals.append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
+            reservations.finish(rows, filters, row, realised, SETTLED, text)
         return charge
 
     def abandon(self, reservation: Reservation | str) -> Guarantee:
-        """Give a job up: its worst case is charged for good, because nobody can prove that nothing was seen."""
+        """Close a request that will not report back. Its worst case stays charged for good.
+
+        Nothing is refunded, because nobody can prove that no output was seen.
+
+        Parameters
+        ----------
+        reservation : Reservation or str
+            The reservation, or its id.
+
+        Returns
+        -------
+        Guarantee
+            The worst case, which is now charged.
+
+        Raises
+        ------
+        InvalidInput
+            There is no such reservation.
+        LedgerError
+            The reservation is settled already, or the database cannot be used.
+        """
         with self._store.writing() as rows:
             head = rows.lock_head()
-            row = _known_reservation(rows, reservation)
+            row = reservations.find_known(rows, reservation)
             if row.status == ABANDONED:
                 return row.charges.worst_case
             if row.status != OPEN:
                 raise LedgerError(
                     f"reservation {row.id} is {row.status} already; it cannot be abandoned"
                 )
-            filters = _filters(rows, row.budget, row.analyst)
-            _append(
-                rows,
-                head,
-                ABANDON,
-                row.budget,
-                row.analyst,
-                row.id,
-                {"spent": texts(row.worst)},
-                "",
-            )
-            _finish(rows, filters, row, row.worst, ABANDONED, None)
+            filters = totals.filters_of(rows, row.budget, row.analyst)
+            detail = {"spent": texts(row.worst)}
+            totals.append(rows, head, ABANDON, row.budget, row.analyst, row.id, detail, "")
+            reservations.finish(rows, filters, row, row.worst, ABANDONED, None)
         return row.charges.worst_case
 
     def reservation(self, identity: str) -> Reservation | None:
-        """A reservation by its id, whatever its state."""
+        """Return the reservation with this id in any state, or None if there is none."""
         with self._store.reading() as rows:
-            row = _reservation(rows, identity)
-        return None if row is None else Reservation(row.id, row.budget, row.analyst, row.charges)
+            row = reservations.find(rows, identity)
+        return None if row is None else row.public()
 
     def status_of(self, reservation: Reservation | str) -> str:
-        """``open``, ``settled`` or ``abandoned``."""
+        """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
         with self._store.reading() as rows:
-            return _known_reservation(rows, reservation).status
+            return reservations.find_known(rows, reservation).status
 
-    def standing(self, budget: str | None = None, analyst: str = _EVERYBODY) -> Standing:
-        """Settled, held and remaining of a budget, or of an analyst's cap."""
+    def standing(self, budget: str | None = None, analyst: str = NO_ANALYST) -> Standing:
+        """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
+
+        Parameters
+        ----------
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            Name of an analyst who has a cap.
+
+        Returns
+        -------
+        Standing
+            The state of the budget or the cap.
+
+        Raises
+        ------
+        InvalidInput
+            There is no such budget, or the analyst has no cap.
+        """
         with self._store.reading() as rows:
-            name, filter_ = _standing(rows, budget, analyst)
+            name, filter_ = totals.find_filter(rows, budget, analyst)
             count = rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0]
         return Standing(name, analyst, filter_, int(count))
 
     def kind_of(self, budget: str | None = None) -> str:
-        """The kind of a budget: pure, approx, zcdp or renyi."""
+        """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
         with self._store.reading() as rows:
-            return _open_budget(rows, budget, _EVERYBODY)[1][0].budget.kind
+            return totals.find_budget(rows, budget, NO_ANALYST)[1][0].budget.kind
 
     def remaining(
-        self, budget: str | None = None, analyst: str = _EVERYBODY
+        self, budget: str | None = None, analyst: str = NO_ANALYST
     ) -> float | dict[str, Any]:
-        """What the next worst case may be; rounded down."""
+        """Return the largest worst case that still fits, rounded down.
+
+        Parameters
+        ----------
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            Name of an analyst who has a cap.
+
+        Returns
+        -------
+        float or dict
+            The amount, in the form of :meth:`Budget.describe`.
+        """
         with self._store.reading() as rows:
-            _, filter_ = _standing(rows, budget, analyst)
+            _, filter_ = totals.find_filter(rows, budget, analyst)
         return filter_.budget.describe(filter_.remaining, up=False)
 
     def open_reservations(self, budget: str | None = None) -> list[Reservation]:
-        """Jobs that have not reported back."""
+        """Return the reservations of a budget that have not been settled or abandoned."""
         with self._store.reading() as rows:
-            name, _ = _open_budget(rows, budget, _EVERYBODY)
-            ids = rows.all(
-                "SELECT id FROM expost_reservations WHERE budget = :b AND status = :s",
-                b=name,
-                s=OPEN,
-            )
-            found = [_known_reservation(rows, str(row[0])) for row in ids]
-        return [Reservation(row.id, row.budget, row.analyst, row.charges) for row in found]
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            return [row.public() for row in reservations.find_open(rows, name)]
 
     def entries(self) -> Iterator[Entry]:
-        """All entries, oldest first."""
+        """Yield all entries, oldest first."""
         last = None
         while True:
             with self._store.reading() as rows:
@@ -292,10 +397,16 @@ class Ledger:
             last = page[-1].sequence
 
     def verify(self) -> list[str]:
-        """What is wrong with the ledger: broken links, sums that do not add up, an overspent instant. Empty if all is well."""
+        """Check the hash chain, all sums, and that no budget was overspent at any time.
+
+        Returns
+        -------
+        list of str
+            One line per problem; empty if the ledger is sound.
+        """
         replay = Replay()
         with self._store.reading() as rows:
-            problems = list(replay.check(_all_entries(rows)))
+            problems = list(replay.check(totals.all_entries(rows)))
             problems += replay.compare_head(
                 rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")
             )
@@ -303,198 +414,19 @@ class Ledger:
                 rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals")
             )
             problems += replay.compare_reservations(
-                rows.all(f"SELECT {_RESERVATION} FROM expost_reservations")
+                rows.all(f"SELECT {reservations.COLUMNS} FROM expost_reservations")
             )
             problems += rows.damage()
         return problems
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A reservation as stored."""
-
-    id: str
-    budget: str
-    analyst: str
-    status: str
-    worst: Coordinates
-    charges: Charges
-    outcome: str | None
-
-
-def _reservation(rows: LedgerRows, identity: str) -> _Row | None:
-    row = rows.first(f"SELECT {_RESERVATION} FROM expost_reservations WHERE id = :i", i=identity)
-    if row is None:
-        return None
-    name, budget, analyst, status, worst, charges, outcome = row
-    with _sound(f"reservation {identity}"):
-        return _Row(name, budget, analyst, status, _amounts(worst), _charges(charges), outcome)
-
-
-def _known_reservation(rows: LedgerRows, reservation: Reservation | str) -> _Row:
-    identity = reservation.id if isinstance(reservation, Reservation) else reservation
-    check_name(identity, "reservation", LONGEST_IDENTITY)
-    row = _reservation(rows, identity)
-    if row is None:
-        raise InvalidInput("reservation", identity, "no such reservation in this ledger")
-    return row
-
-
-def _same_request(found: _Row, budget: str | None, analyst: str, charges: Charges) -> Reservation:
-    if (found.budget, found.analyst, found.charges) != (budget or found.budget, analyst, charges):
-        raise LedgerError(f"reservation {found.id} exists already, for another request")
-    if found.status == ABANDONED:
-        raise LedgerError(
-            f"reservation {found.id} was abandoned; its worst case is charged and the job cannot go on"
-        )
-    return Reservation(found.id, found.budget, analyst, charges)
-
-
-def _open_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
-    """The budget's name (the only one, if none is named) and its filters."""
-    names = [] if budget is not None else [str(row[0]) for row in rows.all(_BUDGETS)]
-    if budget is None and len(names) > 1:
-        raise InvalidInput(
-            "budget", None, "the ledger holds several budgets; name one of " + ", ".join(names)
-        )
-    if budget is None and not names:
-        raise LedgerError("the ledger is damaged: it holds no budget; run: expost ledger verify")
-    name = budget if budget is not None else names[0]
-    check_name(name, "budget")
-    filters = _filters(rows, name, analyst)
-    if not filters:
-        raise InvalidInput(
-            "budget",
-            name,
-            "the ledger holds " + ", ".join(str(row[0]) for row in rows.all(_BUDGETS)),
-        )
-    return name, filters
-
-
-def _standing(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, Filter]:
-    """The filter of a budget, or of an analyst's cap inside it."""
-    name, found = _open_budget(rows, budget, analyst)
-    if analyst and len(found) == 1:
-        raise InvalidInput("analyst", analyst, f"no cap is set for them in budget {name!r}")
-    return name, found[-1]
-
-
-def _filters(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
-    """The budget's filter and, if there is one, that of the analyst's cap."""
-    statement = "SELECT analyst, terms, settled, held FROM expost_totals WHERE budget = :b AND analyst IN ('', :a) ORDER BY analyst"
-    with _sound(f"the totals of budget {budget!r}"):
-        return [
-            Filter(
-                _terms(terms),
-                _amounts(settled),
-                _amounts(held),
-                f"{budget}, cap of {who}" if who else budget,
-            )
-            for who, terms, settled, held in rows.all(statement, b=budget, a=analyst)
-        ]
-
-
-@lru_cache(maxsize=64)
-def _amounts(text: str) -> Coordinates:
-    return numbers(json.loads(text))
-
-
-@lru_cache(maxsize=64)
-def _terms(text: str) -> Budget:
-    return budget_from_dict(json.loads(text))
-
-
-@lru_cache(maxsize=8)  # a table may be long
-def _charges(text: str) -> Charges:
-    return Charges.from_dict(json.loads(text))
-
-
-@contextmanager
-def _sound(what: str) -> Iterator[None]:
-    """Rows that cannot be read as what they should be, as a LedgerError."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, ArithmeticError):
-        raise LedgerError(f"the ledger is damaged at {what}; run: expost ledger verify") from None
-
-
-def _add_budget(rows: LedgerRows, name: str, terms: Budget, caps: Mapping[str, Budget]) -> None:
-    head = rows.lock_head()
-    if rows.first("SELECT 1 FROM expost_totals WHERE budget = :b", b=name):
-        raise LedgerError(f"there is a budget {name!r} already; its terms cannot be changed")
-    for who, cap in {_EVERYBODY: terms, **caps}.items():
-        head = _append(
-            rows, head, CAP if who else CREATE, name, who, "", {"terms": cap.as_dict()}, ""
-        )
-        _insert_total(rows, Filter.empty(cap), name, who)
-
-
-def _insert_total(rows: LedgerRows, state: Filter, budget: str, analyst: str) -> None:
-    rows.change(
-        "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h)",
-        b=budget,
-        a=analyst,
-        t=canonical(state.budget.as_dict()),
-        s=canonical(texts(state.settled)),
-        h=canonical(texts(state.held)),
-    )
-
-
-def _update_totals(rows: LedgerRows, states: list[Filter], budget: str, analyst: str) -> None:
-    for who, state in zip((_EVERYBODY, analyst), states, strict=False):
-        rows.change(
-            "UPDATE expost_totals SET settled = :s, held = :h WHERE budget = :b AND analyst = :a",
-            s=canonical(texts(state.settled)),
-            h=canonical(texts(state.held)),
-            b=budget,
-            a=who,
-        )
-
-
-def _finish(
-    rows: LedgerRows,
-    filters: list[Filter],
-    row: _Row,
-    realised: Coordinates,
-    status: str,
-    outcome: str | None,
-) -> None:
-    nexts = [each.settle(row.worst, realised) for each in filters]
-    _update_totals(rows, nexts, row.budget, row.analyst)
-    rows.change(
-        "UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i",
-        s=status,
-        o=outcome,
-        i=row.id,
-    )
-
-
-def _append(
-    rows: LedgerRows,
-    head: tuple[int, str],
-    action: str,
-    budget: str,
-    analyst: str,
-    reservation: str,
-    detail: dict[str, Any],
-    memo: str,
-) -> tuple[int, str]:
-    entry = Entry.after(
-        head,
-        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        action=action,
-        budget=budget,
-        analyst=analyst,
-        reservation=reservation,
-        detail=canonical(detail),
-        memo=memo,
-    )
-    rows.append(entry)
-    return entry.sequence, entry.hash
-
-
-def _all_entries(rows: LedgerRows) -> Iterator[Entry]:
-    last = None
-    while page := rows.entries(last):
-        yield from page
-        last = page[-1].sequence
+def _checked_terms(
+    name: str, budget: Budget | Guarantee, caps: Mapping[str, Budget | Guarantee] | None
+) -> tuple[Budget, dict[str, Budget]]:
+    """The terms of a new budget and of its caps, checked."""
+    terms = as_budget(budget)
+    limits = {who: as_budget(cap) for who, cap in (caps or {}).items()}
+    check_name(name, "name")
+    for who, cap in limits.items():
+        check_cap(terms, who, cap)
+    return terms, limits

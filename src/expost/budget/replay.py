@@ -1,4 +1,8 @@
-"""The ledger's sums, computed again from its entries: what ``verify`` compares the tables with."""
+"""The totals and reservations of a ledger, recomputed from its entries.
+
+``Ledger.verify`` compares the result with the tables. Amounts are exact; nothing is rounded.
+Tests: ``tests/budget/test_ledger.py``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ _COLUMNS = ("budget", "analyst", "status", "worst", "charges", "outcome")
 
 @dataclass
 class ReplayedRequest:
-    """A reservation as the entries tell it."""
+    """A reservation, recomputed from the entries."""
 
     budget: str
     analyst: str
@@ -39,7 +43,7 @@ class ReplayedRequest:
     outcome: str | None = None
 
     def columns(self) -> tuple[str | None, ...]:
-        """What the table must hold, in the order of ``_COLUMNS``; charges as their digest."""
+        """Return what the table must hold, in the order of ``_COLUMNS``; charges as a digest."""
         return (
             self.budget,
             self.analyst,
@@ -52,17 +56,27 @@ class ReplayedRequest:
 
 @dataclass
 class Replay:
-    """Filters and reservations as the entries tell them."""
+    """The filters and reservations that the entries applied so far lead to.
+
+    Parameters
+    ----------
+    filters : dict
+        The filter of each budget and each cap, by budget and analyst.
+    jobs : dict
+        The reservations by id.
+    last : tuple
+        The number and the hash of the last entry.
+    """
 
     filters: dict[tuple[str, str], Filter] = field(default_factory=dict)
     jobs: dict[str, ReplayedRequest] = field(default_factory=dict)
     last: tuple[int, str] = (0, GENESIS)
 
     def check(self, entries: Iterable[Entry]) -> Iterator[str]:
-        """Apply entries; say what is wrong with each."""
+        """Apply the entries and yield what is wrong with each of them."""
         for entry in entries:
             if not entry.well_typed:
-                yield f"row {entry.sequence!r}: edited (a column does not hold what it should)"
+                yield f"row {entry.sequence!r}: edited (a column holds a value of the wrong type)"
                 self.last = (self.last[0] + 1, str(entry.hash))
                 continue
             yield from broken_link(entry, *self.last)
@@ -133,7 +147,7 @@ class Replay:
         return [place for place in places if place in self.filters]
 
     def compare_head(self, row: Sequence[Any] | None) -> Iterator[str]:
-        """Whether the ledger ends where it says it does."""
+        """Yield whether the recorded end of the ledger differs from its last entry."""
         if row is None:
             yield "head: removed"
             return
@@ -144,7 +158,7 @@ class Replay:
             yield f"head: edited, or row {self.last[0]} was replaced"
 
     def compare_totals(self, rows: Sequence[Any]) -> Iterator[str]:
-        """Totals in the tables that the entries do not add up to."""
+        """Yield the totals that differ from the sums of the entries."""
         stored = {(row[0], row[1]): tuple(row[2:]) for row in rows}
         for place in sorted(set(stored) | set(self.filters), key=str):
             state = self.filters.get(place)
@@ -158,13 +172,13 @@ class Replay:
                 yield f"totals of budget {place[0]!r}{who}: do not match the entries"
 
     def compare_reservations(self, rows: Sequence[Any]) -> Iterator[str]:
-        """Reservations in the tables that the entries tell differently."""
+        """Yield the reservations that differ from what the entries record."""
         stored = {row[0]: (*row[1:5], _digest(row[5]), row[6]) for row in rows}
         for identity in sorted(set(stored) | set(self.jobs), key=str):
             if identity not in stored:
                 yield f"reservation {identity}: removed"
             elif identity not in self.jobs:
-                yield f"reservation {identity}: no entry tells of it"
+                yield f"reservation {identity}: no entry records it"
             else:
                 pairs = zip(_COLUMNS, stored[identity], self.jobs[identity].columns(), strict=True)
                 for column in (name for name, found, told in pairs if found != told):
@@ -172,16 +186,16 @@ class Replay:
 
 
 def numbers(amounts: Sequence[str]) -> Coordinates:
-    """Exact amounts from their texts."""
+    """Return the exact amounts that :func:`texts` wrote."""
     parts = (text.partition("/") for text in amounts)
     return tuple(Fraction(int(above), int(below or 1)) for above, _, below in parts)
 
 
 def texts(amounts: Coordinates) -> list[str]:
-    """Exact amounts as texts."""
+    """Return exact amounts as texts such as ``"1/4"``."""
     return [str(each) for each in amounts]
 
 
 def _digest(charges: Any) -> str:
-    """The digest of charges as stored (in canonical form, so that of the text)."""
+    """The digest of stored charges, whose text is in canonical form already."""
     return hashlib.sha256(str(charges).encode()).hexdigest()

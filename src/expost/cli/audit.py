@@ -1,4 +1,7 @@
-"""``expost audit``: does a mechanism, or a selection, keep its promise on two neighbouring data sets?"""
+"""``expost audit``: test the guarantee of a mechanism or a selection on two neighbouring data sets.
+
+Tests: ``tests/cli/test_audit_cli.py``.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ from expost.audit.report import AuditReport
 from expost.cli.output import FAILURE, Json, notes, show
 from expost.errors import InvalidInput
 
-_SHOWN = 24  # outcomes in the table; the rest is in the JSON
-_RUNS_FOR_A_WORKER = 200
+_SHOWN = 24  # outcomes in the table; the JSON has all of them
+_RUNS_PER_WORKER = 200
 
 
 def audit(
@@ -36,53 +39,66 @@ def audit(
         str,
         typer.Argument(
             metavar="MODULE:NAME",
-            help="Candidates, a pair (selector, candidates), a mechanism with a guarantee, a function that returns a Release, or "
-            "a function without arguments that returns one of these. MODULE may be a file ending in .py.",
+            help="Candidates, a pair (selector, candidates), a mechanism with a guarantee, a "
+            "function that returns a Release, or a function without arguments that returns one of "
+            "these. MODULE may be a file ending in .py.",
         ),
     ],
     data: Annotated[
-        Path, typer.Option(help="One data set (.npz: one array, or several as a dict; .npy).")
+        Path, typer.Option(help="A data set: .npy, or .npz with one array or several named ones.")
     ],
     neighbour: Annotated[
-        Path, typer.Option(help="The same with one person more, less, or changed.")
+        Path, typer.Option(help="The same data set with one person added, removed or changed.")
     ],
     runs: Annotated[
-        int, typer.Option(help="Runs on each data set; a fifth of them chooses the events.")
+        int,
+        typer.Option(help="Runs on each data set; one fifth of them is used to choose the events."),
     ],
     event: Annotated[
         str | None,
         typer.Option(
-            help="MODULE:FUNCTION from a released value to a label, or to a number that is cut."
+            help="MODULE:FUNCTION that maps a released value to a label, or to a number that "
+            "is compared with thresholds."
         ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="MODULE:FUNCTION, the score of the selection.")
+        str | None, typer.Option(help="MODULE:FUNCTION that scores the outputs in the selection.")
     ] = None,
     selector: Annotated[
-        str, typer.Option(help="For bare candidates: " + ", ".join(SELECTORS) + ".")
+        str,
+        typer.Option(
+            help="The selector for a bare list of candidates: " + ", ".join(SELECTORS) + "."
+        ),
     ] = SELECTORS[0],
-    overhead: Annotated[float | None, typer.Option(help="ε′ of the selector.")] = None,
-    target: Annotated[float | None, typer.Option(help="Target of the selector.")] = None,
+    overhead: Annotated[float | None, typer.Option(help="The overhead ε′ of the selector.")] = None,
+    target: Annotated[float | None, typer.Option(help="The target score of the selector.")] = None,
     delta: Annotated[
-        float | None, typer.Option(help="δ of the selector's claim, or of a mechanism's.")
+        float | None, typer.Option(help="The δ of the claim of the selector or the mechanism.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Hold it to this ε (and --delta) instead of its own claim.")
+        float | None, typer.Option(help="Test this ε (with --delta) instead of the stated claim.")
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="A kept promise is called violated with at most 1 − this chance.")
+        float,
+        typer.Option(
+            help="A guarantee that holds is reported as violated with probability at most 1 − this."
+        ),
     ] = 0.95,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; by default one for each core.", min=1)
+        int | None,
+        typer.Option(help="Number of processes; by default at most one per core.", min=1),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a figure: claimed against measured.")
+        Path | None,
+        typer.Option(help="Write a figure of the claimed and the measured values to this file."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Audit a promise: run on two neighbouring data sets, count, compare. Exit code 1 if it is violated.
+    """Audit a guarantee: run on two neighbouring data sets, count the outcomes, compare.
 
-    The output shows how the two data sets differ: audit on data that you may look at.
+    The exit code is 1 if the guarantee is violated.
+
+    The output shows how the two data sets differ, so use data that you are allowed to look at.
     """
     plots.check_path(plot)
     rating = None if score is None else Reference.parse(score, "score")
@@ -92,7 +108,9 @@ def audit(
     first, second = load(data, "data"), load(neighbour, "neighbour")
     if _same(first, second):
         raise InvalidInput(
-            "neighbour", str(neighbour), "it holds the same as the data: nothing could be measured"
+            "neighbour",
+            str(neighbour),
+            "it holds the same as the data; give a data set that differs in one person",
         )
     with _progress() as display:
         task = display.add_task("auditing", total=2 * runs)
@@ -104,7 +122,7 @@ def audit(
             events=events,
             delta=None if named.is_selection or epsilon is not None else delta,
             confidence=confidence,
-            workers=workers or max(1, min(os.cpu_count() or 1, runs // _RUNS_FOR_A_WORKER)),
+            workers=workers or max(1, min(os.cpu_count() or 1, runs // _RUNS_PER_WORKER)),
             progress=lambda done, _: display.update(task, completed=done),
         )
     if plot is not None:
@@ -116,25 +134,26 @@ def audit(
 
 
 def load(path: Path, field: str) -> Any:
-    """The array of a file, or its arrays by name."""
+    """The array of a file, or its arrays by name if there are several."""
     if not path.is_file():
-        raise InvalidInput(field, str(path), "there is no such file")
+        raise InvalidInput(field, str(path), "there is no such file; give an .npz or .npy file")
     try:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return found
         with found:
             arrays = {name: found[name] for name in found.files}
-    except Exception as error:  # a broken archive raises whatever its parts raise
+    except Exception as error:  # a broken archive may raise any error
         raise InvalidInput(
             field, str(path), f"not a readable .npz or .npy file ({type(error).__name__})"
         ) from None
     if not arrays:
-        raise InvalidInput(field, str(path), "the file holds no array")
+        raise InvalidInput(field, str(path), "the file holds no array; save one with numpy.savez")
     return next(iter(arrays.values())) if len(arrays) == 1 else arrays
 
 
 def _same(first: Any, second: Any) -> bool:
+    """Whether two data sets are equal."""
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(
             _same(first[name], second[name]) for name in first
@@ -145,6 +164,7 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _progress() -> Progress:
+    """A progress bar on stderr, shown in terminals only."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -155,6 +175,7 @@ def _progress() -> Progress:
 
 
 def _render(console: Console, report: AuditReport) -> None:
+    """Print a report as a table with notes."""
     colour = "red" if report.violated else "green"
     console.print(
         f"[bold {colour}]{report.verdict}[/bold {colour}] at {report.confidence:.4g} confidence",
@@ -189,26 +210,32 @@ def _render(console: Console, report: AuditReport) -> None:
     console.print(table)
     if len(report.outcomes) > _SHOWN:
         console.print(
-            f"{len(report.outcomes) - _SHOWN} outcomes further from their claims are in the JSON."
+            f"{len(report.outcomes) - _SHOWN} more outcomes, further from their claims, are shown "
+            "with --json."
         )
     if report.joint.violated:
         console.print(
-            f"[red]All outcomes together: at least {report.joint.lower_bound:.4g}, allowed {report.joint.limit:g}.[/red]"
+            f"[red]All outcomes together: at least {report.joint.lower_bound:.4g}, but the claim "
+            f"allows {report.joint.limit:g}.[/red]"
         )
     if any(report.failed):
         console.print(
-            f"[yellow]{sum(report.failed)} counted runs raised an error and count as the outcome “failed”.[/yellow]"
+            f"[yellow]{sum(report.failed)} counted runs raised an error; they count as the "
+            "outcome “failed”.[/yellow]"
         )
     if report.blind:
         console.print(
-            "[yellow]Values that are not numbers were released, and not looked into: give --event.[/yellow]"
+            "[yellow]Some released values are not numbers and were not examined: "
+            "pass --event.[/yellow]"
         )
     if any(report.unseen):
         console.print(
-            f"[yellow]{sum(report.unseen)} counted runs ended in outcomes that the pilot never met: not judged.[/yellow]"
+            f"[yellow]{sum(report.unseen)} counted runs had outcomes that no pilot run had; "
+            "these outcomes were not tested.[/yellow]"
         )
     console.print(
-        f"[dim]{report.runs} runs on each data set, {report.pilot} of them to choose events; {report.comparisons} bounds share the "
-        "error. “consistent” is not a proof: it means that these events and runs show no violation.[/dim]",
+        f"[dim]{report.runs} runs on each data set, {report.pilot} of them to choose events; "
+        f"{report.comparisons} bounds share the error probability. “consistent” is not a proof: it "
+        "means that these events and runs show no violation.[/dim]",
         highlight=False,
     )

@@ -1,4 +1,7 @@
-"""``expost certificate``: read a release and say what it promises."""
+"""``expost certificate``: read a release and show what it guarantees.
+
+Tests: ``tests/cli/test_cli.py``, ``tests/fuzz/test_certificates.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from expost.cli.output import Json, show, visible
+from expost.cli.output import Json, in_words, show, visible
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.selection.release import Release, plain
 
-_LONGEST = 300
+_LONGEST = 300  # characters of a value that the table shows
 
 
 def certificate(
@@ -25,48 +28,52 @@ def certificate(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show a certificate: what was released, what it cost, and on which theorem the claim rests."""
+    """Show a certificate: what was released, what it cost, and which theorem guarantees it."""
     release = Release.load(file)
     try:
         document = release.as_dict(encode=plain)
     except RecursionError:
-        raise InvalidRelease("value", "the file", "it is nested too deeply") from None
+        raise InvalidRelease(
+            "file", str(file), "its values are nested too deeply to be a certificate"
+        ) from None
     show(document, as_json=as_json, render=lambda console: _render(console, release))
 
 
 def _render(console: Console, release: Release) -> None:
+    """Print a certificate as a table."""
     table = Table(title="Certificate", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     rows: list[tuple[str, Any]] = [
-        ("value", release.value),
-        ("params", ", ".join(f"{key} = {value}" for key, value in release.params.items()) or "–"),
+        ("value", in_words(release.value)),
+        ("params", in_words(dict(release.params))),
         ("score", "–" if release.score is None else f"{release.score:g}"),
         ("target reached", {None: "no target", True: "yes", False: "no"}[release.passed]),
         ("spent", describe(release.spent)),
         ("worst case", describe(release.worst_case)),
-        ("rests on", release.theorem),
+        ("theorem", release.theorem),
         (
             "selector",
-            ", ".join(
-                f"{key} = {value}" for key, value in release.selector.items() if value is not None
-            ),
+            in_words({key: each for key, each in release.selector.items() if each is not None}),
         ),
     ]
     for name, value in rows:
         text = escape(visible(value))
         table.add_row(
-            name, text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…  (whole with --json)"
+            name,
+            text
+            if len(text) <= _LONGEST
+            else text[: _LONGEST - 1] + "…  (use --json for all of it)",
         )
     console.print(table)
     if release.simulated:
         console.print(
-            "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
+            "[red]Simulated with seeded randomness: this release has no privacy guarantee.[/red]"
         )
 
 
 def describe(guarantee: Guarantee) -> str:
-    """A promise in a line."""
+    """A guarantee in one line."""
     numbers = guarantee.as_dict()
     names = {"epsilon": "ε", "delta": "δ", "rho": "ρ", "orders": "orders", "epsilons": "ε"}
     parts = [f"{names[key]} = {_number(value)}" for key, value in numbers.items() if key in names]
@@ -74,6 +81,7 @@ def describe(guarantee: Guarantee) -> str:
 
 
 def _number(value: Any) -> str:
+    """A number, or the numbers of a curve, as text."""
     return (
         f"{value:.6g}"
         if isinstance(value, float)

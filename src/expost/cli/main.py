@@ -1,4 +1,7 @@
-"""The ``expost`` command."""
+"""The ``expost`` command: its subcommands, its exit codes, and how errors are shown.
+
+Tests: ``tests/cli/``, ``tests/fuzz/``.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ from expost.cli import ledger
 from expost.cli.audit import audit
 from expost.cli.certificate import certificate
 from expost.cli.count import count
-from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, UNFORESEEN, notes, visible
+from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, EXIT_CODES, UNEXPECTED, notes, visible
 from expost.cli.plan import plan
 from expost.cli.tune import tune
 from expost.errors import BudgetRefused, ExpostError
 
 app = typer.Typer(
     name="expost",
-    help="Utility-first differential privacy: say how accurate the answer must be, pay what the released answer cost.",
+    help="Utility-first differential privacy: state how accurate the answer must be, and pay only "
+    "for the answer that is released.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -29,6 +34,7 @@ app = typer.Typer(
 
 
 def _version(wanted: bool) -> None:
+    """Print the version and stop."""
     if wanted:
         typer.echo(f"expost {__version__}")
         raise typer.Exit
@@ -37,10 +43,13 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Options before a command."""
+    """Accept the options that come before a command."""
 
 
 app.command()(plan)
@@ -57,22 +66,38 @@ def main() -> None:
 
 
 def run(command: typer.Typer) -> None:
-    """Run a command; errors that were foreseen end with a line on stderr and a telling exit code.
+    """Run a command and turn errors into one line on stderr and an exit code.
 
-    Any other error ends without its text: it is not ours, and may quote data. ``EXPOST_TRACEBACK=1`` shows it to who may see that.
+    The text of an unexpected error is not shown, because it may quote data. Set
+    ``EXPOST_TRACEBACK=1`` to see the traceback.
+
+    Parameters
+    ----------
+    command : typer.Typer
+        The command to run, with the arguments of this process.
     """
     try:
         command()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
-        notes.print(f"[red]error:[/red] {escape(visible(error))}", highlight=False, soft_wrap=True)
+        notes.print(
+            f"[red]error:[/red] {escape(visible(_reason(error)))}", highlight=False, soft_wrap=True
+        )
         sys.exit(BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT)
     except Exception as error:
         if os.environ.get("EXPOST_TRACEBACK"):
             raise
         notes.print(
-            f"[red]error:[/red] unforeseen ({type(error).__name__}). What was reserved in a ledger stays charged. Please report it; "
-            "EXPOST_TRACEBACK=1 shows the traceback, which may quote data.",
+            f"[red]error:[/red] unexpected error ({type(error).__name__}). Amounts reserved in a "
+            "ledger stay charged. Please report this error. Set EXPOST_TRACEBACK=1 to see the "
+            "traceback; it may quote data.",
             highlight=False,
             soft_wrap=True,
         )
-        sys.exit(UNFORESEEN)
+        sys.exit(UNEXPECTED)
+
+
+def _reason(error: Exception) -> str:
+    """The text of an expected error, without bytes of the file that caused it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "the file is not UTF-8 text; save it as UTF-8, or give another file"
+    return str(error)

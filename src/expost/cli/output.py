@@ -1,4 +1,9 @@
-"""Where output goes: results to stdout, everything else to stderr; with --json stdout holds one JSON document."""
+"""Output of the commands: results go to stdout, everything else goes to stderr.
+
+With ``--json``, stdout holds exactly one JSON document. The exit codes of all commands are defined
+here.
+Tests: ``tests/cli/``, ``tests/fuzz/``.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +15,38 @@ import typer
 from rich.console import Console
 
 FAILURE = 1
+"""A check failed: an audit found a violation, or a ledger is damaged."""
 BAD_INPUT = 2
+"""An argument, a file or a URL is not valid."""
 BUDGET_REFUSES = 3
-UNFORESEEN = 4
+"""The budget refuses the request; nothing ran and nothing was charged."""
+UNEXPECTED = 4
+"""An unexpected error."""
+MISSED_BAR = 5
+"""The command finished, but the released result does not reach the bar."""
 
-notes = Console(stderr=True, emoji=False)  # ":a:" in a name is just that
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 the budget refuses, "
+    "4 unexpected error, 5 finished but the bar was missed."
+)
+
+_DEEPEST = 4  # levels of nesting that a table shows
+
+notes = Console(stderr=True, emoji=False)  # without emoji, ":a:" in a name is shown as it is
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 
 
 def as_text(text: str) -> str:
-    """The text with halves of letters written as escapes, which JSON knows too: no stream takes them as they are."""
+    """Escape lone surrogates, which UTF-8 streams reject. JSON reads the escapes back."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def visible(text: object) -> str:
-    """A text from a file or a database for a terminal: letters that would move its cursor or colour it are written as escapes."""
+    """Escape characters that would move the cursor or change colours in a terminal.
+
+    Use it for every text that comes from a file or a database.
+    """
     letters = (
         each
         if each.isprintable() or each == "\n"
@@ -35,8 +56,24 @@ def visible(text: object) -> str:
     return "".join(letters)
 
 
+def in_words(value: object, depth: int = 0) -> str:
+    """A value as text for people: names and values instead of Python's notation."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (dict, list, tuple)):
+        return str(value)
+    if depth == _DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        text = ", ".join(f"{key} = {in_words(each, depth + 1)}" for key, each in value.items())
+        return f"({text})" if depth else text or "–"
+    return "[" + ", ".join(in_words(each, depth + 1) for each in value) + "]"
+
+
 def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console], None]) -> None:
-    """Print a result: as JSON, or as ``render`` draws it."""
+    """Print a result, either as JSON or by calling ``render`` on a console."""
     if as_json:
         typer.echo(as_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
     else:

@@ -1,0 +1,172 @@
+"""The interface of every budget: limits as exact rationals, and charges measured against them.
+
+Each kind of budget turns a charge into *coordinates* (ε; ε and δ; ρ; or ε at each order) and
+states which charges it accepts. The kinds are in :mod:`expost.budget.budgets` and
+:mod:`expost.budget.renyi`.
+
+Rounding: limits are rounded down when a budget is made. Sums are exact. For display, spent amounts
+are rounded up and remaining amounts are rounded down.
+Tests: ``tests/budget/test_filter.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from expost.errors import InvalidGuarantee, InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import RELATIONS, Guarantee
+from expost.rationals import Number, exact_positive, round_down, round_up
+
+Coordinates = tuple[Fraction, ...]
+"""An amount of a budget: one exact number per limit."""
+
+
+class Budget(ABC):
+    """A limit on the total privacy loss under one neighbouring relation.
+
+    Attributes
+    ----------
+    kind : str
+        ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``.
+    neighbours : str
+        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+    rule : str
+        ``"all"`` if every coordinate must stay within its limit, ``"any"`` if one of them is
+        enough. Only Rényi budgets offer ``"any"``.
+    never_refunded : tuple of int
+        The coordinates that settling cannot lower.
+    """
+
+    kind: ClassVar[str]
+    neighbours: str
+    rule: str = "all"
+    never_refunded: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    @abstractmethod
+    def limits(self) -> Coordinates:
+        """The largest value that each coordinate may reach."""
+
+    @abstractmethod
+    def _coordinates(self, charge: Guarantee) -> Coordinates | None:
+        """A charge in coordinates, or None if this kind of budget does not accept it."""
+
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """Return the guarantee that holds for everything this budget ever admits."""
+
+    @abstractmethod
+    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
+        """Return an amount as floats, for display and for JSON.
+
+        Parameters
+        ----------
+        amount : tuple of Fraction
+            One exact number per limit.
+        up : bool, default True
+            Round up, as spent amounts need. Pass False for amounts that remain.
+
+        Returns
+        -------
+        float or dict
+            A float if the budget has one limit. Otherwise a dict with the keys ``epsilon`` and
+            ``delta``, or ``orders`` and ``epsilons``.
+        """
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON form, read back by :func:`expost.budget.budgets.budget_from_dict`."""
+
+    def coordinates(self, charge: Guarantee) -> Coordinates:
+        """Measure a charge against this budget.
+
+        Parameters
+        ----------
+        charge : Guarantee
+            The charge of one outcome.
+
+        Returns
+        -------
+        tuple of Fraction
+            One exact number per limit.
+
+        Raises
+        ------
+        InvalidGuarantee
+            The charge is for another neighbouring relation, or of a kind that this budget cannot
+            add.
+        """
+        if charge.neighbours != self.neighbours:
+            raise InvalidGuarantee(
+                "neighbours",
+                charge.neighbours,
+                f"the budget is for {self.neighbours!r} neighbours, and a charge must use the same "
+                "neighbouring relation",
+            )
+        measured = self._coordinates(charge)
+        if measured is None:
+            raise InvalidGuarantee(
+                "charge", charge, f"a {self.kind} budget cannot add it; {self._accepted()}"
+            )
+        return measured
+
+    def worst(self, charges: Charges) -> Coordinates:
+        """Return what a request must reserve: the largest charge in each coordinate.
+
+        Parameters
+        ----------
+        charges : Charges
+            The charge of every outcome.
+
+        Returns
+        -------
+        tuple of Fraction
+            The maximum over the outcomes, taken coordinate by coordinate.
+
+        Raises
+        ------
+        InvalidGuarantee
+            A charge cannot be measured against this budget.
+        """
+        outcomes = dict.fromkeys((*charges.levels, charges.nothing))
+        return tuple(
+            max(column)
+            for column in zip(*(self.coordinates(each) for each in outcomes), strict=True)
+        )
+
+    @abstractmethod
+    def _accepted(self) -> str:
+        """Which charges this budget accepts, for error messages."""
+
+
+def set_fields(instance: Budget, **values: object) -> None:
+    """Set fields of a frozen record while it is being made."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def check_limit(value: Number, field: str) -> float:
+    """A positive limit as a float, rounded down."""
+    return round_down(exact_positive(value, field))
+
+
+def check_delta(value: Number) -> float:
+    """A δ between 0 and 1 as a float, rounded down."""
+    if not 0 < exact_positive(value, "delta") < 1:
+        raise InvalidInput("delta", value, "give 0 < delta < 1")
+    return round_down(exact_positive(value, "delta"))
+
+
+def check_relation(value: str) -> str:
+    """A neighbouring relation, refused if it is unknown."""
+    if value not in RELATIONS:
+        raise InvalidInput("neighbours", value, "give 'add-remove' or 'replace'")
+    return value
+
+
+def rounded(value: Fraction, up: bool) -> float:
+    """An exact number as a float, rounded up or down."""
+    return round_up(value) if up else round_down(value)

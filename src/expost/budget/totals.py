@@ -1,0 +1,204 @@
+"""The table of totals, and the writing of entries.
+
+For each budget, and for each analyst's cap inside it, one row holds the terms and the amounts that
+are settled and held. Amounts are stored as exact rationals; nothing is rounded. Every function
+works on the rows of a transaction that the caller opened.
+Tests: ``tests/budget/test_ledger.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from expost.budget.base import Budget, Coordinates
+from expost.budget.budgets import budget_from_dict
+from expost.budget.filter import Filter
+from expost.budget.hash_chain import CAP, CREATE, Entry, canonical
+from expost.budget.replay import numbers, texts
+from expost.budget.requests import check_name
+from expost.budget.store import LedgerRows
+from expost.errors import InvalidInput, LedgerError
+
+NO_ANALYST = ""
+"""The analyst column of a budget itself, and of requests that name no analyst."""
+
+_BUDGETS = "SELECT budget FROM expost_totals WHERE analyst = '' ORDER BY budget"
+_FILTERS = (
+    "SELECT analyst, terms, settled, held FROM expost_totals "
+    "WHERE budget = :b AND analyst IN ('', :a) ORDER BY analyst"
+)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The state of a budget, or of an analyst's cap inside it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the budget.
+    analyst : str
+        Name of the analyst whose cap this is; empty for the budget itself.
+    filter : Filter
+        The limits, and the amounts that are settled and held.
+    entries : int
+        How many entries the budget has.
+    """
+
+    name: str
+    analyst: str
+    filter: Filter
+    entries: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form that ``expost ledger show --json`` prints."""
+        budget = self.filter.budget
+        return {
+            "name": self.name,
+            "kind": budget.kind,
+            "budget": budget.as_dict(),
+            "settled": budget.describe(self.filter.settled),
+            "held": budget.describe(self.filter.held),
+            "remaining": budget.describe(self.filter.remaining, up=False),
+            "entries": self.entries,
+        } | ({"analyst": self.analyst} if self.analyst else {})
+
+
+def budget_names(rows: LedgerRows) -> list[str]:
+    """The names of all budgets, sorted."""
+    return [str(row[0]) for row in rows.all(_BUDGETS)]
+
+
+def find_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
+    """The name of the budget (the only one, if none is named) and its filters."""
+    names = [] if budget is not None else budget_names(rows)
+    if budget is None and len(names) > 1:
+        raise InvalidInput(
+            "budget", None, "the ledger holds several budgets; name one of " + ", ".join(names)
+        )
+    if budget is None and not names:
+        raise LedgerError("the ledger is damaged: it holds no budget; run: expost ledger verify")
+    name = budget if budget is not None else names[0]
+    check_name(name, "budget")
+    filters = filters_of(rows, name, analyst)
+    if not filters:
+        raise InvalidInput("budget", name, "the ledger holds " + ", ".join(budget_names(rows)))
+    return name, filters
+
+
+def find_filter(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, Filter]:
+    """The name of the budget, and its filter or that of the analyst's cap."""
+    name, found = find_budget(rows, budget, analyst)
+    if analyst and len(found) == 1:
+        raise InvalidInput("analyst", analyst, f"budget {name!r} has no cap for this analyst")
+    return name, found[-1]
+
+
+def filters_of(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
+    """The filter of the budget and, if there is one, that of the analyst's cap."""
+    with readable(f"the totals of budget {budget!r}"):
+        return [
+            Filter(
+                _terms(terms),
+                amounts(settled),
+                amounts(held),
+                f"{budget}, cap of {who}" if who else budget,
+            )
+            for who, terms, settled, held in rows.all(_FILTERS, b=budget, a=analyst)
+        ]
+
+
+def add_budget(rows: LedgerRows, name: str, terms: Budget, caps: Mapping[str, Budget]) -> None:
+    """Write a new budget and its caps."""
+    head = rows.lock_head()
+    if rows.first("SELECT 1 FROM expost_totals WHERE budget = :b", b=name):
+        raise LedgerError(f"there is a budget {name!r} already; its terms cannot be changed")
+    for who, cap in {NO_ANALYST: terms, **caps}.items():
+        head = append(
+            rows, head, CAP if who else CREATE, name, who, "", {"terms": cap.as_dict()}, ""
+        )
+        insert_total(rows, Filter.empty(cap), name, who)
+
+
+def insert_total(rows: LedgerRows, state: Filter, budget: str, analyst: str) -> None:
+    """Write the totals of a new budget or cap."""
+    rows.change(
+        "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h)",
+        b=budget,
+        a=analyst,
+        t=canonical(state.budget.as_dict()),
+        s=canonical(texts(state.settled)),
+        h=canonical(texts(state.held)),
+    )
+
+
+def update_totals(rows: LedgerRows, states: list[Filter], budget: str, analyst: str) -> None:
+    """Overwrite the totals of a budget and, if there is one, of the analyst's cap."""
+    for who, state in zip((NO_ANALYST, analyst), states, strict=False):
+        rows.change(
+            "UPDATE expost_totals SET settled = :s, held = :h WHERE budget = :b AND analyst = :a",
+            s=canonical(texts(state.settled)),
+            h=canonical(texts(state.held)),
+            b=budget,
+            a=who,
+        )
+
+
+def append(
+    rows: LedgerRows,
+    head: tuple[int, str],
+    action: str,
+    budget: str,
+    analyst: str,
+    reservation: str,
+    detail: dict[str, Any],
+    memo: str,
+) -> tuple[int, str]:
+    """Write an entry after ``head`` and return the new head."""
+    entry = Entry.after(
+        head,
+        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        action=action,
+        budget=budget,
+        analyst=analyst,
+        reservation=reservation,
+        detail=canonical(detail),
+        memo=memo,
+    )
+    rows.append(entry)
+    return entry.sequence, entry.hash
+
+
+def all_entries(rows: LedgerRows) -> Iterator[Entry]:
+    """All entries of one transaction, oldest first."""
+    last = None
+    while page := rows.entries(last):
+        yield from page
+        last = page[-1].sequence
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Turn errors of parsing stored values into a LedgerError."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        raise LedgerError(f"the ledger is damaged at {what}; run: expost ledger verify") from None
+
+
+@lru_cache(maxsize=64)
+def amounts(text: str) -> Coordinates:
+    """Stored amounts as exact numbers."""
+    return numbers(json.loads(text))
+
+
+@lru_cache(maxsize=64)
+def _terms(text: str) -> Budget:
+    """The budget that stored terms describe."""
+    return budget_from_dict(json.loads(text))
