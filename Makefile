@@ -1,4 +1,4 @@
-# Everything runs in a .venv of the project, made on the first call and kept until pyproject.toml changes.
+# Everything runs in the project's .venv, made on the first call and again when pyproject.toml changes.
 PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -6,12 +6,19 @@ comma := ,
 REAL := $(if $(wildcard ../shared/data/msweb_user_area.npz),$(comma)msweb$(comma)reddit2008)
 DATASETS := S8000,S16000,S32000,S64000,S128000$(REAL)
 
-.PHONY: demo test check bench figures fuzz clean
+QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme.py tests/test_work.py \
+	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
+OTHER_VERSIONS := 3.12 3.13
+
+.PHONY: help demo quick test test-all check dist bench figures fuzz clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0 --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)  ## the cheapest private model that passes a bar, with its certificate
@@ -20,10 +27,19 @@ demo: $(STAMP)  ## the cheapest private model that passes a bar, with its certif
 test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n auto
 
+quick: check  ## under a minute: lint, types and the fast tests
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(QUICK)
+
+test-all: test  ## the test suite, also on Python 3.12 and 3.13 where they are found
+	tools/test_versions.sh $(OTHER_VERSIONS)
+
 check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+dist: $(STAMP)  ## wheel and sdist in dist/, and a trial of the wheel alone in a clean environment
+	tools/dist.sh $(BIN)/python
 
 bench: $(STAMP)  ## ratios against peers, measured side by side
 	$(BIN)/python -m benchmarks
@@ -40,5 +56,5 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz
 
-clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
+clean:  ## remove environments, builds and caches
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,19 +1,41 @@
 """expost: utility-first differential privacy.
 
-Say how accurate the answer must be; expost finds the cheapest private way to get there, and charges only what the
-released answer cost.
+State how accurate an answer must be. expost finds a cheap private way to get there, and charges
+only what the released answer cost.
+
+Everything listed in ``__all__`` is public, as is what these modules list: ``expost.privacy``,
+``expost.budget``, ``expost.training``, ``expost.audit``, ``expost.sklearn``, ``expost.errors`` and
+the modules of ``expost.integrations``. All other modules are internal and may change without
+notice. ``tests/test_public_names.py`` checks the lists, and that the documents and examples use no
+other name.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from expost._version import __version__
 from expost.analytics.query import count
-from expost.errors import ExpostError
+from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
+from expost.errors import (
+    BudgetRefused,
+    CheckpointMismatch,
+    ExpostError,
+    InvalidCandidate,
+    InvalidGuarantee,
+    InvalidInput,
+    InvalidRelease,
+    LedgerError,
+    MissingExtra,
+    SimulationOnly,
+    WorkersLost,
+)
+from expost.execution.processes import Processes
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.mechanisms.protocol import Estimate, Mechanism
-from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP
+from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
@@ -24,43 +46,82 @@ from expost.selection.release import Release
 from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
 
 if TYPE_CHECKING:
+    from expost.tuning.certificate import Tuned
     from expost.tuning.job import tune
+    from expost.tuning.model import Model, load_model
 
 __all__ = [
     "FAILED",
     "NOTHING",
     "ZCDP",
     "AboveThreshold",
+    "Account",
+    "ApproxBudget",
     "ApproxDP",
+    "BudgetRefused",
     "Candidate",
     "Charges",
+    "CheckpointMismatch",
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Doubling",
     "Estimate",
     "ExpostError",
+    "InvalidCandidate",
+    "InvalidGuarantee",
+    "InvalidInput",
+    "InvalidRelease",
+    "Ledger",
+    "LedgerError",
     "Mechanism",
+    "MissingExtra",
+    "Model",
     "NoiseReduction",
     "Poisson",
+    "Processes",
+    "PureBudget",
     "PureDP",
     "Query",
     "RandomDropping",
     "Randomness",
     "Release",
+    "RenyiBudget",
     "RenyiDP",
     "RepeatAndSelect",
+    "SimulationOnly",
     "SimulationRandomness",
     "TruncatedNegativeBinomial",
+    "Tuned",
+    "WorkersLost",
+    "ZCDPBudget",
     "__version__",
     "count",
+    "load_model",
     "tune",
 ]
 
+_LAZY = {
+    "Model": "expost.tuning.model",
+    "Tuned": "expost.tuning.certificate",
+    "load_model": "expost.tuning.model",
+    "tune": "expost.tuning.job",
+    "audit": "expost.audit",
+    "sklearn": "expost.sklearn",
+    "training": "expost.training",
+}
+"""Names that are imported at first use, with their modules; these need more than the core does."""
+
 
 def __getattr__(name: str) -> Any:
-    """``expost.tune`` is imported at first use: training is a room of its own."""
-    if name == "tune":
-        from expost.tuning.job import tune
+    """Import a name or a public submodule at first use."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'expost' has no attribute {name!r}")
+    module = import_module(_LAZY[name])
+    value = module if module.__name__ == f"expost.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
 
-        return tune
-    raise AttributeError(f"module 'expost' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """List the public names, also those not imported yet."""
+    return sorted({*globals(), *__all__})

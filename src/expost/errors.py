@@ -19,6 +19,20 @@ No message ever contains data, a drop level, a coin, a run count or an output.
 
 from __future__ import annotations
 
+__all__ = [
+    "BudgetRefused",
+    "CheckpointMismatch",
+    "ExpostError",
+    "InvalidCandidate",
+    "InvalidGuarantee",
+    "InvalidInput",
+    "InvalidRelease",
+    "LedgerError",
+    "MissingExtra",
+    "SimulationOnly",
+    "WorkersLost",
+]
+
 
 class ExpostError(Exception):
     """Base of all errors raised by expost."""

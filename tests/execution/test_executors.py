@@ -118,9 +118,14 @@ def test_a_bar_is_looked_for_in_waves_of_a_public_size(monkeypatch: pytest.Monke
 
 
 def test_a_task_shows_nothing() -> None:
-    task = Task((Noisy(77),), (b"s" * 32,), False, True, here())
-    assert "77" not in repr(task)
-    assert "ss" not in repr(task)
+    """Canaries that no address, host name or process number can contain by chance."""
+    number = 77_717_177_711_771_777_171_777
+    task = Task((Noisy(number),), (b"s" * 32,), False, True, here())
+    shown = repr(task).lower()
+    assert str(number) not in shown
+    assert f"{number:x}" not in shown
+    assert "s" * 16 not in shown
+    assert (b"s" * 16).hex() not in shown
 
 
 def flush() -> None:

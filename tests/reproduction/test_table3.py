@@ -346,6 +346,7 @@ def test_a_bank_of_another_task_is_refused():
 
 def test_a_builder_trains_what_is_missing_and_no_more(tmp_path):
     """Real trainings of a small logistic regression; a second call finds nothing to do; other rows are refused."""
+    pytest.importorskip("torch", reason="banks need torch: pip install 'expost[torch]'")
     task, split = TASKS["gisette"], synthetic(2, 200)
     settings = (GridSetting(0.1, 1, 32, 1.0), GridSetting(1.0, 1, 64, 1.0))
     saved: list[int] = []
@@ -366,6 +367,7 @@ def test_a_builder_trains_what_is_missing_and_no_more(tmp_path):
 
 
 def test_a_builder_stops_before_its_time_is_up():
+    pytest.importorskip("torch", reason="banks need torch: pip install 'expost[torch]'")
     task, split = TASKS["gisette"], synthetic(2, 200)
     builder = Builder(
         task, split, empty_bank(task, split, ONE, {}, "cpu"), save=lambda filled: None, seconds=-1.0
@@ -519,6 +521,7 @@ def test_the_command_says_where_a_bank_comes_from(tmp_path, monkeypatch, capsys)
 
 def test_the_command_trains_a_bank_where_there_is_none(tmp_path, monkeypatch):
     """Gisette's file names, sixty rows, one setting, one level."""
+    pytest.importorskip("torch", reason="banks need torch: pip install 'expost[torch]'")
     split = synthetic(2)
     rows, labels = (
         np.abs(split.X * 100).astype(np.uint16),

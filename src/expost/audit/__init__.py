@@ -35,3 +35,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"expost.audit.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'expost.audit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, also those not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -16,3 +16,23 @@ Ledger
     ``hash_chain``    entries and their hashes
     ``replay``        the totals recomputed from the entries; used by ``Ledger.verify``
 """
+
+from expost.budget.budgets import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget
+from expost.budget.charging import Account
+from expost.budget.filter import Filter
+from expost.budget.hash_chain import Entry
+from expost.budget.ledger import Ledger, Reservation, Standing
+
+__all__ = [
+    "Account",
+    "ApproxBudget",
+    "Budget",
+    "Entry",
+    "Filter",
+    "Ledger",
+    "PureBudget",
+    "RenyiBudget",
+    "Reservation",
+    "Standing",
+    "ZCDPBudget",
+]

@@ -15,6 +15,8 @@ from typing import Any
 from expost.errors import InvalidInput, MissingExtra
 from expost.rationals import count_of
 
+__all__ = ["DaskExecutor"]
+
 
 class DaskExecutor:
     """An executor on a Dask cluster: ``client_or_address``, or one on this machine (or where Dask's own settings point).

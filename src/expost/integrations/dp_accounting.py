@@ -10,6 +10,8 @@ from expost.errors import MissingExtra
 from expost.privacy.guarantees import RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
 
+__all__ = ["dpsgd_guarantee", "event_guarantee"]
+
 
 def dpsgd_guarantee(
     sampling_rate: float,

@@ -16,6 +16,8 @@ from expost.randomness.source import Randomness, require_protection
 from expost.training.configuration import Configuration, promises
 from expost.training.engines import Trained
 
+__all__ = ["train_with_opacus"]
+
 
 def train_with_opacus(
     factory: Callable[[], Any],

@@ -14,6 +14,8 @@ from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness
 
+__all__ = ["OpenDPMechanism", "from_opendp"]
+
 
 @dataclass(frozen=True)
 class OpenDPMechanism:

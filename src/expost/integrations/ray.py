@@ -15,6 +15,8 @@ from typing import Any
 from expost.errors import InvalidInput, MissingExtra
 from expost.rationals import count_of
 
+__all__ = ["RayExecutor"]
+
 _NAME = "expost"
 _RETRIES = 3
 

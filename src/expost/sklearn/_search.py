@@ -32,7 +32,7 @@ try:
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import _num_samples, check_is_fitted
 except ImportError:
-    raise MissingExtra("scikit-learn", "demo") from None
+    raise MissingExtra("scikit-learn", "sklearn") from None
 
 __all__ = ["ExPostSearch"]
 

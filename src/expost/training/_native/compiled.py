@@ -13,7 +13,7 @@ try:
     from numba import extending, types
     from numba.core import cgutils
 except ImportError:
-    raise MissingExtra("numba", "torch") from None
+    raise MissingExtra("numba", "native") from None
 
 __all__ = ["cgutils", "extending", "ir", "kernel", "ordered", "types"]
 
