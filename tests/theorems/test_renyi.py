@@ -384,11 +384,13 @@ def test_mutant_of_algorithm_2_with_the_later_candidates_is_rejected() -> None:
 def test_mutant_that_forgets_the_redraw_is_rejected() -> None:
     """Conditioning on something kept multiplies every moment by 1/(1−P_⊥)."""
     case = adversary(overhead=0.01)
-    problem, _ = best_point(case, "drawn again")
+    problem, best = best_point(case, "drawn again")
     law, other = case.laws(case.selector("drawn again", order=ADVERSARY_ORDER))
     forgetful = replace(problem, conditioned=False)
     worst = {True: -math.inf, False: -math.inf}
-    for shift in (problem.shift(place) for place in range(0, 96, 4)):
+    step = float(problem.step)
+    near = [best + step * by for by in range(-8, 9)]
+    for shift in (*near, *(problem.shift(place) for place in range(0, 100, 4))):
         for version in (problem, forgetful):
             over = excesses(problem, case, law, other, PLACE, version.evaluate(PLACE, shift))
             worst[version.conditioned] = max(worst[version.conditioned], over.max())

@@ -80,6 +80,18 @@ class Candidate:
         if self.priority is not None:
             exact(self.priority, "priority", error=InvalidCandidate)
 
+    def copies(self, repeats: int, *, drop_rate: Number | None) -> Candidate:
+        """Return this candidate with other repeats and another drop rate."""
+        own = getattr(self.mechanism, "guarantee", None)
+        return Candidate(
+            self.mechanism,
+            self.params,
+            repeats,
+            None if own is not None else self.guarantee,  # type: ignore[arg-type]
+            drop_rate,
+            self.priority,
+        )
+
     @property
     def call(self) -> Call:
         """The mechanism as a callable; must not be used for a bare query."""

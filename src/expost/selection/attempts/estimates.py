@@ -116,7 +116,7 @@ class RenyiEstimates:
         runs = np.log(problem.copies[first:] * attempt.repeats) + log_keep
         total = float(np.logaddexp.reduce(np.append(runs, 0.0)))
         log_delta = np.log(self._delta * delta_shares)[:, None]
-        columns = []
+        columns: list[Floats] = []
         for rate, keep, points in zip(rates, log_keep, self._levels[first:], strict=True):
             level = first + len(columns)
             others = attempt.repeats * self._between(points, first, level) - points.own
@@ -135,7 +135,8 @@ class RenyiEstimates:
     def _between(points: _Points, first: int, last: int) -> Floats:
         """Return Σ copies·F over the levels ``first`` to ``last``."""
         upto = points.cumulated[:, last]
-        return upto if first == 0 else upto - points.cumulated[:, first - 1]
+        before = 0.0 if first == 0 else points.cumulated[:, first - 1]
+        return np.asarray(upto - before)
 
 
 def _conversion(orders: Floats, log_delta: Floats) -> Floats:

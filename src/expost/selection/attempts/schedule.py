@@ -159,12 +159,8 @@ def candidates_of(
     kept = [each for each in candidates if each.params["epsilon"] >= levels[attempt.first]]
     kept.sort(key=lambda each: float(each.params["epsilon"]))
     return [
-        replace(
-            each,
-            guarantee=each.guarantee
-            if getattr(each.mechanism, "guarantee", None) is None
-            else None,
-            repeats=each.repeats * attempt.repeats,
+        each.copies(
+            each.repeats * attempt.repeats,
             drop_rate=None if pure else float(each.params["epsilon"]),
         )
         for each in kept

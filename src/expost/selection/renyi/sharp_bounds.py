@@ -36,7 +36,7 @@ _PAD = 2.0**-44
 _ULPS = 2.0**-50  # relative error of a probability after a few rounding steps
 _CLIMBS = 16  # at most this many Newton steps; twelve reach the root up to rounding
 _CHOICES = 48  # number of orders β of a curve that are tried
-_TYPICAL = 0.05  # keep probability of the typical level for which a second β is chosen
+_TYPICAL = 0.02  # keep probability of the typical level for which a second β is chosen
 _MOST_ROWS = 100_000  # rows kept for reuse; about 1 kB each
 
 _rows: dict[tuple[bytes, float, float], Floats] = {}

@@ -34,6 +34,7 @@ from expost.selection.drop_level import log_keep_probability
 from expost.selection.renyi.search import Priced, Problem, price
 from expost.selection.renyi.sharp_bounds import METHODS
 
+_LATER = 12  # about this many larger orders are tried for charges at a fixed order
 _STEPS = 256  # at least this many lattice steps in a natural shift
 
 
@@ -270,12 +271,11 @@ def price_renyi(
             problem.overhead,
             "almost surely nothing is kept; raise it or the repeats, or lower minimum_drop_level",
         )
-    places = (
-        [None]
-        if claim.delta is not None
-        else [[int(np.searchsorted(rated.orders, order))] for order in claim.orders]
-    )
-    priced = tuple(price(problem, place) for place in places)
+    if claim.delta is not None:
+        priced: tuple[Priced, ...] = (price(problem),)
+    else:
+        places = [int(np.searchsorted(rated.orders, order)) for order in claim.orders]
+        priced = tuple(_at_order(problem, place) for place in places)
     if not all(np.isfinite(each.charges).all() for each in priced):
         raise InvalidInput(
             "method",
@@ -283,6 +283,55 @@ def price_renyi(
             "no order and shift gives a finite charge; try 'sharp', or other drop rates",
         )
     return RenyiTable(_table(candidates, rated.groups, problem, priced, claim), problem, priced)
+
+
+def _at_order(problem: Problem, place: int) -> Priced:
+    """Return the charges at one order: the least of what is proven.
+
+    Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
+
+    * *A larger order.* Ex-post Rényi DP at an order α′ > α with some charges implies it at α with
+      the same charges (Lyapunov's inequality). All outcomes must take their charge from the same
+      order: the one with the least expected charge under the weights is used.
+    * *Plain composition.* A selection is post-processing of all copies, so Σ_j T_j·ε_j(α) bounds
+      the moment of everything that can be released. It replaces the charges of all candidates at
+      once, if it is below every one of them; "nothing" keeps its own charge and weight.
+
+    The bound as published (method "paper") stays as it was published.
+    """
+    here = price(problem, [place])
+    if problem.method == "paper":
+        return here
+    later = range(place + 1, len(problem.orders))
+    ahead = [each for each in later if problem.orders[each] >= problem.orders[place] * 1.2]
+    tried = [here, *(price(problem, [each]) for each in ahead[:: max(1, len(ahead) // _LATER)])]
+    finite = [each for each in tried if np.isfinite(each.charges).all()] or [here]
+    best = min(finite, key=lambda each: _expected(problem, each))
+    return _or_composition(problem, place, here, best)
+
+
+def _expected(problem: Problem, priced: Priced) -> float:
+    """Return the mean charge of a released candidate under the weights."""
+    weights = problem.copies * np.exp(problem.log_weights)
+    return float(weights @ priced.charges[: len(weights)])
+
+
+def _or_composition(problem: Problem, place: int, here: Priced, best: Priced) -> Priced:
+    """Return ``best``, or plain composition if that is cheaper for every candidate.
+
+    Composition is a statement about the order itself, so "nothing" then keeps its charge at this
+    order (``here``), not at a larger one: the weights add up to 1 at one order only.
+    """
+    groups, order = len(problem.rates), float(problem.orders[place])
+    total = pad_up(float(problem.copies @ problem.curves[:, place]) * (1 + groups * 2.0**-50))
+    if math.isfinite(problem.log_weight_nothing):  # "nothing" takes a share of the weight
+        total = pad_up(total - math.log(-math.expm1(problem.log_weight_nothing)) / (order - 1))
+    nothing_holds = np.isfinite(here.charges[groups:]).all()
+    if not (nothing_holds and total < float(best.charges[:groups].min())):
+        return best
+    charges, orders, shifts = here.charges.copy(), here.orders.copy(), here.shifts.copy()
+    charges[:groups], orders[:groups], shifts[:groups] = total, order, 0.0
+    return Priced(charges, orders, shifts)
 
 
 def _weights(
