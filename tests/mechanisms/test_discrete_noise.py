@@ -151,9 +151,9 @@ def test_a_table_counts_as_its_entries(answer: Any) -> None:
 @pytest.mark.parametrize("answer", [[1, 2], [], np.zeros(4, dtype=int), 7])
 def test_a_wrong_dimension_is_refused(answer: Any) -> None:
     """Would catch noise added to fewer or more numbers than promised."""
-    with pytest.raises(InvalidInput, match="promised 3"):
+    with pytest.raises(InvalidInput, match="return 3"):
         Query(same, dimension=3).evaluate(answer)
-    with pytest.raises(InvalidInput, match="promised 1"):
+    with pytest.raises(InvalidInput, match="return 1"):
         Query(same).evaluate([1, 2])
 
 

@@ -1,10 +1,12 @@
 """Rényi curves of DP-SGD, for one training or for many at once, and the noise that a target needs.
 
 One step takes each example independently with probability q, clips and sums the gradients, and adds
-Gaussian noise with a standard deviation of σ = ``noise_multiplier`` times the clipping norm. At a
-whole order α its divergence under add-remove neighbours is ln(A_α)/(α−1) with
-A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)} (Mironov, Talwar and Zhang 2019, §3.3). The
-divergences of the steps add up.
+Gaussian noise with a standard deviation of σ times the clipping norm (σ is ``noise_multiplier``).
+At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α−1) with
+
+    A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)}
+
+(Mironov, Talwar and Zhang 2019, §3.3). The divergences of the steps add up.
 
 These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` calls it
 directly). They are padded up by 2^{−40} of themselves, and by 2^{−50} per step for the rounding of
