@@ -175,7 +175,7 @@ def test_small_base_digits_make_a_geometric_draw(monkeypatch: pytest.MonkeyPatch
     """Would catch digits put together in the wrong order or with the wrong weight: exact law of the whole draw, base 2."""
     monkeypatch.setattr(samplers, "_DIGIT", 2)
     monkeypatch.setattr(samplers, "_LARGEST_TABLE", 30)
-    monkeypatch.setattr(samplers, "Table", partial(InversionTable, width=4))
+    monkeypatch.setattr(samplers, "InversionTable", partial(InversionTable, width=4))
     monkeypatch.setattr(samplers, "invert", partial(invert, chunk=2))
     samplers._geometric_tables.cache_clear()
     rate = HALF
