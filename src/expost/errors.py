@@ -167,6 +167,7 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object) -> str:
+    """A value as text: numbers as decimals, mappings and arrays as a description."""
     if isinstance(value, Mapping):
         return f"a mapping with {len(value)} {'entry' if len(value) == 1 else 'entries'}"
     if isinstance(value, np.ndarray):

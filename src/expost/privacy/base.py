@@ -191,15 +191,15 @@ class Guarantee(ABC):
         return None
 
     def as_pure(self) -> PureDP | None:
-        """This guarantee as pure DP if it is pure, else None. Nothing is lost in the conversion."""
+        """Return this guarantee as pure DP if it is pure, else None; nothing is lost."""
         return None
 
     def as_approx(self) -> ApproxDP | None:
-        """This guarantee as an (ε, δ) pair if it is one (pure DP has δ = 0), else None."""
+        """Return this guarantee as an (ε, δ) pair if it is one (pure: δ = 0), else None."""
         return None
 
     def as_zcdp(self) -> ZCDP | None:
-        """This guarantee as zCDP if it was stated as zCDP, else None."""
+        """Return this guarantee as zCDP if it was stated as zCDP, else None."""
         return None
 
     def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
