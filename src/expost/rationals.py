@@ -1,4 +1,12 @@
-"""Exact numbers: what a user typed as a rational, and rationals rounded towards more privacy loss."""
+"""Exact numbers: read user input as rationals, and round rationals towards more privacy loss.
+
+A float is taken as the binary fraction that it stores, not as a nearby decimal. :func:`round_up`
+and :func:`round_down` are exact directed roundings. :func:`pad_up` adds a margin to a result of
+floating point arithmetic, so that it bounds the real number from above.
+
+Tests: ``tests/test_rationals.py``; ``tests/privacy/test_guarantees.py`` checks the rounding of
+every operation on guarantees.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +20,68 @@ import numpy as np
 from expost.errors import InvalidInput
 
 Number = int | float | Fraction | Decimal
-"""What users may write for a privacy parameter."""
+"""The types that users may pass for a privacy parameter."""
+
+_REAL = "give a finite real number"
 
 
 def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
-    """The rational that ``value`` is: a float means the binary fraction it holds, nothing near it."""
+    """Return ``value`` as an exact rational.
+
+    Parameters
+    ----------
+    value : int, float, Fraction or Decimal
+        The number; NumPy scalars are accepted too. A float stands for the binary fraction that it
+        stores.
+    field : str
+        Name of the argument, for the error message.
+    error : type, default InvalidInput
+        The exception to raise.
+
+    Returns
+    -------
+    Fraction
+        Exactly ``value``.
+
+    Raises
+    ------
+    InvalidInput
+        If ``value`` is not a finite real number. Booleans are refused.
+    """
     if isinstance(value, np.integer):
         return Fraction(int(value))
     if isinstance(value, np.floating):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, Rational, Decimal)):
-        raise error(field, value, "give a finite real number")
+        raise error(field, value, _REAL)
     try:
         return Fraction(value)
     except (ValueError, OverflowError):
-        raise error(field, value, "give a finite real number") from None
+        raise error(field, value, _REAL) from None
 
 
 def exact_positive(
     value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 ) -> Fraction:
-    """The rational that ``value`` is, refused unless it is positive."""
+    """Return ``value`` as an exact rational and require that it is positive.
+
+    Parameters
+    ----------
+    value, field, error
+        As in :func:`exact`.
+
+    Returns
+    -------
+    Fraction
+        Exactly ``value``.
+
+    Raises
+    ------
+    InvalidInput
+        If ``value`` is missing, not a finite real number, or not positive.
+    """
+    if value is None:
+        raise error(field, value, "give a number > 0")
     result = exact(value, field, error=error)
     if result <= 0:
         raise error(field, value, "give a number > 0")
@@ -40,7 +89,7 @@ def exact_positive(
 
 
 def round_up(value: Fraction) -> float:
-    """The smallest float that is at least ``value``."""
+    """Return the smallest float that is at least ``value`` (infinity if there is no finite one)."""
     try:
         nearest = float(value)
     except OverflowError:
@@ -49,15 +98,29 @@ def round_up(value: Fraction) -> float:
 
 
 def round_down(value: Fraction) -> float:
-    """The largest float that is at most ``value``."""
+    """Return the largest float that is at most ``value``."""
     return -round_up(-value)
 
 
 def pad_up(value: float, magnitude: float | None = None) -> float:
-    """An upper bound of a real number from its floating-point evaluation ``value``.
+    """Return an upper bound of a real number that was evaluated in floating point.
 
-    ``magnitude`` is the sum of the absolute values of the terms that were added to get ``value`` (default: |value|).
-    The margin, 2**-44 of it, is more than a hundred times what a dozen roundings and calls of exp or log can lose.
+    Parameters
+    ----------
+    value : float
+        The result of the floating-point evaluation.
+    magnitude : float, optional
+        Sum of the absolute values of the terms that were added to get ``value``. The default is
+        ``abs(value)``.
+
+    Returns
+    -------
+    float
+        ``value`` plus 2**-44 of ``magnitude``, rounded up.
+
+    Notes
+    -----
+    The margin is more than a hundred times the error of a dozen roundings and calls of exp or log.
     """
     scale = abs(value) if magnitude is None else magnitude
     return math.nextafter(value + scale * 2.0**-44, math.inf)
@@ -66,7 +129,29 @@ def pad_up(value: float, magnitude: float | None = None) -> float:
 def count_of(
     value: object, field: str, *, at_least: int, error: type[InvalidInput] = InvalidInput
 ) -> int:
-    """``value`` as a Python int, refused unless it is a whole number of at least ``at_least``."""
+    """Return ``value`` as a Python int and require that it is a whole number ≥ ``at_least``.
+
+    Parameters
+    ----------
+    value : object
+        The number. Python and NumPy integers are accepted; booleans and floats are refused.
+    field : str
+        Name of the argument, for the error message.
+    at_least : int
+        The smallest valid number.
+    error : type, default InvalidInput
+        The exception to raise.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    InvalidInput
+        If ``value`` is not an integer, or is less than ``at_least``.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise error(field, value, f"give a whole number ≥ {at_least}")
     return int(value)

@@ -1,4 +1,7 @@
-"""Runs on a real Dask cluster of this machine: the contract, a killed worker, and what it is told to others."""
+"""Runs on a real Dask cluster of this machine.
+
+The contract, a killed worker, and what others can see of the runs.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,8 @@ def test_keys_logs_and_events_tell_nothing(
         del client.submit
     assert len(seen) == 1 + pool.tasks
     assert all(re.fullmatch("expost-[0-9a-f]{32}", key) for key in seen)
-    logs = f"{client.get_worker_logs()} {client.get_scheduler_logs()} {client.run_on_scheduler(told_by, sorted(seen))}"
+    told = client.run_on_scheduler(told_by, sorted(seen))
+    logs = f"{client.get_worker_logs()} {client.get_scheduler_logs()} {told}"
     assert any(key in logs for key in seen)  # test of the test: this is where tasks leave traces
     assert CANARY not in logs
     out, err = capfd.readouterr()

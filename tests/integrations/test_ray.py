@@ -1,4 +1,7 @@
-"""Runs on a real Ray cluster of this machine: the contract, a killed worker, and what its logs and its timeline tell."""
+"""Runs on a real Ray cluster of this machine.
+
+The contract, a killed worker, and what the logs and the timeline show.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ def session(cluster: Any) -> Path:
 def test_nothing_of_the_selection_is_in_rays_files_or_names(
     cluster: Any, pool: RayExecutor
 ) -> None:
-    """Candidates that print, write and raise their canary; params with a canary; an output that is one. Then every file is searched."""
+    """Candidates that print, write and raise their canary.
+
+    Params hold a canary, and an output is one. Then every file is searched.
+    """
     marked = [
         Candidate(Telling(number), {"number": number, "text": f"{CANARY}-params"}, repeats=4)
         for number in range(100, 112)

@@ -1,4 +1,7 @@
-"""Integer noise on queries: rounding keeps the promised sensitivity, and the noise keeps the promised guarantee."""
+"""Integer noise on queries.
+
+Rounding keeps the promised sensitivity, and the noise keeps the promised guarantee.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def same(data: Any) -> Any:
 def test_rounding_keeps_the_sensitivity(
     a: Fraction, share: Fraction, distance: Fraction, grid: Fraction
 ) -> None:
-    """Would catch rounding half to even, or a sensitivity that forgets the rounding: two scalars within Δ."""
+    """Would catch rounding half to even, or a sensitivity that forgets the rounding.
+
+    Checked on two scalars at distance at most Δ.
+    """
     query = Query(same, sensitivity=distance, grid=grid)
     (first,), (second,) = query.evaluate(a), query.evaluate(a + share * distance)
     assert abs(first - second) <= query.steps() == math.ceil(distance / grid)
@@ -92,7 +98,10 @@ def test_rounding_of_vectors_keeps_the_sensitivity(
     [(1, Fraction(4), Fraction(4)), (4, Fraction(7), Fraction(5)), (5, Fraction(8), Fraction(6))],
 )
 def test_steps(dimension: int, wanted: Fraction, squared: Fraction) -> None:
-    """Would catch a wrong allowance: ⌈Δ/grid⌉ for one number, Δ/grid + d in ℓ1, Δ/grid + ⌈√d⌉ in ℓ2 (here Δ/grid = 3)."""
+    """Would catch a wrong allowance.
+
+    ⌈Δ/grid⌉ for one number, Δ/grid + d in ℓ1, Δ/grid + ⌈√d⌉ in ℓ2 (here Δ/grid = 3).
+    """
     grid = Fraction(1, 2) if dimension > 1 else Fraction(4, 10)
     query = Query(same, sensitivity=Fraction(3, 2), grid=grid, dimension=dimension)
     assert query.steps() == wanted
@@ -114,7 +123,9 @@ def test_integers_need_no_allowance() -> None:
     ids=["int", "int64", "0-d", "decimal", "fraction"],
 )
 def test_large_numbers_are_not_moved(wrap: Any) -> None:
-    """Would catch a detour through float, which moves neighbours 1 apart to 256 apart and breaks the sensitivity."""
+    """Would catch a detour through float, which moves neighbours 1 apart to 256 apart and breaks
+    the sensitivity.
+    """
     query = Query(same, sensitivity=1, grid=1)
     (first,), (second,) = query.evaluate(wrap(2**60 + 128)), query.evaluate(wrap(2**60 + 129))
     assert (first, second) == (2**60 + 128, 2**60 + 129)
@@ -151,9 +162,9 @@ def test_a_table_counts_as_its_entries(answer: Any) -> None:
 @pytest.mark.parametrize("answer", [[1, 2], [], np.zeros(4, dtype=int), 7])
 def test_a_wrong_dimension_is_refused(answer: Any) -> None:
     """Would catch noise added to fewer or more numbers than promised."""
-    with pytest.raises(InvalidInput, match="promised 3"):
+    with pytest.raises(InvalidInput, match="return 3"):
         Query(same, dimension=3).evaluate(answer)
-    with pytest.raises(InvalidInput, match="promised 1"):
+    with pytest.raises(InvalidInput, match="return 1"):
         Query(same).evaluate([1, 2])
 
 
@@ -221,7 +232,10 @@ def test_a_bare_function_is_refused() -> None:
 
 
 def test_laplace_scale_and_guarantee() -> None:
-    """Would catch ε and the scale out of step: scale = sensitivity/ε in steps, in the query's unit for display."""
+    """Would catch ε and the scale out of step.
+
+    The scale is sensitivity/ε in steps; for display it is in the unit of the query.
+    """
     mechanism = DiscreteLaplace(Query(same, sensitivity=3, grid=Fraction(1, 2)), Fraction(1, 5))
     assert mechanism.spread == 30
     assert mechanism.output_scale == 15.0
@@ -297,7 +311,10 @@ def test_vector_answers() -> None:
     ("epsilon", "sensitivity"), [(Fraction(1), 1), (Fraction(1, 2), 1), (Fraction(4, 3), 2)]
 )
 def test_laplace_keeps_its_epsilon(epsilon: Fraction, sensitivity: int) -> None:
-    """Would catch noise too small by any visible amount: the exact law of the outputs on data 0, and on its neighbours."""
+    """Would catch noise too small by any visible amount.
+
+    Compares the exact laws of the outputs on data 0 and on its neighbours.
+    """
     mechanism = DiscreteLaplace(Query(same, sensitivity=sensitivity), epsilon)
     masses, undecided = enumerate_law(lambda r: mechanism(0, r).value, 400, within=1e-9)
     limit = math.exp(epsilon)
@@ -326,7 +343,10 @@ def test_laplace_exponents(
     share: Fraction,
     output: int,
 ) -> None:
-    """The same for all parameters: log of the ratio of e^{−|y−v|/scale} at neighbours is at most ε, in exact fractions."""
+    """The same for all parameters.
+
+    Log of the ratio of e^{−|y−v|/scale} at neighbours is at most ε, in exact fractions.
+    """
     mechanism = DiscreteLaplace(Query(same, sensitivity=sensitivity, grid=grid), epsilon)
     neighbour = value + share * sensitivity
     (first,), (second,) = mechanism.query.evaluate(value), mechanism.query.evaluate(neighbour)
@@ -338,7 +358,10 @@ def test_laplace_exponents(
     ("rho", "sensitivity"), [(Fraction(1, 2), 1), (Fraction(2), 1), (Fraction(1, 8), 3)]
 )
 def test_gaussian_keeps_its_rho(rho: Fraction, sensitivity: int, order: float) -> None:
-    """Would catch a variance too small: the exact Rényi divergence of neighbours is at most ρ·α, and near it."""
+    """Would catch a variance too small.
+
+    The exact Rényi divergence of neighbours is at most ρ·α, and near it.
+    """
     variance = DiscreteGaussian(Query(same, sensitivity=sensitivity), rho).spread
     with mpmath.workdps(40):
         v = mpf(variance.numerator) / variance.denominator
@@ -362,7 +385,10 @@ def test_gaussian_keeps_its_rho(rho: Fraction, sensitivity: int, order: float) -
 
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
 def test_half_width(confidence: float) -> None:
-    """Would catch a one-sided quantile or a scale taken for a deviation: the share of noise within the half width."""
+    """Would catch a one-sided quantile or a scale taken for a deviation.
+
+    Compares the share of the noise within the half width.
+    """
     assert Estimate(0, 3.0, "laplace").half_width(confidence) == pytest.approx(
         -3 * math.log(1 - confidence)
     )

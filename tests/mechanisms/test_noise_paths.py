@@ -1,7 +1,10 @@
-"""Noise paths: exact marginals, exact joint law, and that all levels together cost what the last one costs.
+"""Noise paths: exact marginals, exact joint law, and the cost of all levels together.
 
-The reference is the chain as the theorem states it, in mpmath at 50 digits: the finest noise is discrete Laplace; going to
-the next coarser level keeps it with probability q, else adds fresh noise of the coarser scale.
+All levels together cost what the last one costs.
+
+The reference is the chain as the theorem states it, in mpmath at 50 digits: the finest noise is
+discrete Laplace; going to the next coarser level keeps it with probability q, else adds fresh noise
+of the coarser scale.
 """
 
 from __future__ import annotations
@@ -82,7 +85,10 @@ def joint_mass(scales: Sequence[Fraction], path: Sequence[int]) -> mpf:
     [*pairwise(SCALES), (Fraction(3), Fraction(2, 3)), (Fraction(5), Fraction(49, 10))],
 )
 def test_each_level_is_discrete_laplace(coarser: Fraction, finer: Fraction) -> None:
-    """Would catch a keep probability that is only right in the continuous limit: the marginal agrees to 1e-25."""
+    """Would catch a keep probability that is only right in the continuous limit.
+
+    The marginal agrees to 1e-25.
+    """
     with mpmath.workdps(DIGITS):
         steps = {step: kernel(coarser, finer, step) for step in range(-REACH, REACH + 1)}
         for y in range(-15, 16):
@@ -93,7 +99,10 @@ def test_each_level_is_discrete_laplace(coarser: Fraction, finer: Fraction) -> N
 
 
 def test_the_continuous_keep_probability_would_not_do() -> None:
-    """A test of the test: (ε_a/ε_b)² instead of the exact probability moves the marginal by more than 1e-3."""
+    """A test of the test.
+
+    (ε_a/ε_b)² instead of the exact probability moves the marginal by more than 1e-3.
+    """
     coarser, finer = SCALES[1], SCALES[2]
     q = real((finer / coarser) ** 2)
     with mpmath.workdps(DIGITS):
@@ -105,8 +114,11 @@ def test_the_continuous_keep_probability_would_not_do() -> None:
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_all_levels_cost_the_last_one(levels: int) -> None:
-    """Would catch coarser levels that tell more than the finest: on a window, the joint law of the first ``levels`` outputs
-    for the answers 0 and 1 never differs by more than e^{ε_levels}, and does reach it. Finer levels are summed out."""
+    """Would catch coarser levels that reveal more than the finest.
+
+    On a window, the joint laws of the first ``levels`` outputs for the answers 0 and 1 never differ
+    by more than e^{ε_levels}, and this is reached. Finer levels are summed out.
+    """
     window = range(-4, 6)
     with mpmath.workdps(DIGITS):
         inner = {y: laplace_mass(SCALES[-1], y) for y in range(-80, 81)}
@@ -174,7 +186,9 @@ def test_keep_law(coarse: Fraction, more: Fraction, precision: int) -> None:
 
 
 def test_laplace_path_of_two_levels() -> None:
-    """Would catch levels in the wrong order, fresh noise of the finer scale, or noise that replaces instead of adds."""
+    """Would catch levels in the wrong order, fresh noise of the finer scale, or noise that replaces
+    the old noise instead of being added to it.
+    """
     scales = [Fraction(3, 2), Fraction(1)]
     masses, undecided = enumerate_law(lambda r: tuple(laplace_path(scales, r)), 400, within=5e-4)
     assert_law(
@@ -194,7 +208,9 @@ def test_laplace_path_of_one_level_is_plain_noise() -> None:
 
 
 def test_laplace_path_asks_for_the_right_coins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch a path whose coins get other parameters than the theorem's (any number of levels)."""
+    """Would catch a path whose coins get other parameters than the theorem's (any number of
+    levels).
+    """
     asked: list[object] = []
     keeps = iter([True, False])
     noise = iter([10, 100, 1000])
@@ -209,7 +225,10 @@ def test_laplace_path_asks_for_the_right_coins(monkeypatch: pytest.MonkeyPatch) 
 
 
 def joint_p_value(paths: Sequence[tuple[int, ...]]) -> float:
-    """Chi-square of three-level paths against the joint law: a cell per path in [−2, 2]³, one for all others."""
+    """Chi-square of three-level paths against the joint law.
+
+    A cell per path in [−2, 2]³, one for all others.
+    """
     counts = Counter(paths)
     cells = list(product(range(-2, 3), repeat=3))
     masses = [float(joint_mass(SCALES, cell)) for cell in cells]
@@ -263,7 +282,10 @@ VARIANCES = [Fraction(9), Fraction(4), Fraction(3, 2)]
 
 
 def test_gaussian_path_is_an_inverse_variance_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch a wrong weight: with recorded releases, each level is Σ N_k/v_k divided by Σ 1/v_k = 1/T."""
+    """Would catch a wrong weight.
+
+    With recorded releases, each level is Σ N_k/v_k divided by Σ 1/v_k = 1/T.
+    """
     asked: list[Fraction] = []
     releases = [7, -3, 20]
     monkeypatch.setattr(
@@ -301,7 +323,10 @@ def test_gaussian_path_is_made_of_integer_releases(variances: list[Fraction], se
 
 
 def assert_brownian(path: np.ndarray, variances: Sequence[float]) -> None:
-    """Mean 0, variance T_n at level n, covariance T of the finer of two levels; six standard errors each."""
+    """Mean 0, variance T_n at level n, covariance T of the finer of two levels.
+
+    Six standard errors each.
+    """
     count = path.shape[1]
     covariance = np.cov(path)
     for i, first in enumerate(variances):
@@ -312,7 +337,10 @@ def assert_brownian(path: np.ndarray, variances: Sequence[float]) -> None:
 
 
 def test_gaussian_path_covariance() -> None:
-    """Would catch levels that are independent, or increments of the wrong variance: 20,000 paths."""
+    """Would catch levels that are independent, or increments of the wrong variance.
+
+    20,000 paths.
+    """
     source = SimulationRandomness(505)
     path = np.array([[float(z) for z in gaussian_path(VARIANCES, source)] for _ in range(20_000)]).T
     assert_brownian(path, [float(v) for v in VARIANCES])
@@ -331,7 +359,10 @@ def test_simulated_gaussian_paths() -> None:
 
 
 def test_simulated_laplace_paths() -> None:
-    """Would catch a wrong keep probability or scale: Laplace at each level, kept with probability (fine/coarse)²."""
+    """Would catch a wrong keep probability or scale.
+
+    Laplace at each level, kept with probability (fine/coarse)².
+    """
     scales = [5.0, 3.0, 2.0]
     path = simulate_laplace_paths(scales, 200_000, np.random.default_rng(507))
     for level, scale in zip(path, scales, strict=True):
@@ -353,7 +384,10 @@ def test_simulated_laplace_paths() -> None:
     "view", [lambda p: p[0], lambda p: p[1], lambda p: p[0] - p[1], lambda p: 100 * (p[0] == p[1])]
 )
 def test_simulated_and_exact_laplace_paths_agree(view: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Would catch a simulation that is not of this mechanism: at scales 60 and 40 the grid hardly shows."""
+    """Would catch a simulation that is not of this mechanism.
+
+    At scales 60 and 40 the grid hardly shows.
+    """
     exact = laplace_paths([Fraction(60), Fraction(40)], 40_000, SimulationRandomness(508))
     simulated = simulate_laplace_paths([60.0, 40.0], 40_000, np.random.default_rng(509))
     cells = [

@@ -1,4 +1,6 @@
-"""DP-SGD's curves and calibration against dp_accounting, against 60-digit arithmetic, and against closed forms."""
+"""DP-SGD's curves and calibration against dp_accounting, against 60-digit arithmetic, and against
+closed forms.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,10 @@ def exact_curve(rate: float, noise: float, steps: int, order: int) -> Decimal:
     [*TRAININGS, (0.001, 5.0, 10**5), (1e-4, 20.0, 10**6), (1e-5, 1.0, 10**7), (0.1, 1e4, 100)],
 )
 def test_curve_is_never_below_the_exact_one(rate: float, noise: float, steps: int) -> None:
-    """Where a step's divergence is 1e-10, ln(1 + 1e-10) has few digits left: a relative pad alone would not cover that."""
+    """Where a step's divergence is 1e-10, ln(1 + 1e-10) has few digits left.
+
+    A relative pad alone would not cover that.
+    """
     orders = [2, 3, 8, 64, 256]
     for order, loss in zip(orders, dpsgd_curve(rate, noise, steps, orders).epsilons, strict=True):
         exact = exact_curve(rate, noise, steps, order)
@@ -147,7 +152,10 @@ def random_targets(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-2])
 def test_noise_never_overshoots_and_is_the_least(delta: float) -> None:
-    """The promise with this noise converts to at most ε, to the last bit; with a millionth less it does not."""
+    """The promise with this noise converts to at most ε, to the last bit.
+
+    With a millionth less it does not.
+    """
     rates, steps, targets = random_targets(25)
     noises = calibrate_noise(rates, steps, targets, delta)
     for rate, count, target, noise in zip(rates, steps, targets, noises, strict=True):
@@ -157,7 +165,10 @@ def test_noise_never_overshoots_and_is_the_least(delta: float) -> None:
 
 @pytest.mark.parametrize("orders", [[2], [2, 3], [64], [512]])
 def test_few_orders_do_not_overshoot_either(orders: list[int]) -> None:
-    """With a single order the conversion dwarfs the divergence: a pad on the divergence alone would be too small."""
+    """With a single order the conversion dwarfs the divergence.
+
+    A pad on the divergence alone would be too small.
+    """
     for delta in (1e-10, 1e-3):
         for target in (24.0, 30.0):
             noise = float(calibrate_noise(0.01, 1000, target, delta, orders))

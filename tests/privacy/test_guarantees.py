@@ -1,4 +1,8 @@
-"""Promises: every operation rounds towards more loss, kinds and relations never mix, and nonsense is refused by name."""
+"""Guarantees.
+
+Every operation rounds towards more loss, kinds and relations never mix, and invalid fields are
+refused by name.
+"""
 
 from __future__ import annotations
 
@@ -274,8 +278,11 @@ def test_tight_conversion_is_an_upper_bound(
 @pytest.mark.parametrize("sigma", [0.7, 2.0, 10.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
 def test_conversion_covers_the_gaussian(sigma: float, delta: float) -> None:
-    """Would catch an invalid conversion: the Gaussian's true δ at the converted ε is at most δ; and ε is no looser than the
-    textbook's ρ + 2√(ρ·ln(1/δ))."""
+    """Would catch an invalid conversion.
+
+    The Gaussian's true δ at the converted ε is at most δ, and ε is no looser than the textbook's
+    ρ + 2√(ρ·ln(1/δ)).
+    """
     rho = 1 / (2 * sigma**2)
     for converted in (
         ZCDP(rho).to_approx(delta),
@@ -308,7 +315,9 @@ def test_zcdp_conversion_finds_the_best_order(rho: float, delta: float) -> None:
 @pytest.mark.parametrize("sigma", [0.8, 1.5, 6.0])
 @pytest.mark.parametrize("steps", [1, 30])
 def test_conversion_agrees_with_dp_accounting(sigma: float, steps: int) -> None:
-    """Would catch a composition or conversion that differs from Google's accountant on the same orders."""
+    """Would catch a composition or conversion that differs from Google's accountant on the same
+    orders.
+    """
     dp_accounting = pytest.importorskip("dp_accounting")
     from dp_accounting.rdp import RdpAccountant
 
@@ -324,7 +333,10 @@ def test_conversion_agrees_with_dp_accounting(sigma: float, steps: int) -> None:
 @settings(max_examples=60)
 @given(st.floats(1e-6, 8))
 def test_pure_to_renyi_covers_randomised_response(epsilon: float) -> None:
-    """Would catch ρ = ε²/2 misremembered: the worst ε-DP mechanism has at most the promised divergence at every order."""
+    """Would catch ρ = ε²/2 misremembered.
+
+    The worst ε-DP mechanism has at most the promised divergence at every order.
+    """
     promised = PureDP(epsilon).to_renyi(ORDERS)
     with mpmath.workdps(50):
         p = 1 / (1 + mpmath.exp(-mpf(epsilon)))
@@ -348,7 +360,10 @@ def test_pure_to_zcdp_to_renyi_rounds_up(epsilon: float) -> None:
 
 @given(st.floats(-300, 300).map(lambda e: 10.0**e), st.floats(-300, -0.01).map(lambda e: 10.0**e))
 def test_every_zcdp_promise_converts(rho: float, delta: float) -> None:
-    """Would catch a search that leaves the range of floats at extreme ρ or δ; ε ≥ 0, and no looser than the textbook."""
+    """Would catch a search that leaves the range of floats at extreme ρ or δ.
+
+    ε ≥ 0, and no looser than the textbook.
+    """
     epsilon = ZCDP(rho).to_approx(delta).epsilon
     assert 0 <= epsilon <= (rho + 2 * math.sqrt(rho * -math.log(delta))) * (1 + 1e-9)
 
@@ -389,7 +404,10 @@ def test_conversion_to_a_delta_below_all_floats() -> None:
 
 
 def test_a_curve_between_its_orders() -> None:
-    """Would catch interpolation: between two orders only the larger one's value is known to hold."""
+    """Would catch interpolation.
+
+    Between two orders only the larger one's value is known to hold.
+    """
     curve = RenyiDP((2, 4, 8), (1, 2, 3))
     assert [curve.at(order) for order in (1.5, 2, 2.1, 4, 7.9, 8)] == [1, 1, 2, 2, 3, 3]
     assert curve.on((3, 8)) == RenyiDP((3, 8), (2, 3))

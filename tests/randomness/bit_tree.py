@@ -1,16 +1,18 @@
 """The exact law of a sampler, by walking the tree of its random choices.
 
-A sampler is run on a scripted source that knows only the first few choices; when it asks for one more, every answer is
-tried. A run that ends settles its share of the law; what has not ended at the given depth is *undecided*. So for every
-outcome  mass ≤ true probability ≤ mass + undecided,  in exact fractions, by the sampler's own code.
+A sampler is run on a scripted source that knows only the first few choices; when it asks for one
+more, every answer is tried. A run that ends settles its share of the law; what has not ended at the
+given depth is *undecided*. So for every outcome  mass ≤ true probability ≤ mass + undecided,  in
+exact fractions, by the sampler's own code.
 
-A choice is a single bit (``bits``) or, unless ``single_bits`` is set, one uniform number below a bound (``below``); that
-``below`` is uniform is itself shown on single bits, in ``test_source.py``.
+A choice is a single bit (``bits``) or, unless ``single_bits`` is set, one uniform number below a
+bound (``below``); that ``below`` is uniform is itself shown on single bits, in ``test_source.py``.
 
-Rejection loops would make the tree explode, so branches are merged: when the sampler stands at the same place of the same
-functions with the same local variables, its future is the same, and it is walked once. This is right for samplers that
-keep what they have drawn in local variables; one that holds a drawn value in a half-evaluated expression, such as
-``(coin(r), coin(r))``, is not such a sampler. ``test_coins.py`` checks merged walks against plain ones.
+Rejection loops would make the tree explode, so branches are merged: when the sampler stands at the
+same place of the same functions with the same local variables, its future is the same, and it is
+walked once. This is right for samplers that keep what they have drawn in local variables; one that
+holds a drawn value in a half-evaluated expression, such as ``(coin(r), coin(r))``, is not such a
+sampler. ``test_coins.py`` checks merged walks against plain ones.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class OutOfScript(Exception):
 
 
 class ScriptedRandomness(Randomness):
-    """Makes the choices it is told. With ``single_bits`` it leaves rejection to the inherited ``below``."""
+    """Makes the choices it is told.
+
+    With ``single_bits`` it leaves rejection to the inherited ``below``.
+    """
 
     simulated = True
 
@@ -76,7 +81,10 @@ class ScriptedRandomness(Randomness):
         return value.to_bytes(count, "little")
 
     def words(self, count: int) -> Any:
-        """Words of which only the leading ``word_width`` bits are drawn: for callers that look at no others."""
+        """Words of which only the leading ``word_width`` bits are drawn.
+
+        For callers that look at no others.
+        """
         words: list[int] = []
         for _ in range(count):
             word = self.bits(self.word_width)
@@ -105,7 +113,8 @@ def enumerate_law(
 ) -> Law:
     """(mass of each outcome that was settled, undecided mass), exact fractions that sum to 1.
 
-    The heaviest branch is followed first, to at most ``depth`` choices, until no more than ``within`` is undecided.
+    The heaviest branch is followed first, to at most ``depth`` choices, until no more than
+    ``within`` is undecided.
     """
     settled: defaultdict[Hashable, int] = defaultdict(int)
     numbers: dict[Hashable, int] = {}
@@ -170,7 +179,10 @@ def _state(traceback: TracebackType | None) -> Hashable:
 
 
 def _frozen(value: Any) -> Hashable:
-    """A hashable picture of a local variable; an object that has none is equal to nothing else, so it merges nothing."""
+    """A hashable picture of a local variable.
+
+    An object that has none is equal to nothing else, so it merges nothing.
+    """
     if isinstance(value, Randomness):
         return "randomness"
     if isinstance(value, list | tuple):
@@ -194,9 +206,10 @@ def rational(value: Any) -> Fraction:
 def assert_law(
     law: Law, truth: Callable[[Any], Any], *, within: float, outcomes: Iterable[Any] = ()
 ) -> None:
-    """Every outcome seen (and each of ``outcomes``) has its true probability, and at most ``within`` is undecided.
+    """Every outcome seen (and each of ``outcomes``) has its true probability.
 
-    ``truth`` gives the probability of an outcome as an mpmath number. The bound on what is undecided keeps this sharp.
+    At most ``within`` is undecided. ``truth`` gives the probability of an outcome as an mpmath
+    number. The bound on what is undecided keeps this sharp.
     """
     masses, undecided = law
     assert undecided <= within, f"not sharp: {float(undecided):.3g} undecided"

@@ -1,4 +1,7 @@
-"""The scalar samplers have exactly the law they state: shown on the tree of their choices against mpmath at 60 digits."""
+"""The scalar samplers have exactly the law they state.
+
+Shown on the tree of their choices against mpmath at 60 digits.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,9 @@ def test_bernoulli_exp_is_quick_for_large_x() -> None:
     [Fraction(1), Fraction(2, 3), Fraction(1, 4), Fraction(3), Fraction(7, 2), Fraction(5, 4)],
 )
 def test_geometric(rate: Fraction) -> None:
-    """Would catch a wrong quotient by the numerator, a biased remainder, or a count that starts at 1."""
+    """Would catch a wrong quotient by the numerator, a biased remainder, or a count that starts at
+    1.
+    """
     law = enumerate_law(lambda r: coins.geometric(rate, r), 300, within=1e-10)
     assert_law(law, lambda k: geometric_mass(rate, k), within=1e-10, outcomes=range(5))
     assert min(law[0]) == 0
@@ -121,7 +126,10 @@ def test_discrete_gaussian(variance: Fraction) -> None:
 def test_discrete_gaussian_accepts_in_proportion(
     variance: Fraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sharper, given the coins above: proposal mass times acceptance is proportional to the Gaussian, to 40 digits."""
+    """Sharper, given the coins above.
+
+    Proposal mass times acceptance is proportional to the Gaussian, to 40 digits.
+    """
     asked: list[tuple[Fraction, int, Fraction]] = []
     for proposal in range(-12, 13):
         seen: list[Fraction] = []
@@ -151,7 +159,10 @@ SAMPLERS: dict[
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_merged_walks_agree_with_plain_ones(name: str) -> None:
-    """Would catch a helper that merges branches with different futures: the two walks must bracket the same law."""
+    """Would catch a helper that merges branches with different futures.
+
+    The two walks must bracket the same law.
+    """
     sampler, left = SAMPLERS[name]
     plain, plain_left = enumerate_law(sampler, 40, within=left, merge=False)
     merged, merged_left = enumerate_law(sampler, 300, within=1e-3)

@@ -1,4 +1,7 @@
-"""Laws known through brackets: the brackets hold the truth, and a draw by inversion has exactly that law."""
+"""Laws known through brackets.
+
+The brackets hold the truth, and a draw by inversion has exactly that law.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,9 @@ LAWS: list[Law] = [
 
 
 def assert_brackets(law: Law, precision: int, *, count: int = 40, lost: int = 8) -> None:
-    """The first brackets hold the truth, and are as tight as the precision lets expect (``lost`` digits less)."""
+    """The first brackets hold the truth, and are as tight as the precision lets expect (``lost``
+    digits less).
+    """
     with mpmath.workdps(precision + 60):
         for k, (low, high) in enumerate(islice(law.masses(precision), count)):
             truth = rational(true_mass(law, k))
@@ -112,7 +117,9 @@ def assert_brackets(law: Law, precision: int, *, count: int = 40, lost: int = 8)
 @pytest.mark.parametrize("precision", [20, 28, 45, 90])
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_brackets_hold_the_truth(law: Law, precision: int) -> None:
-    """Would catch a rounding to nearest anywhere, a wrong formula, or a precision cut to decimal's default of 28 digits."""
+    """Would catch a rounding to nearest anywhere, a wrong formula, or a precision cut to decimal's
+    default of 28 digits.
+    """
     lost = (
         24
         if law == BinomialLaw(10**9, Fraction(20)) or law == GeometricLaw(Fraction(1, 10**11), 4)
@@ -124,7 +131,9 @@ def test_brackets_hold_the_truth(law: Law, precision: int) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_brackets_do_not_depend_on_the_callers_decimal_context(law: Law) -> None:
-    """Would catch an operator (unary minus, ``2 * x``) that rounds to the context the user happens to have set."""
+    """Would catch an operator (unary minus, ``2 * x``) that rounds to the context the user happens
+    to have set.
+    """
     wanted, drawn = list(islice(law.masses(46), 12)), invert(law, SimulationRandomness(1))
     laws_module._gaussian_total.cache_clear()
     with localcontext() as context:
@@ -176,7 +185,10 @@ def test_brackets_hold_the_truth_everywhere(law: Law, precision: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(laws, st.integers(0, 2**64 - 1))
 def test_inversion_finds_the_outcome_of_a_real(law: Law, word: int) -> None:
-    """Would catch an off-by-one: the real number begun by ``word`` lies between F(outcome−1) and F(outcome)."""
+    """Would catch an off-by-one.
+
+    The real number begun by ``word`` lies between F(outcome−1) and F(outcome).
+    """
     outcome = invert(law, SimulationRandomness(3), prefix=word, prefix_bits=64)
     masses = list(islice(law.masses(60), outcome + 1))
     assert sum(Fraction(low) for low, _ in masses[:-1]) <= Fraction(word + 1, 2**64)
@@ -194,7 +206,9 @@ SMALL = [law for law in LAWS if not spreads_widely(law)]
 @pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize("law", SMALL, ids=repr)
 def test_inversion_is_exact(law: Law, chunk: int) -> None:
-    """Would catch a comparison that settles too early, bits that are used twice, or a bias where a cell is refined."""
+    """Would catch a comparison that settles too early, bits that are used twice, or a bias where a
+    cell is refined.
+    """
     walk = enumerate_law(
         lambda r: invert(law, r, chunk=chunk, digits=3),
         40,
@@ -219,7 +233,10 @@ class Blunt:
     "law", [GeometricLaw(HALF), BinomialLaw(4, HALF), PoissonLaw(Fraction(2))], ids=repr
 )
 def test_inversion_is_exact_when_the_digits_do_not_tell(law: Law) -> None:
-    """Would catch a guess where the brackets of F overlap the cell: here they do until 12 bits are known."""
+    """Would catch a guess where the brackets of F overlap the cell.
+
+    Here they do until 12 bits are known.
+    """
     walk = enumerate_law(
         lambda r: invert(Blunt(law, 13), r, chunk=4, digits=2),
         40,
@@ -241,7 +258,10 @@ def small_steps(monkeypatch: pytest.MonkeyPatch, block_mean: int) -> None:
 def test_binomial_by_blocks_is_exact(
     trials: int, x: Fraction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Would catch a block lost or counted twice: with blocks of mean 1 the sum is still binomial."""
+    """Would catch a block lost or counted twice.
+
+    With blocks of mean 1 the sum is still binomial.
+    """
     small_steps(monkeypatch, 1)
     walk = enumerate_law(lambda r: binomial_exp(trials, x, r), 40, within=1e-3, single_bits=True)
     assert_law(walk, partial(true_mass, BinomialLaw(trials, x)), within=1e-3)

@@ -1,4 +1,7 @@
-"""The runs' own randomness: the same bits for the same run, never the same for two, and nothing for those who only look."""
+"""The runs' own randomness.
+
+The same run gets the same bits, two runs never do, and nothing is shown to observers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ KEY = RunKey(bytes(range(32)), simulated=False)
 
 
 def test_the_stream_is_shake_of_seed_and_counter() -> None:
-    """Known answers, computed here from the definition: catches a stream that changes between versions, and with it every resumed run."""
+    """Known answers, computed here from the definition.
+
+    Catches a stream that changes between versions, and with it every resumed run.
+    """
     seed = hashlib.blake2b((7).to_bytes(8, "little"), key=KEY.key, digest_size=32).digest()
     assert KEY.seed(7) == seed
 
@@ -51,7 +57,10 @@ def test_no_two_runs_and_no_two_reads_share_bytes() -> None:
 
 
 def test_threads_never_read_the_same_bytes() -> None:
-    """One buffer under a lock: together, threads read exactly what one reader would have read, each byte once."""
+    """One buffer under a lock.
+
+    Together, threads read exactly what one reader would have read, each byte once.
+    """
     source, alone = KEY.source(0), KEY.source(0)
     parts: list[bytes] = []
 

@@ -85,7 +85,7 @@ def test_bounds_are_exact_floors(law: Law, size: int, complete: bool, width: int
 def test_every_word_gives_the_exact_law(
     law: Law, size: int, complete: bool, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Would catch an ambiguous word that is settled by a guess, a wrong side of a bound, or a cut tail.
+    """Would catch an ambiguous word settled by a guess, a wrong side of a bound, or a cut tail.
 
     All words of ``width`` bits are fed, and every ambiguous one is refined bit by bit.
     """
@@ -105,7 +105,9 @@ def test_every_word_gives_the_exact_law(
 @pytest.mark.parametrize("width", [6, 8])
 @pytest.mark.parametrize(("law", "size", "complete"), CASES)
 def test_settled_words_are_settled(law: Law, size: int, complete: bool, width: int) -> None:
-    """Would catch a look-up that disagrees with inversion, or that spends bits where the word tells all."""
+    """Would catch a look-up that disagrees with inversion, or that spends bits where the word tells
+    all.
+    """
     table = InversionTable(law, size, complete=complete, width=width)
     unsure = {int(bound) for bound in table.bounds}
     last = int(table.bounds[-1]) if len(table.bounds) else -1
@@ -118,7 +120,10 @@ def test_settled_words_are_settled(law: Law, size: int, complete: bool, width: i
 
 
 def test_full_width_words_next_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch an off-by-one at 64 bits: bound−1 and bound+1 are settled, the bound itself is refined."""
+    """Would catch an off-by-one at 64 bits.
+
+    The words bound−1 and bound+1 are settled, the bound itself is refined.
+    """
     refined: list[int] = []
     monkeypatch.setattr(
         samplers,
@@ -141,14 +146,19 @@ def test_words_beyond_the_table_are_refined(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_complete_table_that_stops_early_is_not_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch outcomes 1 and 2 lost where F(0) is 1 to 45 digits: such words are refined instead."""
+    """Would catch outcomes 1 and 2 lost where F(0) is 1 to 45 digits.
+
+    Such words are refined instead.
+    """
     monkeypatch.setattr(samplers, "invert", lambda *_a, **_k: 2)
     table = InversionTable(GeometricLaw(Fraction(120), 3), 3, complete=True)
     assert table.draw(2, Words([0, 2**64 - 1])).tolist() == [2, 2]
 
 
 def digit_mass(rate: Fraction, place: int, digit: int) -> mpf:
-    """P(the digit of 4096^place in k is ``digit``), by the geometric series over all k that have it (from the pmf of k)."""
+    """P(the digit of 4096^place in k is ``digit``), by the geometric series over all k that have it
+    (from the pmf of k).
+    """
     r = mpf(rate.numerator) / rate.denominator
     block = mpf(4096) ** place
     # Σ_{m≥0} P(k ∈ [(4096m + digit)·block, (4096m + digit + 1)·block))
@@ -157,7 +167,10 @@ def digit_mass(rate: Fraction, place: int, digit: int) -> mpf:
 
 @pytest.mark.parametrize("scale", [10**3, 10**4, 10**6, 2**50])
 def test_digits_of_large_draws(scale: int) -> None:
-    """Would catch a digit table with the wrong rate: each digit has the law that it has in a geometric draw."""
+    """Would catch a digit table with the wrong rate.
+
+    Each digit has the law that it has in a geometric draw.
+    """
     digits, top = samplers._geometric_tables(Fraction(1, scale))
     assert len(digits) == {10**3: 1, 10**4: 1, 10**6: 1, 2**50: 4}[scale]
     with mpmath.workdps(90):
@@ -172,10 +185,13 @@ def test_digits_of_large_draws(scale: int) -> None:
 
 
 def test_small_base_digits_make_a_geometric_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch digits put together in the wrong order or with the wrong weight: exact law of the whole draw, base 2."""
+    """Would catch digits put together in the wrong order or with the wrong weight.
+
+    Exact law of the whole draw, base 2.
+    """
     monkeypatch.setattr(samplers, "_DIGIT", 2)
     monkeypatch.setattr(samplers, "_LARGEST_TABLE", 30)
-    monkeypatch.setattr(samplers, "Table", partial(InversionTable, width=4))
+    monkeypatch.setattr(samplers, "InversionTable", partial(InversionTable, width=4))
     monkeypatch.setattr(samplers, "invert", partial(invert, chunk=2))
     samplers._geometric_tables.cache_clear()
     rate = HALF
@@ -198,7 +214,10 @@ def test_too_large_a_scale_is_refused(rate: Fraction) -> None:
 
 
 def test_the_largest_scale_works() -> None:
-    """Would catch a wrap-around inside the limit: 4,000 draws of scale 2^50 are positive, with that mean."""
+    """Would catch a wrap-around inside the limit.
+
+    4,000 draws of scale 2^50 are positive, with that mean.
+    """
     draws = geometric(Fraction(1, 2**50), 4000, SimulationRandomness(2))
     assert draws.min() >= 0
     assert abs(draws.astype(float).mean() / 2**50 - 1) < 6 / 4000**0.5
@@ -228,7 +247,9 @@ def test_hardly_any_noise(scale: Fraction) -> None:
 
 
 def test_gaussian_unfolds_both_signs() -> None:
-    """Would catch outcomes 0, 1, 2, 3, 4 of the folded law unfolded to anything but 0, −1, 1, −2, 2."""
+    """Would catch outcomes 0, 1, 2, 3, 4 of the folded law unfolded to anything but 0, −1, 1, −2,
+    2.
+    """
     table = samplers._gaussian_table(Fraction(4))
     words = [0, *(int(bound) + 1 for bound in table.bounds[:8])]
     assert discrete_gaussian(Fraction(4), 9, Words(words)).tolist() == [
@@ -256,7 +277,10 @@ def test_laplace_is_a_difference_of_two_draws(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_gaussian_beyond_the_table_falls_back() -> None:
-    """Would catch a change of law where draws stop being tabled: standard deviations 2,048 and 2,049 look alike."""
+    """Would catch a change of law where draws stop being tabled.
+
+    Standard deviations 2,048 and 2,049 look alike.
+    """
     tabled = discrete_gaussian(Fraction(2048**2), 3000, SimulationRandomness(6))
     single = discrete_gaussian(Fraction(2049**2), 3000, SimulationRandomness(7))
     for draws in (tabled, single):
@@ -266,7 +290,9 @@ def test_gaussian_beyond_the_table_falls_back() -> None:
 
 
 def test_users_decimal_context_changes_nothing() -> None:
-    """Would catch bounds computed in the context the user has set, or a table that never gets ready there."""
+    """Would catch bounds computed in the context the user has set, or a table that never gets ready
+    there.
+    """
     wanted = InversionTable(GeometricLaw(Fraction(2, 7)), 200).bounds
     with localcontext() as context:
         context.prec = 5

@@ -1,4 +1,8 @@
-"""Bits: never served twice (across reads, forks, threads, copies), uniform below a bound, seeded only in simulations."""
+"""Bits.
+
+Never served twice (across reads, forks, threads, copies), uniform below a bound, seeded only in
+simulations.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +138,10 @@ def test_reads_never_overlap() -> None:
 @pytest.mark.parametrize("first", [8180, 8190, 8191, 8192])
 @pytest.mark.parametrize("second", [1, 2, 3, 12, 13])
 def test_reads_at_the_end_of_the_buffer_are_whole(first: int, second: int) -> None:
-    """Would catch a read cut short by the end of the buffer: fewer bits than asked for are not uniform."""
+    """Would catch a read cut short by the end of the buffer.
+
+    Fewer bits than asked for are not uniform.
+    """
     source = Randomness()
     source.bytes(first)
     assert len(source.bytes(second)) == second
@@ -198,7 +205,10 @@ def test_repr_shows_no_bits() -> None:
 
 @pytest.mark.parametrize("bound", [1, 2, 3, 5, 6, 7, 12, 17])
 def test_below_is_uniform_on_single_bits(bound: int) -> None:
-    """Would catch a modulo instead of a rejection, or a rejection at the wrong place: exact, on the tree of bits."""
+    """Would catch a modulo instead of a rejection, or a rejection at the wrong place.
+
+    Exact, on the tree of bits.
+    """
     masses, undecided = enumerate_law(lambda r: r.below(bound), 400, within=1e-30, single_bits=True)
     assert set(masses) == set(range(bound))
     assert undecided <= Fraction(1, 10**30)
@@ -230,7 +240,10 @@ def test_below_refuses(bound: int) -> None:
 
 @pytest.mark.parametrize("count", range(9))
 def test_bits_maps_bytes_evenly(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Would catch bits taken from a byte with uneven weights: every value comes from the same number of bytes."""
+    """Would catch bits taken from a byte with uneven weights.
+
+    Every value comes from the same number of bytes.
+    """
     source = Randomness()
     values: list[int] = []
     for byte in range(256):
@@ -240,7 +253,10 @@ def test_bits_maps_bytes_evenly(count: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bits_beyond_a_byte_are_all_used() -> None:
-    """Would catch a shift that loses or doubles bits: the or of many draws sets all, the and none."""
+    """Would catch a shift that loses or doubles bits.
+
+    The or of many draws sets all, the and none.
+    """
     source = SimulationRandomness(2)
     draws = [source.bits(77) for _ in range(200)]
     assert np.bitwise_or.reduce(np.array(draws, dtype=object)) == 2**77 - 1
@@ -276,7 +292,7 @@ def test_simulation_is_reproducible() -> None:
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_simulation_is_not_copied(duplicate: Callable[[Randomness], object]) -> None:
     """Would catch two simulations that silently share a stream."""
-    with pytest.raises(TypeError, match="seed of its own"):
+    with pytest.raises(TypeError, match="its own seed"):
         duplicate(SimulationRandomness(5))
 
 

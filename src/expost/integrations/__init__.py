@@ -1,1 +1,8 @@
-"""Bridges to other libraries, one file each; nothing in the core imports them."""
+"""Connections to other libraries, one module per library. Only ``cli`` imports them.
+
+``dask``           run candidates on a Dask cluster
+``dp_accounting``  Rényi curves computed by dp_accounting
+``opacus``         train one configuration with Opacus
+``opendp``         use an OpenDP measurement as a mechanism
+``ray``            run candidates on a Ray cluster
+"""

@@ -1,7 +1,10 @@
-"""Runs on a Dask cluster: :class:`DaskExecutor`.
+"""Run candidates on a Dask cluster with :class:`DaskExecutor`.
 
-Data is scattered once. A task whose worker dies is made again by the scheduler with the same arguments, hence the same randomness. Keys are
-"expost" and random digits. docs/cluster.md says what a dashboard still shows. Tests: ``tests/integrations/test_dask.py``.
+The data is scattered once. If a worker dies, the scheduler repeats its task with the same
+arguments, hence with the same randomness. The keys of tasks are "expost" and random digits.
+docs/cluster.md describes what a dashboard still shows.
+
+Tests: ``tests/integrations/test_dask.py``.
 """
 
 from __future__ import annotations
@@ -19,11 +22,26 @@ __all__ = ["DaskExecutor"]
 
 
 class DaskExecutor:
-    """An executor on a Dask cluster: ``client_or_address``, or one on this machine (or where Dask's own settings point).
+    """An executor that runs tasks on a Dask cluster.
 
-    ``tasks``  how many tasks a wave has (default: the threads of all workers). A public number
+    As a context manager it disconnects at the end if it was the one that connected. The same
+    version of expost must be installed on every machine.
 
-    As a context manager it disconnects at the end, if it was the one that connected. The same expost must be installed on every machine.
+    Parameters
+    ----------
+    client_or_address : distributed.Client or str, optional
+        A client, or the address of a scheduler. By default the cluster that Dask's own settings
+        name, or else a new one on this machine.
+    tasks : int, optional
+        How many tasks a wave has; by default the number of threads of all workers. This number is
+        public.
+
+    Raises
+    ------
+    MissingExtra
+        If distributed is not installed.
+    InvalidInput
+        If an argument is not valid.
     """
 
     def __init__(self, client_or_address: Any = None, *, tasks: int | None = None) -> None:
@@ -36,7 +54,7 @@ class DaskExecutor:
             raise InvalidInput(
                 "client_or_address",
                 type(client_or_address).__name__,
-                "give a distributed.Client or a scheduler's address",
+                "give a distributed.Client or the address of a scheduler",
             )
         given: Any = client_or_address
         self._connected = not isinstance(given, Client)
@@ -50,7 +68,20 @@ class DaskExecutor:
         self.shutdown()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function in a worker."""
+        """Call a function in a worker.
+
+        Parameters
+        ----------
+        function : callable
+            The function.
+        *arguments : object
+            Its arguments; what :meth:`share` gave stands for the data.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            The result to come.
+        """
         arguments = tuple(
             each.future() if isinstance(each, _Scattered) else each for each in arguments
         )
@@ -64,41 +95,52 @@ class DaskExecutor:
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """What stands for the data among the arguments of :meth:`submit`."""
+        """Put data on the cluster, as a context manager.
+
+        Parameters
+        ----------
+        data : object
+            The data.
+
+        Yields
+        ------
+        object
+            What stands for the data among the arguments of :meth:`submit`.
+        """
         yield _Scattered(self._client, data)
 
     def shutdown(self) -> None:
-        """Disconnect, if this executor connected."""
+        """Disconnect if this executor connected."""
         if self._connected:
             self._client.close()
 
 
 def _connect(client: Any, address: str | None) -> Any:
+    """A client of the cluster at ``address``, of the configured one, or of a new local one."""
     from dask import config
 
     if address is not None or config.get("scheduler-address", None) is not None:
         return client(address, set_as_default=False)
-    return client(
-        set_as_default=False, threads_per_worker=1, dashboard_address=None
-    )  # a cluster of its own
+    return client(set_as_default=False, threads_per_worker=1, dashboard_address=None)
 
 
 class _Scattered:
-    """Data on the workers; scattered again if it was lost with them, since only the client could make it again."""
+    """Data on the workers. It is scattered again if it was lost: only the client still has it."""
 
     def __init__(self, client: Any, data: Any) -> None:
         self._client, self._data = client, data
         self._future: Any = None
 
     def future(self) -> Any:
+        """The Dask future of the data."""
         if self._future is None or self._future.status != "finished":
-            whole = [self._data]  # a list alone would be taken apart
+            whole = [self._data]  # scatter would split data that is a list
             (self._future,) = self._client.scatter(whole, broadcast=True, hash=False)
         return self._future
 
 
 def _pass_on(remote: Any, future: Future[Any]) -> None:
-    """The end of Dask's future to the one that was handed out."""
+    """Copy the result or the error of Dask's future to the future that ``submit`` returned."""
     if not future.set_running_or_notify_cancel():
         return
     try:

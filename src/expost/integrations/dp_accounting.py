@@ -1,4 +1,9 @@
-"""dp_accounting's numbers as promises, for whole and fractional orders alike."""
+"""Rényi curves computed by dp_accounting, for whole and fractional orders.
+
+The numbers are those of dp_accounting; nothing is padded.
+
+Tests: ``tests/privacy/test_dpsgd.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,29 @@ def dpsgd_guarantee(
     steps: int,
     orders: Sequence[float] = DEFAULT_ORDERS,
 ) -> RenyiDP:
-    """The Rényi curve of a DP-SGD training exactly as dp_accounting computes it (orders it cannot do are left out)."""
+    """Return the Rényi curve of a DP-SGD training, exactly as dp_accounting computes it.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        Probability with which a step takes each example (Poisson sampling).
+    noise_multiplier : float
+        Standard deviation of the Gaussian noise divided by the clipping norm.
+    steps : int
+        Number of steps.
+    orders : sequence of float, optional
+        The Rényi orders. Orders at which dp_accounting gives no finite value are left out.
+
+    Returns
+    -------
+    RenyiDP
+        The curve under add-remove neighbours.
+
+    Raises
+    ------
+    MissingExtra
+        If dp_accounting is not installed.
+    """
     accounting = _accounting()
     step = accounting.PoissonSampledDpEvent(
         sampling_rate, accounting.GaussianDpEvent(noise_multiplier)
@@ -28,7 +55,25 @@ def dpsgd_guarantee(
 
 
 def event_guarantee(event: Any, orders: Sequence[float] = DEFAULT_ORDERS) -> RenyiDP:
-    """The Rényi curve of any dp_accounting event, under add-remove neighbours."""
+    """Return the Rényi curve of any dp_accounting event under add-remove neighbours.
+
+    Parameters
+    ----------
+    event : dp_accounting.DpEvent
+        What ran.
+    orders : sequence of float, optional
+        The Rényi orders. Orders at which dp_accounting gives no finite value are left out.
+
+    Returns
+    -------
+    RenyiDP
+        The curve.
+
+    Raises
+    ------
+    MissingExtra
+        If dp_accounting is not installed.
+    """
     accounting = _accounting()
     accountant = accounting.rdp.RdpAccountant(orders=list(orders))
     accountant.compose(event)
@@ -41,6 +86,7 @@ def event_guarantee(event: Any, orders: Sequence[float] = DEFAULT_ORDERS) -> Ren
 
 
 def _accounting() -> Any:
+    """The module dp_accounting."""
     try:
         import dp_accounting
     except ImportError:

@@ -1,9 +1,15 @@
-"""Train one configuration with Opacus itself: a cross-check of the fleet, and a way for models that it refuses.
+"""Train one configuration with Opacus.
 
-Executed are Opacus' own parts (GradSampleModule, Poisson sampler, DPOptimizer) at the same rate, steps, clip, noise and expected batch
-as the fleet; ``PrivacyEngine.make_private`` would round the rate to 1/⌈n/batch⌉. What is assumed: Opacus' per-example gradients are right
-for the model (its validator is asked), and its noise, float32 Gaussians of torch's Mersenne twister seeded with 63 bits of
-``randomness``, is good enough: it is not cryptographically strong. Tests: ``tests/training/test_opacus.py``.
+This is a cross-check of :class:`~expost.training.Fleet`, and an alternative for models that the
+fleet refuses. The parts of Opacus (GradSampleModule, Poisson sampler, DPOptimizer) run with the
+same sampling rate, steps, clipping norm, noise and expected batch size as the fleet.
+``PrivacyEngine.make_private`` is not used: it would round the rate to 1/⌈n/batch⌉.
+
+Assumptions: the per-example gradients of Opacus are correct for the model (its validator is asked),
+and its noise is good enough. The noise consists of float32 Gaussians from torch's Mersenne twister,
+seeded with 63 bits of ``randomness``; it is not cryptographically strong.
+
+Tests: ``tests/training/test_opacus.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +35,37 @@ def train_with_opacus(
     randomness: Randomness | None = None,
     simulation: bool = False,
 ) -> Trained:
-    """One model of ``factory`` trained by ``configuration``; ``loss`` as in :class:`~expost.training.Fleet`."""
+    """Train one model with Opacus.
+
+    Parameters
+    ----------
+    factory : callable
+        Returns a new torch module. It is called with torch's generator seeded from ``randomness``.
+    configuration : Configuration
+        Learning rate, clipping norm, noise, batch size and length of the training.
+    X, y : array_like
+        The training data.
+    loss : str, default "softmax"
+        As in :class:`~expost.training.Fleet`.
+    randomness : Randomness, optional
+        The source of random bits; by default the operating system.
+    simulation : bool, default False
+        Allow seeded randomness and training without noise. No data is protected then.
+
+    Returns
+    -------
+    Trained
+        The parameters, the configuration and the guarantee.
+
+    Raises
+    ------
+    MissingExtra
+        If torch or Opacus is not installed.
+    InvalidInput
+        If an argument is not valid, or Opacus refuses the model.
+    SimulationOnly
+        If the source is seeded and ``simulation`` is False.
+    """
     try:
         import torch
         from opacus.grad_sample import GradSampleModule
@@ -47,7 +83,8 @@ def train_with_opacus(
         raise InvalidInput(
             "noise_multiplier",
             0,
-            "without noise nothing is protected; say simulation=True if that is meant",
+            "give a number > 0: without noise no data is protected; "
+            "pass simulation=True if no data of real people is used",
         )
     if loss not in NAMES:
         raise InvalidInput("loss", loss, "give one of " + ", ".join(NAMES))
@@ -59,7 +96,7 @@ def train_with_opacus(
             raise InvalidInput(
                 "model",
                 type(problems[0]).__name__,
-                "Opacus refuses it too; ModuleValidator.fix may help",
+                "Opacus refuses this model; opacus.validators.ModuleValidator.fix may repair it",
             )
         targets = check_targets(y, len(rows), loss, outputs_of(module, rows))
         plan = configuration.plan(len(rows))
@@ -97,6 +134,7 @@ def train_with_opacus(
 
 
 def _optimiser(configuration: Configuration, parameters: Any) -> Any:
+    """The torch optimiser of a configuration."""
     import torch
 
     rate = float(configuration.learning_rate)

@@ -1,7 +1,9 @@
-"""Any OpenDP measurement as a mechanism: its privacy map gives the promise.
+"""Use any OpenDP measurement as a mechanism; its privacy map gives the guarantee.
 
-What is assumed: the measurement's input metric at distance ``d_in`` is the neighbouring relation the caller names.
-OpenDP draws its own (float-safe) noise. Tests: ``tests/integrations/test_opendp.py``.
+Assumption about the caller: distance ``d_in`` in the input metric of the measurement is the named
+neighbouring relation. OpenDP draws its own (float-safe) noise.
+
+Tests: ``tests/integrations/test_opendp.py``.
 """
 
 from __future__ import annotations
@@ -19,35 +21,68 @@ __all__ = ["OpenDPMechanism", "from_opendp"]
 
 @dataclass(frozen=True)
 class OpenDPMechanism:
-    """An OpenDP measurement with the promise its map makes at one input distance."""
+    """An OpenDP measurement with the guarantee of its privacy map at one input distance.
+
+    Parameters
+    ----------
+    measurement : opendp.mod.Measurement
+        The measurement.
+    guarantee : Guarantee
+        The guarantee.
+    """
 
     measurement: Any
     guarantee: Guarantee
 
     def __call__(self, data: Any, randomness: Randomness) -> Any:
+        """Return the output of the measurement on ``data``; ``randomness`` is not used."""
         return self.measurement(data)
 
 
 def from_opendp(measurement: Any, d_in: Any = 1, neighbours: str = ADD_REMOVE) -> OpenDPMechanism:
-    """A mechanism from a measurement; ``d_in`` is how far neighbouring data sets lie apart in its input metric."""
+    """Return a mechanism from an OpenDP measurement.
+
+    Parameters
+    ----------
+    measurement : opendp.mod.Measurement
+        Its output measure is MaxDivergence, ZeroConcentratedDivergence or
+        Approximate(MaxDivergence).
+    d_in : object, default 1
+        The distance of neighbouring data sets in the input metric of the measurement.
+    neighbours : str, default "add-remove"
+        The neighbouring relation that ``d_in`` stands for, ``"add-remove"`` or ``"replace"``.
+
+    Returns
+    -------
+    OpenDPMechanism
+        The mechanism.
+
+    Raises
+    ------
+    MissingExtra
+        If OpenDP is not installed.
+    InvalidInput
+        If ``measurement`` is no measurement, or has another output measure.
+    """
     try:
         from opendp.mod import Measurement
     except ImportError:
         raise MissingExtra("opendp", "opendp") from None
     if not isinstance(measurement, Measurement):
         raise InvalidInput("measurement", type(measurement).__name__, "give an opendp Measurement")
-    measure, loss = str(measurement.output_measure), measurement.map(d_in)  # type: ignore[no-untyped-call]
-    promises: dict[str, Callable[[], Guarantee]] = {
+    measure = str(measurement.output_measure)
+    loss = measurement.map(d_in)  # type: ignore[no-untyped-call]
+    guarantees: dict[str, Callable[[], Guarantee]] = {
         "MaxDivergence": lambda: PureDP(loss, neighbours),
         "ZeroConcentratedDivergence": lambda: ZCDP(loss, neighbours),
         "Approximate(MaxDivergence)": lambda: ApproxDP(loss[0], loss[1], neighbours),
     }
-    if measure not in promises:
+    if measure not in guarantees:
         raise InvalidInput(
             "measurement.output_measure",
             measure,
-            "give one of "
-            + ", ".join(promises)
+            "give a measurement with one of the measures "
+            + ", ".join(guarantees)
             + "; for a privacy profile, fix δ first with make_fix_delta",
         )
-    return OpenDPMechanism(measurement, promises[measure]())
+    return OpenDPMechanism(measurement, guarantees[measure]())

@@ -1,7 +1,10 @@
-"""Runs on a Ray cluster: :class:`RayExecutor`.
+"""Run candidates on a Ray cluster with :class:`RayExecutor`.
 
-Data is put into the object store once. A task whose worker is killed is made again by Ray itself with the same arguments, hence the same
-randomness. All tasks have one name. docs/cluster.md says what a dashboard still shows. Tests: ``tests/integrations/test_ray.py``.
+The data is put into the object store once. If a worker is killed, Ray repeats its task with the
+same arguments, hence with the same randomness. All tasks have the same name. docs/cluster.md
+describes what a dashboard still shows.
+
+Tests: ``tests/integrations/test_ray.py``.
 """
 
 from __future__ import annotations
@@ -22,13 +25,29 @@ _RETRIES = 3
 
 
 class RayExecutor:
-    """An executor on a Ray cluster: the one this process is connected to, the one at ``address``, or a new one on this machine.
+    """An executor that runs tasks on a Ray cluster.
 
-    ``num_cpus, num_gpus``  what a task reserves. ``num_gpus=1`` puts one task, hence one fleet of trainings, on each GPU
-    ``address``             of a running cluster, as for ``ray.init`` (which also reads RAY_ADDRESS)
-    ``tasks``               how many tasks a wave has (default: as many as the cluster can run at once). A public number
+    It uses the cluster to which this process is connected, the one at ``address``, or a new one on
+    this machine. As a context manager it disconnects at the end if it was the one that connected.
+    The same version of expost must be installed on every machine.
 
-    As a context manager it disconnects at the end, if it was the one that connected. The same expost must be installed on every machine.
+    Parameters
+    ----------
+    num_cpus, num_gpus : float, default 1 and 0
+        What one task reserves. ``num_gpus=1`` puts one task, hence one fleet of trainings, on each
+        GPU.
+    address : str, optional
+        Address of a running cluster, as for ``ray.init`` (which also reads RAY_ADDRESS).
+    tasks : int, optional
+        How many tasks a wave has; by default as many as the cluster can run at once. This number is
+        public.
+
+    Raises
+    ------
+    MissingExtra
+        If Ray is not installed.
+    InvalidInput
+        If an argument is not valid, or the cluster is too small for one task.
     """
 
     def __init__(
@@ -60,7 +79,7 @@ class RayExecutor:
             raise InvalidInput(
                 "address",
                 address,
-                "this process is connected to a Ray cluster already; leave the address out",
+                "omit it: this process is connected to a Ray cluster already",
             )
         try:
             self.tasks = wanted or _room(ray.cluster_resources(), num_cpus, num_gpus)
@@ -82,7 +101,20 @@ class RayExecutor:
         self.shutdown()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function in a worker."""
+        """Call a function in a worker.
+
+        Parameters
+        ----------
+        function : callable
+            The function.
+        *arguments : object
+            Its arguments; what :meth:`share` gave stands for the data.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            The result to come.
+        """
         if function not in self._functions:
             self._functions[function] = self._ray.remote(function).options(**self._options)
         reference = self._functions[function].remote(*arguments)
@@ -94,17 +126,29 @@ class RayExecutor:
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """A reference that stands for the data among the arguments of :meth:`submit`."""
+        """Put data into the object store, as a context manager.
+
+        Parameters
+        ----------
+        data : object
+            The data.
+
+        Yields
+        ------
+        ray.ObjectRef
+            What stands for the data among the arguments of :meth:`submit`.
+        """
         yield self._ray.put(data)
 
     def shutdown(self) -> None:
-        """Disconnect, if this executor connected; a cluster it started ends."""
+        """Disconnect if this executor connected; a cluster that it started ends."""
         if self._connected:
             self._ray.shutdown()
             self._connected = False
 
 
 def _connect(ray: Any, address: str | None) -> None:
+    """Connect to the cluster at ``address`` or RAY_ADDRESS, or start a local one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None and "RAY_ADDRESS" not in os.environ:
         ray.init(
@@ -123,6 +167,7 @@ def _room(resources: dict[str, float], num_cpus: float, num_gpus: float) -> int:
         raise InvalidInput(
             "num_cpus, num_gpus",
             (num_cpus, num_gpus),
-            f"the cluster has {resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs; ask for less a task",
+            f"ask for less per task: the cluster has {resources.get('CPU', 0):g} CPUs "
+            f"and {resources.get('GPU', 0):g} GPUs",
         )
     return int(room)

@@ -1,8 +1,9 @@
-"""Mechanisms: a promise, and a call (data, randomness) → output.
+"""Mechanisms: a privacy guarantee and a call ``(data, randomness) -> output``.
 
-``protocol``         what a mechanism is; estimates with their noise
-``discrete_noise``   discrete Laplace and Gaussian noise on integers and on a rational grid
-``noise_reduction``  one query at several noise levels, coarse to fine, for the price of the last
+``protocol``        what a mechanism is; estimates with their noise
+``discrete_noise``  discrete Laplace and Gaussian noise on integers and on a rational grid
+``noise_paths``     one query at several noise levels, coarse to fine, for the price of the last one
+``outcome``         the values FAILED and NOTHING, which stand for an outcome without an output
 """
 
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query

@@ -1,10 +1,14 @@
-"""Discrete Laplace and Gaussian noise: integers and rational grids, exact samplers, no float in the noise.
+"""Discrete Laplace and Gaussian noise on integers and on rational grids.
 
-A query with real values is rounded to a multiple of ``grid`` first. With ⌊v/grid + ½⌋ the rounding is monotone and moves
-with its argument, so two scalars within Δ differ by at most ⌈Δ/grid⌉ steps; in d dimensions it adds at most one step a
-coordinate, hence Δ/grid + d in ℓ1 and Δ/grid + √d in ℓ2. That is the sensitivity the noise is scaled to.
+The samplers are exact, and no floating-point number enters the noise. A query with real values is
+first rounded to a multiple of ``grid``. The rounding ⌊v/grid + ½⌋ is monotone and commutes with
+whole steps, so two scalars at distance at most Δ differ by at most ⌈Δ/grid⌉ steps. In d dimensions
+rounding adds at most one step per coordinate, hence Δ/grid + d in ℓ1 and Δ/grid + √d in ℓ2. The
+noise is scaled to this sensitivity.
 
-What the caller must promise: ``sensitivity`` bounds what one person can change in the query's *computed* values.
+Assumption about the caller: ``sensitivity`` bounds what one person can change in the *computed*
+values of the query.
+
 Tests: ``tests/mechanisms/test_discrete_noise.py``.
 """
 
@@ -31,9 +35,24 @@ from expost.rationals import Number, count_of, exact_positive, round_up
 
 @dataclass(frozen=True)
 class Query:
-    """A function of the data with integer values, or real ones rounded to ``grid``; one number, or ``dimension`` of them.
+    """A function of the data whose values are one or more numbers.
 
-    ``sensitivity`` is what one person can change: ℓ1 for Laplace noise, ℓ2 for Gaussian noise.
+    Parameters
+    ----------
+    function : callable
+        Takes the data and returns one number, or ``dimension`` numbers.
+    sensitivity : number, default 1
+        The most that one person can change in the computed values: in ℓ1 for Laplace noise, in ℓ2
+        for Gaussian noise.
+    grid : number, optional
+        Real values are rounded to multiples of it. Without a grid the values must be integers.
+    dimension : int, default 1
+        How many numbers the function returns.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid.
     """
 
     function: Callable[[Any], Any]
@@ -46,7 +65,7 @@ class Query:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise InvalidInput(
-                "function", type(self.function).__name__, "give a function of the data"
+                "function", type(self.function).__name__, "give a function that takes the data"
             )
         count_of(self.dimension, "dimension", at_least=1)
         object.__setattr__(self, "_sensitivity", exact_positive(self.sensitivity, "sensitivity"))
@@ -55,7 +74,18 @@ class Query:
         )
 
     def steps(self, *, squared: bool = False) -> Fraction:
-        """Sensitivity in steps of the grid, rounding included: in ℓ1, or in ℓ2 (``squared``)."""
+        """Return the sensitivity in steps of the grid, rounding included.
+
+        Parameters
+        ----------
+        squared : bool, default False
+            Measure in ℓ2 instead of ℓ1.
+
+        Returns
+        -------
+        Fraction
+            The sensitivity.
+        """
         if self._grid is None:
             return self._sensitivity
         plain = self._sensitivity / self._grid
@@ -65,7 +95,24 @@ class Query:
         return plain + (self.dimension if not squared else root + (root * root < self.dimension))
 
     def evaluate(self, data: Any) -> list[int]:
-        """The values in steps of the grid."""
+        """Return the values of the query in steps of the grid.
+
+        Parameters
+        ----------
+        data : object
+            The data set.
+
+        Returns
+        -------
+        list of int
+            The rounded values.
+
+        Raises
+        ------
+        InvalidInput
+            If the function returns another number of values than ``dimension``, or values that are
+            not whole numbers although there is no grid.
+        """
         answer = self.function(data)
         values = (
             [answer]
@@ -74,27 +121,32 @@ class Query:
         )
         if len(values) != self.dimension:
             raise InvalidInput(
-                "query", f"{len(values)} values", f"the query promised {self.dimension}"
+                "query",
+                f"{len(values)} values",
+                f"return {self.dimension} as stated by `dimension`",
             )
         return [self._step(value) for value in values]
 
     def _step(self, value: Any) -> int:
+        """One value in steps of the grid."""
         if self._grid is None:
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
                 raise InvalidInput(
-                    "query", type(value).__name__, "return whole numbers, or give the query a grid"
+                    "query",
+                    type(value).__name__,
+                    "return whole numbers, or give the query a `grid`",
                 )
             return int(value)
         return int((_rational(value) / self._grid + Fraction(1, 2)).__floor__())
 
     @property
     def unit(self) -> Fraction:
-        """What one step is worth."""
+        """The size of one step in the unit of the query."""
         return self._grid if self._grid is not None else Fraction(1)
 
 
 class DiscreteNoise(ABC):
-    """A query plus integer noise (in steps of its grid)."""
+    """Base class of mechanisms that add integer noise to a query, in steps of its grid."""
 
     query: Query
     law: ClassVar[str]
@@ -102,22 +154,49 @@ class DiscreteNoise(ABC):
     @property
     @abstractmethod
     def spread(self) -> Fraction:
-        """The parameter of the noise in steps of the grid: scale for Laplace, variance for Gaussian."""
+        """The scale (Laplace) or variance (Gaussian) of the noise in steps of the grid."""
 
     @property
     @abstractmethod
     def output_scale(self) -> float:
-        """Scale or standard deviation of the noise in the query's own unit."""
+        """The scale or standard deviation of the noise in the unit of the query."""
 
     @abstractmethod
     def noise(self, count: int, randomness: Randomness) -> list[int]:
-        """Independent noise for ``count`` values."""
+        """Return independent noise for ``count`` values.
+
+        Parameters
+        ----------
+        count : int
+            How many values.
+        randomness : Randomness
+            The source of random bits.
+
+        Returns
+        -------
+        list of int
+            The noise in steps of the grid.
+        """
 
     def __call__(self, data: Any, randomness: Randomness) -> Estimate | list[Estimate]:
+        """Return the query on ``data`` with fresh noise; see :meth:`answer`."""
         return self.answer(data, self.noise(self.query.dimension, randomness))
 
     def answer(self, data: Any, noise: Sequence[int | Fraction]) -> Estimate | list[Estimate]:
-        """The query with this noise, in the query's own unit; a single value comes bare."""
+        """Return the query on ``data`` with given noise, in the unit of the query.
+
+        Parameters
+        ----------
+        data : object
+            The data set.
+        noise : sequence of int or Fraction
+            The noise in steps of the grid, one number per value.
+
+        Returns
+        -------
+        Estimate or list of Estimate
+            One estimate if the dimension is 1, else a list.
+        """
         steps, unit = self.query.evaluate(data), self.query.unit
         noisy = [
             Estimate(_whole((step + shift) * unit), self.output_scale, self.law)
@@ -128,7 +207,17 @@ class DiscreteNoise(ABC):
 
 @dataclass(frozen=True)
 class DiscreteLaplace(DiscreteNoise):
-    """ε-DP: the query plus discrete Laplace noise of scale sensitivity/ε (in steps of the grid)."""
+    """ε-DP: a query plus discrete Laplace noise of scale sensitivity/ε (in steps of the grid).
+
+    Parameters
+    ----------
+    query : Query
+        The query; its sensitivity is in ℓ1.
+    epsilon : number
+        ε > 0.
+    neighbours : str, default "add-remove"
+        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+    """
 
     query: Query
     epsilon: Number
@@ -141,6 +230,7 @@ class DiscreteLaplace(DiscreteNoise):
 
     @property
     def guarantee(self) -> Guarantee:
+        """ε-differential privacy."""
         return PureDP(self.epsilon, self.neighbours)  # type: ignore[arg-type]
 
     @property
@@ -159,7 +249,21 @@ class DiscreteLaplace(DiscreteNoise):
 
 @dataclass(frozen=True)
 class DiscreteGaussian(DiscreteNoise):
-    """ρ-zCDP: the query plus discrete Gaussian noise of variance sensitivity²/(2ρ) (Canonne et al. 2020, Theorem 4)."""
+    """ρ-zCDP: a query plus discrete Gaussian noise of variance sensitivity²/(2ρ).
+
+    Parameters
+    ----------
+    query : Query
+        The query; its sensitivity is in ℓ2.
+    rho : number
+        ρ > 0.
+    neighbours : str, default "add-remove"
+        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+
+    References
+    ----------
+    Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Theorem 4.
+    """
 
     query: Query
     rho: Number
@@ -172,6 +276,7 @@ class DiscreteGaussian(DiscreteNoise):
 
     @property
     def guarantee(self) -> Guarantee:
+        """ρ-zero-concentrated differential privacy."""
         return ZCDP(self.rho, self.neighbours)  # type: ignore[arg-type]
 
     @property
@@ -189,7 +294,10 @@ class DiscreteGaussian(DiscreteNoise):
 
 
 def _rational(value: Any) -> Fraction:
-    """The rational that a value is: a float near it could lie further from a neighbour's than the sensitivity allows."""
+    """A value as an exact rational.
+
+    A nearby float could differ from the value on neighbouring data by more than the sensitivity.
+    """
     if isinstance(value, np.ndarray):
         value = value[()]
     if isinstance(value, np.integer):
@@ -200,10 +308,12 @@ def _rational(value: Any) -> Fraction:
 
 
 def _whole(value: Fraction) -> int | Fraction:
+    """A rational as an int if it is a whole number."""
     return int(value) if value.denominator == 1 else value
 
 
 def _require_query(query: object) -> None:
+    """Refuse everything but a Query."""
     if not isinstance(query, Query):
         raise InvalidInput(
             "query", type(query).__name__, "wrap the function: Query(function, sensitivity=…)"

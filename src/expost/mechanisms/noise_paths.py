@@ -1,15 +1,21 @@
-"""Noise paths: the same query at several noise levels, coarse to fine, such that seeing all levels up to n costs level n.
+"""Noise paths: noise for one query at several levels, coarse to fine.
 
-Discrete Laplace (Koufogiannis, Han and Pappas 2016; Whitehouse et al. 2019; here in exact integer form): the finest
-noise is drawn first; going from the finer p_b = e^{−ε_b/Δ} to the coarser p_a = e^{−ε_a/Δ} (ε_a < ε_b) keeps it with
-probability (p_b/p_a)·((1−p_a)/(1−p_b))² and otherwise adds fresh discrete Laplace noise of parameter p_a. Each level
-then has exactly the discrete Laplace law, and the coarser levels are a function of the finest and of coins that do
-not touch the data.
+The levels are coupled so that seeing all levels up to level n costs as much as level n alone.
 
-Gaussian (Brownian; Whitehouse et al. 2022): the estimate at variance T_n is the inverse-variance average of independent
-releases of precision 1/T_n − 1/T_{n−1}; with discrete Gaussians the composed cost is exactly ρ = Δ²/(2T_n).
+**Discrete Laplace** (Koufogiannis, Han and Pappas 2016; Whitehouse et al. 2019; here in exact
+integer form). The finest noise is drawn first. The step from the finer p_b = e^{−ε_b/Δ} to the
+coarser p_a = e^{−ε_a/Δ} (ε_a < ε_b) keeps the noise with probability (p_b/p_a)·((1−p_a)/(1−p_b))².
+Otherwise it adds fresh discrete Laplace noise of parameter p_a. Each level then has exactly the
+discrete Laplace distribution. The coarser levels are a function of the finest one and of coins that
+do not depend on the data.
 
-Tests: ``tests/mechanisms/test_noise_paths.py`` (marginals and joint law by enumeration).
+**Gaussian** (Brownian; Whitehouse et al. 2022). The estimate at variance T_n is the
+inverse-variance average of independent releases of precision 1/T_n − 1/T_{n−1}. With discrete
+Gaussians the composed cost is exactly ρ = Δ²/(2T_n).
+
+The caller passes strictly decreasing scales or variances; they are not checked here.
+
+Tests: ``tests/mechanisms/test_noise_paths.py`` (marginal and joint distributions by enumeration).
 """
 
 from __future__ import annotations
@@ -25,7 +31,20 @@ from expost.randomness.source import Randomness
 
 
 def laplace_path(scales: Sequence[Fraction], randomness: Randomness) -> list[int]:
-    """Integer noise at decreasing ``scales`` (coarse to fine), coupled so that the last level pays for all."""
+    """Return one path of discrete Laplace noise.
+
+    Parameters
+    ----------
+    scales : sequence of Fraction
+        Decreasing scales, coarse to fine.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    list of int
+        The noise at each scale. Releasing all levels costs as much as the last one.
+    """
     noise = coins.discrete_laplace(scales[-1], randomness)
     path = [noise]
     for finer, coarser in zip(reversed(scales[1:]), reversed(scales[:-1]), strict=True):
@@ -36,16 +55,32 @@ def laplace_path(scales: Sequence[Fraction], randomness: Randomness) -> list[int
 
 
 def keep_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomness) -> bool:
-    """True with probability (p_b/p_a)·((1−p_a)/(1−p_b))², p_a = e^{−coarse_rate} > p_b = e^{−fine_rate}."""
+    """Return True with probability (p_b/p_a)·((1−p_a)/(1−p_b))².
+
+    Here p_a = e^{−coarse_rate} and p_b = e^{−fine_rate}, so p_a > p_b.
+
+    Parameters
+    ----------
+    coarse_rate, fine_rate : Fraction
+        Rates with 0 < coarse_rate < fine_rate.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    bool
+        Whether the noise is kept.
+    """
     if not coins.bernoulli_exp(fine_rate - coarse_rate, randomness):
         return False
     return all(_ratio_coin(coarse_rate, fine_rate, randomness) for _ in range(2))
 
 
 def _ratio_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomness) -> bool:
-    """True with probability (1−p_a)/(1−p_b): a geometric clock of p_a is 0 (True), or lies in [1, …) and is thinned.
+    """True with probability (1−p_a)/(1−p_b), by repeated turns.
 
-    One turn: with probability 1−p_a True; with p_a·(1−p_b/p_a) = p_a−p_b False; with p_b start again.
+    One turn gives True with probability 1−p_a and False with probability p_a·(1−p_b/p_a) = p_a−p_b.
+    With probability p_b another turn follows.
     """
     while True:
         if not coins.bernoulli_exp(coarse_rate, randomness):
@@ -55,7 +90,20 @@ def _ratio_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomne
 
 
 def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list[Fraction]:
-    """Noise at decreasing ``variances`` (coarse to fine): inverse-variance averages of independent discrete Gaussians."""
+    """Return one path of Gaussian noise: weighted averages of independent discrete Gaussians.
+
+    Parameters
+    ----------
+    variances : sequence of Fraction
+        Decreasing variances, coarse to fine.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    list of Fraction
+        The inverse-variance average at each level.
+    """
     path: list[Fraction] = []
     precision = weighted = Fraction(0)
     for variance in variances:
@@ -67,7 +115,22 @@ def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list
 
 
 def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness) -> Integers:
-    """``count`` independent exact paths at once (levels × count): :func:`laplace_path`, vectorised."""
+    """Return many independent exact paths at once: :func:`laplace_path`, vectorised.
+
+    Parameters
+    ----------
+    scales : sequence of Fraction
+        Decreasing scales, coarse to fine.
+    count : int
+        How many paths.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    ndarray of int64
+        Noise of shape (levels, count).
+    """
     path = np.empty((len(scales), count), dtype=np.int64)
     path[-1] = samplers.discrete_laplace(scales[-1], count, randomness)
     for level in range(len(scales) - 2, -1, -1):
@@ -80,9 +143,24 @@ def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness
 def simulate_laplace_paths(
     scales: Sequence[float], count: int, generator: np.random.Generator
 ) -> Floats:
-    """``count`` independent continuous Laplace paths (levels × count), in floating point: for simulations only.
+    """Return independent continuous Laplace paths in floating point, for simulations only.
 
-    Going from a finer scale to a coarser one keeps the noise with probability (fine/coarse)², else adds fresh Laplace noise.
+    The step from a finer to a coarser scale keeps the noise with probability (fine/coarse)², and
+    otherwise adds fresh Laplace noise.
+
+    Parameters
+    ----------
+    scales : sequence of float
+        Decreasing scales, coarse to fine.
+    count : int
+        How many paths.
+    generator : numpy.random.Generator
+        The source of random numbers.
+
+    Returns
+    -------
+    ndarray of float64
+        Noise of shape (levels, count).
     """
     path = np.empty((len(scales), count))
     path[-1] = generator.laplace(0.0, scales[-1], count)
@@ -97,7 +175,22 @@ def simulate_laplace_paths(
 def simulate_gaussian_paths(
     variances: Sequence[float], count: int, generator: np.random.Generator
 ) -> Floats:
-    """``count`` independent Brownian paths (levels × count), in floating point: for simulations only."""
+    """Return independent Brownian paths in floating point, for simulations only.
+
+    Parameters
+    ----------
+    variances : sequence of float
+        Decreasing variances, coarse to fine.
+    count : int
+        How many paths.
+    generator : numpy.random.Generator
+        The source of random numbers.
+
+    Returns
+    -------
+    ndarray of float64
+        Noise of shape (levels, count).
+    """
     path = np.empty((len(variances), count))
     path[-1] = generator.normal(0.0, np.sqrt(variances[-1]), count)
     for level in range(len(variances) - 2, -1, -1):

@@ -1,4 +1,7 @@
-"""Values that stand for an outcome instead of an output: ``FAILED`` and ``NOTHING``."""
+"""The values ``FAILED`` and ``NOTHING``, which stand for an outcome without an output.
+
+Both are false in a Boolean context, and unpickling gives back the same object.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Final
 
 
 class _Sentinel:
-    """A value that stands for an outcome, not for data."""
+    """A value that stands for an outcome and holds no data."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -22,7 +25,7 @@ class _Sentinel:
 
 
 NOTHING: Final = _Sentinel("NOTHING")
-"""The outcome ⊥: no candidate was kept, or none passed."""
+"""The outcome ⊥: no candidate was kept, or no candidate passed."""
 
 FAILED: Final = _Sentinel("FAILED")
-"""The output of a candidate that raised; it ranks below every score."""
+"""The output of a candidate that raised an exception; it ranks below every score."""

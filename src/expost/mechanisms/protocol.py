@@ -1,4 +1,7 @@
-"""What a mechanism is."""
+"""What a mechanism is, and estimates with the distribution of their noise.
+
+Tests: ``tests/mechanisms/test_discrete_noise.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,50 @@ Call = Callable[[Any, Randomness], Any]
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """A promise and a call. Data and randomness are arguments, never fields.
+    """A privacy guarantee and a call ``(data, randomness) -> output``.
 
-    The output's law on neighbouring data must keep ``guarantee``. Noise comes from ``randomness`` (or from a source of the
-    mechanism's own that is at least as good), and every call is independent of the others.
+    Data and randomness are arguments, never fields. The implementer ensures three things. The
+    distributions of the output on neighbouring data satisfy ``guarantee``. Noise comes from
+    ``randomness``, or from the mechanism's own source if that is at least as good. Every call is
+    independent of the others.
     """
 
     @property
-    def guarantee(self) -> Guarantee: ...
+    def guarantee(self) -> Guarantee:
+        """The guarantee that one call satisfies."""
+        ...
 
-    def __call__(self, data: Any, randomness: Randomness) -> Any: ...
+    def __call__(self, data: Any, randomness: Randomness) -> Any:
+        """Return the output of one independent run.
+
+        Parameters
+        ----------
+        data : object
+            The data set.
+        randomness : Randomness
+            The source of random bits.
+
+        Returns
+        -------
+        object
+            The output.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A noisy number and the law of its noise: ``laplace`` of scale b, or ``gaussian`` of standard deviation σ."""
+    """A noisy number and the distribution of its noise.
+
+    Parameters
+    ----------
+    value : int or Fraction
+        The noisy number.
+    scale : float
+        The scale b of Laplace noise, or the standard deviation σ of Gaussian noise.
+    law : str
+        ``"laplace"`` or ``"gaussian"``.
+    """
 
     value: int | Fraction
     scale: float
@@ -43,7 +75,23 @@ class Estimate:
         return float(self.value)
 
     def half_width(self, confidence: float = 0.95) -> float:
-        """Half the width of a central interval of the noise (of its continuous limit) with this probability."""
+        """Return half the width of a central interval of the noise.
+
+        Parameters
+        ----------
+        confidence : float, default 0.95
+            The probability of the interval, strictly between 0 and 1.
+
+        Returns
+        -------
+        float
+            Half the width, computed for the continuous limit of the noise.
+
+        Raises
+        ------
+        InvalidInput
+            If ``confidence`` is not between 0 and 1.
+        """
         if not 0 < confidence < 1:
             raise InvalidInput("confidence", confidence, "give a number strictly between 0 and 1")
         if self.law == "laplace":
@@ -51,6 +99,6 @@ class Estimate:
         return self.scale * NormalDist().inv_cdf((1 + confidence) / 2)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON form."""
+        """Return a form that JSON can hold."""
         value = int(self.value) if self.value == int(self.value) else float(self.value)
         return {"value": value, "scale": self.scale, "law": self.law}

@@ -1,7 +1,12 @@
-"""What a mechanism promises, and what a selection costs.
+"""Privacy guarantees, what the outcomes of a selection cost, and accounting for DP-SGD.
 
-``guarantees``  PureDP, ApproxDP, ZCDP, RenyiDP: add, compare, convert
-``charges``     a table: outcome → guarantee
+``base``              the base class of guarantees, neighbouring relations, checks of fields
+``guarantees``        PureDP, ApproxDP, ZCDP, RenyiDP: add, compare, convert
+``tight_conversion``  from a Rényi divergence to ε at a given δ, on plain numbers
+``conversions``       from an (ε, δ) target to the zCDP guarantee of a Gaussian mechanism
+``charges``           a table: one guarantee per outcome of a selection
+``dpsgd``             Rényi curves of DP-SGD, and the noise that a target needs
+``orders``            the default Rényi orders
 """
 
 from expost.privacy.charges import Charges

@@ -1,4 +1,7 @@
-"""What each outcome of a selection costs: a table, made before any data is touched."""
+"""What each outcome of a selection costs: a table that is made before any data is read.
+
+Tests: ``tests/privacy/test_guarantees.py``.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,25 @@ from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 
 @dataclass(frozen=True)
 class Charges:
-    """A charge per candidate, and one for the outcome "nothing".
+    """One charge per candidate, and one for the outcome "nothing".
 
-    ``levels`` holds each distinct charge once; ``level_of[i]`` says which one candidate i pays. ``charges[i]`` is the
-    charge of candidate i. All charges are of one kind and one neighbouring relation.
+    All charges have the same kind and the same neighbouring relation. ``charges[i]`` is the charge
+    of candidate i, and ``len(charges)`` is the number of candidates.
+
+    Parameters
+    ----------
+    levels : tuple of Guarantee
+        Each distinct charge once.
+    level_of : tuple of int
+        ``level_of[i]`` is the position in ``levels`` of the charge of candidate i.
+    nothing : Guarantee
+        The charge of the outcome "nothing".
+
+    Raises
+    ------
+    InvalidInput
+        If there is no charge, if a position is out of range, or if the charges differ in kind,
+        relation or orders.
     """
 
     levels: tuple[Guarantee, ...]
@@ -26,16 +44,21 @@ class Charges:
 
     def __post_init__(self) -> None:
         if not self.levels or not self.level_of:
-            raise InvalidInput("charges", self.levels, "give at least one charge")
+            raise InvalidInput("charges", self.levels, "give at least one charge and one candidate")
         if not all(0 <= level < len(self.levels) for level in set(self.level_of)):
             raise InvalidInput(
-                "level_of", "…", f"each is a place in the list of {len(self.levels)} levels"
+                "level_of",
+                "…",
+                f"give whole numbers from 0 to {len(self.levels) - 1}, positions in the levels",
             )
         for level in (*self.levels, self.nothing):
             self.levels[0].require_same_terms(level)
 
     def __repr__(self) -> str:
-        return f"Charges({len(self)} candidates, {len(self.levels)} levels, worst_case={self.worst_case!r})"
+        return (
+            f"Charges({len(self)} candidates, {len(self.levels)} levels, "
+            f"worst_case={self.worst_case!r})"
+        )
 
     def __len__(self) -> int:
         return len(self.level_of)
@@ -45,11 +68,11 @@ class Charges:
 
     @property
     def worst_case(self) -> Guarantee:
-        """The smallest promise that covers every outcome."""
+        """The smallest guarantee that covers every outcome."""
         return reduce(lambda a, b: a.at_worst(b), self.levels, self.nothing)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON form; runs of equal levels are written as [level, length]."""
+        """Return a form that JSON can hold; runs of equal levels are written as [level, length]."""
         return {
             "levels": [level.as_dict() for level in self.levels],
             "level_of": [[level, len(list(run))] for level, run in groupby(self.level_of)],
@@ -58,7 +81,7 @@ class Charges:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Charges:
-        """The table that :meth:`as_dict` wrote."""
+        """Read a table that :meth:`as_dict` wrote."""
         return cls(
             tuple(guarantee_from_dict(level) for level in record["levels"]),
             tuple(level for level, length in record["level_of"] for _ in range(length)),
@@ -67,7 +90,20 @@ class Charges:
 
     @classmethod
     def from_list(cls, charges: Iterable[Guarantee], nothing: Guarantee) -> Charges:
-        """A table from one charge per candidate, equal ones stored once."""
+        """Make a table from one charge per candidate; equal charges are stored once.
+
+        Parameters
+        ----------
+        charges : iterable of Guarantee
+            The charges of the candidates, in order.
+        nothing : Guarantee
+            The charge of the outcome "nothing".
+
+        Returns
+        -------
+        Charges
+            The table.
+        """
         levels: dict[Guarantee, int] = {}
         level_of = tuple(levels.setdefault(charge, len(levels)) for charge in charges)
         return cls(tuple(levels), level_of, nothing)

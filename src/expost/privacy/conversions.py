@@ -1,4 +1,10 @@
-"""The Gaussian-like mechanism that an (ε, δ) target allows: the largest ρ, with the tight conversion."""
+"""The zCDP guarantee of a Gaussian mechanism that an (ε, δ) target allows.
+
+The result is the largest ρ that the tight conversion admits. The search returns the lower end of
+its bracket, so the result never exceeds the target.
+
+Tests: ``tests/privacy/test_dpsgd.py``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,27 @@ from expost.privacy.guarantees import ADD_REMOVE, ZCDP
 
 
 def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> ZCDP:
-    """The zCDP promise of a Gaussian mechanism calibrated to (ε, δ): never above it, and within 1e-9 of it."""
+    """Return the zCDP guarantee of a Gaussian mechanism that is calibrated to (ε, δ).
+
+    Parameters
+    ----------
+    epsilon : float
+        The target ε > 0, finite.
+    delta : float
+        The target δ, 0 < δ < 1.
+    neighbours : str, default "add-remove"
+        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+
+    Returns
+    -------
+    ZCDP
+        A guarantee that never exceeds the target and is within 1e-9 of it.
+
+    Raises
+    ------
+    InvalidInput
+        If the target is not valid.
+    """
     if not 0 < epsilon < float("inf"):
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")
     low, high = 0.0, epsilon

@@ -1,10 +1,17 @@
-"""DP-SGD's Rényi curve, for one training or a whole grid of them at once, and the noise that a target needs.
+"""Rényi curves of DP-SGD, for one training or for many at once, and the noise that a target needs.
 
-A step takes each example independently with probability q, clips and sums gradients, and adds Gaussian noise of ``noise_multiplier`` times
-the clipping norm. At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α−1),
-A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)} (Mironov, Talwar and Zhang 2019, §3.3); steps add up.
-These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` asks it directly), padded up by 2^{−40} of themselves
-and by 2^{−50} a step for the rounding of a logarithm near 0.
+One step takes each example independently with probability q, clips and sums the gradients, and adds
+Gaussian noise with a standard deviation of σ times the clipping norm (σ is ``noise_multiplier``).
+At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α−1) with
+
+    A_α = Σ_k C(α,k)(1−q)^{α−k} q^k e^{k(k−1)/(2σ²)}
+
+(Mironov, Talwar and Zhang 2019, §3.3). The divergences of the steps add up.
+
+These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` calls it
+directly). They are padded up by 2^{−40} of themselves, and by 2^{−50} per step for the rounding of
+a logarithm near 0.
+
 Tests: ``tests/privacy/test_dpsgd.py``.
 """
 
@@ -23,8 +30,8 @@ from expost.privacy.guarantees import RenyiDP
 from expost.privacy.orders import INTEGER_ORDERS
 
 _PAD = 1 + 2.0**-40
-_COARSE = 6  # every sixth order is enough to find the neighbourhood of the best
-_WINDOW = 7  # orders on either side of the best that are looked at closely
+_COARSE = 6  # every sixth order is enough to find where the best order lies
+_WINDOW = 7  # orders on either side of the best one that are examined closely
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
 
 
@@ -34,14 +41,36 @@ def dpsgd_curve(
     steps: int,
     orders: Sequence[float] = INTEGER_ORDERS,
 ) -> RenyiDP:
-    """The promise of a training: ``steps`` Poisson-sampled Gaussian steps, under add-remove neighbours."""
+    """Return the guarantee of one training under add-remove neighbours.
+
+    Parameters
+    ----------
+    sampling_rate : float
+        Probability q, 0 < q ≤ 1, with which a step takes each example (Poisson sampling).
+    noise_multiplier : float
+        Standard deviation of the Gaussian noise divided by the clipping norm, > 0.
+    steps : int
+        Number of steps, ≥ 1.
+    orders : sequence of float, optional
+        Whole orders ≥ 2. Orders at which the divergence overflows are left out of the curve.
+
+    Returns
+    -------
+    RenyiDP
+        The curve, padded up.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, or the divergence overflows at every order.
+    """
     curve = dpsgd_curves([sampling_rate], [noise_multiplier], [steps], orders)[0]
     finite = np.isfinite(curve)
     if not finite.any():
         raise InvalidInput(
             "noise_multiplier",
             noise_multiplier,
-            "the divergence overflows at every order; give more noise",
+            "give more noise: the divergence overflows at every order",
         )
     listed = np.asarray(orders, dtype=float)[finite]
     return RenyiDP(tuple(listed.tolist()), tuple(curve[finite].tolist()))
@@ -53,7 +82,25 @@ def dpsgd_curves(
     steps: npt.ArrayLike,
     orders: Sequence[float] = INTEGER_ORDERS,
 ) -> Floats:
-    """Curves of many trainings at once: trainings × orders."""
+    """Return the Rényi curves of many trainings at once.
+
+    Parameters
+    ----------
+    sampling_rates, noise_multipliers, steps : array_like
+        As in :func:`dpsgd_curve`, one per training; they are broadcast against each other.
+    orders : sequence of float, optional
+        Whole orders ≥ 2.
+
+    Returns
+    -------
+    ndarray
+        Divergences of shape (trainings, orders), padded up; infinite where they overflow.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid.
+    """
     rates, noises, counts = _checked(sampling_rates, noise_multipliers, steps)
     whole = _whole_orders(orders)
     return (
@@ -64,7 +111,10 @@ def dpsgd_curves(
 
 
 def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
-    """ln(A_α)/(α−1) of one step for each (q, σ), padded by what rounding can do: 2^{−50} of the terms of the exponents that matter."""
+    """ln(A_α)/(α−1) of one step for each (q, σ), padded up for rounding errors.
+
+    The padding is 2^{−50} of the terms in those exponents that contribute to the sum.
+    """
     k = np.arange(order + 1, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_q, log_rest = np.log(rates)[:, None], np.log1p(-rates)[:, None]
@@ -83,7 +133,7 @@ def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
 
 @lru_cache(maxsize=512)
 def _log_binomials(order: int) -> Floats:
-    """ln C(α, k) for k = 0 … α, each from the exact integer."""
+    """ln C(α, k) for k = 0, …, α, each computed from the exact integer."""
     logs, coefficient = np.empty(order + 1), 1
     for k in range(order // 2 + 1):
         logs[k] = logs[order - k] = math.log(coefficient)
@@ -98,10 +148,33 @@ def calibrate_noise(
     delta: float,
     orders: Sequence[float] = INTEGER_ORDERS,
 ) -> Floats:
-    """The least noise multiplier (to 1e-9 relative) with which each training is (ε, δ)-DP. Never too little.
+    """Return the least noise multiplier with which each training is (ε, δ)-DP.
 
-    All trainings are bracketed together; equal ones are solved once; orders far from the best are left out after a coarse look, which can
-    only overstate ε.
+    Parameters
+    ----------
+    sampling_rates, steps : array_like
+        As in :func:`dpsgd_curve`; they and ``epsilons`` are broadcast against each other.
+    epsilons : array_like
+        Target ε of each training, finite and > 0.
+    delta : float
+        Target δ, 0 < δ < 1, the same for all trainings.
+    orders : sequence of float, optional
+        Whole orders ≥ 2.
+
+    Returns
+    -------
+    ndarray
+        Noise multipliers, accurate to 1e-9 (relative) and never too small.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, or no noise multiplier up to 1e6 reaches a target.
+
+    Notes
+    -----
+    All trainings are solved together, and equal ones only once. Orders far from the best one are
+    left out after a coarse search, which can only overstate ε.
     """
     if not 0 < delta < 1:
         raise InvalidInput("delta", delta, "give 0 < delta < 1")
@@ -118,6 +191,7 @@ def calibrate_noise(
 def _solve(
     rates: Floats, targets: Floats, counts: Floats, delta: float, orders: list[int]
 ) -> Floats:
+    """Solve distinct problems: a coarse search over all orders, then a close one near the best."""
     _checked(rates, np.ones_like(rates), counts)
     if not np.all((targets > 0) & np.isfinite(targets)):
         raise InvalidInput("epsilon", targets.tolist(), "give finite numbers > 0")
@@ -133,13 +207,12 @@ def _solve(
         raise InvalidInput(
             "epsilon",
             float(targets.min()),
-            f"no noise multiplier up to {_MOST_NOISE:g} reaches it with these orders",
+            f"give a larger ε: no noise multiplier up to {_MOST_NOISE:g} reaches it "
+            "with these orders",
         )
     low, high, best = _narrow(problem, every, targets, low, high, 0.02)
     centre = every[0][best]
-    while (
-        True
-    ):  # look closely around the best order; follow it if it moves to the edge of what is looked at
+    while True:  # follow the best order if it moves to the edge of the window
         window = np.clip(centre[:, None] + np.arange(-_WINDOW, _WINDOW + 1), 0, len(orders) - 1)
         low = high - 0.1
         while np.any(short := problem.epsilon(low, window)[0] <= targets):
@@ -165,7 +238,10 @@ def _narrow(
     high: Floats,
     width: float,
 ) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
-    """Shrink [low, high] in ln σ around ε(σ) = target, keeping ε(high) ≤ target; secant steps inside a bisection."""
+    """Shrink [low, high] in ln σ around ε(σ) = target by bisection with secant steps.
+
+    ε(high) ≤ target always holds.
+    """
     top, best = problem.epsilon(high, places)
     bottom, _ = problem.epsilon(low, places)
     for turn in range(200):
@@ -193,7 +269,7 @@ def _narrow(
 
 
 class _Calibration:
-    """ε at a noise level for each training, each with its own list of orders to look at."""
+    """Computes ε at a noise level for each training; each training has its own list of orders."""
 
     def __init__(self, rates: Floats, counts: Floats, delta: float, orders: list[int]) -> None:
         self.rates, self.counts, self.orders = rates, counts, orders
@@ -203,7 +279,7 @@ class _Calibration:
     def epsilon(
         self, log_noises: Floats, places: npt.NDArray[np.int64]
     ) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """The least ε over the listed orders, padded like a promise, and where in the list it stands."""
+        """The least ε over the listed orders, padded up like a guarantee, and its position."""
         noises = np.exp(log_noises)
         values = np.full(places.shape, np.inf)
         for place in np.unique(places):
@@ -219,11 +295,12 @@ class _Calibration:
 
 
 def _whole_orders(orders: Sequence[float]) -> list[int]:
+    """The orders as integers; other orders are refused."""
     if not len(orders) or any(order != int(order) or order < 2 for order in orders):
         raise InvalidInput(
             "orders",
             orders,
-            "the vectorised accounting takes whole orders ≥ 2; others: integrations.dp_accounting",
+            "give whole orders ≥ 2; for other orders use integrations.dp_accounting",
         )
     return [int(order) for order in orders]
 
@@ -231,6 +308,7 @@ def _whole_orders(orders: Sequence[float]) -> list[int]:
 def _checked(
     sampling_rates: npt.ArrayLike, noise_multipliers: npt.ArrayLike, steps: npt.ArrayLike
 ) -> tuple[Floats, Floats, Floats]:
+    """The settings as arrays of one shape, with their ranges checked."""
     rates, noises, counts = (
         np.atleast_1d(np.asarray(x, dtype=float))
         for x in (sampling_rates, noise_multipliers, steps)

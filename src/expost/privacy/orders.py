@@ -1,4 +1,4 @@
-"""The Rényi orders used by default: dense where the best order of a tuning job lies."""
+"""The default Rényi orders; they are dense where the best order of a tuning job lies."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ INTEGER_ORDERS: tuple[float, ...] = tuple(
 """Whole orders up to 1,024 with steps of at most 3.2 %, then sparser to 8,192 for very small ε."""
 
 DEFAULT_ORDERS: tuple[float, ...] = (1.1, 1.25, 1.5, 1.75, *INTEGER_ORDERS)
-"""The same and some orders below 2, which matter for large ε."""
+""":data:`INTEGER_ORDERS` and some orders below 2, which matter for large ε."""

@@ -1,10 +1,11 @@
-"""Coins nobody can predict or distort: OS entropy through exact samplers on rationals.
+"""Random numbers for privacy: entropy of the operating system and exact samplers on rationals.
 
-``source``     where bits come from (OS entropy; a seeded stream for simulations only)
-``coins``      Bernoulli, geometric, discrete Laplace and Gaussian, one draw at a time
-``laws``       probability laws as certified brackets, to any precision
-``inversion``  one exact draw from such a law (binomial, Poisson, …), and random subsets
-``vectorised`` many exact draws at once
+``source``         random bits from the operating system; a seeded stream for simulations
+``keyed``          reproducible randomness for each run, from the secret key of its selection
+``coins``          Bernoulli, geometric, discrete Laplace and discrete Gaussian, one draw at a time
+``distributions``  probabilities as certified brackets, to any precision
+``inverse_cdf``    one exact draw from such a distribution (binomial, Poisson, …); random subsets
+``samplers``       many exact draws at once
 """
 
 from expost.randomness.source import Randomness, SimulationRandomness

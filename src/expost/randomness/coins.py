@@ -1,7 +1,14 @@
-"""Exact samplers on rationals, one draw at a time; no float decides a coin.
+"""Exact samplers on rationals, one draw at a time. No floating-point number decides a draw.
 
-After Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Algorithms 1–3.
-Tests: ``tests/randomness/test_coins.py`` enumerates the bit tree, ``tests/statistical/test_samplers.py`` draws 10^6.
+The caller passes parameters in the stated ranges; they are not checked here.
+
+Tests: ``tests/randomness/test_coins.py`` enumerates all bit sequences;
+``tests/statistical/test_samplers.py`` draws 10^6 values.
+
+References
+----------
+Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Algorithms
+1–3.
 """
 
 from __future__ import annotations
@@ -13,14 +20,40 @@ from expost.randomness.source import Randomness
 
 
 def bernoulli(probability: Fraction, randomness: Randomness) -> bool:
-    """True with probability ``probability`` ∈ [0, 1]."""
+    """Return True with a given probability.
+
+    Parameters
+    ----------
+    probability : Fraction
+        In [0, 1].
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    bool
+        The result of the coin.
+    """
     return randomness.below(probability.denominator) < probability.numerator
 
 
 def bernoulli_exp(x: Fraction, randomness: Randomness) -> bool:
-    """True with probability e^{−x}, x ≥ 0."""
+    """Return True with probability e^{−x}.
+
+    Parameters
+    ----------
+    x : Fraction
+        At least 0.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    bool
+        The result of the coin.
+    """
     whole, numerator = divmod(x.numerator, x.denominator)
-    for _ in range(whole):  # stops after 1.6 turns on average, however large x is
+    for _ in range(whole):  # stops after at most 1.6 turns on average, also for large x
         if not _bernoulli_exp_fraction(1, 1, randomness):
             return False
     return numerator == 0 or _bernoulli_exp_fraction(numerator, x.denominator, randomness)
@@ -35,10 +68,25 @@ def _bernoulli_exp_fraction(numerator: int, denominator: int, randomness: Random
 
 
 def geometric(x: Fraction, randomness: Randomness) -> int:
-    """k with probability (1−e^{−x})·e^{−xk}, x > 0: failures e^{−x}. Takes a few coins, however small x is.
+    """Return k ≥ 0 with probability (1−e^{−x})·e^{−xk}.
 
-    With x = s/t: U + tV, where U ∈ [0, t) has weight e^{−U/t} and V counts successes of e^{−1}, has failure
-    probability e^{−1/t}; its quotient by s has failure probability e^{−s/t}.
+    Parameters
+    ----------
+    x : Fraction
+        Greater than 0.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    int
+        The draw.
+
+    Notes
+    -----
+    Let x = s/t. U + tV, where U ∈ [0, t) has weight e^{−U/t} and V counts successes of probability
+    e^{−1}, is geometric with continuation probability e^{−1/t}. Its quotient by s is geometric with
+    continuation probability e^{−s/t}. The draw takes a few coins, also for very small x.
     """
     s, t = x.numerator, x.denominator
     while True:
@@ -52,7 +100,20 @@ def geometric(x: Fraction, randomness: Randomness) -> int:
 
 
 def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
-    """y with probability ∝ e^{−|y|/scale}, scale > 0."""
+    """Return an integer y with probability proportional to e^{−|y|/scale}.
+
+    Parameters
+    ----------
+    scale : Fraction
+        Greater than 0.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    int
+        The draw.
+    """
     rate = 1 / scale
     while True:
         magnitude = geometric(rate, randomness)
@@ -62,7 +123,20 @@ def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
 
 
 def discrete_gaussian(variance: Fraction, randomness: Randomness) -> int:
-    """y with probability ∝ e^{−y²/(2·variance)}, variance > 0."""
+    """Return an integer y with probability proportional to e^{−y²/(2·variance)}.
+
+    Parameters
+    ----------
+    variance : Fraction
+        Greater than 0. The variance of the draw itself is slightly different.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    int
+        The draw.
+    """
     scale = isqrt(variance.numerator // variance.denominator) + 1
     centre = variance / scale
     while True:

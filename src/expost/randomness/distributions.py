@@ -1,8 +1,14 @@
-"""Probability laws as certified brackets: P(0), P(1), … each between two decimals, to any precision.
+"""Probability distributions as certified brackets.
 
-``decimal`` rounds its sums, products and quotients in the direction it is told, and its ``exp`` and ``ln`` correctly to
-nearest; a step outwards after those two makes every bracket certain. No binary floating point is involved. Every operation
-names its context: an operator (even unary minus) would round to the caller's own decimal context, 28 digits by default.
+P(0), P(1), … are each enclosed between two decimal numbers, to any precision. The module
+``decimal`` rounds sums, products and quotients in a chosen direction, and ``exp`` and ``ln``
+correctly to the nearest number. One further step outwards after ``exp`` and ``ln`` makes every
+bracket certain. No binary floating point is involved. Every operation names its context: an
+operator (even unary minus) would round to the caller's own decimal context, by default 28 digits.
+
+The caller passes parameters in the stated ranges; they are not checked here.
+
+Tests: ``tests/randomness/test_inverse_cdf.py`` and ``tests/randomness/test_samplers.py``.
 """
 
 from __future__ import annotations
@@ -15,56 +21,80 @@ from functools import lru_cache
 from typing import Protocol
 
 Bracket = tuple[Decimal, Decimal]
+"""A lower and an upper bound of a number."""
 
 ZERO, ONE = Decimal(0), Decimal(1)
 
 
 class Law(Protocol):
-    """A law on outcomes 0, 1, 2, …"""
+    """A probability distribution on the outcomes 0, 1, 2, …"""
 
     def masses(self, precision: int) -> Iterator[Bracket]:
-        """Brackets of P(0), P(1), …, with about ``precision`` digits; ends after the last possible outcome."""
+        """Yield brackets of P(0), P(1), …; stop after the last possible outcome.
+
+        Parameters
+        ----------
+        precision : int
+            About how many digits the brackets have.
+
+        Yields
+        ------
+        tuple of Decimal
+            Lower and upper bound.
+        """
         ...
 
 
 class Arithmetic:
-    """Non-negative bracket arithmetic at one precision, rounded outwards."""
+    """Arithmetic on brackets of non-negative numbers, rounded outwards.
+
+    Parameters
+    ----------
+    precision : int
+        Number of decimal digits.
+    """
 
     def __init__(self, precision: int) -> None:
         self.down = Context(precision, ROUND_FLOOR, MIN_EMIN, MAX_EMAX, traps=[])
         self.up = Context(precision, ROUND_CEILING, MIN_EMIN, MAX_EMAX, traps=[])
 
     def rational(self, value: Fraction) -> Bracket:
+        """Return a bracket of a rational number."""
         numerator, denominator = Decimal(value.numerator), Decimal(value.denominator)
         return self.down.divide(numerator, denominator), self.up.divide(numerator, denominator)
 
     def add(self, a: Bracket, b: Bracket) -> Bracket:
+        """Return a bracket of a + b."""
         return self.down.add(a[0], b[0]), self.up.add(a[1], b[1])
 
     def times(self, a: Bracket, b: Bracket) -> Bracket:
+        """Return a bracket of a·b."""
         return self.down.multiply(a[0], b[0]), self.up.multiply(a[1], b[1])
 
     def times_ratio(self, a: Bracket, numerator: int, denominator: int) -> Bracket:
+        """Return a bracket of a·numerator/denominator."""
         n, d = Decimal(numerator), Decimal(denominator)
         return self.down.divide(self.down.multiply(a[0], n), d), self.up.divide(
             self.up.multiply(a[1], n), d
         )
 
     def over(self, a: Bracket, b: Bracket) -> Bracket:
+        """Return a bracket of a/b."""
         return self.down.divide(a[0], b[1]), self.up.divide(a[1], b[0])
 
     def exp_minus(self, x: Bracket) -> Bracket:
-        """e^{−x}, x ≥ 0."""
+        """Return a bracket of e^{−x}, x ≥ 0."""
         low = self.down.next_minus(self.down.exp(x[1].copy_negate()))
         high = self.up.next_plus(self.up.exp(x[0].copy_negate()))
         return max(ZERO, low), min(high, ONE)
 
     def complement(self, a: Bracket) -> Bracket:
-        """1 − a, for a ∈ [0, 1]. ZERO stands first: 1 − 1 rounds down to −0, and a quotient by −0 would be −∞."""
+        """Return a bracket of 1 − a, for a ∈ [0, 1]."""
+        # ZERO is the first argument: 1 − 1 rounds down to −0, and a quotient by −0 would be −∞
         return max(ZERO, self.down.subtract(ONE, a[1])), self.up.subtract(ONE, a[0])
 
     def minus_ln(self, a: Bracket) -> Bracket:
-        """−ln a, for a ∈ [0, 1]."""
+        """Return a bracket of −ln a, for a ∈ [0, 1]."""
         low = self.down.next_minus(self.down.ln(a[1]).copy_negate())
         high = self.up.next_plus(self.up.ln(a[0]).copy_negate())
         return max(ZERO, low), high
@@ -72,18 +102,27 @@ class Arithmetic:
 
 @lru_cache(maxsize=32)
 def arithmetic(precision: int) -> Arithmetic:
-    """The (stateless) arithmetic of a precision."""
+    """Return the (stateless) arithmetic for a precision."""
     return Arithmetic(precision)
 
 
 @dataclass(frozen=True)
 class GeometricLaw:
-    """P(k) ∝ e^{−rate·k} on 0, 1, …, or on 0, …, size−1."""
+    """P(k) ∝ e^{−rate·k} on 0, 1, …, or on 0, …, size−1.
+
+    Parameters
+    ----------
+    rate : Fraction
+        Greater than 0.
+    size : int, optional
+        Number of outcomes; without it there is no largest outcome.
+    """
 
     rate: Fraction
     size: int | None = None
 
     def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`Law.masses`."""
         a = arithmetic(precision)
         keep = a.exp_minus(a.rational(self.rate))
         mass = a.complement(keep)
@@ -98,15 +137,22 @@ class GeometricLaw:
 
 @dataclass(frozen=True)
 class KeepLaw:
-    """Outcome 0 with probability (p_b/p_a)·((1−p_a)/(1−p_b))², else 1; p_a = e^{−coarse}, p_b = e^{−fine}, fine > coarse.
+    """Outcome 0 with probability (p_b/p_a)·((1−p_a)/(1−p_b))², else outcome 1.
 
-    The coin of noise reduction (``mechanisms.noise_reduction``).
+    Here p_a = e^{−coarse} and p_b = e^{−fine}. This is the coin of noise reduction
+    (``mechanisms.noise_paths``).
+
+    Parameters
+    ----------
+    coarse, fine : Fraction
+        Rates with 0 < coarse < fine.
     """
 
     coarse: Fraction
     fine: Fraction
 
     def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`Law.masses`."""
         a = arithmetic(precision)
         closer = a.exp_minus(a.rational(self.fine - self.coarse))
         rest = [a.complement(a.exp_minus(a.rational(rate))) for rate in (self.coarse, self.fine)]
@@ -118,12 +164,21 @@ class KeepLaw:
 
 @dataclass(frozen=True)
 class BinomialLaw:
-    """Successes among ``trials`` coins of probability e^{−x}, x > 0."""
+    """Number of successes among ``trials`` coins of probability e^{−x}.
+
+    Parameters
+    ----------
+    trials : int
+        Number of coins.
+    x : Fraction
+        Greater than 0.
+    """
 
     trials: int
     x: Fraction
 
     def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`Law.masses`."""
         a = arithmetic(precision)
         success = a.exp_minus(a.rational(self.x))
         failure = a.complement(success)
@@ -137,11 +192,18 @@ class BinomialLaw:
 
 @dataclass(frozen=True)
 class PoissonLaw:
-    """Poisson with a rational mean."""
+    """Poisson distribution with a rational mean.
+
+    Parameters
+    ----------
+    mean : Fraction
+        At least 0.
+    """
 
     mean: Fraction
 
     def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`Law.masses`."""
         a = arithmetic(precision)
         mean = a.rational(self.mean)
         mass = a.exp_minus(mean)
@@ -154,16 +216,24 @@ class PoissonLaw:
 
 @dataclass(frozen=True)
 class TruncatedNegativeBinomialLaw:
-    """P(K = k+1), K ≥ 1, of Papernot and Steinke's law: shape η > −1 and 0 < γ < 1 (η = 0 is the logarithmic law).
+    """Truncated negative binomial distribution of K ≥ 1, as used by Papernot and Steinke.
 
     P(K = 1) = (1−γ)·η/(γ^{−η} − 1) and P(K = k+1)/P(K = k) = (1−γ)(k+η)/(k+1).
-    Outcome 0 stands for K = 1, so that the law starts at outcome 0 like the others.
+    Outcome 0 stands for K = 1, so that the outcomes start at 0 like those of the other classes.
+
+    Parameters
+    ----------
+    shape : Fraction
+        η > −1; η = 0 is the logarithmic distribution.
+    gamma : Fraction
+        γ with 0 < γ < 1.
     """
 
     shape: Fraction
     gamma: Fraction
 
     def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`Law.masses`."""
         a = arithmetic(precision)
         log = a.minus_ln(a.rational(self.gamma))
         power = a.exp_minus(a.times(a.rational(abs(self.shape)), log))  # γ^|η|
@@ -185,11 +255,20 @@ class TruncatedNegativeBinomialLaw:
 
 @dataclass(frozen=True)
 class FoldedGaussianLaw:
-    """P(Y = y) ∝ e^{−y²/(2·variance)} over y = 0, −1, 1, −2, 2, … (outcomes 0, 1, 2, 3, 4, …)."""
+    """Discrete Gaussian: P(Y = y) ∝ e^{−y²/(2·variance)}.
+
+    The outcomes 0, 1, 2, 3, 4, … stand for y = 0, −1, 1, −2, 2, …
+
+    Parameters
+    ----------
+    variance : Fraction
+        Greater than 0.
+    """
 
     variance: Fraction
 
     def masses(self, precision: int) -> Iterator[Bracket]:
+        """Yield brackets of P(0), P(1), …; see :meth:`Law.masses`."""
         a = arithmetic(precision)
         total = _gaussian_total(self.variance, precision)
         yield a.over((ONE, ONE), total)
@@ -200,7 +279,7 @@ class FoldedGaussianLaw:
 
 
 def _gaussian_weights(variance: Fraction, precision: int) -> Iterator[Bracket]:
-    """e^{−y²/(2·variance)} for y = 1, 2, …; each from the last by e^{−(2y−1)/(2·variance)}."""
+    """e^{−y²/(2·variance)} for y = 1, 2, …; each is the last one times e^{−(2y−1)/(2·variance)}."""
     a = arithmetic(precision)
     step = a.exp_minus(a.rational(1 / variance))
     ratio = weight = a.exp_minus(a.rational(1 / (2 * variance)))
@@ -212,7 +291,10 @@ def _gaussian_weights(variance: Fraction, precision: int) -> Iterator[Bracket]:
 
 @lru_cache(maxsize=64)
 def _gaussian_total(variance: Fraction, precision: int) -> Bracket:
-    """The sum of all weights; the tail after y is at most weight(y)·r/(1−r), r = e^{−1/(2·variance)}·(last ratio)."""
+    """The sum of all weights.
+
+    The tail after y is at most weight(y)·r/(1−r), r = e^{−1/(2·variance)}·(last ratio).
+    """
     a = arithmetic(precision)
     total = (ONE, ONE)
     negligible = Decimal((0, (1,), -precision))
@@ -220,9 +302,7 @@ def _gaussian_total(variance: Fraction, precision: int) -> Bracket:
     for weight in _gaussian_weights(variance, precision):
         total = a.add(total, a.add(weight, weight))
         if weight[1] < negligible and previous > ZERO:
-            ratio = a.up.divide(
-                weight[1], previous
-            )  # ratios fall with y, so this one bounds all later ones
+            ratio = a.up.divide(weight[1], previous)  # bounds all later ratios: they fall with y
             if ratio < Decimal("0.999999"):
                 tail = a.up.divide(
                     a.up.multiply(a.up.add(weight[1], weight[1]), ratio),
@@ -230,4 +310,4 @@ def _gaussian_total(variance: Fraction, precision: int) -> Bracket:
                 )
                 return total[0], a.up.add(total[1], tail)
         previous = weight[0]
-    raise AssertionError("unreachable: weights never end")
+    raise AssertionError("unreachable: the sequence of weights is infinite")

@@ -1,7 +1,12 @@
-"""One exact draw from a law known only through brackets: a uniform real is compared with the distribution function,
-and both are refined until the comparison is certain.
+"""One exact draw from a distribution that is known only through brackets; random subsets.
 
-Tests: ``tests/randomness/test_inverse_cdf.py`` (bit tree), ``tests/statistical/test_samplers.py`` (chi-square).
+A uniform real number is compared with the cumulative distribution function. Both are refined until
+the comparison is certain, so the draw is exact.
+
+The caller passes parameters in the stated ranges; they are not checked here.
+
+Tests: ``tests/randomness/test_inverse_cdf.py`` enumerates all bit sequences;
+``tests/statistical/test_samplers.py`` makes chi-square tests.
 """
 
 from __future__ import annotations
@@ -32,7 +37,28 @@ def invert(
     chunk: int = 64,
     digits: int = _DIGITS,
 ) -> int:
-    """A draw of ``law``; ``prefix`` holds the first bits of the uniform real when they are known already."""
+    """Return one exact draw of ``law``.
+
+    Parameters
+    ----------
+    law : Law
+        The distribution.
+    randomness : Randomness
+        The source of random bits.
+    prefix : int, default 0
+        The first bits of the uniform real, where they are known already.
+    prefix_bits : int, default 0
+        How many bits ``prefix`` has.
+    chunk : int, default 64
+        How many bits are drawn at a time.
+    digits : int, default 45
+        The least number of decimal digits to compute with.
+
+    Returns
+    -------
+    int
+        The outcome.
+    """
     known, bits = prefix, prefix_bits
     if bits == 0:
         known, bits = randomness.bits(chunk), chunk
@@ -44,7 +70,10 @@ def invert(
 
 
 def _locate(law: Law, known: int, bits: int, digits: int) -> int | None:
-    """The outcome of every real in [known, known+1)/2^bits, or None if they differ or the digits do not tell."""
+    """The outcome that all reals in [known, known+1)/2^bits have, or None.
+
+    None means that their outcomes differ, or that the digits do not suffice to decide.
+    """
     a = arithmetic(digits)
     unit = Decimal(2**bits)
     low, high = a.down.divide(Decimal(known), unit), a.up.divide(Decimal(known + 1), unit)
@@ -55,13 +84,30 @@ def _locate(law: Law, known: int, bits: int, digits: int) -> int | None:
             return outcome
         if low < below[1]:
             return None
-    return None  # never: the masses of a law sum to 1, which is above ``low``
+    return None  # never reached: the masses of a law sum to 1, which is above ``low``
 
 
 def binomial_exp(trials: int, x: Fraction, randomness: Randomness) -> int:
-    """Successes among ``trials`` coins of probability e^{−x}; time follows the result, never ``trials``.
+    """Return the number of successes among ``trials`` coins of probability e^{−x}.
 
-    The trials are cut into blocks that expect about 32 successes each (the cut depends on x alone).
+    Parameters
+    ----------
+    trials : int
+        Number of coins, ≥ 0.
+    x : Fraction
+        At least 0.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    int
+        The number of successes.
+
+    Notes
+    -----
+    The time grows with the result, not with ``trials``. The trials are divided into blocks that
+    have about 32 expected successes each; the size of a block depends on x alone.
     """
     if x == 0:
         return trials
@@ -77,7 +123,20 @@ def binomial_exp(trials: int, x: Fraction, randomness: Randomness) -> int:
 
 
 def poisson(mean: Fraction, randomness: Randomness) -> int:
-    """A Poisson draw, as a sum of blocks of mean 32 at most."""
+    """Return a Poisson draw, as a sum of draws with mean at most 32.
+
+    Parameters
+    ----------
+    mean : Fraction
+        At least 0.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    int
+        The draw.
+    """
     total = 0
     while mean > _BLOCK_MEAN:
         total += invert(PoissonLaw(Fraction(_BLOCK_MEAN)), randomness)
@@ -86,12 +145,40 @@ def poisson(mean: Fraction, randomness: Randomness) -> int:
 
 
 def truncated_negative_binomial(shape: Fraction, gamma: Fraction, randomness: Randomness) -> int:
-    """K ≥ 1 of Papernot and Steinke's law (see :class:`TruncatedNegativeBinomialLaw`)."""
+    """Return a draw K ≥ 1 of the truncated negative binomial distribution.
+
+    Parameters
+    ----------
+    shape, gamma : Fraction
+        As in :class:`~expost.randomness.distributions.TruncatedNegativeBinomialLaw`.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    int
+        The draw.
+    """
     return 1 + invert(TruncatedNegativeBinomialLaw(shape, gamma), randomness)
 
 
 def subset(size: int, count: int, randomness: Randomness) -> list[int]:
-    """``count`` distinct numbers below ``size``, uniform over such sets, ascending (Floyd's algorithm)."""
+    """Return a uniformly random set of distinct whole numbers (Floyd's algorithm).
+
+    Parameters
+    ----------
+    size : int
+        The numbers are at least 0 and below ``size``.
+    count : int
+        How many numbers to return, at most ``size``.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    list of int
+        The numbers, ascending.
+    """
     chosen: set[int] = set()
     for bound in range(size - count, size):
         pick = randomness.below(bound + 1)

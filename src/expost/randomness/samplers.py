@@ -1,8 +1,11 @@
-"""Many exact draws at once: one 64-bit word a draw against a table of ⌊2^64·F(k)⌋.
+"""Many exact draws at once: one 64-bit word per draw is looked up in a table of ⌊2^64·F(k)⌋.
 
-A word differing from every table entry settles the draw for *all* continuations of the uniform real it begins. A word that
-equals an entry (probability 2^-64 an entry), or lies beyond the table, is continued by :func:`invert` with more bits. So
-the law is exact although nearly every draw costs one look-up.
+A word is the beginning of a uniform real number. If it differs from every table entry, the draw is
+the same for *all* continuations. If it equals an entry (probability 2^-64 per entry), or lies
+beyond the table, :func:`~expost.randomness.inverse_cdf.invert` continues with more bits. The
+distribution is therefore exact, although nearly every draw costs one look-up.
+
+Tests: ``tests/randomness/test_samplers.py`` and ``tests/statistical/test_samplers.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from expost.randomness.distributions import (
 from expost.randomness.inverse_cdf import invert
 from expost.randomness.source import Randomness
 
-_DIGIT = 4096  # base in which large geometric draws are written
+_DIGIT = 4096  # base of the digits of large geometric draws
 _LARGEST_TABLE = 16384
 _TAIL = 45  # e^{−45} < 2^{−64}
 _LARGEST_SCALE = 2**50  # keeps every sum inside 64 bits
@@ -37,7 +40,19 @@ _LARGEST_TABLED_DEVIATION = 2048
 
 
 class InversionTable:
-    """The first ``size`` outcomes of a law (all of them, if ``complete``), for look-up by words of ``width`` bits."""
+    """A table of the first outcomes of a distribution, for look-up by random words.
+
+    Parameters
+    ----------
+    law : Law
+        The distribution.
+    size : int
+        How many outcomes the table has.
+    complete : bool, default False
+        Whether these are all outcomes.
+    width : int, default 64
+        Bits per word, at most 64.
+    """
 
     def __init__(self, law: Law, size: int, *, complete: bool = False, width: int = 64) -> None:
         self.law = law
@@ -46,6 +61,20 @@ class InversionTable:
         self.complete = complete and len(self.bounds) == size - 1
 
     def draw(self, count: int, randomness: Randomness) -> Integers:
+        """Return independent exact draws.
+
+        Parameters
+        ----------
+        count : int
+            How many.
+        randomness : Randomness
+            The source of random bits.
+
+        Returns
+        -------
+        ndarray of int64
+            The outcomes.
+        """
         words = randomness.words(count)
         if self.width < 64:
             words = words >> np.uint64(64 - self.width)
@@ -63,7 +92,10 @@ class InversionTable:
 
 
 def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
-    """⌊2^width·F(k)⌋ for k < size, shorter if the digits cannot tell F(k) from 1; each certain."""
+    """⌊2^width·F(k)⌋ for k < size, each certain.
+
+    The table is shorter if the digits cannot distinguish F(k) from 1.
+    """
     unit = Decimal(2**width)
     digits = 45
     while True:
@@ -85,7 +117,10 @@ def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
 
 @lru_cache(maxsize=256)
 def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], InversionTable]:
-    """Tables of the base-4096 digits of a geometric draw (they are independent), and of what stands above them."""
+    """Tables of the base-4096 digits of a geometric draw, and of the part above them.
+
+    The digits are independent.
+    """
     digits: list[InversionTable] = []
     top = rate
     while _TAIL / top > _LARGEST_TABLE:
@@ -95,10 +130,30 @@ def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], Inver
 
 
 def geometric(rate: Fraction, count: int, randomness: Randomness) -> Integers:
-    """``count`` draws of k with probability (1−e^{−rate})·e^{−rate·k}."""
+    """Return independent draws of k ≥ 0 with probability (1−e^{−rate})·e^{−rate·k}.
+
+    Parameters
+    ----------
+    rate : Fraction
+        At least 2^-50.
+    count : int
+        How many draws.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    ndarray of int64
+        The draws.
+
+    Raises
+    ------
+    InvalidInput
+        If the scale 1/rate is greater than 2^50.
+    """
     if rate * _LARGEST_SCALE < 1:
         raise InvalidInput(
-            "scale", 1 / rate, f"vectorised draws take a scale ≤ 2^50 = {_LARGEST_SCALE}"
+            "scale", 1 / rate, f"give a scale ≤ 2^50 = {_LARGEST_SCALE} for vectorised draws"
         )
     digits, top = _geometric_tables(rate)
     total = top.draw(count, randomness)
@@ -108,25 +163,66 @@ def geometric(rate: Fraction, count: int, randomness: Randomness) -> Integers:
 
 
 def discrete_laplace(scale: Fraction, count: int, randomness: Randomness) -> Integers:
-    """``count`` draws of y with probability ∝ e^{−|y|/scale}: the difference of two geometric draws."""
+    """Return independent draws of y with probability proportional to e^{−|y|/scale}.
+
+    A draw is the difference of two geometric draws.
+
+    Parameters
+    ----------
+    scale : Fraction
+        Greater than 0, at most 2^50.
+    count : int
+        How many draws.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    ndarray of int64
+        The draws.
+
+    Raises
+    ------
+    InvalidInput
+        If the scale is greater than 2^50.
+    """
     rate = 1 / scale
     return geometric(rate, count, randomness) - geometric(rate, count, randomness)
 
 
 @lru_cache(maxsize=1024)
 def _keep_table(coarse: Fraction, fine: Fraction) -> InversionTable:
+    """The table of the coin of noise reduction."""
     return InversionTable(KeepLaw(coarse, fine), 2, complete=True)
 
 
 def keep_coins(
     coarse: Fraction, fine: Fraction, count: int, randomness: Randomness
 ) -> npt.NDArray[np.bool_]:
-    """``count`` coins of noise reduction: True with probability (p_b/p_a)·((1−p_a)/(1−p_b))²."""
+    """Return independent coins of noise reduction.
+
+    Each is True with probability (p_b/p_a)·((1−p_a)/(1−p_b))², p_a = e^{−coarse}, p_b = e^{−fine}.
+
+    Parameters
+    ----------
+    coarse, fine : Fraction
+        Rates with 0 < coarse < fine.
+    count : int
+        How many coins.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    ndarray of bool
+        The coins.
+    """
     return np.asarray(_keep_table(coarse, fine).draw(count, randomness) == 0)
 
 
 @lru_cache(maxsize=64)
 def _gaussian_table(variance: Fraction) -> InversionTable:
+    """The table of the discrete Gaussian up to ten standard deviations."""
     deviations = 10  # e^{−50} < 2^{−64}
     return InversionTable(
         FoldedGaussianLaw(variance), 2 * ceil(deviations * float(variance) ** 0.5) + 3
@@ -134,9 +230,24 @@ def _gaussian_table(variance: Fraction) -> InversionTable:
 
 
 def discrete_gaussian(variance: Fraction, count: int, randomness: Randomness) -> Integers:
-    """``count`` draws of y with probability ∝ e^{−y²/(2·variance)}.
+    """Return independent draws of y with probability proportional to e^{−y²/(2·variance)}.
 
-    Above a standard deviation of 2,048 the draws are made one at a time (:func:`coins.discrete_gaussian`).
+    Above a standard deviation of 2,048 the draws are made one at a time
+    (:func:`coins.discrete_gaussian`).
+
+    Parameters
+    ----------
+    variance : Fraction
+        Greater than 0.
+    count : int
+        How many draws.
+    randomness : Randomness
+        The source of random bits.
+
+    Returns
+    -------
+    ndarray of int64
+        The draws.
     """
     if variance > _LARGEST_TABLED_DEVIATION**2:
         return np.array(

@@ -1,4 +1,7 @@
-"""Where random bits come from."""
+"""Sources of random bits: the operating system, or a seeded stream for simulations.
+
+Tests: ``tests/randomness/test_source.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ _forks = 0
 
 
 def _count_fork() -> None:
+    """Count the forks between the first process and this one."""
     global _forks
     _forks += 1
 
@@ -24,12 +28,19 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 def lineage() -> tuple[int, int]:
-    """Tells a process from its forked parent and children, even where a process number is used again."""
+    """Identify this process among its forked parents and children.
+
+    Returns
+    -------
+    tuple of int
+        The number of forks that led to this process, and the process id. The pair distinguishes a
+        process from its relatives even where the system uses a process id again.
+    """
     return _forks, os.getpid()
 
 
 class _Buffer(threading.local):
-    """One buffer a thread, so that two threads never read the same bytes."""
+    """One buffer per thread, so that two threads never read the same bytes."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -38,10 +49,16 @@ class _Buffer(threading.local):
 
 
 class Randomness:
-    """Random bits from the operating system, buffered.
+    """Buffered random bits from the operating system.
 
-    A forked child throws the inherited buffer away before its first read, so parent and child never share a bit.
-    Threads have a buffer each. A copy or an unpickled instance starts with an empty buffer.
+    A forked child discards the inherited buffer before its first read, so parent and child never
+    share a bit. Each thread has its own buffer. A copy or an unpickled instance starts with an
+    empty buffer.
+
+    Attributes
+    ----------
+    simulated : bool
+        False: this source protects data.
     """
 
     simulated = False
@@ -59,7 +76,18 @@ class Randomness:
         return os.urandom(count)
 
     def bytes(self, count: int) -> bytes:
-        """``count`` random bytes."""
+        """Return random bytes.
+
+        Parameters
+        ----------
+        count : int
+            How many.
+
+        Returns
+        -------
+        bytes
+            The bytes.
+        """
         if count > _BUFFER_BYTES:
             return self._fresh(count)
         buffer, owner = self._buffer, lineage()
@@ -70,12 +98,28 @@ class Randomness:
         return buffer.data[start : start + count]
 
     def bits(self, count: int) -> int:
-        """A uniform integer of ``count`` bits."""
+        """Return a uniform integer in [0, 2^count)."""
         whole = (count + 7) // 8
         return int.from_bytes(self.bytes(whole), "little") >> (8 * whole - count)
 
     def below(self, bound: int) -> int:
-        """A uniform integer in [0, bound), by rejection."""
+        """Return a uniform integer in [0, bound), by rejection.
+
+        Parameters
+        ----------
+        bound : int
+            Greater than 0.
+
+        Returns
+        -------
+        int
+            The integer.
+
+        Raises
+        ------
+        InvalidInput
+            If ``bound`` is not greater than 0.
+        """
         if bound <= 0:
             raise InvalidInput("bound", bound, "give a whole number > 0")
         count = (bound - 1).bit_length()
@@ -85,14 +129,25 @@ class Randomness:
                 return value
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """``count`` uniform 64-bit words."""
+        """Return ``count`` uniform 64-bit words as an array of uint64."""
         return np.frombuffer(self.bytes(8 * count), dtype=np.uint64)
 
 
 class SimulationRandomness(Randomness):
-    """A seeded stream, for simulations and tests. It protects nobody: whoever knows the seed knows every coin.
+    """A seeded stream of random bits, for simulations and tests.
 
-    Selectors refuse it unless they are called with ``simulation=True``.
+    It protects no data: anyone who knows the seed knows every draw. Selectors refuse it unless they
+    are called with ``simulation=True``.
+
+    Parameters
+    ----------
+    seed : int
+        The seed. Equal seeds give equal streams.
+
+    Attributes
+    ----------
+    simulated : bool
+        True: this source protects no data.
     """
 
     simulated = True
@@ -104,7 +159,7 @@ class SimulationRandomness(Randomness):
 
     def __reduce__(self) -> tuple[type[Randomness], tuple[()]]:
         raise TypeError(
-            "a SimulationRandomness is not copied or pickled: give each simulation a seed of its own"
+            "a SimulationRandomness is not copied or pickled: give each simulation its own seed"
         )
 
     def _fresh(self, count: int) -> bytes:
@@ -112,7 +167,27 @@ class SimulationRandomness(Randomness):
 
 
 def require_protection(randomness: Randomness | None, *, simulation: bool) -> Randomness:
-    """The source to use; refuses a seeded one unless the caller said that this is a simulation."""
+    """Return the source to use; refuse a seeded one unless this is a simulation.
+
+    Parameters
+    ----------
+    randomness : Randomness or None
+        The source, or None for entropy of the operating system.
+    simulation : bool
+        Whether the caller says that this is a simulation without real data.
+
+    Returns
+    -------
+    Randomness
+        The source.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is of the wrong type.
+    SimulationOnly
+        If the source is seeded and ``simulation`` is False.
+    """
     if not isinstance(simulation, bool):
         raise InvalidInput("simulation", simulation, "give True or False")
     if randomness is None:
@@ -121,11 +196,11 @@ def require_protection(randomness: Randomness | None, *, simulation: bool) -> Ra
         raise InvalidInput(
             "randomness",
             type(randomness).__name__,
-            "give an expost.Randomness, or leave it out for OS entropy",
+            "give an expost.Randomness, or omit it to use the operating system's entropy",
         )
     if randomness.simulated and not simulation:
         raise SimulationOnly(
-            f"{type(randomness).__name__} protects nobody; leave randomness out, "
-            "or say simulation=True if no real person's data is involved"
+            f"{type(randomness).__name__} protects no data: omit `randomness`, "
+            "or pass simulation=True if no data of real people is used"
         )
     return randomness

@@ -1,0 +1,83 @@
+"""Exact numbers: input is read without rounding; results are rounded in the stated direction."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from expost.errors import InvalidGuarantee, InvalidInput
+from expost.rationals import count_of, exact, exact_positive, pad_up, round_down, round_up
+
+
+@pytest.mark.parametrize(
+    ("value", "rational"),
+    [
+        (3, Fraction(3)),
+        (0.1, Fraction(3602879701896397, 2**55)),
+        (Fraction(1, 3), Fraction(1, 3)),
+        (Decimal("0.1"), Fraction(1, 10)),
+        (np.int32(-4), Fraction(-4)),
+        (np.float32(0.5), Fraction(1, 2)),
+    ],
+)
+def test_numbers_are_read_exactly(value: Any, rational: Fraction) -> None:
+    """Would catch a float that is taken for the decimal near it."""
+    assert exact(value, "x") == rational
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, Decimal("Infinity"), True, "1", 1j, [1]])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    for read in (exact, exact_positive):
+        with pytest.raises(InvalidInput, match="give a finite real number"):
+            read(value, "x")
+
+
+def test_a_missing_number_is_required() -> None:
+    with pytest.raises(InvalidInput, match=r"^x is required: give a finite real number$"):
+        exact(None, "x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidGuarantee, match=r"^x is required: give a number > 0$"):
+        exact_positive(None, "x", error=InvalidGuarantee)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"^x is required: give a whole number ≥ 1$"):
+        count_of(None, "x", at_least=1)
+
+
+@pytest.mark.parametrize("value", [0, -1, -0.0, Fraction(-1, 2)])
+def test_positive_means_positive(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="give a number > 0"):
+        exact_positive(value, "x")
+
+
+@given(st.fractions())
+def test_directed_rounding_is_tight(value: Fraction) -> None:
+    """Would catch a rounding to nearest: the result is the next float in the stated direction."""
+    up, down = round_up(value), round_down(value)
+    assert Fraction(down) <= value <= Fraction(up)
+    assert up == down or up == math.nextafter(down, math.inf)
+
+
+def test_rounding_of_numbers_beyond_the_floats() -> None:
+    huge = Fraction(10) ** 400
+    assert (round_up(huge), round_down(-huge)) == (math.inf, -math.inf)
+    largest = math.nextafter(math.inf, 0)
+    assert (round_down(huge), round_up(-huge)) == (largest, -largest)
+    assert round_up(1 / huge) == math.ulp(0)
+
+
+@given(st.floats(-1e300, 1e300), st.floats(0, 1e300))
+def test_padding_only_raises(value: float, magnitude: float) -> None:
+    assert pad_up(value) > value
+    assert pad_up(value, magnitude) > value
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", 0, np.float64(2)])
+def test_counts_are_whole_numbers(value: Any) -> None:
+    with pytest.raises(InvalidInput, match="give a whole number ≥ 1"):
+        count_of(value, "x", at_least=1)
+    assert count_of(np.int64(2), "x", at_least=1) == 2
