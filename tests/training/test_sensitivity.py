@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from expost.training._native import linear
+from expost.training._native import network as native
 from expost.training._native.network_table import Network
 from expost.training._torch.clipping import ClippedSums, LinearSums, full_precision
 from expost.training._torch.layer_chain import ChainSums, Convolved
@@ -100,11 +101,11 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
             module[0].weight[:, 32:] = module[0].weight[:, :32]
         network = Network(module, (64,))
         scratch = network.scratch(np.float32)
-        network.load_parameters(network.table, network.flat(module), scratch)
+        native.load_parameters(network.table, network.flat(module), scratch)
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(network.width)
-            network.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
+            native.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
             return total
 
     alone = np.array([add(np.array([row])) for row in range(40)])

@@ -5,7 +5,8 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from expost.training._native import linear, network, vector_products
+from expost.training._native import linear, vector_products
+from expost.training._native.matrix_product import product
 
 TYPES = [pytest.param(np.float32, id="single"), pytest.param(np.float64, id="double")]
 
@@ -30,8 +31,8 @@ def test_a_product_in_tiles_is_the_product(dtype, rows, columns):
         np.append(flat[1], np.full(lanes, np.nan, dtype=dtype)),
         np.full((rows, columns + 2), 7, dtype=dtype),
     )
-    network._product(rows, columns, flat[0], 0, outer * inner, inner, 1, padded, 0, inner * columns, columns, outer, inner,
-                    flat[2], columns, 1, out.reshape(-1), 0, columns + 2)  # fmt: skip
+    product(rows, columns, flat[0], 0, outer * inner, inner, 1, padded, 0, inner * columns, columns, outer, inner,
+            flat[2], columns, 1, out.reshape(-1), 0, columns + 2)  # fmt: skip
     assert close(out[:, :columns], first + np.einsum("rij,ijc->rc", a, b), dtype)
     assert (out[:, columns:] == 7).all()
 
