@@ -10,7 +10,8 @@ from torch import nn
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration
 from expost.training._torch.device_keystream import DeviceStream
-from expost.training._torch.layer_chain import ChainSums, Convolved, UnsupportedChain
+from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+from expost.training._torch.layers import Convolved
 from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums, mnist_cnn
 from expost.training.configuration import plans

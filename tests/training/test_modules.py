@@ -372,7 +372,7 @@ def test_other_refusals():
     ]:
         with pytest.raises(InvalidInput, match=words):
             Fleet(factory, settings).train(X, y)
-    with pytest.raises(InvalidInput, match="one number an example"):
+    with pytest.raises(InvalidInput, match="one number per example"):
         Fleet(lambda: nn.Linear(6, 2), settings, loss="squared").train(X, y)
     if not torch.cuda.is_available():
         with pytest.raises(InvalidInput, match="no CUDA"):

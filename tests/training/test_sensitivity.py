@@ -11,7 +11,8 @@ from expost.training._native import linear
 from expost.training._native import network as native
 from expost.training._native.network_table import Network
 from expost.training._torch.clipping import ClippedSums, LinearSums, full_precision
-from expost.training._torch.layer_chain import ChainSums, Convolved
+from expost.training._torch.layer_chain import ChainSums
+from expost.training._torch.layers import Convolved
 from expost.training._torch.modules import ModuleSums
 
 

@@ -1,8 +1,9 @@
 """Clip factors of DP-SGD in the native kernels.
 
 DP-SGD scales the gradient of each example by min(1, clip / norm) before summation, so one example
-moves the sum by no more than ``clip``. An example whose norm is not finite contributes nothing, with
-one exception: an infinite residual of a model with one output is clipped, as its sign is known.
+moves the sum by no more than ``clip``. An example whose norm is not finite contributes nothing,
+with one exception: an infinite residual of a model with one output is clipped, as its sign is
+known.
 
 - :func:`clip_factor` returns the factor for a gradient of known norm. It is used for softmax
   regression (:mod:`expost.training._native.linear`) and for networks

@@ -9,8 +9,8 @@ those of torch: squared error (prediction − y)², and binary and categorical c
 
 Rows may be float32 or float64. Products of rows and parameters are in the precision of the rows.
 Residuals, norms, clip factors, sums and parameters are float64. A residual that overflowed is
-clipped like any other. A residual that is not a number adds nothing. So no row moves the sum by more
-than the clipping norm, up to the rounding of a float64 sum (1e-16 of the sum for each row).
+clipped like any other. A residual that is not a number adds nothing. So no row moves the sum by
+more than the clipping norm, up to the rounding of a float64 sum (1e-16 of the sum for each row).
 
 Parameters are flat: for each output its weights, then its bias.
 Tests: ``tests/training/test_linear.py``.
@@ -75,7 +75,7 @@ def _products(X: Array, rows: Array, place: int, height: int, weights: Array, ou
 
 @kernel
 def _add(X: Array, rows: Array, place: int, height: int, total: Array, factors: Array) -> None:
-    """Add the rows of :func:`_products` times ``factors`` to ``total``; its last place is the bias."""
+    """Add the rows of :func:`_products` times ``factors`` to ``total``, which ends in the bias."""
     later = max(place, min(place + height, len(rows) - height))
     if height == 8:
         add_rows8(X, rows, place, later, total, factors)

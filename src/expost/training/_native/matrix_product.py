@@ -27,22 +27,28 @@ def _strip(height: int, columns: int, a: Array, a_start: int, a_step: int, a_out
     """Compute ``height`` rows of a product (1 to 6 rows)."""
     if height == 6:
         strip6(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
     elif height == 5:
         strip5(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
     elif height == 4:
         strip4(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
     elif height == 3:
         strip3(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
     elif height == 2:
         strip2(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
     else:
         strip1(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
-               outer, inner, first, first_start, first_step, first_along, out, out_start, out_step)  # fmt: skip
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
 
 
 @kernel

@@ -82,7 +82,7 @@ def load_parameters(table: Array, parameters: Array, scratch: Scratch) -> None:
 
 @kernel
 def forward(table: Array, X: Array, rows: Array, scratch: Scratch) -> int:
-    """Compute the activations of a block; return the number of layers before the first linear one."""
+    """Compute the activations of a block; return the number of layers before the first Linear."""
     stem = 0
     while table[stem, KIND] != LINEAR:
         stem += 1

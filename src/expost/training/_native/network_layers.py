@@ -44,8 +44,8 @@ CONVOLUTION, POOLING, RELU, FLATTEN, LINEAR = range(5)
     PW,
 ) = range(17)
 """Columns of the table: the kind of layer; where its input, output and parameters start; where the
-image with its border starts (convolution) or the winners start (pooling); shapes; kernel, stride and
-padding. ReLU works in place."""
+image with its border starts (convolution) or the winners start (pooling); shapes; kernel, stride
+and padding. ReLU works in place."""
 
 BLOCK = TALLEST  # number of examples in a block
 

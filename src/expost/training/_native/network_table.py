@@ -139,8 +139,8 @@ class Network:
 def _chain(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the layers of nested Sequentials with their full names, in the order of application.
 
-    Layers that share parameters are refused. ``named_children`` is not used because it skips a layer
-    that occurs again, such as one ReLU that is used twice.
+    Layers that share parameters are refused. ``named_children`` is not used because it skips a
+    layer that occurs again, such as one ReLU that is used twice.
     """
     if type(module) is not nn.Sequential:
         raise Unsupported(type(module).__name__)
