@@ -1,4 +1,6 @@
-"""Without numba and torch there is nothing to test here; torch keeps to one thread, as two collapse on a busy machine."""
+"""Without numba and torch there is nothing to test here; torch keeps to one thread, as two collapse
+on a busy machine.
+"""
 
 import pytest
 

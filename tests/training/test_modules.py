@@ -1,4 +1,6 @@
-"""Torch modules: clipped sums against Opacus, native and vectorised engines against each other, refusals."""
+"""Torch modules: clipped sums against Opacus, native and vectorised engines against each other,
+refusals.
+"""
 
 import numpy as np
 import pytest
@@ -244,7 +246,9 @@ def test_float32_rows_give_what_float64_rows_give(name, clip):
 
 
 def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
-    """One example more among others; norms and sums are float64, so hardly anything is for rounding."""
+    """One example more among others; norms and sums are float64, so hardly anything is for
+    rounding.
+    """
     module, X, y = problem("odd", rows=9)
     network, clip = Network(module, X.shape[1:]), 0.3
     scratch, rows = network.scratch(np.float32), network.rows(10 * X).astype(np.float32)
@@ -261,7 +265,9 @@ def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
 
 
 def random_chain(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
-    """Any order of convolutions, pooling and ReLU, first and last ones too, then one to three fully connected layers."""
+    """Any order of convolutions, pooling and ReLU, first and last ones too, then one to three fully
+    connected layers.
+    """
     height, width, channels = (int(each) for each in rng.integers(5, 10, 3))
     shape, layers = (channels, height, width), []
     for _ in range(rng.integers(0, 5)):
@@ -305,7 +311,9 @@ def test_any_chain_equals_opacus(seed):
 
 
 def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
-    """One row of a block is so large that float32 overflows; the others' sum is what it is without it."""
+    """One row of a block is so large that float32 overflows; the others' sum is what it is without
+    it.
+    """
     module, X, y = problem("mlp", rows=6)
     network, X = Network(module, (6,)), X.astype(np.float32)
     parameters = 1e3 * network.flat(module)

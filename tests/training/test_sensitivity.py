@@ -1,4 +1,4 @@
-"""One example moves a clipped sum by at most the clipping norm, whatever was made to round badly."""
+"""One example moves a clipped sum by at most the clipping norm, also where rounding is worst."""
 
 from types import SimpleNamespace
 
@@ -40,7 +40,9 @@ def clipped(
 
 @pytest.mark.parametrize("kind", ["linear", "dense", "chain", "module"])
 def test_single_precision_rows_do_not_drift(kind):
-    """Contributions of 1 up to a power of two, then many that a float32 sum rounds away above it and doubles below it."""
+    """Contributions of 1 up to a power of two, then many that a float32 sum rounds away above it
+    and doubles below it.
+    """
     module = nn.Sequential(nn.Linear(1, 1))
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
@@ -81,7 +83,7 @@ def test_norms_from_gram_matrices_that_vanish_are_not_too_small(scales):
 
 @pytest.mark.parametrize("kind", ["linear", "network"])
 def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
-    """Features that cancel, so that another order of additions would turn a row's gradient round."""
+    """Features that cancel, so another order of additions would reverse the gradient of a row."""
     rng = np.random.default_rng(0)
     half = rng.standard_normal((40, 32))
     X, y = (
