@@ -1,7 +1,10 @@
-"""A privacy audit: an attacker who knows everything but whether one row is there guesses from the released parameters.
+"""A privacy audit: an attacker guesses from the released parameters whether one row is there.
 
-The bound: with (ε, δ)-DP, TPR ≤ e^ε·FPR + δ. A Clopper–Pearson interval (99.9 % on each side) of both rates at a threshold fixed on other
-trainings gives a lower bound of ε, which must not exceed what is promised; without noise it must, so the test can fail.
+The attacker knows everything else.
+
+The bound: with (ε, δ)-DP, TPR ≤ e^ε·FPR + δ. A Clopper–Pearson interval (99.9 % on each side) of
+both rates at a threshold fixed on other trainings gives a lower bound of ε, which must not exceed
+what is promised; without noise it must, so the test can fail.
 """
 
 import numpy as np
@@ -17,7 +20,9 @@ ROWS, COLUMNS = 40, 4
 
 
 def pair(images=False):
-    """Data without and with the canary: a row far out in a direction that nobody else uses, with a label of its own."""
+    """Data without and with the canary: a row far out in a direction that nobody else uses, with a
+    label of its own.
+    """
     rng = np.random.default_rng(0)
     X = rng.standard_normal((ROWS, COLUMNS))
     X[:, -1] = 0
@@ -29,7 +34,9 @@ def pair(images=False):
 
 
 def observed(model, noise, data, seed, n):
-    """The canary's direction in the released parameters, over many trainings at the rate of ``n`` rows."""
+    """The canary's direction in the released parameters, over many trainings at the rate of ``n``
+    rows.
+    """
     X, y = data
     batch = 10 * len(X) / n  # the same rate with and without the canary, as the promise takes it
     settings = Configuration(1.0, 2, batch, 1.0, noise_multiplier=noise)
@@ -43,7 +50,9 @@ def observed(model, noise, data, seed, n):
 
 
 def epsilon_lower_bound(without, with_canary):
-    """From the second half of the trials, at the threshold and the side that look best on the first half."""
+    """From the second half of the trials, at the threshold and the side that look best on the first
+    half.
+    """
     half = len(without) // 2
     best, chosen = -np.inf, None
     for threshold in np.quantile(with_canary[:half], np.linspace(0.02, 0.98, 49)):
@@ -86,7 +95,9 @@ def test_without_noise_the_attack_wins():
 
 
 def test_with_too_little_noise_the_attack_notices():
-    """A tenth of the noise that was promised (σ = 0.3, not 3.0): the audit notices too little noise, not only none."""
+    """A tenth of the noise that was promised (σ = 0.3, not 3.0): the audit notices too little
+    noise, not only none.
+    """
     found, _ = audit("logistic", 0.3)
     assert (
         found

@@ -1,4 +1,6 @@
-"""Many models a step (the CUDA engine, here on a CPU): equal to the native engine without noise, same law with it."""
+"""Many models a step (the CUDA engine, here on a CPU): equal to the native engine without noise,
+same law with it.
+"""
 
 import numpy as np
 import pytest
@@ -138,7 +140,9 @@ def test_all_rows_at_once_give_the_sums_of_the_sampled_ones():
 
 
 def test_a_models_result_does_not_depend_on_its_company():
-    """One source a configuration: the same model alone, and among others that train longer or shorter."""
+    """One source a configuration: the same model alone, and among others that train longer or
+    shorter.
+    """
     X, y = data()
     settings = [Configuration(0.4, epochs, 20, 0.5, noise_multiplier=0.8) for epochs in (1, 3, 2)]
 
@@ -175,7 +179,9 @@ def test_the_users_generator_is_left_alone():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", [1e28, 1e37])
 def test_a_huge_row_does_not_exceed_the_clipping_norm(device, size):
-    """In float32, where its factor is near the smallest numbers there are; gathered and over all rows."""
+    """In float32, where its factor is near the smallest numbers there are; gathered and over all
+    rows.
+    """
     rng = np.random.default_rng(0)
     X = (rng.standard_normal((40, 7)) * size).astype(np.float32)
     sums = LinearSums(X, rng.standard_normal(40) * 1e3, "squared", 1, device)

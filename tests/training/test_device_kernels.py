@@ -1,7 +1,7 @@
 """The fused CUDA kernels against plain torch: on a CUDA device, or in Triton's interpreter.
 
-Triton comes with CUDA builds of torch. Where it is installed without a device the tests run in its interpreter, in a process of their own:
-it is chosen when the kernels are first seen.
+Triton comes with CUDA builds of torch. Where it is installed without a device the tests run in its
+interpreter, in a process of their own: it is chosen when the kernels are first seen.
 """
 
 import importlib.util
@@ -122,7 +122,9 @@ def test_weighted_sums(models, examples, width):
 @kernels_here
 @pytest.mark.parametrize("rectify_first", [True, False])
 def test_a_chain_with_these_kernels_has_torchs_clipped_sums(monkeypatch, rectify_first):
-    """Convolutions, pooling with and without a rectifier before it, stored gradients and their weighted sums, in float64."""
+    """Convolutions, pooling with and without a rectifier before it, stored gradients and their
+    weighted sums, in float64.
+    """
     from torch import nn
 
     from expost.training._torch import layer_chain, layer_kernels

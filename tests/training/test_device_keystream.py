@@ -1,4 +1,6 @@
-"""The keystream on a torch device: equal to the native one, its law, and independence of what trains beside a model."""
+"""The keystream on a torch device: equal to the native one, its law, and independence of what
+trains beside a model.
+"""
 
 import numpy as np
 import pytest
@@ -36,7 +38,9 @@ def test_words_are_those_of_the_native_keystream(purpose):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_fused_kernels_make_the_same_numbers(device):
-    """Triton's kernel against tensor operations (on a CPU: the latter against themselves, in other groups of steps)."""
+    """Triton's kernel against tensor operations (on a CPU: the latter against themselves, in other
+    groups of steps).
+    """
     stream, plain = (DeviceStream([SimulationRandomness(1)] * 3, each) for each in (device, "cpu"))
     given = stream.uniforms(3, 50, STEP.to(device), 2).cpu()
     assert torch.equal(
@@ -105,7 +109,7 @@ def test_rate_one_takes_every_row():
 
 
 def test_a_sample_is_never_cut_short(monkeypatch):
-    """A first draw that is too short is continued: with few gaps at a time the law stays the same."""
+    """A first draw that is too short is continued; with few gaps at a time the law is the same."""
     monkeypatch.setattr(device_keystream, "_SPARE", -6)
     stream = DeviceStream([SimulationRandomness(5)] * 200, "cpu")
     _, counts = stream.poisson_samples(0.5, 100, 200, 1)

@@ -1,4 +1,6 @@
-"""The fleet as a whole: repeatability, independence of its members, noise scale, mixed settings, progress, limits."""
+"""The fleet as a whole: repeatability, independence of its members, noise scale, mixed settings,
+progress, limits.
+"""
 
 import threading
 
@@ -60,7 +62,9 @@ def test_mixed_settings_each_get_their_own_promise_and_parameters():
 
 @pytest.mark.parametrize("strong", [True, False])
 def test_the_noise_has_the_scale_of_clip_times_multiplier(strong):
-    """Rows of zeros but for the bias and targets of zero: no gradient, so one step moves by the noise alone."""
+    """Rows of zeros but for the bias and targets of zero: no gradient, so one step moves by the
+    noise alone.
+    """
     rate, clip, multiplier, batch = 0.5, 0.3, 1.7, 20
     settings = [Configuration(rate, batch / 100, batch, clip, noise_multiplier=multiplier)] * 2000
     source = {} if strong else {"randomness": SimulationRandomness(5), "simulation": True}
@@ -71,7 +75,7 @@ def test_the_noise_has_the_scale_of_clip_times_multiplier(strong):
 
 
 def test_members_draw_samples_and_noise_of_their_own():
-    """Without noise, models differ by their samples alone; with it, their moves are uncorrelated."""
+    """Without noise, models differ by their samples only; with it, their moves are uncorrelated."""
     silent = Configuration(0.1, 0.1, 20, 1.0, noise_multiplier=0)
     found = weights(train([silent] * 50)).reshape(50, -1)
     assert len(np.unique(found[:, 0])) == 50
@@ -87,7 +91,9 @@ def test_members_draw_samples_and_noise_of_their_own():
 
 
 def test_the_mean_step_is_the_full_gradient():
-    """E[sum over a Poisson sample] / expected batch = mean gradient: the averages over many models meet it."""
+    """E[sum over a Poisson sample] / expected batch = mean gradient: the averages over many models
+    meet it.
+    """
     X, y = data()
     settings = Configuration(1.0, 0.1, 20, 1e9, noise_multiplier=0)
     found = weights(train([settings] * 4000)).reshape(4000, -1)

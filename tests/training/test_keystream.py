@@ -1,4 +1,6 @@
-"""The keystream's words, uniforms, Gaussians and Poisson samples: known vectors, laws, independence."""
+"""The keystream's words, uniforms, Gaussians and Poisson samples: known vectors, laws,
+independence.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ def some_stream(strong: bool, number: int = 0, seed: int = 7) -> keystream.Strea
 
 
 def test_chacha20_block_of_rfc_8439():
-    """§2.3.2: key 00 … 1f, counter 1, nonce 000000090000004a00000000 (its first word is our counter's upper half)."""
+    """§2.3.2: key 00 … 1f, counter 1, nonce 000000090000004a00000000 (its first word is our
+    counter's upper half).
+    """
     state = keystream.stream(np.arange(32, dtype=np.uint8).view("<u4"), 0, strong=True).state
     state[12:16] = np.frombuffer(bytes.fromhex("01000000000000090000004a00000000"), dtype="<u4")
     lanes = np.zeros((16, keystream.LANES), dtype=np.uint32)
@@ -104,7 +108,9 @@ def test_gaussians_have_the_right_law(strong, count):
 
 @pytest.mark.parametrize("strong", SOURCES)
 def test_gaussians_have_the_right_tails(strong):
-    """Two-sided counts beyond 3, 4 and 5 deviations in 2·10^7 draws; together a false alarm at 6e-4."""
+    """Two-sided counts beyond 3, 4 and 5 deviations in 2·10^7 draws; together a false alarm at
+    6e-4.
+    """
     source, drawn = some_stream(strong, 3), np.empty(1_000_000)
     beyond = np.zeros(3)
     for _ in range(20):
@@ -116,7 +122,9 @@ def test_gaussians_have_the_right_tails(strong):
 
 
 def test_logarithms_and_directions_are_those_of_more_precise_arithmetic():
-    """At the ends of (0, 1], at all powers of 2, around the cut at √½, and at random; to 1 ulp and to 2^{−52}."""
+    """At the ends of (0, 1], at all powers of 2, around the cut at √½, and at random; to 1 ulp and
+    to 2^{−52}.
+    """
     rng = np.random.default_rng(0)
     powers, near = 2.0 ** -np.arange(54), np.nextafter(np.sqrt(0.5), [0.0, 1.0])
     points = np.concatenate(
@@ -154,7 +162,7 @@ def inclusions(strong: bool, rate: float, rows: int, samples: int) -> np.ndarray
 @pytest.mark.parametrize("strong", SOURCES)
 @pytest.mark.parametrize("rate", [0.003, 0.1, 0.5, 0.97])
 def test_each_row_is_taken_with_the_rate_independently(strong, rate):
-    """χ² of the rows' counts, of the sample sizes against the binomial, and of neighbouring rows."""
+    """χ² of the counts of rows, of the sample sizes against the binomial, of neighbouring rows."""
     check_inclusions(inclusions(strong, rate, 40, 20_000), rate)
 
 

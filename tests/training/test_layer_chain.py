@@ -1,4 +1,6 @@
-"""Chains of layers, many models at once: equal to torch's per-example gradients, clipped and summed."""
+"""Chains of layers, many models at once: equal to torch's per-example gradients, clipped and
+summed.
+"""
 
 from types import SimpleNamespace
 
@@ -10,7 +12,8 @@ from torch import nn
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration
 from expost.training._torch.device_keystream import DeviceStream
-from expost.training._torch.layer_chain import ChainSums, Convolved, UnsupportedChain
+from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
+from expost.training._torch.layers import Convolved
 from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums, mnist_cnn
 from expost.training.configuration import plans
@@ -26,7 +29,9 @@ DEVICES = [
 
 
 def odd_cnn() -> nn.Module:
-    """Strides that leave a rest, kernels that are no squares, padding, two channels, pooling before the rectifier."""
+    """Strides that leave a rest, kernels that are no squares, padding, two channels, pooling before
+    the rectifier.
+    """
     return nn.Sequential(
         nn.Sequential(
             nn.Conv2d(2, 3, (3, 2), (2, 1), padding=(1, 0)), nn.MaxPool2d((2, 3), (1, 2)), nn.ReLU()
@@ -134,7 +139,9 @@ def test_other_layers_are_left_to_torch(module):
 
 
 def test_norms_from_gram_matrices_are_never_too_small():
-    """Slopes that cancel over nearly equal patches: what float32 leaves of the sum is often below the norm, what is used never."""
+    """Slopes that cancel over nearly equal patches: what float32 leaves of the sum is often below
+    the norm, what is used never.
+    """
     layer = Convolved(nn.Conv2d(16, 32, 4, 2), None)
     layer.kept = SimpleNamespace(positions=25)
     generator = torch.Generator().manual_seed(0)

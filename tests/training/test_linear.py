@@ -1,4 +1,6 @@
-"""Linear models: clipped sums against Opacus, plain gradient descent without noise, optimisers against torch."""
+"""Linear models: clipped sums against Opacus, plain gradient descent without noise, optimisers
+against torch.
+"""
 
 import numpy as np
 import pytest
@@ -157,7 +159,9 @@ def test_float32_rows_give_what_float64_rows_give(model, columns, clip):
 @pytest.mark.parametrize("model", LOSSES)
 @pytest.mark.parametrize(("size", "clip"), [(30, 0.7), (1e37, 1e-6)])
 def test_a_float32_row_moves_the_sum_by_no_more_than_the_clip(model, size, clip):
-    """One row more among others, which then stand in other groups; rows so large, too, that a float32 factor would have lost its bits."""
+    """One row more among others, which then stand in other groups; rows so large, too, that a
+    float32 factor would have lost its bits.
+    """
     X, y = problem(model, rows=40, columns=300)
     X = (size * X).astype(np.float32)
     parameters = np.random.default_rng(2).standard_normal(outputs(model) * 301)

@@ -1,4 +1,6 @@
-"""Torch modules: clipped sums against Opacus, native and vectorised engines against each other, refusals."""
+"""Torch modules: clipped sums against Opacus, native and vectorised engines against each other,
+refusals.
+"""
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
+from expost.training._native import network as native
 from expost.training._native.network_table import Network, Unsupported
 from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
 from expost.training._torch.modules import ModuleSums, mnist_cnn
@@ -63,8 +66,8 @@ def test_clipped_sums_equal_opacus(name, clip, engine):
     if engine == "native":
         network = Network(module, X.shape[1:])
         scratch, total = network.scratch(np.float64), np.empty(network.width)
-        network.load_parameters(network.table, network.flat(module), scratch)
-        network.clipped_sum(
+        native.load_parameters(network.table, network.flat(module), scratch)
+        native.clipped_sum(
             network.table, network.rows(X), y, np.arange(len(X)), 2, clip, scratch, total
         )
         found = np.concatenate([value.ravel() for value in network.named(total).values()])
@@ -89,8 +92,8 @@ def test_other_losses_equal_opacus(loss):
     X, y = rng.standard_normal((20, 6)), rng.integers(0, 2, 20).astype(float)
     network = Network(module, (6,))
     scratch, total = network.scratch(np.float64), np.empty(network.width)
-    network.load_parameters(network.table, network.flat(module), scratch)
-    network.clipped_sum(
+    native.load_parameters(network.table, network.flat(module), scratch)
+    native.clipped_sum(
         network.table, X, y, np.arange(20), ["squared", "logistic"].index(loss), 0.3, scratch, total
     )
     peer = {
@@ -216,11 +219,11 @@ def test_what_the_native_kernel_computes_is_what_torch_computes():
     module, X, _ = problem("odd")
     network = Network(module, X.shape[1:])
     scratch = network.scratch(np.float64)
-    network.load_parameters(network.table, network.flat(module), scratch)
-    outputs, target = [], network.table[-1, network.TARGET]
-    for first in range(0, len(X), network.BLOCK):
-        block = np.arange(first, min(first + network.BLOCK, len(X)))
-        network.forward(network.table, network.rows(X), block, scratch)
+    native.load_parameters(network.table, network.flat(module), scratch)
+    outputs, target = [], network.table[-1, native.TARGET]
+    for first in range(0, len(X), native.BLOCK):
+        block = np.arange(first, min(first + native.BLOCK, len(X)))
+        native.forward(network.table, network.rows(X), block, scratch)
         outputs += scratch.values[: len(block), target : target + 4].tolist()
     assert np.allclose(outputs, module(torch.tensor(X)).detach().numpy(), rtol=1e-12, atol=1e-13)
 
@@ -235,32 +238,36 @@ def test_float32_rows_give_what_float64_rows_give(name, clip):
         sums = []
         for dtype in (np.float32, np.float64):
             scratch, total = network.scratch(dtype), np.empty(network.width)
-            network.load_parameters(network.table, network.flat(module), scratch)
+            native.load_parameters(network.table, network.flat(module), scratch)
             rows = network.rows(X).astype(np.float32).astype(dtype)
-            network.clipped_sum(network.table, rows, y, np.arange(count), 2, clip, scratch, total)
+            native.clipped_sum(network.table, rows, y, np.arange(count), 2, clip, scratch, total)
             sums.append(total)
         assert np.abs(sums[0] - sums[1]).max() <= 1e-5 * np.abs(sums[1]).max()
 
 
 def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
-    """One example more among others; norms and sums are float64, so hardly anything is for rounding."""
+    """One example more among others; norms and sums are float64, so hardly anything is for
+    rounding.
+    """
     module, X, y = problem("odd", rows=9)
     network, clip = Network(module, X.shape[1:]), 0.3
     scratch, rows = network.scratch(np.float32), network.rows(10 * X).astype(np.float32)
-    network.load_parameters(network.table, 3 * network.flat(module), scratch)
+    native.load_parameters(network.table, 3 * network.flat(module), scratch)
     moves = []
     for row in range(len(X)):
         moved = []
         for chosen in (np.delete(np.arange(len(X)), row), np.arange(len(X))):
             total = np.empty(network.width)
-            network.clipped_sum(network.table, rows, y, chosen, 2, clip, scratch, total)
+            native.clipped_sum(network.table, rows, y, chosen, 2, clip, scratch, total)
             moved.append(total)
         moves.append(np.linalg.norm(moved[1] - moved[0]))
     assert clip * (1 - 1e-9) <= max(moves) <= clip * (1 + 1e-9)
 
 
 def random_chain(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
-    """Any order of convolutions, pooling and ReLU, first and last ones too, then one to three fully connected layers."""
+    """Any order of convolutions, pooling and ReLU, first and last ones too, then one to three fully
+    connected layers.
+    """
     height, width, channels = (int(each) for each in rng.integers(5, 10, 3))
     shape, layers = (channels, height, width), []
     for _ in range(rng.integers(0, 5)):
@@ -296,15 +303,17 @@ def test_any_chain_equals_opacus(seed):
     X, y = rng.standard_normal((8, *shape)), rng.integers(0, 3, 8).astype(float)
     network = Network(module, shape)
     scratch, total = network.scratch(np.float64), np.empty(network.width)
-    network.load_parameters(network.table, network.flat(module), scratch)
-    network.clipped_sum(network.table, network.rows(X), y, np.arange(8), 2, 0.5, scratch, total)
+    native.load_parameters(network.table, network.flat(module), scratch)
+    native.clipped_sum(network.table, network.rows(X), y, np.arange(8), 2, 0.5, scratch, total)
     found = np.concatenate([value.ravel() for value in network.named(total).values()])
     expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), 0.5)
     assert np.abs(found - expected).max() <= 1e-10
 
 
 def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
-    """One row of a block is so large that float32 overflows; the others' sum is what it is without it."""
+    """One row of a block is so large that float32 overflows; the others' sum is what it is without
+    it.
+    """
     module, X, y = problem("mlp", rows=6)
     network, X = Network(module, (6,)), X.astype(np.float32)
     parameters = 1e3 * network.flat(module)
@@ -312,8 +321,8 @@ def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
     sums = []
     for rows in (np.arange(6), np.delete(np.arange(6), 2), np.array([2])):
         scratch, total = network.scratch(np.float32), np.empty(network.width)
-        network.load_parameters(network.table, parameters, scratch)
-        network.clipped_sum(network.table, X, y, rows, 2, 1.0, scratch, total)
+        native.load_parameters(network.table, parameters, scratch)
+        native.clipped_sum(network.table, X, y, rows, 2, 1.0, scratch, total)
         sums.append(total)
     assert np.allclose(sums[0], sums[1], rtol=1e-12, atol=1e-15)
     assert (sums[2] == 0).all()
@@ -371,7 +380,7 @@ def test_other_refusals():
     ]:
         with pytest.raises(InvalidInput, match=words):
             Fleet(factory, settings).train(X, y)
-    with pytest.raises(InvalidInput, match="one number an example"):
+    with pytest.raises(InvalidInput, match="one number per example"):
         Fleet(lambda: nn.Linear(6, 2), settings, loss="squared").train(X, y)
     if not torch.cuda.is_available():
         with pytest.raises(InvalidInput, match="no CUDA"):

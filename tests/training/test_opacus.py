@@ -1,4 +1,4 @@
-"""The Opacus adapter, and the fleet's loss against Opacus' at the same configuration on real data."""
+"""The Opacus adapter, and the fleet's loss against that of Opacus at equal settings, real data."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,9 @@ def losses(found, X, y):
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("data", ["breast cancer", "digits"])
 def test_losses_are_comparable_with_opacus(data, optimiser):
-    """Many trainings each; Welch's t within ±4.5 (a factor of two in the noise moves it far beyond: see the next test)."""
+    """Many trainings each; Welch's t within ±4.5 (a factor of two in the noise moves it far beyond:
+    see the next test).
+    """
     fleet, peer = _both(data, optimiser, noise=1.5)
     spread = np.sqrt(fleet.var(ddof=1) / len(fleet) + peer.var(ddof=1) / len(peer))
     assert abs(fleet.mean() - peer.mean()) < 4.5 * spread + 1e-3

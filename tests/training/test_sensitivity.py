@@ -1,4 +1,4 @@
-"""One example moves a clipped sum by at most the clipping norm, whatever was made to round badly."""
+"""One example moves a clipped sum by at most the clipping norm, also where rounding is worst."""
 
 from types import SimpleNamespace
 
@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from expost.training._native import linear
+from expost.training._native import network as native
 from expost.training._native.network_table import Network
 from expost.training._torch.clipping import ClippedSums, LinearSums, full_precision
-from expost.training._torch.layer_chain import ChainSums, Convolved
+from expost.training._torch.layer_chain import ChainSums
+from expost.training._torch.layers import Convolved
 from expost.training._torch.modules import ModuleSums
 
 
@@ -38,7 +40,9 @@ def clipped(
 
 @pytest.mark.parametrize("kind", ["linear", "dense", "chain", "module"])
 def test_single_precision_rows_do_not_drift(kind):
-    """Contributions of 1 up to a power of two, then many that a float32 sum rounds away above it and doubles below it."""
+    """Contributions of 1 up to a power of two, then many that a float32 sum rounds away above it
+    and doubles below it.
+    """
     module = nn.Sequential(nn.Linear(1, 1))
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
@@ -79,7 +83,7 @@ def test_norms_from_gram_matrices_that_vanish_are_not_too_small(scales):
 
 @pytest.mark.parametrize("kind", ["linear", "network"])
 def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
-    """Features that cancel, so that another order of additions would turn a row's gradient round."""
+    """Features that cancel, so another order of additions would reverse the gradient of a row."""
     rng = np.random.default_rng(0)
     half = rng.standard_normal((40, 32))
     X, y = (
@@ -100,11 +104,11 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
             module[0].weight[:, 32:] = module[0].weight[:, :32]
         network = Network(module, (64,))
         scratch = network.scratch(np.float32)
-        network.load_parameters(network.table, network.flat(module), scratch)
+        native.load_parameters(network.table, network.flat(module), scratch)
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(network.width)
-            network.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
+            native.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
             return total
 
     alone = np.array([add(np.array([row])) for row in range(40)])

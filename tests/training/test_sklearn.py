@@ -9,9 +9,12 @@ from sklearn.utils.estimator_checks import check_estimator
 from expost.errors import InvalidInput, SimulationOnly
 from expost.sklearn import DPLinearRegression, DPLogisticRegression
 
-OTHER_LABELS = "draws labels that are not of the public list, or too little data for noisy training to reach its accuracy"
+OTHER_LABELS = (
+    "draws labels that are not in the public list, "
+    "or too little data for noisy training to reach its accuracy"
+)
 CANNOT_PASS = {
-    "check_classifiers_classes": "gives texts and numbers in turn as labels; the public list has one kind",
+    "check_classifiers_classes": "passes texts and numbers as labels; the public list has one kind",
     "check_dtype_object": OTHER_LABELS,
     "check_classifiers_train": OTHER_LABELS,
     "check_regressors_train": OTHER_LABELS,
@@ -28,7 +31,9 @@ def failures(estimator):
 
 @pytest.mark.filterwarnings("ignore")
 def test_check_estimator_passes_where_the_contract_allows():
-    """The classifier's checks bring two or three classes; each check must pass with the list that fits it."""
+    """The classifier's checks bring two or three classes; each check must pass with the list that
+    fits it.
+    """
     common = {"feature_bounds": (-5, 5), "simulation": True, "epsilon": 100.0}
     assert failures(DPLinearRegression(target_bounds=(-100, 100), **common)) <= set(CANNOT_PASS)
     both = failures(DPLogisticRegression(classes=[0, 1], **common)) & failures(

@@ -1,11 +1,14 @@
-"""Products in registers against numpy: every height, every length of an end, and nothing outside of what they own."""
+"""Products in registers against numpy: every height, every length of an end, and nothing outside of
+what they own.
+"""
 
 import numpy as np
 import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from expost.training._native import linear, network, vector_products
+from expost.training._native import linear, vector_products
+from expost.training._native.matrix_product import product
 
 TYPES = [pytest.param(np.float32, id="single"), pytest.param(np.float64, id="double")]
 
@@ -20,7 +23,9 @@ def close(found, expected, dtype):
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 13])
 @pytest.mark.parametrize("columns", [1, 7, 8, 16, 19, 40])
 def test_a_product_in_tiles_is_the_product(dtype, rows, columns):
-    """A plain matrix product (one run) and the sum over two runs with strides of their own, on top of what was there."""
+    """A plain matrix product (one run) and the sum over two runs with strides of their own, on top
+    of what was there.
+    """
     rng = np.random.default_rng(rows)
     inner, outer, lanes = 5, 3, vector_products.VECTOR // np.dtype(dtype).itemsize
     a, b = rng.standard_normal((rows, outer, inner)), rng.standard_normal((outer, inner, columns))
@@ -30,8 +35,8 @@ def test_a_product_in_tiles_is_the_product(dtype, rows, columns):
         np.append(flat[1], np.full(lanes, np.nan, dtype=dtype)),
         np.full((rows, columns + 2), 7, dtype=dtype),
     )
-    network._product(rows, columns, flat[0], 0, outer * inner, inner, 1, padded, 0, inner * columns, columns, outer, inner,
-                    flat[2], columns, 1, out.reshape(-1), 0, columns + 2)  # fmt: skip
+    product(rows, columns, flat[0], 0, outer * inner, inner, 1, padded, 0, inner * columns, columns,
+            outer, inner, flat[2], columns, 1, out.reshape(-1), 0, columns + 2)  # fmt: skip
     assert close(out[:, :columns], first + np.einsum("rij,ijc->rc", a, b), dtype)
     assert (out[:, columns:] == 7).all()
 

@@ -1,8 +1,11 @@
-"""How a model is trained, and the promise that follows from exactly that.
+"""Settings of a DP-SGD training, and the privacy guarantee that follows from them.
 
-A step takes each of the n rows independently with probability q = batch_size / n; a training makes ⌈epochs · n / batch_size⌉ steps (the
-ratio to the nearest double first, so that 0.1 epochs of ten batches are one step, not two). The promise is that of the steps made, under
-add-remove neighbours (:mod:`expost.privacy.dpsgd`); n and all settings are public.
+A step takes each of the n rows independently with probability q = batch_size / n. A training makes
+⌈epochs · n / batch_size⌉ steps. The ratio is first rounded to the nearest double, so that 0.1
+epochs of ten batches are one step, not two. The guarantee is that of the steps made, under
+add-remove neighbours (:mod:`expost.privacy.dpsgd`). The number of rows n and all settings are
+public.
+
 Tests: ``tests/training/test_configuration.py``.
 """
 
@@ -24,12 +27,22 @@ from expost.privacy.orders import INTEGER_ORDERS
 from expost.rationals import Number, count_of, exact, exact_positive
 
 OPTIMISERS = ("sgd", "momentum", "adam")
-BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam, as in torch
-_LEAST, _MOST = 1e-100, 1e100
+BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's constants, as in torch
+_LEAST, _MOST = 1e-100, 1e100  # range of the settings
 
 
 class TrainingPlan(NamedTuple):
-    """What is executed: this many steps at this sampling rate with noise of this many clipping norms."""
+    """What a training executes.
+
+    Attributes
+    ----------
+    sampling_rate : float
+        Probability with which a step takes a row.
+    steps : int
+        Number of steps.
+    noise_multiplier : float
+        Standard deviation of the noise on the sum, in clipping norms.
+    """
 
     sampling_rate: float
     steps: int
@@ -40,11 +53,31 @@ class TrainingPlan(NamedTuple):
 class Configuration:
     """Public settings of one DP-SGD training.
 
-    ``batch_size``        the *expected* batch size; also what the noisy sum is divided by
-    ``clip``              the largest ℓ2 norm of an example's gradient, over all parameters
-    ``noise_multiplier``  standard deviation of the noise on the sum, in clipping norms; or give
-    ``epsilon, delta``    and the least noise that keeps (ε, δ)-DP is used
-    ``optimiser``         "sgd"; "momentum": v ← momentum·v + g, w ← w − lr·v; "adam" with β = (0.9, 0.999), as in torch
+    Pass either ``noise_multiplier``, or ``epsilon`` and ``delta``.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Step size of the optimiser.
+    epochs : number
+        Expected number of passes over the data.
+    batch_size : number
+        *Expected* batch size. The noisy sum is divided by it.
+    clip : float
+        Clipping norm: the largest ℓ2 norm of the gradient of one example, over all parameters.
+    noise_multiplier : float, optional
+        Standard deviation of the noise on the sum, in clipping norms. 0 is for simulations only.
+    epsilon, delta : float, optional
+        The least noise that gives (ε, δ)-DP is used.
+    optimiser : {"sgd", "momentum", "adam"}
+        "momentum" is v ← momentum·v + g, w ← w − lr·v. "adam" has β = (0.9, 0.999), as in torch.
+    momentum : float
+        Momentum of the optimiser "momentum", with 0 ≤ momentum < 1.
+
+    Raises
+    ------
+    InvalidInput
+        If a setting is missing or not valid.
     """
 
     learning_rate: float
@@ -61,56 +94,91 @@ class Configuration:
         for field in ("learning_rate", "epochs", "batch_size", "clip"):
             _in_range(exact_positive(getattr(self, field), field), getattr(self, field), field)
         if self.optimiser not in OPTIMISERS:
-            raise InvalidInput("optimiser", self.optimiser, "give one of " + ", ".join(OPTIMISERS))
+            raise InvalidInput("optimiser", self.optimiser, "pass one of " + ", ".join(OPTIMISERS))
         if not 0 <= exact(self.momentum, "momentum") < 1:
-            raise InvalidInput("momentum", self.momentum, "give a number with 0 ≤ momentum < 1")
+            raise InvalidInput("momentum", self.momentum, "pass a number with 0 ≤ momentum < 1")
         if self.noise_multiplier is not None:
             if self.epsilon is not None or self.delta is not None:
                 raise InvalidInput(
                     "noise_multiplier",
                     self.noise_multiplier,
-                    "give either it, or epsilon and delta",
+                    "pass either noise_multiplier, or epsilon and delta",
                 )
             noise = exact(self.noise_multiplier, "noise_multiplier")
             if noise < 0:
-                raise InvalidInput("noise_multiplier", self.noise_multiplier, "give a number ≥ 0")
+                raise InvalidInput("noise_multiplier", self.noise_multiplier, "pass a number ≥ 0")
             if noise > 0:
                 _in_range(noise, self.noise_multiplier, "noise_multiplier")
         elif self.epsilon is None or self.delta is None:
             raise InvalidInput(
                 "noise_multiplier",
                 None,
-                "give a noise multiplier, or epsilon and delta to calibrate it",
+                "pass noise_multiplier, or both epsilon and delta",
             )
         else:
             _in_range(exact_positive(self.epsilon, "epsilon"), self.epsilon, "epsilon")
             if not 0 < exact(self.delta, "delta") < 1:
-                raise InvalidInput("delta", self.delta, "give 0 < delta < 1")
+                raise InvalidInput("delta", self.delta, "pass a number with 0 < delta < 1")
 
     def plan(self, n: int) -> TrainingPlan:
-        """Rate, steps and noise on ``n`` rows."""
+        """Return sampling rate, steps and noise of the training.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows.
+
+        Returns
+        -------
+        TrainingPlan
+
+        Raises
+        ------
+        InvalidInput
+            If the expected batch is larger than ``n``.
+        """
         return plans([self], n)[0]
 
     def promise(self, n: int) -> RenyiDP:
-        """The Rényi curve of :meth:`plan`; without noise there is none, and that is an error."""
+        """Return the privacy guarantee of the training.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows.
+
+        Returns
+        -------
+        RenyiDP
+            The Rényi curve of :meth:`plan`.
+
+        Raises
+        ------
+        InvalidInput
+            If there is no noise, and so no guarantee.
+        """
         promise = promises([self.plan(n)])[0]
         if promise is None:
             raise InvalidInput(
                 "noise_multiplier",
                 self.noise_multiplier,
-                "without noise nothing is promised; give more than 0",
+                "a training without noise has no privacy guarantee; pass a number > 0",
             )
         return promise
 
 
 def _in_range(value: Fraction, given: Number, field: str) -> None:
-    """What is executed is float64: no setting, and no product of two, may vanish or overflow there (noise of 0 protects nothing)."""
+    """Refuse a setting out of range.
+
+    Training is in float64, where no setting and no product of two settings may underflow or
+    overflow (noise of 0 protects nothing).
+    """
     if not _LEAST <= value <= _MOST:
-        raise InvalidInput(field, given, f"give a number from {_LEAST} to {_MOST}")
+        raise InvalidInput(field, given, f"pass a number from {_LEAST} to {_MOST}")
 
 
 def plans(configurations: Sequence[Configuration], n: int) -> list[TrainingPlan]:
-    """The plans of many trainings on ``n`` rows; noise is calibrated for all of them together."""
+    """Return the plans of many trainings on ``n`` rows; all noise is calibrated in one call."""
     rows = count_of(n, "n", at_least=1)
     schedule = [_schedule(configuration, rows) for configuration in configurations]
     noises = [configuration.noise_multiplier for configuration in configurations]
@@ -135,7 +203,10 @@ def plans(configurations: Sequence[Configuration], n: int) -> list[TrainingPlan]
 
 
 def promises(planned: Sequence[TrainingPlan]) -> list[RenyiDP | None]:
-    """The curve of each plan, None where there is no noise; equal plans share one object, and it is remembered."""
+    """Return the Rényi curve of each plan, or None where there is no noise.
+
+    Curves are cached, and equal plans share one object.
+    """
     missing = [
         plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0 and plan not in _known
     ]
@@ -159,7 +230,7 @@ def _promise(curve: Floats) -> RenyiDP:
         raise InvalidInput(
             "noise_multiplier",
             "too small",
-            "the divergence overflows at every order; give more noise",
+            "the divergence overflows at every order; pass a larger number",
         )
     return RenyiDP(
         tuple(np.asarray(INTEGER_ORDERS)[finite].tolist()), tuple(curve[finite].tolist())
@@ -167,11 +238,12 @@ def _promise(curve: Floats) -> RenyiDP:
 
 
 def _schedule(configuration: Configuration, n: int) -> tuple[float, int]:
+    """Return sampling rate and number of steps."""
     rate = exact(configuration.batch_size, "batch_size") / n
     if rate > 1:
         raise InvalidInput(
             "batch_size",
             configuration.batch_size,
-            f"the expected batch of {n} rows is at most {n} (sampling rate > 1)",
+            f"pass at most {n}, the number of rows (sampling rate > 1)",
         )
     return float(rate), math.ceil(float(exact(configuration.epochs, "epochs") / rate))

@@ -1,13 +1,18 @@
-"""One call of a fleet: check the data, choose the engine, train, and add the promises.
+"""One call of a fleet: check the data, choose the engine, train, and add the guarantees.
 
-==================================  ==============================================================================================
-linear models, CPU                  :mod:`expost.training._native.linear`, native, one model a thread
-layers that have a native kernel,   :mod:`expost.training._native.network`, the same for convolutional and fully connected networks
-CPU
-other modules, CPU                  :mod:`expost.training._torch.modules`, one model after another on one torch thread (two threads of torch
-                                    collapse when another process takes a core)
-CUDA                                :mod:`expost.training._torch.clipping`, many models a step
-==================================  ==============================================================================================
+Engines:
+
+- Linear models on a CPU: :mod:`expost.training._native.linear`, native, one model per thread.
+- Modules whose layers all have a native kernel, on a CPU: :mod:`expost.training._native.network`,
+  native, one model per thread.
+- Other modules on a CPU: :mod:`expost.training._torch.modules`, one model after another on one
+  torch thread (two threads of torch become slow when another process uses a core).
+- CUDA: :mod:`expost.training._torch.model_group`, many models per step, with the sums of
+  :mod:`expost.training._torch.clipping` (linear models),
+  :mod:`expost.training._torch.layer_chain` (chains of supported layers) or
+  :mod:`expost.training._torch.modules` (other modules).
+
+Tests: ``tests/training/test_fleet.py``.
 """
 
 from __future__ import annotations
@@ -32,10 +37,21 @@ _STRIDE = 1e8  # multiply-adds between two reports of progress
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model: named parameters (torch's names and shapes), how it was trained, and what that promises.
+    """A trained model.
 
-    ``promise`` is None only for a simulation without noise. There is no loss, no accuracy, no batch size here: those would depend on data
-    beyond what the promise covers.
+    Attributes
+    ----------
+    parameters : dict of str to ndarray
+        Parameters by name, with the names and shapes of torch.
+    configuration : Configuration
+        The settings of the training.
+    promise : RenyiDP or None
+        The privacy guarantee of the parameters. It is None only for a simulation without noise.
+
+    Notes
+    -----
+    There is no loss, accuracy or actual batch size. They would depend on the data beyond what the
+    guarantee covers.
     """
 
     parameters: dict[str, Array] = field(repr=False)
@@ -45,17 +61,17 @@ class Trained:
 
 @dataclass(frozen=True)
 class FleetRun:
-    """What to train, with which randomness, where, and within which limits."""
+    """One call of a fleet: configurations, randomness, limits and device."""
 
     configurations: Sequence[Configuration]
-    sources: Sequence[Randomness]  # one a configuration
+    sources: Sequence[Randomness]  # one per configuration
     threads: int
     memory: int | None
     meter: Meter
     device: str
 
     def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
-        """A linear model a configuration."""
+        """Train one linear model per configuration."""
         from expost.training.data import check_rows, check_targets
 
         rows = check_rows(X, dimensions=2)
@@ -78,7 +94,7 @@ class FleetRun:
         )
 
     def train_modules(self, factory: Callable[[], Any], loss: str, X: Any, y: Any) -> list[Trained]:
-        """A module a configuration."""
+        """Train one module per configuration."""
         need_device(self.device)
         import torch
         from torch import nn
@@ -95,19 +111,18 @@ class FleetRun:
             raise InvalidInput(
                 "model",
                 "an nn.Module",
-                "give a function that returns a fresh one: each model has its own",
+                "pass a function that returns a fresh one, so that models share nothing",
             )
         with _own_generator():
-            torch.manual_seed(
-                0
-            )  # what is not trained (frozen parameters, buffers) is this module's, whatever was drawn before
+            # frozen parameters and buffers come from this module, whatever was drawn before
+            torch.manual_seed(0)
             module = checked()
             outputs = outputs_of(module, rows)
             if loss != "softmax" and outputs != 1:
                 raise InvalidInput(
                     "model",
                     f"{outputs} outputs",
-                    f"with the loss {loss!r} a model returns one number an example",
+                    f"with the loss {loss!r} a model must return one number per example",
                 )
             targets = check_targets(y, len(rows), loss, outputs)
             planned = self._plan(len(rows))
@@ -126,15 +141,16 @@ class FleetRun:
     def _chain(
         self, module: Any, factory: Callable[[], Any], rows: Array, targets: Array, loss: str
     ) -> Any:
-        """Sums for a chain of known layers, or None."""
+        """Return the sums for a chain of supported layers, or None."""
         from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
 
         try:
             return ChainSums(module, factory, rows, targets, loss, self.device)
         except UnsupportedChain:
-            return None  # torch.func takes what the chain does not know
+            return None  # torch.func trains it
 
     def _batched(self, sums: Any, planned: Sequence[TrainingPlan], most: int | None) -> list[Array]:
+        """Train in groups of at most ``most`` models on a torch device."""
         from expost.training._torch.device_keystream import DeviceStream
         from expost.training._torch.model_group import train_batched
 
@@ -144,10 +160,11 @@ class FleetRun:
         )
 
     def _seeds(self) -> list[int]:
-        """For torch's generator (first parameters, dropout: not what protects)."""
+        """Return seeds of torch's generator: initial parameters and dropout, not privacy noise."""
         return [source.bits(63) for source in self.sources]
 
     def _plan(self, n: int) -> list[TrainingPlan]:
+        """Return the plans and tell the meter the total."""
         planned = plans(self.configurations, n)
         self.meter.start(self.configurations, planned)
         return planned
@@ -155,6 +172,7 @@ class FleetRun:
     def _native_linear(
         self, loss: str, outputs: int, rows: Array, targets: Array, planned: Sequence[TrainingPlan]
     ) -> list[Array]:
+        """Train linear models with the native kernel."""
         from expost.training._native import linear
         from expost.training._native.keystream import streams
         from expost.training._native.update import settings_of, state_of
@@ -197,7 +215,7 @@ class FleetRun:
         targets: Array,
         planned: Sequence[TrainingPlan],
     ) -> list[Trained] | None:
-        """What the native kernel trains, or None if it does not know a layer."""
+        """Train with the native kernel, or return None if it does not support a layer."""
         import torch
 
         from expost.training._native import network as network_kernel
@@ -249,7 +267,10 @@ class FleetRun:
         return self._trained(planned, [network.named(flat, dtype) for flat in found])
 
     def _strides(self, place: int, plan: TrainingPlan, work: float) -> Iterator[tuple[int, int]]:
-        """(steps done, steps to do now), with a report after each; ``work`` multiply-adds an example."""
+        """Yield (steps done, steps to make now) and report after each.
+
+        ``work`` is the number of multiply-adds per example.
+        """
         batch = float(self.configurations[place].batch_size)
         stride = max(1, int(_STRIDE / (batch * work)))
         for done in range(0, plan.steps, stride):
@@ -260,12 +281,17 @@ class FleetRun:
     def _side_by_side(
         self, train_one: Callable[[int], Array], planned: Sequence[TrainingPlan], each: int
     ) -> list[Array]:
-        """``train_one`` of every place, the longest first so that no thread is left with a long one at the end."""
+        """Run ``train_one`` for every index in threads, the longest trainings first.
+
+        So no thread is left with a long training at the end.
+        """
         workers = self.threads
         if self.memory is not None:
             if self.memory < each:
                 raise InvalidInput(
-                    "memory_limit", self.memory, f"one model needs {each} bytes beside the data"
+                    "memory_limit",
+                    self.memory,
+                    f"pass at least {each} bytes, which one model needs in addition to the data",
                 )
             workers = min(workers, self.memory // each)
         order = sorted(
@@ -284,6 +310,7 @@ class FleetRun:
     def _trained(
         self, planned: Sequence[TrainingPlan], parameters: Sequence[dict[str, Array]]
     ) -> list[Trained]:
+        """Return the trained models with their guarantees."""
         together = zip(parameters, self.configurations, promises(planned), strict=True)
         return [
             Trained(found, configuration, promise) for found, configuration, promise in together
@@ -291,18 +318,18 @@ class FleetRun:
 
 
 def need_device(device: str) -> None:
-    """Refuse a device that torch does not have."""
+    """Refuse a device that torch does not find."""
     try:
         import torch
     except ImportError:
         raise MissingExtra("torch", "torch") from None
     if device != "cpu" and not torch.cuda.is_available():
-        raise InvalidInput("device", device, "torch finds no CUDA device here; give 'cpu'")
+        raise InvalidInput("device", device, "torch finds no CUDA device here; pass 'cpu'")
 
 
 @contextmanager
 def _own_generator() -> Iterator[None]:
-    """torch's generator is seeded anew for each model inside, and restored."""
+    """Restore torch's generator afterwards; it is seeded for each model inside."""
     import torch
 
     with torch.random.fork_rng():

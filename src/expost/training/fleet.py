@@ -1,8 +1,10 @@
-"""Many DP-SGD trainings together: ``Fleet("logistic", configurations).train(X, y)``.
+"""Many DP-SGD trainings at once: ``Fleet("logistic", configurations).train(X, y)``.
 
-Each model draws its own Poisson samples and its own noise from a stream of its own; models share nothing but the data they read. So the
-promise of each is that of its plan, whatever else is in the fleet, and all of them together compose. Which of the trained models may be
-released, and at what charge, is a selector's business.
+Each model draws its own Poisson samples and its own noise from its own stream. Models share only
+the data that they read. So the guarantee of each model is that of its plan, whatever else is in the
+fleet, and the guarantees of all models compose. A selector decides which of the trained models may
+be released, and at what charge.
+
 Tests: ``tests/training/``.
 """
 
@@ -26,12 +28,33 @@ LINEAR_MODELS = {"linear": "squared", "logistic": "logistic", "softmax": "softma
 
 @dataclass(frozen=True)
 class Fleet:
-    """Models of one kind, one a configuration.
+    """Models of one kind, one per configuration.
 
-    ``model``    "linear", "logistic" (labels 0 and 1), "softmax" (labels 0 … classes − 1), all from zero; or a function that returns a
-                 fresh ``torch.nn.Module``, the same architecture at each call
-    ``classes``  how many there are: public, never read off the labels; for "softmax"
-    ``loss``     of a module: "softmax" (default), "logistic" or "squared"
+    Parameters
+    ----------
+    model : str or callable
+        "linear", "logistic" (labels 0 and 1) or "softmax" (labels 0 … classes − 1); their training
+        starts with all parameters zero. Or a function that returns a new ``torch.nn.Module`` of the
+        same architecture at every call.
+    configurations : sequence of Configuration
+        Settings of the models.
+    classes : int, optional
+        Number of classes, required for "softmax" and not allowed otherwise. It is public and is
+        never derived from the labels.
+    loss : {"softmax", "logistic", "squared"}, optional
+        Loss of a module; "softmax" by default. Not allowed for the linear models.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid.
+
+    Examples
+    --------
+    ::
+
+        settings = [Configuration(lr, 5, 256, 1.0, epsilon=1.0, delta=1e-6) for lr in (0.1, 1.0)]
+        trained = Fleet("logistic", settings).train(X, y)
     """
 
     model: str | Callable[[], Any]
@@ -49,37 +72,39 @@ class Fleet:
             raise InvalidInput(
                 "configurations",
                 type(configurations).__name__,
-                "give a non-empty list of Configuration",
+                "pass a non-empty list of Configuration",
             )
         if not all(isinstance(configuration, Configuration) for configuration in configurations):
-            raise InvalidInput("configurations", "other things", "give a list of Configuration")
+            raise InvalidInput(
+                "configurations", "a list of other objects", "pass a list of Configuration"
+            )
         if not callable(self.model) and (
             not isinstance(self.model, str) or self.model not in LINEAR_MODELS
         ):
             raise InvalidInput(
                 "model",
                 self.model,
-                "give 'linear', 'logistic', 'softmax' or a function that returns an nn.Module",
+                "pass 'linear', 'logistic', 'softmax' or a function that returns an nn.Module",
             )
         if self.loss is not None and (
             not callable(self.model) or self.loss not in LINEAR_MODELS.values()
         ):
             raise InvalidInput(
-                "loss", self.loss, "give 'softmax', 'logistic' or 'squared', and only with a module"
+                "loss", self.loss, "pass 'softmax', 'logistic' or 'squared', and only with a module"
             )
         if self.model == "softmax":
             if self.classes is None:
                 raise InvalidInput(
                     "classes",
                     None,
-                    "say how many there are: reading it off the labels would tell about the data",
+                    "pass the number of classes: taking it from the labels would reveal data",
                 )
             count_of(self.classes, "classes", at_least=2)
         elif self.classes is not None:
             raise InvalidInput(
                 "classes",
                 self.classes,
-                "leave it out: only 'softmax' takes it (a module's outputs say it)",
+                "omit it: only 'softmax' needs it (the outputs of a module define it)",
             )
 
     def train(
@@ -94,23 +119,54 @@ class Fleet:
         progress: TrainingProgress | None = None,
         device: str = "cpu",
     ) -> list[Trained]:
-        """Train every configuration on all rows; results in the order of the configurations.
+        """Train every configuration on all rows.
 
-        ``randomness``    OS entropy by default; a seeded source (and zero noise) only with ``simulation=True``. With a list, one source a
-                          configuration, each model's numbers come from its own: they do not depend on what else is in the fleet
-        ``threads``       models trained side by side on a CPU (default: OMP_NUM_THREADS, by which pools and clusters give a worker its
-                          share, else all cores); results do not depend on it
-        ``memory_limit``  bytes that training may use beside the data: fewer models at once, smaller chunks of a batch
-        ``progress``      called with (examples processed, examples in all), both expected; see :func:`~expost.training.progress_bar`
-        ``device``        "cpu", or "cuda" where torch has one
+        Parameters
+        ----------
+        X : array_like
+            Rows, the first axis over examples; finite real numbers.
+        y : array_like
+            One target per example: a real number ("linear", "squared"), 0 or 1 ("logistic"), or a
+            class number ("softmax").
+        randomness : Randomness or sequence of Randomness, optional
+            OS entropy by default. A seeded source requires ``simulation=True``. In a list with one
+            source per configuration, each model draws from its own source, so its numbers do not
+            depend on the other models in the fleet.
+        simulation : bool
+            Allow seeded randomness and zero noise, which do not protect the data.
+        threads : int, optional
+            Models trained at the same time on a CPU. By default OMP_NUM_THREADS, which pools and
+            clusters set to the share of a worker, or else the number of cores. Results do not
+            depend on it.
+        memory_limit : int, optional
+            Bytes that training may use in addition to the data. A lower limit means fewer models at
+            once and smaller chunks of a batch.
+        progress : callable, optional
+            Called with (examples processed, examples in total), both expected numbers. See
+            :func:`~expost.training.progress_bar`.
+        device : str
+            "cpu", or "cuda" or "cuda:NUMBER" if torch finds one.
+
+        Returns
+        -------
+        list of Trained
+            In the order of the configurations.
+
+        Raises
+        ------
+        InvalidInput
+            If an argument or the data are not valid. The message contains no data, but whether the
+            data are valid depends on the data: show it to the curator only.
+        SimulationOnly
+            If a source is seeded and ``simulation`` is false.
+        MissingExtra
+            If numba or torch is needed and not installed.
         """
         sources = self._sources(randomness, simulation)
         workers = _cores() if threads is None else count_of(threads, "threads", at_least=1)
         limit = None if memory_limit is None else count_of(memory_limit, "memory_limit", at_least=1)
         if progress is not None and not callable(progress):
-            raise InvalidInput(
-                "progress", type(progress).__name__, "give a function, or leave it out"
-            )
+            raise InvalidInput("progress", type(progress).__name__, "pass a function, or omit it")
         check_device(device)
         if not simulation and any(
             configuration.noise_multiplier == 0 for configuration in self.configurations
@@ -118,7 +174,7 @@ class Fleet:
             raise InvalidInput(
                 "noise_multiplier",
                 0,
-                "without noise nothing is protected; say simulation=True if that is meant",
+                "without noise there is no privacy; pass a number > 0, or simulation=True",
             )
         job = FleetRun(self.configurations, sources, workers, limit, Meter(progress), device)
         if callable(self.model):
@@ -128,24 +184,27 @@ class Fleet:
     def _sources(
         self, randomness: Randomness | Sequence[Randomness] | None, simulation: bool
     ) -> list[Randomness]:
+        """Return one checked source per configuration."""
         count = len(self.configurations)
         if not isinstance(randomness, (list, tuple)):
-            return [require_protection(randomness, simulation=simulation)] * count  # type: ignore[arg-type]
+            source = require_protection(randomness, simulation=simulation)  # type: ignore[arg-type]
+            return [source] * count
         if len(randomness) != count:
             raise InvalidInput(
                 "randomness",
                 f"{len(randomness)} sources",
-                f"give one, or one a configuration ({count})",
+                f"pass one source, or one per configuration ({count})",
             )
         return [require_protection(each, simulation=simulation) for each in randomness]
 
 
 def check_device(device: object) -> None:
-    """Refuse what names no device; whether there is one is seen when it is used."""
+    """Refuse a text that is not a device name; whether the device exists is checked at use."""
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
-        raise InvalidInput("device", device, "give 'cpu', 'cuda' or 'cuda:NUMBER'")
+        raise InvalidInput("device", device, "pass 'cpu', 'cuda' or 'cuda:NUMBER'")
 
 
 def _cores() -> int:
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(said)) if said.isdecimal() else os.cpu_count() or 1
+    """Return the default number of threads."""
+    share = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(share)) if share.isdecimal() else os.cpu_count() or 1

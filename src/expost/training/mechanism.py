@@ -1,7 +1,9 @@
-"""A training as a mechanism: :class:`DPSGD`, and lists of them for a selector.
+"""A training as a mechanism: :class:`DPSGD`, and lists of candidates for a selector.
 
-The promise is fixed when the mechanism is made, for ``n`` rows, with the noise that will be used (a calibrated configuration is resolved to
-its noise multiplier first): what is promised and what is executed cannot drift apart. Tests: ``tests/training/test_mechanism.py``.
+The guarantee is computed when the mechanism is made, for ``n`` rows and the noise that will be
+used. A configuration with ``epsilon`` and ``delta`` is first resolved to its noise multiplier. So
+the guarantee always belongs to the training that is executed.
+Tests: ``tests/training/test_mechanism.py``.
 """
 
 from __future__ import annotations
@@ -21,9 +23,32 @@ from expost.training.fleet import Fleet, check_device
 
 @dataclass(frozen=True)
 class DPSGD:
-    """Train ``model`` (as in :class:`~expost.training.Fleet`) by ``configuration`` on ``n`` rows: (X, y), randomness → Trained.
+    """One DP-SGD training as a mechanism.
 
-    Under a selector all surviving trainings of one model on one ``device`` go to one fleet.
+    A call takes the data ``(X, y)`` and a source of randomness, and returns a
+    :class:`~expost.training.Trained`. Under a selector, all surviving trainings of one model on one
+    device are run as one fleet.
+
+    Parameters
+    ----------
+    model, classes, loss
+        As in :class:`~expost.training.Fleet`.
+    configuration : Configuration
+        Settings of the training. The attribute holds them with the noise multiplier resolved.
+    n : int
+        Number of rows, which is public. A call with another number of rows is refused.
+    device : str
+        "cpu", "cuda" or "cuda:NUMBER".
+
+    Attributes
+    ----------
+    guarantee : RenyiDP
+        The Rényi curve of the training, under add-remove neighbours.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, or there is no noise and so no guarantee.
     """
 
     model: str | Callable[[], Any]
@@ -35,9 +60,7 @@ class DPSGD:
     guarantee: RenyiDP = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        Fleet(
-            self.model, [self.configuration], self.classes, self.loss
-        )  # refuses what it cannot train
+        Fleet(self.model, [self.configuration], self.classes, self.loss)  # checks the arguments
         check_device(self.device)
         object.__setattr__(
             self, "configuration", resolved(self.configuration, self.configuration.plan(self.n))
@@ -49,17 +72,43 @@ class DPSGD:
 
     @property
     def together_key(self) -> tuple[Any, ...]:
-        """Trainings of one model on as many rows go to one fleet (``selection.work.Together``)."""
+        """Key of the trainings that run as one fleet.
+
+        They have the same model, number of rows, classes, loss and device. See
+        :class:`expost.execution.worker.Together`.
+        """
         return (type(self), self.model, self.n, self.classes, self.loss, self.device)
 
     def run_together(
         self, calls: Sequence[DPSGD], data: Any, randomness: Sequence[Randomness]
     ) -> list[Trained]:
-        """All these trainings as one fleet; each has a sample and noise of its own."""
+        """Run several trainings as one fleet; each draws its own samples and noise.
+
+        Parameters
+        ----------
+        calls : sequence of DPSGD
+            Trainings with the same :attr:`together_key`.
+        data : tuple
+            Rows and targets ``(X, y)``.
+        randomness : sequence of Randomness
+            One source per training.
+
+        Returns
+        -------
+        list of Trained
+            In the order of ``calls``.
+
+        Raises
+        ------
+        InvalidInput
+            If the number of rows is not ``n``, or the data are not valid.
+        """
         X, y = data
         if len(X) != self.n:
             raise InvalidInput(
-                "data", "another number of rows", f"the promise was made for {self.n} rows"
+                "data",
+                "another number of rows",
+                f"the guarantee was computed for {self.n} rows; pass that many",
             )
         fleet = Fleet(self.model, [call.configuration for call in calls], self.classes, self.loss)
         return fleet.train(
@@ -72,7 +121,7 @@ class DPSGD:
 
 
 def resolved(configuration: Configuration, plan: TrainingPlan) -> Configuration:
-    """The configuration with the plan's noise written out."""
+    """Return the configuration with the noise multiplier of its plan."""
     return replace(configuration, noise_multiplier=plan.noise_multiplier, epsilon=None, delta=None)
 
 
@@ -86,8 +135,35 @@ def candidates(
     repeats: int = 1,
     device: str = "cpu",
 ) -> list[Candidate]:
-    """A candidate for each configuration, all calibrated together; the settings as written are the public parameters."""
-    Fleet(model, configurations, classes, loss)  # refuses what it cannot train
+    """Return one candidate per configuration, for a selector.
+
+    The noise of all configurations is calibrated in one call. The public parameters of a candidate
+    are the settings as given, and the resolved noise multiplier.
+
+    Parameters
+    ----------
+    model, classes, loss
+        As in :class:`~expost.training.Fleet`.
+    configurations : sequence of Configuration
+        One training each.
+    n : int
+        Number of rows, which is public.
+    repeats : int
+        Number of copies of each candidate that compete, see :class:`~expost.Candidate`.
+    device : str
+        "cpu", "cuda" or "cuda:NUMBER".
+
+    Returns
+    -------
+    list of Candidate
+        In the order of the configurations.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, or a configuration has no noise.
+    """
+    Fleet(model, configurations, classes, loss)  # checks the arguments
     made = []
     for settings, plan in zip(configurations, plans(configurations, n), strict=True):
         public = {
@@ -105,4 +181,5 @@ def candidates(
 
 
 def _plain(value: Any) -> Any:
+    """Return a text or number that can be written as JSON."""
     return value if isinstance(value, (str, int, float)) else float(value)

@@ -1,6 +1,8 @@
-"""A progress bar for the curator's own terminal: examples a second and the time left.
+"""Progress of a training: a bar for the curator's terminal, and the count of processed examples.
 
-It counts expected examples (steps × expected batch), which are public; which models were worth training may not be, so keep it off logs.
+The count is that of expected examples (steps × expected batch), which are public. Under a selector,
+which models are trained is not public, so do not log the progress.
+Tests: ``tests/training/test_fleet.py``.
 """
 
 from __future__ import annotations
@@ -12,12 +14,34 @@ from contextlib import contextmanager
 from expost.training.configuration import Configuration, TrainingPlan
 
 TrainingProgress = Callable[[float, float], None]
-"""Called with (examples processed, examples in all), from any thread but never from two at once."""
+"""Called with (examples processed, examples in total).
+
+Calls come from any thread, but never from two threads at once."""
 
 
 @contextmanager
 def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
-    """``with progress_bar() as bar: fleet.train(X, y, progress=bar)`` draws on standard error."""
+    """Draw a progress bar on standard error.
+
+    It shows examples per second and the time left. Do not log it: see the module's docstring.
+
+    Parameters
+    ----------
+    label : str
+        Text before the bar.
+
+    Yields
+    ------
+    callable
+        The ``progress`` argument of :meth:`Fleet.train <expost.training.Fleet.train>`.
+
+    Examples
+    --------
+    ::
+
+        with progress_bar() as bar:
+            fleet.train(X, y, progress=bar)
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -46,7 +70,10 @@ def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
 
 
 class Meter:
-    """Counts expected examples across threads; a stopped fleet's threads end at their next report."""
+    """Counts expected examples across threads.
+
+    After ``stopped`` is set, each thread of the fleet ends at its next report.
+    """
 
     def __init__(self, progress: TrainingProgress | None) -> None:
         self._progress, self._lock = progress, threading.Lock()
@@ -56,13 +83,14 @@ class Meter:
     def start(
         self, configurations: Sequence[Configuration], planned: Sequence[TrainingPlan]
     ) -> None:
-        """All that will be processed is known before the first step."""
+        """Compute the total, which is known before the first step."""
         self.total = sum(
             plan.steps * float(each.batch_size)
             for each, plan in zip(configurations, planned, strict=True)
         )
 
     def add(self, examples: float) -> None:
+        """Count processed examples and report progress."""
         if self.stopped:
             raise InterruptedError("the fleet was stopped")
         if self._progress is not None:

@@ -183,7 +183,7 @@ class _Search:
             costs, miss = self._costs(move)
             # A share that is smaller by the factor ``excess`` costs as much as between two shares.
             place = move.share + 2 * excess / math.log(2.0)
-            low = min(max(int(math.floor(place)), 0), len(_SHARES) - 2)
+            low = min(max(math.floor(place), 0), len(_SHARES) - 2)
             part = min(max(place - low, 0.0), 2.0)
             total += going_on * ((1 - part) * costs[low] + part * costs[low + 1])
             going_on = going_on * miss

@@ -1,7 +1,9 @@
-"""ChaCha20's block function on vectors, as LLVM instructions: sixteen blocks side by side, the state in registers throughout.
+"""The ChaCha20 block function on vectors, as LLVM instructions.
 
-A loop over lanes in Python would be compiled to the same instructions with a trip to memory after every quarter round, four times
-slower. LLVM splits the vectors where a processor's are narrower. Tests: ``tests/training/test_keystream.py`` (vectors of RFC 8439).
+Sixteen blocks are computed side by side, and the state stays in registers. A compiled loop over the
+lanes would access memory after every quarter round and be four times slower. LLVM splits the
+vectors on processors with narrower registers.
+Tests: ``tests/training/test_keystream.py`` (test vectors of RFC 8439).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ _WORDS, _LONGS = ir.VectorType(_WORD, LANES), ir.VectorType(_LONG, LANES)
 
 
 def _blocks(typing: Any, state: Any, lanes: Any) -> Any:
+    """Return the type and the code generator of :data:`blocks`."""
     utilities: Any = cgutils
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -41,7 +44,7 @@ def _blocks(typing: Any, state: Any, lanes: Any) -> Any:
             return builder.gep(source, [ir.Constant(_LONG, word)])
 
         def quarter_round(x: list[Any], a: int, b: int, c: int, d: int) -> None:
-            """RFC 8439 §2.1."""
+            """Apply the quarter round of RFC 8439 §2.1."""
             for first, second, third, bits in (
                 (a, b, d, 16),
                 (c, d, b, 12),
@@ -96,11 +99,13 @@ def _blocks(typing: Any, state: Any, lanes: Any) -> Any:
 
 
 def _everywhere(builder: Any, value: Any, vector: Any) -> Any:
-    """The value in every lane."""
+    """Return a vector with the value in every lane."""
     blank = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(blank, value, ir.Constant(_WORD, 0))
     return builder.shuffle_vector(first, blank, ir.Constant(_WORDS, [0] * LANES))
 
 
 blocks: Any = extending.intrinsic(_blocks)
-"""blocks(state, lanes): the next LANES blocks, word by word in ``lanes`` (16 × LANES); moves the 64-bit counter (words 12, 13) on."""
+"""blocks(state, lanes): write the next LANES blocks, word by word, to ``lanes`` (16 × LANES).
+
+The 64-bit counter (words 12 and 13) is advanced."""

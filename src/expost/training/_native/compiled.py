@@ -1,4 +1,8 @@
-"""Native kernels: the decorators, so that every kernel is compiled alike, and what files that write LLVM instructions need."""
+"""Decorators that compile the native kernels, and the imports of files that emit LLVM instructions.
+
+All kernels are compiled with the same options. numba caches a compiled kernel under the date of its
+own file: after a change to a kernel that is called from another file, delete ``__pycache__``.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,10 @@ _REORDERED = {"reassoc", "contract", "nsz"}
 
 
 def kernel(function: Function) -> Function:
-    """Compiled without the interpreter lock; sums may be reordered and fused, NaN and infinity keep their meaning.
+    """Compile a function that runs without the interpreter lock.
 
-    Results repeat on one machine, whatever the number of threads; another processor may round sums differently.
+    Sums may be reordered and fused. NaN and infinity keep their meaning. Results are reproducible
+    on one machine for any number of threads. Another processor may round sums differently.
     """
     return cast(
         Function,
@@ -34,7 +39,7 @@ def kernel(function: Function) -> Function:
 
 
 def ordered(function: Function) -> Function:
-    """The same, but sums are taken in the order they are written in; multiplications and additions may be fused."""
+    """Compile the same way but keep the order of sums; products and sums may still be fused."""
     return cast(
         Function,
         numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")(function),

@@ -1,17 +1,24 @@
 """Random words, uniforms, Gaussians and Poisson samples inside native kernels.
 
-**Strong** (the default): the ChaCha20 keystream (RFC 8439's block function; the 64-bit block counter and 64-bit stream number of the
-original) under a 256-bit key from OS entropy, one stream per model. **Fast**: xoshiro256++, for simulations only.
+**Strong** (the default): the ChaCha20 keystream (the block function of RFC 8439, with the 64-bit
+block counter and the 64-bit stream number of the original) under a 256-bit key from OS entropy, one
+stream per model. **Fast**: xoshiro256++, for simulations only.
 
-Uniforms are k·2^{−53} with k uniform in 1 … 2^{53}. Gaussians are made from them by Box–Muller in float64: √(−2 ln u)·(cos 2πv, sin 2πv),
-the logarithm right to 1 ulp, cosine and sine to 2^{−52} (series, so that a loop over them uses vector registers; the angle is reduced
-exactly, which a rounded 2πv would not be). What floating point leaves out: a draw is one of finitely many doubles, none lies beyond
-√(2·53·ln 2) ≈ 8.57 standard deviations (a true Gaussian does with probability 1e-17), and its low bits carry rounding that an exact
-discrete sampler would not have. So the noise is not float-safe in Mironov's sense; Opacus' default (float32 Gaussians of a Mersenne
-twister) has the same caveat, coarser.
+Uniforms are k·2^{−53} with k uniform in 1 … 2^{53}. Gaussians are computed from uniforms by
+Box–Muller in float64: √(−2 ln u)·(cos 2πv, sin 2πv). The logarithm is accurate to 1 ulp, and cosine
+and sine to 2^{−52}. They are series, so that loops over them use vector registers. The angle is
+reduced exactly, which would not hold for a rounded 2πv.
 
-A Poisson sample is walked by geometric gaps ⌊ln u / ln(1−q)⌋: P(gap ≥ j) = (1−q)^j to within 2^{−53} and the rounding of the logarithms
-(relative 2^{−52}), at a cost of the rows taken, not of the rows there are. At q = 1 every row is taken.
+Limits of floating point: a draw is one of finitely many doubles; no draw lies beyond
+√(2·53·ln 2) ≈ 8.57 standard deviations (a true Gaussian does with probability 1e-17); and its low
+bits carry rounding that an exact discrete sampler would not have. So the noise is not float-safe in
+the sense of Mironov. The default of Opacus (float32 Gaussians of a Mersenne twister) has the same
+limitation, with coarser numbers.
+
+A Poisson sample is drawn by geometric gaps ⌊ln u / ln(1−q)⌋: P(gap ≥ j) = (1−q)^j up to 2^{−53} and
+the rounding of the logarithms (relative 2^{−52}). The cost grows with the rows taken, not with all
+rows. At q = 1 every row is taken.
+
 Tests: ``tests/training/test_keystream.py``.
 """
 
@@ -29,21 +36,20 @@ from expost.randomness.source import Randomness
 from expost.training._native.chacha import LANES, blocks
 from expost.training._native.compiled import kernel, ordered
 
-WORDS = 8 * LANES  # 64-bit words a refill
+WORDS = 8 * LANES  # 64-bit words per refill
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
 
 _HALF_ROOT = np.float64(math.sqrt(0.5)).view(np.int64)
-_LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # times an exponent it is exact
+_LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
 _LN2_LOW = float(Decimal(2).ln() - Decimal(_LN2_HIGH))
-_ARTANH = tuple(
-    2.0 / n for n in range(21, 1, -2)
-)  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s² ≤ 0.03
+# 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s² ≤ 0.03
+_ARTANH = tuple(2.0 / n for n in range(21, 1, -2))
 _SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
 _COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
 
 
 class Stream(NamedTuple):
-    """One model's generator: a buffer of words and the state that refills it. Kernels change it in place."""
+    """Generator of one model: a buffer of words and its state. Kernels change it in place."""
 
     words: Array
     used: Array
@@ -51,11 +57,14 @@ class Stream(NamedTuple):
     fast: Array  # xoshiro256++
     lanes: Array  # scratch, 16 words × lanes
     strong: bool
-    gaps: Array  # scratch, what the words are as gaps of a Poisson sample
+    gaps: Array  # scratch, the words converted to gaps of a Poisson sample
 
 
 def streams(sources: Sequence[Randomness]) -> list[Stream]:
-    """A stream a source, under a fresh key from it: strong, or fast if the source is a simulation's anyway."""
+    """Return one stream per source, under a new key from it.
+
+    A stream is strong, or fast if its source is for simulations.
+    """
     keys = [np.frombuffer(source.bytes(32), dtype="<u4") for source in sources]
     return [
         stream(key, 0, strong=not source.simulated)
@@ -64,7 +73,7 @@ def streams(sources: Sequence[Randomness]) -> list[Stream]:
 
 
 def stream(key: Array, number: int, *, strong: bool) -> Stream:
-    """Stream ``number`` under ``key`` (eight 32-bit words)."""
+    """Return stream ``number`` under ``key`` (eight 32-bit words)."""
     state = np.zeros(16, dtype=np.uint32)
     state[:4], state[4:12] = _CONSTANTS, key
     state[14], state[15] = number & 0xFFFFFFFF, number >> 32
@@ -95,13 +104,13 @@ def _scatter(fast: Array, number: Any) -> None:
 
 @kernel
 def chacha20_blocks(state: Array, lanes: Array) -> None:
-    """The next LANES blocks of the keystream, word by word in ``lanes``; moves the 64-bit counter (words 12, 13) on."""
+    """Write the next LANES blocks to ``lanes``, word by word; advance the 64-bit counter."""
     blocks(state, lanes)
 
 
 @kernel
 def refill(source: Stream) -> None:
-    """New words in the buffer; each is used once."""
+    """Fill the buffer with new words; each word is used once."""
     words = source.words
     if source.strong:
         lanes = source.lanes
@@ -128,13 +137,13 @@ def refill(source: Stream) -> None:
 
 @ordered
 def uniform(word: Any) -> Any:
-    """A double in (0, 1]: k·2^{−53}, k = 1 … 2^{53}."""
+    """Return a double in (0, 1]: k·2^{−53}, k = 1 … 2^{53}."""
     return (np.float64(np.int64(word >> np.uint64(11))) + 1.0) * 2.0**-53
 
 
 @ordered
 def _series(coefficients: tuple[float, ...], z: float) -> float:
-    """Horner's rule, highest power first."""
+    """Evaluate a polynomial by Horner's rule, highest power first."""
     total = 0.0
     for coefficient in coefficients:
         total = total * z + coefficient
@@ -143,9 +152,11 @@ def _series(coefficients: tuple[float, ...], z: float) -> float:
 
 @ordered
 def logarithm(u: float) -> float:
-    """ln u of a positive normal double, to 1 ulp: u = m·2^e with m in [√½, √2), ln m = 2·artanh s, s = (m − 1)/(m + 1).
+    """Return ln u of a positive normal double, to 1 ulp.
 
-    The series ends where a term is below 2^{−56} of the first. No table and no branch, so that loops over it use vector instructions.
+    u = m·2^e with m in [√½, √2), and ln m = 2·artanh s with s = (m − 1)/(m + 1). The series ends
+    where a term is below 2^{−56} of the first. There is no table and no branch, so that loops over
+    this function use vector instructions.
     """
     bits = np.float64(u).view(np.int64)
     exponent = (bits - _HALF_ROOT) >> np.int64(52)
@@ -159,7 +170,10 @@ def logarithm(u: float) -> float:
 
 @ordered
 def direction(u: float) -> tuple[float, float]:
-    """(cos 2πu, sin 2πu) for u in [0, 1], to 2^{−52}: quarter turns are taken off exactly, the rest is a Taylor series."""
+    """Return (cos 2πu, sin 2πu) for u in [0, 1], to 2^{−52}.
+
+    Quarter turns are subtracted exactly; the rest is a Taylor series.
+    """
     quarters = np.floor(4.0 * u + 0.5)
     x = (4.0 * u - quarters) * (0.5 * math.pi)
     z = x * x
@@ -182,6 +196,7 @@ def uniforms(source: Stream, out: Array) -> None:
 
 @ordered
 def _box_muller(radii: Array, angles: Array, cosines: Array, sines: Array) -> None:
+    """Compute two Gaussians from each pair of words."""
     for pair in range(len(sines)):
         radius, (x, y) = (
             math.sqrt(-2.0 * logarithm(uniform(radii[pair]))),
@@ -192,7 +207,10 @@ def _box_muller(radii: Array, angles: Array, cosines: Array, sines: Array) -> No
 
 @kernel
 def gaussians(source: Stream, out: Array) -> None:
-    """Fill ``out`` with standard Gaussians: Box–Muller, a whole buffer at a time, what is left of the last one thrown away."""
+    """Fill ``out`` with standard Gaussians by Box–Muller.
+
+    A whole buffer is used at a time; the unused words of the last one are discarded.
+    """
     done, wanted, half = 0, len(out), WORDS // 2
     while done < wanted:
         refill(source)
@@ -204,7 +222,7 @@ def gaussians(source: Stream, out: Array) -> None:
             out[done + pairs : done + 2 * pairs],
         )
         done += 2 * pairs
-        if done < wanted and pairs < half:  # an odd one
+        if done < wanted and pairs < half:  # one more if the count is odd
             radius = math.sqrt(-2.0 * logarithm(uniform(source.words[pairs])))
             out[done] = radius * direction(uniform(source.words[half + pairs]))[0]
             done += 1
@@ -213,13 +231,14 @@ def gaussians(source: Stream, out: Array) -> None:
 
 @ordered
 def _gaps(words: Array, scale: float, gaps: Array) -> None:
+    """Convert words to the gaps between the rows of a Poisson sample."""
     for place in range(len(words)):
         gaps[place] = 1.0 + np.floor(logarithm(uniform(words[place])) * scale)
 
 
 @kernel
 def poisson_sample(source: Stream, rate: float, rows: int, out: Array) -> int:
-    """The rows of one Poisson sample, ascending, in ``out`` (room for all rows); returns how many."""
+    """Write one Poisson sample, ascending, to ``out`` (room for all rows); return its size."""
     if rate >= 1.0:
         for place in range(rows):
             out[place] = place

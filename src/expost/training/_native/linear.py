@@ -1,12 +1,19 @@
-"""Linear, logistic and softmax regression by DP-SGD: a whole step in one native kernel, one model a thread.
+"""Linear, logistic and softmax regression by DP-SGD: whole training steps in one native kernel.
 
-An example's gradient is its residuals times its row with a 1 appended (the bias), so its norm is ‖residuals‖·‖(x, 1)‖ and the clipped sum
-needs no gradient of its own. Losses are those of torch: squared error (prediction − y)², binary and categorical cross-entropy of logits.
-Rows may be float32 or float64. Their products with the parameters are in their precision; residuals, norms, clipping factors and sums are
-float64, and so are the parameters. A residual that overflowed is clipped like any other; one that is no number adds nothing, so no row
-ever moves the sum by more than the clipping norm, to the rounding of a float64 sum (1e-16 of the sum for each row).
+Each thread trains one model at a time.
 
-Parameters are flat, per output: its weights, then its bias. Tests: ``tests/training/test_linear.py``.
+The gradient of an example is the product of its residuals and its row with a 1 appended for the
+bias. So its norm is ‖residuals‖·‖(x, 1)‖, and the clipped sum (see
+:mod:`expost.training._native.clipping`) is computed without storing the gradient. The losses are
+those of torch: squared error (prediction − y)², and binary and categorical cross-entropy of logits.
+
+Rows may be float32 or float64. Products of rows and parameters are in the precision of the rows.
+Residuals, norms, clip factors, sums and parameters are float64. A residual that overflowed is
+clipped like any other. A residual that is not a number adds nothing. So no row moves the sum by
+more than the clipping norm, up to the rounding of a float64 sum (1e-16 of the sum for each row).
+
+Parameters are flat: for each output its weights, then its bias.
+Tests: ``tests/training/test_linear.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import math
 import numpy as np
 
 from expost.arrays import Array
+from expost.training._native.clipping import clip_factor, clipped_residual
 from expost.training._native.compiled import kernel
 from expost.training._native.keystream import Stream, poisson_sample
 from expost.training._native.update import State, StepSettings, finish_step
@@ -34,7 +42,7 @@ SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
 
 @kernel
 def row_norms(X: Array) -> Array:
-    """‖(x, 1)‖ of each row."""
+    """Return ‖(x, 1)‖ of each row."""
     norms = np.empty(len(X))
     for row in range(len(X)):
         total = 1.0
@@ -45,25 +53,17 @@ def row_norms(X: Array) -> Array:
 
 
 @kernel
-def _clipped(residual: float, norm: float, clip: float) -> float:
-    """The residual of the clipped gradient."""
-    if abs(residual) * norm <= clip:
-        return residual
-    return math.copysign(clip / norm, residual) if not math.isnan(residual) else 0.0
-
-
-@kernel
 def _scale(logit: float, target: float, norm: float, clip: float, loss: int) -> float:
-    """What a row is multiplied by in the sum, from its logit."""
+    """Return the number by which a row is multiplied in the sum."""
     residual = (
         2.0 * (logit - target) if loss == SQUARED else 1.0 / (1.0 + math.exp(-logit)) - target
     )
-    return _clipped(residual, norm, clip)
+    return clipped_residual(residual, norm, clip)
 
 
 @kernel
 def _products(X: Array, rows: Array, place: int, height: int, weights: Array, out: Array) -> None:
-    """The products of ``height`` rows (8, 4 or 1) with ``weights``; rows that come soon are asked for meanwhile."""
+    """Multiply ``height`` rows (8, 4 or 1) by ``weights``; prefetch the rows that follow."""
     later = max(place, min(place + height, len(rows) - height))
     if height == 8:
         row_products8(X, rows, place, later, weights, out)
@@ -75,7 +75,7 @@ def _products(X: Array, rows: Array, place: int, height: int, weights: Array, ou
 
 @kernel
 def _add(X: Array, rows: Array, place: int, height: int, total: Array, factors: Array) -> None:
-    """The rows of :func:`_products` times ``factors`` added to ``total``, whose last place is the bias."""
+    """Add the rows of :func:`_products` times ``factors`` to ``total``, which ends in the bias."""
     later = max(place, min(place + height, len(rows) - height))
     if height == 8:
         add_rows8(X, rows, place, later, total, factors)
@@ -89,7 +89,7 @@ def _add(X: Array, rows: Array, place: int, height: int, total: Array, factors: 
 
 @kernel
 def _height(left: int) -> int:
-    """How many rows go together: they share a look at the parameters and the sums."""
+    """Return how many rows are processed together, which share loads of parameters and sums."""
     return 8 if left >= 8 else (4 if left >= 4 else 1)
 
 
@@ -104,7 +104,7 @@ def clipped_sum_single(
     loss: int,
     total: Array,
 ) -> None:
-    """Sum of clipped gradients over ``rows`` in ``total``, for one output."""
+    """Write the sum of clipped gradients over ``rows`` to ``total``, for one output."""
     total[:] = 0.0
     weights, scales = parameters.astype(X.dtype), np.empty(8)
     bias, place = parameters[X.shape[1]], 0
@@ -132,7 +132,7 @@ def clipped_sum_softmax(
     classes: int,
     total: Array,
 ) -> None:
-    """The same for ``classes`` outputs; ``y`` holds class numbers."""
+    """Write the same sum for ``classes`` outputs; ``y`` holds class numbers."""
     total[:] = 0.0
     width, place = X.shape[1] + 1, 0
     weights, residuals = parameters.astype(X.dtype), np.empty((classes, 8))
@@ -151,7 +151,7 @@ def clipped_sum_softmax(
 
 @kernel
 def _softmax_scales(logits: Array, label: int, norm: float, clip: float) -> None:
-    """What a row is multiplied by in each output's sum, in the place of its logits."""
+    """Replace logits by the numbers by which the row is multiplied in each output's sum."""
     top, mass, square = -math.inf, 0.0, 0.0
     for k in range(len(logits)):
         top = max(top, logits[k])
@@ -162,7 +162,7 @@ def _softmax_scales(logits: Array, label: int, norm: float, clip: float) -> None
         logits[k] = logits[k] / mass - (1.0 if k == label else 0.0)
         square += logits[k] * logits[k]
     length = math.sqrt(square) * norm
-    scale = 1.0 if length <= clip else clip / length
+    scale = clip_factor(length, clip)
     for k in range(len(logits)):
         logits[k] = 0.0 if math.isnan(length) else scale * logits[k]
 
@@ -181,7 +181,7 @@ def train_steps(
     done: int,
     steps: int,
 ) -> None:
-    """``steps`` more steps after ``done`` of them; ``sample`` is scratch with room for every row."""
+    """Make steps ``done`` + 1 to ``done`` + ``steps``; ``sample`` is scratch for all rows."""
     for step in range(done + 1, done + steps + 1):
         count = poisson_sample(source, settings.rate, len(X), sample)
         if loss == SOFTMAX:

@@ -1,6 +1,10 @@
-"""Which modules the native kernel can train, and their parameters in its order.
+"""Translate a torch module into the table of the native network kernel.
 
-Chains (``nn.Sequential``, nested ones too) of Conv2d, MaxPool2d, ReLU, Flatten and Linear that end in a Linear; plain settings only.
+The kernel trains chains (``nn.Sequential``, also nested) of Conv2d, MaxPool2d, ReLU, Flatten and
+Linear layers that end in a Linear layer, with plain settings only. Other modules are refused with
+:class:`Unsupported`, and torch trains them. The columns of the table are defined in
+:mod:`expost.training._native.network_layers`.
+
 Tests: ``tests/training/test_modules.py``.
 """
 
@@ -15,17 +19,24 @@ from torch import nn
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._native import network
-from expost.training._native.network import CONVOLUTION, FLATTEN, LINEAR, POOLING, RELU
+from expost.training._native.network_layers import (
+    BLOCK,
+    CONVOLUTION,
+    FLATTEN,
+    LINEAR,
+    POOLING,
+    RELU,
+    Scratch,
+)
 from expost.training._native.vector_products import VECTOR
 
 
 class Unsupported(Exception):
-    """A layer, or a setting of it, that the native kernel does not know."""
+    """A layer, or a setting of a layer, that the native kernel does not support."""
 
 
 class Network:
-    """A chain of layers as the kernel's table, for examples of one shape."""
+    """Table of a chain of layers, for examples of one shape."""
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]) -> None:
         self._shape = (shape[1], shape[2], shape[0]) if len(shape) == 3 else (1, 1, shape[-1])
@@ -42,9 +53,8 @@ class Network:
             1,
         )
         rows, source = [], 0
-        self._pieces: list[
-            tuple[str, tuple[int, ...]]
-        ] = []  # name and torch's shape, in the kernel's order
+        # names and shapes in torch, in the order of the kernel
+        self._pieces: list[tuple[str, tuple[int, ...]]] = []
         flat = len(shape) == 1
         for name, layer in _chain(module):
             kind, after, window = _describe(layer, here, flat)
@@ -67,7 +77,7 @@ class Network:
                     (f"{name}.bias", tuple(layer.bias.shape)),
                 ]
             if kind == LINEAR:
-                outer = max(outer, network.BLOCK * (width + VECTOR + after[2]))
+                outer = max(outer, BLOCK * (width + VECTOR + after[2]))
             winners += size if kind == POOLING else 0
             source, values, here = target, values + (0 if kind == RELU else size), after
         if not rows or rows[-1][0] != LINEAR:
@@ -80,10 +90,11 @@ class Network:
             if row[0] in (CONVOLUTION, LINEAR)
         )
 
-    def scratch(self, dtype: Any) -> network.Scratch:
+    def scratch(self, dtype: Any) -> Scratch:
+        """Allocate the memory of one thread."""
         values, winners, patches, outer = self._sizes
-        lanes, block = VECTOR // np.dtype(dtype).itemsize, network.BLOCK
-        return network.Scratch(
+        lanes, block = VECTOR // np.dtype(dtype).itemsize, BLOCK
+        return Scratch(
             values=np.zeros((block, values + lanes), dtype=dtype),
             slopes=np.zeros((block, values + lanes), dtype=dtype),
             patch_slopes=np.zeros(patches, dtype=dtype),
@@ -97,16 +108,16 @@ class Network:
         )
 
     def rows(self, X: Array) -> Array:
-        """Examples flat, channels last."""
+        """Return the examples as flat rows, channels last."""
         ordered = X.transpose(0, 2, 3, 1) if self.channels_last else X
         return np.ascontiguousarray(ordered).reshape(len(X), -1)
 
     def flat(self, module: nn.Module) -> Array:
-        """torch's parameters in the kernel's order."""
+        """Return the parameters of a module as a flat array in the order of the kernel."""
         named = {name: value.detach().numpy() for name, value in module.named_parameters()}
         if [(name, named[name].shape) for name, _ in self._pieces if name in named] != self._pieces:
             raise InvalidInput(
-                "model", "modules of different shapes", "return the same architecture each time"
+                "model", "modules of different shapes", "return the same architecture at every call"
             )
         pieces = [named[name] for name, _ in self._pieces]
         return np.concatenate(
@@ -114,7 +125,7 @@ class Network:
         ).astype(np.float64)
 
     def named(self, flat: Array, dtype: Any = np.float64) -> dict[str, Array]:
-        """The kernel's parameters under torch's names, in torch's shapes."""
+        """Return flat parameters under the names and in the shapes of torch."""
         found, start = {}, 0
         for name, shape in self._pieces:
             piece = flat[start : start + int(np.prod(shape))]
@@ -126,9 +137,10 @@ class Network:
 
 
 def _chain(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The layers of nested Sequentials with their full names, in the order they are applied; refused if some share parameters.
+    """Yield the layers of nested Sequentials with their full names, in the order of application.
 
-    ``named_children`` would leave out a layer that comes again, such as one ReLU that is used twice.
+    Layers that share parameters are refused. ``named_children`` is not used because it skips a
+    layer that occurs again, such as one ReLU that is used twice.
     """
     if type(module) is not nn.Sequential:
         raise Unsupported(type(module).__name__)
@@ -146,7 +158,10 @@ def _chain(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _describe(
     layer: Any, here: tuple[int, int, int], flat: bool
 ) -> tuple[int, tuple[int, int, int], list[int]]:
-    """(kind, output shape, kernel and stride and padding) of a layer on an input of shape ``here`` (height, width, channels)."""
+    """Return kind, output shape, and kernel, stride and padding of a layer.
+
+    ``here`` is the shape of its input: height, width, channels.
+    """
     kind = {
         nn.Conv2d: CONVOLUTION,
         nn.MaxPool2d: POOLING,
@@ -193,6 +208,7 @@ def _describe(
 
 
 def _pair(value: Any) -> list[int]:
+    """Return a setting for both axes."""
     if isinstance(value, str):
         raise Unsupported("padding by name")
     return [int(value), int(value)] if isinstance(value, int) else [int(each) for each in value]

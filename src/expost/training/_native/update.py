@@ -1,6 +1,8 @@
-"""A step's end: noise on the clipped sum, division by the expected batch, and the optimiser. Native kernels.
+"""End of a training step in the native kernels: noise, division by the expected batch, optimiser.
 
-``settings`` holds what stays the same over a training (:func:`settings_of`).
+Noise is added to the sum of clipped gradients. :func:`settings_of` collects the numbers that stay
+the same during a training. Tests: ``tests/training/test_linear.py`` and
+``tests/training/test_modules.py``.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ from expost.training.configuration import (
 
 
 class StepSettings(NamedTuple):
-    """A configuration and its plan as plain numbers."""
+    """Numbers of a configuration and its plan."""
 
     rate: float
     expected: float
     clip: float
-    noise: float  # standard deviation on the sum
+    noise: float  # standard deviation of the noise on the sum
     learning_rate: float
     momentum: float
-    optimiser: int  # place in OPTIMISERS
+    optimiser: int  # index in OPTIMISERS
 
 
 class State(NamedTuple):
-    """Parameters, the optimiser's two moments, and scratch, all float64 and flat."""
+    """Parameters, the two moments of the optimiser, and scratch; all float64 and flat."""
 
     parameters: Array
     first: Array
@@ -46,6 +48,7 @@ class State(NamedTuple):
 
 
 def settings_of(configuration: Configuration, plan: TrainingPlan) -> StepSettings:
+    """Return the numbers that a training needs in every step."""
     return StepSettings(
         plan.sampling_rate,
         float(configuration.batch_size),
@@ -58,13 +61,13 @@ def settings_of(configuration: Configuration, plan: TrainingPlan) -> StepSetting
 
 
 def state_of(parameters: Array) -> State:
-    """A training's start at ``parameters`` (copied)."""
+    """Return the initial state of a training that begins at ``parameters`` (copied)."""
     return State(parameters.astype(np.float64), *(np.zeros(len(parameters)) for _ in range(4)))
 
 
 @kernel
 def finish_step(state: State, settings: StepSettings, source: Stream, step: int) -> None:
-    """Noise the sum in ``state.total``, average, and move the parameters; ``step`` counts from 1."""
+    """Add noise to ``state.total``, average, and update the parameters; ``step`` counts from 1."""
     parameters, first, second, total, noise = (
         state.parameters,
         state.first,

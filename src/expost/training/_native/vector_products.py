@@ -1,9 +1,15 @@
-"""Products in vector registers, as LLVM instructions: what the loop vectoriser would not keep there by itself.
+"""Products in vector registers, as LLVM instructions.
 
-``strip…`` are the inner part of every matrix product of :mod:`expost.training._native.network`; ``row_products…`` and ``add_rows…`` are those of
-:mod:`expost.training._native.linear`. Vectors have 64 bytes; LLVM splits them where a processor's are narrower, so that the code is right on any
-and fast where it has AVX2, AVX-512 or the like. Multiplications and additions may be fused. Ends that fill no vector are masked: nothing
-outside of an array is read or written, but where ``strip…`` say so. Nobody checks bounds here; the callers know the shapes.
+The loop vectoriser would not keep these sums in registers by itself. The functions ``strip…`` are
+the inner part of every matrix product of a network (:mod:`expost.training._native.matrix_product`).
+The functions ``row_products…`` and ``add_rows…`` are used by :mod:`expost.training._native.linear`.
+
+Vectors have 64 bytes. LLVM splits them on processors with narrower registers. So the code is
+correct on every processor, and fast with AVX2, AVX-512 or similar instructions. Multiplications and
+additions may be fused. Ends that do not fill a vector are masked: nothing outside an array is read
+or written, except where ``strip…`` says so. Bounds are not checked here; the callers must pass
+correct shapes.
+
 Tests: ``tests/training/test_vector_products.py``.
 """
 
@@ -15,14 +21,14 @@ from typing import Any
 from expost.training._native.compiled import cgutils, extending, ir, types
 
 VECTOR = 64  # bytes
-TALLEST = 6  # rows of a tile: as many sums as the registers of AVX2 hold
+TALLEST = 6  # most rows of a tile: the registers of AVX2 hold that many sums
 _LONG, _INT = ir.IntType(64), ir.IntType(32)
 _FUSED = ("contract",)
 _NUMBERS = (types.float32, types.float64)
 
 
 class _Emitter:
-    """Instructions on vectors of one type of number."""
+    """Emits instructions on vectors of one number type."""
 
     def __init__(self, context: Any, builder: Any, number: Any, lanes: int | None = None) -> None:
         self.context, self.builder = context, builder
@@ -32,11 +38,11 @@ class _Emitter:
         self.suffix = f"v{self.lanes}f{number.bitwidth}"
 
     def data(self, kind: Any, value: Any) -> Any:
-        """Where an array's numbers start."""
+        """Return the pointer to the first number of an array."""
         return self.context.make_array(kind)(self.context, self.builder, value).data
 
     def everywhere(self, value: Any) -> Any:
-        """A number in every lane."""
+        """Return a vector with the number in every lane."""
         blank = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(blank, value, ir.Constant(_INT, 0))
         return self.builder.shuffle_vector(
@@ -44,16 +50,19 @@ class _Emitter:
         )
 
     def at(self, array: Any, place: Any) -> Any:
+        """Return the pointer to one number."""
         return self.builder.gep(array, [place])
 
     def load(self, array: Any, place: Any) -> Any:
+        """Load a whole vector."""
         return self.builder.load(self._wide(array, place), align=1)
 
     def store(self, vector: Any, array: Any, place: Any) -> None:
+        """Store a whole vector."""
         self.builder.store(vector, self._wide(array, place), align=1)
 
     def mask(self, used: Any) -> Any:
-        """True in the first ``used`` lanes."""
+        """Return a mask that is true in the first ``used`` lanes."""
         many = ir.VectorType(_LONG, self.lanes)
         blank = ir.Constant(many, ir.Undefined)
         first = self.builder.insert_element(blank, used, ir.Constant(_INT, 0))
@@ -63,7 +72,7 @@ class _Emitter:
         return self.builder.icmp_signed("<", ir.Constant(many, list(range(self.lanes))), spread)
 
     def masked_load(self, array: Any, place: Any, mask: Any) -> Any:
-        """Zero where the mask is not set."""
+        """Load a vector; lanes where the mask is false are zero."""
         pointer = self._wide(array, place)
         kind = ir.FunctionType(self.vector, [pointer.type, _INT, mask.type, self.vector])
         function = _declared(self.builder, kind, f"llvm.masked.load.{self.suffix}.p0")
@@ -72,16 +81,18 @@ class _Emitter:
         )
 
     def masked_store(self, vector: Any, array: Any, place: Any, mask: Any) -> None:
+        """Store the lanes where the mask is true."""
         pointer = self._wide(array, place)
         kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, _INT, mask.type])
         function = _declared(self.builder, kind, f"llvm.masked.store.{self.suffix}.p0")
         self.builder.call(function, [vector, pointer, ir.Constant(_INT, 1), mask])
 
     def plus_product(self, total: Any, a: Any, b: Any) -> Any:
+        """Return total + a·b, which may be fused."""
         return self.builder.fadd(total, self.builder.fmul(a, b, flags=_FUSED), flags=_FUSED)
 
     def lane_sum(self, vector: Any) -> Any:
-        """The sum of a vector's lanes: halves added to halves."""
+        """Return the sum of the lanes: the upper half is added to the lower half repeatedly."""
         width = self.lanes
         while width > 1:
             width //= 2
@@ -93,10 +104,12 @@ class _Emitter:
         return self.builder.extract_element(vector, ir.Constant(_INT, 0))
 
     def _wide(self, array: Any, place: Any) -> Any:
+        """Return the pointer to a vector."""
         return self.builder.bitcast(self.at(array, place), self.vector.as_pointer())
 
 
 def _declared(builder: Any, kind: Any, name: str) -> Any:
+    """Return the declaration of an LLVM intrinsic."""
     utilities: Any = cgutils
     return utilities.get_or_insert_function(builder.module, kind, name)
 
@@ -108,7 +121,7 @@ def _loop(
     held: Sequence[Any],
     body: Callable[[Any, Sequence[Any]], Sequence[Any]],
 ) -> list[Any]:
-    """for index in range(0, last, step): held = body(index, held); returns what is held at the end."""
+    """Emit ``for index in range(0, last, step): held = body(index, held)``; return ``held``."""
     before = builder.block
     head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
     builder.branch(head)
@@ -129,16 +142,18 @@ def _loop(
 
 
 def _prefetch(builder: Any, pointer: Any) -> None:
-    """Ask for a cache line, into the second level."""
+    """Prefetch a cache line into the second level."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
-    flags = [ir.Constant(_INT, flag) for flag in (0, 2, 1)]  # read, soon but not at once, data
+    flags = [ir.Constant(_INT, flag) for flag in (0, 2, 1)]  # for reading, second cache level, data
     builder.call(
         _declared(builder, kind, "llvm.prefetch.p0"), [builder.bitcast(pointer, byte), *flags]
     )
 
 
-def _asked(typing: Any, array: Any, place: Any) -> Any:
+def _prefetch_intrinsic(typing: Any, array: Any, place: Any) -> Any:
+    """Return the type and the code generator of :data:`prefetch`."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         _prefetch(builder, builder.gep(start, [arguments[1]]))
@@ -147,12 +162,12 @@ def _asked(typing: Any, array: Any, place: Any) -> Any:
     return (types.void(array, types.int64), generate) if array.layout == "C" else None
 
 
-prefetch: Any = extending.intrinsic(_asked)
-"""prefetch(vector, place): ask for the cache line of a number before it is needed; changes no result."""
+prefetch: Any = extending.intrinsic(_prefetch_intrinsic)
+"""prefetch(vector, place): prefetch the cache line of a number; does not change any result."""
 
 
 def _plain(number: Any, *arrays: Any) -> bool:
-    """Whether these are arrays of that number without gaps."""
+    """Return whether all are contiguous arrays of this number type."""
     return all(
         isinstance(array, types.Array) and array.layout == "C" and array.dtype == number
         for array in arrays
@@ -160,11 +175,14 @@ def _plain(number: Any, *arrays: Any) -> bool:
 
 
 def _make_strip(height: int) -> Any:
-    def typed(typing: Any, columns: Any, a: Any, a_start: Any, a_step: Any, a_outer: Any, a_inner: Any, b: Any, b_start: Any,
-              b_outer: Any, b_inner: Any, outer: Any, inner: Any, first: Any, first_start: Any, first_step: Any, first_along: Any,
+    """Return the intrinsic for strips of ``height`` rows."""
+
+    def typed(typing: Any, columns: Any, a: Any, a_start: Any, a_step: Any, a_outer: Any,
+              a_inner: Any, b: Any, b_start: Any, b_outer: Any, b_inner: Any, outer: Any,
+              inner: Any, first: Any, first_start: Any, first_step: Any, first_along: Any,
               out: Any, out_start: Any, out_step: Any) -> Any:  # fmt: skip
         if a.dtype not in _NUMBERS or not _plain(a.dtype, a, b, first, out):
-            return None  # no such function for arguments like these
+            return None  # not defined for these argument types
         long = types.int64
         return types.void(
             long, a, *[long] * 4, b, *[long] * 5, first, *[long] * 3, out, long, long
@@ -229,19 +247,20 @@ def _make_strip(height: int) -> Any:
 strip1, strip2, strip3, strip4, strip5, strip6 = (
     _make_strip(height) for height in range(1, TALLEST + 1)
 )
-"""strip⟨h⟩(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer, inner, first, first_start, first_step,
-first_along, out, out_start, out_step):
+"""strip⟨h⟩(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner, outer,
+inner, first, first_start, first_step, first_along, out, out_start, out_step):
 
-out[out_start + r·out_step + c] = first[first_start + r·first_step + c'] + Σ_{i < outer} Σ_{j < inner}
-a[a_start + r·a_step + i·a_outer + j·a_inner] · b[b_start + i·b_outer + j·b_inner + c] for r < h and c < columns;
-c' is c if ``first_along`` is 1, and the place in the vector if it is 0.
+out[out_start + r·out_step + c] = first[first_start + r·first_step + c']
++ Σ_{i < outer} Σ_{j < inner} a[a_start + r·a_step + i·a_outer + j·a_inner]
+· b[b_start + i·b_outer + j·b_inner + c]
+for r < h and c < columns; c' is c if ``first_along`` is 1, and the place in the vector if it is 0.
 
-``b`` is read for whole vectors: it needs room at its end. ``first`` may be ``out``.
+``b`` is read in whole vectors, so it needs padding at its end. ``first`` may be ``out``.
 """
 
 
 class _Rows:
-    """Some rows of a matrix, the vectors that they share, and the rows that come next, of which half are asked for in advance."""
+    """Some rows of a matrix, their shared vectors, and the next rows, half of them prefetched."""
 
     def __init__(
         self,
@@ -268,23 +287,28 @@ class _Rows:
         self.mask = self.emit.mask(self.left)
 
     def _pointers(self, first: Any, height: int) -> list[Any]:
+        """Return the pointers to the listed rows from index ``first`` on."""
         places = [self.builder.add(first, ir.Constant(_LONG, r)) for r in range(height)]
         listed = [self.builder.load(self.emit.at(self._rows, place)) for place in places]
         return [self.emit.at(self._start, self.builder.mul(row, self.columns)) for row in listed]
 
     def number(self, row: int) -> Any:
-        """Where the number of a row stands."""
+        """Return the pointer to the number of a row."""
         return self.emit.at(self.numbers, ir.Constant(_LONG, row))
 
-    def ask(self, column: Any) -> None:
+    def prefetch(self, column: Any) -> None:
+        """Prefetch this column of the next rows."""
         for row in self._later:
             _prefetch(self.builder, self.emit.at(row, column))
 
-    def ask_last(self) -> None:
-        self.ask(self.builder.sub(self.columns, ir.Constant(_LONG, 1)))
+    def prefetch_last(self) -> None:
+        """Prefetch the last column of the next rows."""
+        self.prefetch(self.builder.sub(self.columns, ir.Constant(_LONG, 1)))
 
 
 def _make_row_products(height: int) -> Any:
+    """Return the intrinsic for products of ``height`` rows."""
+
     def typed(
         typing: Any, matrix: Any, rows: Any, place: Any, later: Any, weights: Any, out: Any
     ) -> Any:
@@ -304,7 +328,7 @@ def _make_row_products(height: int) -> Any:
             ]
 
         def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
-            rows.ask(column)
+            rows.prefetch(column)
             return multiply(
                 [emit.load(row, column) for row in rows.mine], emit.load(rows.vector, column), held
             )
@@ -322,13 +346,15 @@ def _make_row_products(height: int) -> Any:
                 else builder.fpext(number, ir.DoubleType()),
                 rows.number(row),
             )
-        rows.ask_last()
+        rows.prefetch_last()
         return context.get_dummy_value()
 
     return extending.intrinsic(typed)
 
 
 def _make_add_rows(height: int) -> Any:
+    """Return the intrinsic for sums of ``height`` rows."""
+
     def typed(
         typing: Any, matrix: Any, rows: Any, place: Any, later: Any, total: Any, factors: Any
     ) -> Any:
@@ -352,7 +378,7 @@ def _make_add_rows(height: int) -> Any:
             return total
 
         def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
-            rows.ask(column)
+            rows.prefetch(column)
             parts = [emit.load(row, column) for row in rows.mine]
             wide.store(add(parts, wide.load(rows.vector, column)), rows.vector, column)
             return held
@@ -362,16 +388,20 @@ def _make_add_rows(height: int) -> Any:
             parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
             total = wide.masked_load(rows.vector, rows.whole, rows.mask)
             wide.masked_store(add(parts, total), rows.vector, rows.whole, rows.mask)
-        rows.ask_last()
+        rows.prefetch_last()
         return context.get_dummy_value()
 
     return extending.intrinsic(typed)
 
 
 row_products8, row_products4, row_products1 = (_make_row_products(height) for height in (8, 4, 1))
-"""row_products⟨h⟩(X, rows, place, later, weights, out): out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < h, summed in the precision of
-X in as many parts as a vector has lanes. Half of the rows from ``later`` on are asked for in advance."""
+"""row_products⟨h⟩(X, rows, place, later, weights, out):
+
+out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < h, summed in the precision of X in as many
+parts as a vector has lanes. The first half of the h rows from ``later`` on is prefetched."""
 
 add_rows8, add_rows4, add_rows1 = (_make_add_rows(height) for height in (8, 4, 1))
-"""add_rows⟨h⟩(X, rows, place, later, total, factors): total[c] += Σ_{r < h} factors[r]·X[rows[place + r], c], in float64. The other half of
-the rows from ``later`` on are asked for in advance."""
+"""add_rows⟨h⟩(X, rows, place, later, total, factors):
+
+total[c] += Σ_{r < h} factors[r]·X[rows[place + r], c], in float64. The other half of the h rows
+from ``later`` on is prefetched."""

@@ -1,9 +1,17 @@
-"""Many models a step: trainings with one expected batch size and one optimiser move together on a torch device.
+"""Gradient clipping of DP-SGD on a torch device: clip factors and sums of clipped gradients.
 
-Each model has its own Poisson sample and its own noise (:mod:`expost.training._torch.device_keystream`). Here is what a step sums; the step itself
-is in :mod:`expost.training._torch.model_group`. Samples are padded to a common size, padding weighs 0; no sample is cut. Parameters, noise and
-optimiser are float64, and so are the sums over a batch: in float32 the rounding of all that follows would depend on one example, and move
-a sum by many clipping norms. Tests: ``tests/training/test_clipping.py``.
+:func:`clip_factors` computes min(1, clip / norm). :class:`ClippedSums` is the base class of the
+sums that a step computes for many models at once; :class:`LinearSums` is its version for linear
+models. The equivalent for native kernels is :mod:`expost.training._native.clipping`.
+
+Models with one expected batch size and one optimiser train together. Each has its own Poisson
+sample and its own noise (:mod:`expost.training._torch.device_keystream`). The step itself is in
+:mod:`expost.training._torch.model_group`. Samples are padded to a common size and padding has
+weight 0; no sample is truncated.
+
+Parameters, noise, optimiser and the sums over a batch are float64. In float32, one example would
+affect the rounding of everything that is added after it, and so move a sum by many clipping norms.
+Tests: ``tests/training/test_clipping.py``.
 """
 
 from __future__ import annotations
@@ -18,37 +26,37 @@ from torch.nn import functional
 
 from expost.arrays import Array
 
-_DENSE_RATE = (
-    1 / 40
-)  # from this sampling rate on, products over all rows beat gathering the sampled ones
+# from this sampling rate and number of models on, products over all rows beat gathering the rows
+_DENSE_RATE = 1 / 40
 _DENSE_MODELS = 16
-_LEAST = 2.0**-120
+_LEAST = 2.0**-120  # smaller factors are replaced by 0
 
 
 class ClippedSums(ABC):
-    """Sums of clipped per-example gradients of many models of one architecture, ``width`` parameters each."""
+    """Sums of clipped per-example gradients of many models of one architecture.
+
+    Each model has ``width`` parameters.
+    """
 
     width: int
     rows: int
-    fixed = (
-        False  # whether a step is a fixed list of device operations, which a CUDA graph can hold
-    )
-    careful = True  # False: examples without a finite norm may spoil a sum, and ``sound`` tells
+    fixed = False  # whether a step is a fixed list of operations, which a CUDA graph can hold
+    careful = True  # if False, an example without a finite norm spoils a sum and clears ``sound``
     sound: torch.Tensor | None = None
 
     @abstractmethod
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
-        """First parameters of a model a seed, models × width, float64."""
+        """Return the initial parameters of one model per seed: models × width, float64."""
 
     @abstractmethod
     def bytes_per_example(self) -> int:
-        """Scratch memory that one example of one model takes."""
+        """Return the scratch memory that one example of one model needs, in bytes."""
 
     @abstractmethod
     def chunk(
         self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
-        """The sums over these rows (models × rows; only those taken count), models × width."""
+        """Return the sums over these rows (models × rows; only ``taken`` ones): models × width."""
 
     def __call__(
         self,
@@ -58,7 +66,7 @@ class ClippedSums(ABC):
         clips: torch.Tensor,
         memory: int,
     ) -> torch.Tensor:
-        """The sums over whole batches, in chunks that fit ``memory`` bytes."""
+        """Return the sums over whole batches, computed in chunks that fit ``memory`` bytes."""
         columns = max(1, memory // (self.bytes_per_example() * len(parameters)))
         if columns >= rows.shape[1]:
             return self.chunk(parameters, rows, taken, clips)
@@ -70,10 +78,11 @@ class ClippedSums(ABC):
 
 
 class LinearSums(ClippedSums):
-    """Closed form for linear models (as :mod:`expost.training._native.linear`): two batched matrix products over gathered rows.
+    """Closed form for linear models, as in :mod:`expost.training._native.linear`.
 
-    Where many models sample a good part of few rows, gathering costs more than it saves: then two plain products over all rows are
-    made, and the second one has zeros for the rows that a model did not sample.
+    The sums are two batched matrix products over gathered rows. If many models sample a large part
+    of few rows, gathering costs more than it saves. Then two plain products over all rows are made,
+    and the second one has zeros for the rows that a model did not sample.
     """
 
     fixed = True
@@ -118,7 +127,7 @@ class LinearSums(ClippedSums):
     def dense(
         self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
-        """The same by products over all rows."""
+        """Return the same sums by products over all rows."""
         models = len(parameters)
         table = parameters.view(models, self.outputs, -1)
         weights = table[:, :, :-1].to(self.X.dtype).flatten(0, 1)
@@ -131,9 +140,8 @@ class LinearSums(ClippedSums):
         spread = torch.zeros(
             models, self.outputs, self.rows + 1, dtype=torch.float64, device=self.X.device
         )
-        outside = torch.where(
-            taken[:, None, :], places, self.rows
-        )  # padding goes to a column of its own
+        # padding is written to a separate last column
+        outside = torch.where(taken[:, None, :], places, self.rows)
         spread.scatter_(2, outside, residuals.transpose(1, 2))
         sums = torch.mm(
             spread[:, :, :-1].reshape(models * self.outputs, self.rows), self.X.to(torch.float64)
@@ -144,12 +152,13 @@ class LinearSums(ClippedSums):
     def _clipped(
         self, logits: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
-        """Residuals of the clipped gradients, models × rows × outputs, 0 where a row does not count."""
+        """Return the clipped residuals, models × rows × outputs; 0 where a row is not taken."""
         residuals = self._residuals(logits, self.y[rows])
         factors = clip_factors(residuals.norm(dim=2) * self.norms[rows], clips[:, None]) * taken
         return cut(torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0))
 
     def _residuals(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of the loss at the logits."""
         if self.loss == "squared":
             return 2.0 * (logits - targets[:, :, None])
         if self.loss == "logistic":
@@ -161,7 +170,10 @@ class LinearSums(ClippedSums):
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No TF32 inside, whatever the caller's script allows: ten bits are too few for norms, and cuDNN allows it by default."""
+    """Disable TF32 inside the context, whatever the caller's script allows.
+
+    Ten bits of precision are too few for norms, and cuDNN allows TF32 by default.
+    """
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
     new = hasattr(matmul, "fp32_precision")
@@ -178,10 +190,10 @@ def full_precision() -> Iterator[None]:
 
 
 def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
-    """min(1, clip / norm), and 0 where the norm is no finite number: such an example adds nothing."""
+    """Return min(1, clip / norm), or 0 where the norm is not finite: that example adds nothing."""
     return torch.where(torch.isfinite(norms), torch.clamp(clips / norms, max=1.0), 0.0)
 
 
 def cut(factors: torch.Tensor) -> torch.Tensor:
-    """The factors without those that are nearly nothing: no product with them comes near the end of the numbers."""
+    """Replace tiny factors by 0, so that no product with a factor is close to underflow."""
     return torch.where(factors.abs() >= _LEAST, factors, 0.0)

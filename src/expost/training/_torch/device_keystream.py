@@ -1,12 +1,16 @@
-"""The keystream of :mod:`expost.training._native.keystream` on a torch device, for models that move together.
+"""The keystream of :mod:`expost.training._native.keystream` on a torch device.
 
-Each model has a 256-bit key of its own. A number is a function of key, step, purpose and place: words 12 … 15 of the ChaCha20 state hold
-the block, the step, the purpose and how often a sample was continued. So no word is used twice, a model's numbers do not depend on which
-models train beside it, and a step can be made again with the same numbers.
+Each model has its own 256-bit key. A number is a function of key, step, purpose and place: words
+12 … 15 of the ChaCha20 state hold the block, the step, the purpose, and how often a sample was
+continued. So no word is used twice, the numbers of a model do not depend on the other models in the
+group, and a step can be repeated with the same numbers.
 
-Gaussians (Box–Muller in float64), uniforms (53 bits) and Poisson samples (geometric gaps) are made as there, with the same caveats. On CUDA
-one fused kernel makes them (:mod:`expost.training._torch.noise_kernels`, where Triton is at hand); elsewhere integer tensor operations do.
-Tests: ``tests/training/test_keystream.py`` (equal to the native keystream word by word).
+Gaussians (Box–Muller in float64), uniforms (53 bits) and Poisson samples (geometric gaps) are made
+as in the native keystream, with the same limitations. On CUDA one fused kernel makes them
+(:mod:`expost.training._torch.noise_kernels`, if Triton is installed). Elsewhere integer tensor
+operations make them.
+
+Tests: ``tests/training/test_device_keystream.py`` (equal to the native keystream word by word).
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ from expost.randomness.source import Randomness
 
 SAMPLE, NOISE = 0, 1  # purposes
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<i4").tolist()
-_SPARE = (
-    6  # deviations of the batch size that are drawn at once; a sample that needs more is continued
-)
+# numbers drawn at once, in standard deviations above the expected batch size; a sample that needs
+# more is continued
+_SPARE = 6
 
 
 class DeviceStream:
-    """Random numbers for a model each ``source``, under a fresh key from it."""
+    """Random numbers of one model per source, each under a new key from its source."""
 
     def __init__(self, sources: Sequence[Randomness], device: str) -> None:
         keys = np.frombuffer(b"".join(source.bytes(32) for source in sources), dtype="<i4").reshape(
@@ -38,7 +42,7 @@ class DeviceStream:
         self.keys, self.device = torch.tensor(keys, device=device), device
 
     def of(self, models: Sequence[int]) -> DeviceStream:
-        """The streams of some of the models."""
+        """Return the streams of some of the models."""
         chosen = DeviceStream([], self.device)
         chosen.keys = self.keys[torch.tensor(models, device=self.device)]
         return chosen
@@ -46,12 +50,18 @@ class DeviceStream:
     def uniforms(
         self, models: int, count: int, step: torch.Tensor, steps: int = 1, again: int = 0
     ) -> torch.Tensor:
-        """float64 in (0, 1], k·2^{−53} with k = 1 … 2^{53}: steps × the first ``models`` models × ``count``, for sampling."""
+        """Return uniforms for sampling: steps × the first ``models`` models × ``count``.
+
+        They are float64 in (0, 1]: k·2^{−53} with k = 1 … 2^{53}.
+        """
         made = self._make(models, count, step, steps, SAMPLE, again, gaussian=False)
         return made.reshape(steps, models, -1)[:, :, :count]
 
     def gaussians(self, models: int, count: int, step: torch.Tensor) -> torch.Tensor:
-        """Standard Gaussians in float64, models × ``count``, the noise of one step (``step`` a tensor of one int64)."""
+        """Return the noise of one step: standard Gaussians in float64, models × ``count``.
+
+        ``step`` is a tensor of one int64.
+        """
         return self._make(models, count, step, 1, NOISE, 0, gaussian=True).reshape(models, -1)[
             :, :count
         ]
@@ -59,10 +69,11 @@ class DeviceStream:
     def poisson_samples(
         self, rate: float, rows: int, models: int, first: int, steps: int = 1
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A Poisson sample for each model at each of ``steps`` steps from ``first`` on: row numbers and how many of them count.
+        """Draw one Poisson sample per model for each of ``steps`` steps, beginning with ``first``.
 
-        Row numbers are steps × models × the largest sample (padded with 0), counts steps × models. Gaps are drawn until every sample
-        has passed the last row: none is ever cut short.
+        Return the row numbers, steps × models × the largest sample (padded with 0), and the sizes
+        of the samples, steps × models. Gaps are drawn until every sample has passed the last row,
+        so no sample is truncated.
         """
         if rate >= 1.0:
             every = torch.arange(rows, device=self.device).expand(steps, models, rows)
@@ -87,7 +98,7 @@ class DeviceStream:
 
     @cached_property
     def _kernels(self) -> Any:
-        """The fused kernels, where there are any."""
+        """The module of fused CUDA kernels, or None where it is not available."""
         if self.device == "cpu":
             return None
         try:
@@ -107,7 +118,7 @@ class DeviceStream:
         *,
         gaussian: bool,
     ) -> torch.Tensor:
-        """Eight numbers a block, (steps · models) × 8 × blocks."""
+        """Make eight numbers per block: (steps · models) × 8 × blocks."""
         blocks = -(-count // 8)
         if self._kernels is not None:
             out = torch.empty(steps * models, 8, blocks, dtype=torch.float64, device=self.device)
@@ -115,9 +126,8 @@ class DeviceStream:
             return out
         words = self.blocks(models, blocks, step, steps, purpose, again).to(torch.int64)
         high, low = (words[0::2] & 0xFFFFFFFF) << 21, (words[1::2] >> 11) & 0x1FFFFF
-        uniforms = ((high | low).to(torch.float64) + 1.0).mul_(
-            2.0**-53
-        )  # 8 × steps × models × blocks
+        # 8 × steps × models × blocks
+        uniforms = ((high | low).to(torch.float64) + 1.0).mul_(2.0**-53)
         if gaussian:
             radius, angle = torch.sqrt(-2.0 * torch.log(uniforms[:4])), 2.0 * math.pi * uniforms[4:]
             uniforms = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])
@@ -132,11 +142,10 @@ class DeviceStream:
         purpose: int = SAMPLE,
         again: int = 0,
     ) -> torch.Tensor:
-        """Words of the keystream, 16 × steps × models × blocks."""
+        """Return words of the keystream: 16 × steps × models × blocks."""
         start = torch.zeros(16, steps, models, blocks, dtype=torch.int32, device=self.device)
-        for word, constant in enumerate(
-            _CONSTANTS
-        ):  # no copy from the host, which a CUDA graph could not record
+        # word by word, as a CUDA graph cannot record a copy from the host
+        for word, constant in enumerate(_CONSTANTS):
             start[word] = constant
         start[4:12] = self.keys[:models].T[:, None, :, None]
         start[12] = torch.arange(blocks, dtype=torch.int32, device=self.device)
@@ -153,7 +162,7 @@ class DeviceStream:
 def _quarter_rounds(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """RFC 8439 §2.1, four quarter rounds side by side in every block."""
+    """Apply four quarter rounds of RFC 8439 §2.1 side by side in every block."""
     a = a + b
     d = _rotated(d ^ a, 16)
     c = c + d
@@ -166,4 +175,5 @@ def _quarter_rounds(
 
 
 def _rotated(value: torch.Tensor, bits: int) -> torch.Tensor:
+    """Rotate int32 words to the left."""
     return (value << bits) | ((value >> (32 - bits)) & ((1 << bits) - 1))

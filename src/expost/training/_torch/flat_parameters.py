@@ -1,4 +1,7 @@
-"""The trained parameters of a torch module as one flat vector a model, and back."""
+"""The trained parameters of a torch module as one flat vector per model, and back.
+
+Tests: ``tests/training/test_modules.py`` and ``tests/training/test_layer_chain.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from expost.errors import InvalidInput
 
 
 class Parameters:
-    """Names, shapes and precision of what is trained in ``module``; ``factory`` makes further models of the kind."""
+    """Names, shapes and precision of the trained parameters of ``module``.
+
+    ``factory`` makes further models of the same architecture.
+    """
 
     def __init__(self, module: nn.Module, factory: Callable[[], Any], device: str) -> None:
         self.factory, self.device = factory, device
@@ -24,7 +30,7 @@ class Parameters:
         self.width = sum(value.numel() for value in self.trained.values())
 
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
-        """First parameters of a fresh model a seed, models × width, float64."""
+        """Return the initial parameters of one new model per seed: models × width, float64."""
         made = []
         for seed in seeds:
             torch.manual_seed(seed)
@@ -32,6 +38,7 @@ class Parameters:
         return torch.stack(made).to(self.device, torch.float64)
 
     def _flat(self, module: nn.Module) -> torch.Tensor:
+        """Return the trained parameters of a module as one vector."""
         values = dict(module.named_parameters())
         if {name: value.shape for name, value in self.trained.items()} != {
             name: values[name].shape for name in self.trained if name in values
@@ -39,12 +46,12 @@ class Parameters:
             raise InvalidInput(
                 "model",
                 "modules of different shapes",
-                "give a function that returns the same architecture each time",
+                "pass a function that returns the same architecture at every call",
             )
         return torch.cat([values[name].detach().flatten().cpu() for name in self.trained])
 
     def named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Flat parameters (… × width) by name, in the shapes and the precision of the module."""
+        """Return flat parameters (… × width) by name, in the module's shapes and precision."""
         pieces = torch.split(flat, [value.numel() for value in self.trained.values()], dim=-1)
         shapes = [(*flat.shape[:-1], *value.shape) for value in self.trained.values()]
         return {
@@ -53,6 +60,7 @@ class Parameters:
         }
 
     def arrays(self, flat: Array) -> dict[str, Array]:
+        """Return the flat parameters of one model as arrays by name."""
         return {
             name: value.numpy().copy() for name, value in self.named(torch.from_numpy(flat)).items()
         }

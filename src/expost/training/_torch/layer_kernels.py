@@ -1,16 +1,19 @@
 """Patches, pooling and weighted sums on CUDA: Triton kernels that read and write each number once.
 
-Images are channels last, one program a part of one image. Pooling takes a rectifier before it along: max(relu(x)) = relu(max(x)), values
-and slopes alike, so a window whose largest value is not positive has no slope. Sums over windows are gathered, never added atomically:
-results repeat. Same functions in plain torch: :mod:`expost.training._torch.layer_chain`.
-Tests: ``tests/training/test_device_kernels.py`` (in Triton's interpreter where there is no CUDA device).
+Images have the channels last, and one program computes a part of one image. Pooling includes a
+preceding ReLU: max(relu(x)) = relu(max(x)) holds for values and slopes, so a window whose largest
+value is not positive has slope 0. Sums over windows are gathered and never added atomically, so
+results are reproducible. The same functions in plain torch are in
+:mod:`expost.training._torch.layers`.
+Tests: ``tests/training/test_device_kernels.py`` (in Triton's interpreter if there is no CUDA
+device).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Triton reads annotations as code, so the kernels have none.
+# Triton interprets annotations as code, so the kernels have none.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 import torch
 import triton
@@ -23,7 +26,11 @@ Shape = Sequence[int]
 
 
 def gather_patches(x: torch.Tensor, kernel: Shape, stride: Shape, padding: Shape) -> torch.Tensor:
-    """(images, height, width, channels) → (images, out height, out width, kernel height, kernel width, channels)."""
+    """Gather the patches of images.
+
+    The shape (images, height, width, channels) becomes (images, out height, out width, kernel
+    height, kernel width, channels).
+    """
     images, height, width, channels = x.shape
     high = (height + 2 * padding[0] - kernel[0]) // stride[0] + 1
     wide = (width + 2 * padding[1] - kernel[1]) // stride[1] + 1
@@ -49,7 +56,10 @@ def gather_patches(x: torch.Tensor, kernel: Shape, stride: Shape, padding: Shape
 def scatter_patches(
     slopes: torch.Tensor, shape: Shape, stride: Shape, padding: Shape
 ) -> torch.Tensor:
-    """Each pixel's sum over the patches (images, out height, …, channels) it is in; ``shape`` is that of the images."""
+    """Return for each pixel the sum over the patches that contain it.
+
+    Patches have the shape (images, out height, …, channels); ``shape`` is that of the images.
+    """
     images, height, width, channels = shape
     out = torch.empty(*shape, dtype=slopes.dtype, device=slopes.device)
     size = height * width * channels
@@ -75,7 +85,10 @@ def scatter_patches(
 def pool(
     x: torch.Tensor, kernel: Shape, stride: Shape, rectify: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest value of each window and where in it that was (a code; −1 where the rectifier lets nothing through)."""
+    """Return the largest value of each window and its place in the window.
+
+    The place is a code; it is −1 where the ReLU returns 0.
+    """
     images, height, width, channels = x.shape
     high, wide = (height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1
     out = torch.empty(images, high, wide, channels, dtype=x.dtype, device=x.device)
@@ -101,7 +114,7 @@ def pool(
 def unpool(
     slopes: torch.Tensor, codes: torch.Tensor, shape: Shape, kernel: Shape, stride: Shape
 ) -> torch.Tensor:
-    """Slopes at the pixels that the windows' largest values came from."""
+    """Return the slopes at the pixels from which the largest values came."""
     images, height, width, channels = shape
     _, high, wide, _ = slopes.shape
     out = torch.empty(*shape, dtype=slopes.dtype, device=slopes.device)
@@ -124,7 +137,10 @@ def unpool(
 
 
 def weighted_sums(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Σ_e factors[m, e]·values[m, e]: models × width in float64, of float32 values read once; examples are added in their order."""
+    """Return Σ_e factors[m, e]·values[m, e]: models × width in float64.
+
+    The float32 values are read once, and examples are added in their order.
+    """
     models, examples, width = values.shape
     out = torch.empty(models, width, dtype=torch.float64, device=values.device)
     _weigh[(models, triton.cdiv(width, _COLUMNS))](

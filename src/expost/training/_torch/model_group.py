@@ -1,8 +1,13 @@
-"""Models that move together, step by step; on CUDA a step is a recorded graph, so that no time is lost between its operations.
+"""Training of a group of models that make their steps together on a torch device.
 
-Steps are made in stretches. At the start of one the Poisson samples of all its steps are drawn, at its end the clock is told. A step's
-graph is recorded once for every number of models still training and every (rounded up) size of the largest sample.
-Models leave when their steps are done. Tests: ``tests/training/test_clipping.py``.
+Steps are made in stretches. At the start of a stretch, the Poisson samples of all its steps are
+drawn. At its end, progress is reported. A model leaves the group when its steps are done.
+
+On CUDA a step is recorded as a graph, so that no time is lost between its operations. One graph is
+recorded for every number of models still training and every (rounded up) size of the largest
+sample. The clipped sums of a step are in :mod:`expost.training._torch.clipping`.
+
+Tests: ``tests/training/test_clipping.py``.
 """
 
 from __future__ import annotations
@@ -21,10 +26,10 @@ from expost.training.configuration import BETA1, BETA2, TINY, Configuration, Tra
 from expost.training.progress import Meter
 
 DEFAULT_MEMORY = 4 << 30
-_SAMPLE_BYTES = 1 << 28  # of the samples of a stretch
-_STRETCH = 128  # steps
-_MOST_STEPS = 1 << 32  # the step is one word of the keystream's state
-_WORTH = 24  # steps from which on recording a graph pays
+_SAMPLE_BYTES = 1 << 28  # memory for the samples of a stretch
+_STRETCH = 128  # most steps of a stretch
+_MOST_STEPS = 1 << 32  # the step is one 32-bit word of the keystream's state
+_WORTH = 24  # least number of steps for which recording a graph pays off
 
 
 def train_batched(
@@ -37,12 +42,12 @@ def train_batched(
     memory: int | None,
     meter: Meter,
 ) -> list[Array]:
-    """Final parameters of every configuration; at most ``most`` models move together."""
+    """Return the final parameters of all configurations; ``most`` limits the models of a group."""
     if max(plan.steps for plan in planned) >= _MOST_STEPS:
         raise InvalidInput(
             "epochs",
             "more than 2^32 steps",
-            "a model's keystream counts fewer on a device; give device='cpu'",
+            "the keystream on a device counts up to 2^32 steps; reduce epochs or pass device='cpu'",
         )
     limit = memory or _default_memory(source.device)
     state_bytes = 8 * 8 * sums.width
@@ -63,13 +68,14 @@ def train_batched(
 
 
 def _default_memory(device: str) -> int:
+    """Return the bytes that training may use if no limit is given."""
     return DEFAULT_MEMORY if device == "cpu" else int(torch.cuda.mem_get_info(device)[0]) // 3
 
 
 def _groups(
     configurations: Sequence[Configuration], planned: Sequence[TrainingPlan], together: int
 ) -> list[list[int]]:
-    """Places with one batch size and one optimiser, the longest trainings first."""
+    """Group indices by batch size and optimiser, the longest trainings first."""
     families: dict[tuple[float, str], list[int]] = {}
     for place in sorted(range(len(planned)), key=lambda place: -planned[place].steps):
         families.setdefault(
@@ -83,7 +89,10 @@ def _groups(
 
 
 class ModelGroup:
-    """Models of one batch size and one optimiser, the longest training first, so that those still training come first."""
+    """Models of one batch size and one optimiser.
+
+    The longest training comes first, so the models that are still training come first.
+    """
 
     def __init__(
         self,
@@ -108,18 +117,18 @@ class ModelGroup:
         self.noisy = any(plan.noise_multiplier > 0 for plan in planned)
         self.rates = self._column([float(each.learning_rate) for each in configurations])
         self.momenta = self._column([float(each.momentum) for each in configurations])
-        self.clock = torch.zeros(
-            1, dtype=torch.int64, device=self.parameters.device
-        )  # the step, counted from 1
+        # number of the step, counted from 1
+        self.clock = torch.zeros(1, dtype=torch.int64, device=self.parameters.device)
 
     def _column(self, numbers: Sequence[float]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.float64, device=self.parameters.device)
 
     def train(self, meter: Meter) -> Array:
+        """Make all steps and return the final parameters: models × width."""
         done = 0
         while done < self.steps[0]:
             active = sum(steps > done for steps in self.steps)
-            end = self.steps[active - 1]  # no model leaves before
+            end = self.steps[active - 1]  # no model leaves before this step
             recorder = self._recorder(active, end - done)
             while done < end:
                 stretch = self._stretch(active, end - done)
@@ -136,13 +145,14 @@ class ModelGroup:
         )
 
     def _stretch(self, active: int, left: int) -> int:
+        """Return the number of steps of the next stretch; its samples must fit the memory."""
         if self.rate >= 1.0:
             return min(left, _STRETCH)
         expected = 8 * active * (self.rate * self.sums.rows * 2 + 64)
         return int(max(1, min(left, _STRETCH, _SAMPLE_BYTES // expected)))
 
     def _move_on(self, recorder: Recorder, active: int, done: int, stretch: int) -> None:
-        """``stretch`` steps after ``done``; made again with care if an example's norm was no finite number."""
+        """Make ``stretch`` steps after ``done``; repeat them with care if a norm was not finite."""
         rows, counts = self.source.poisson_samples(
             self.rate, self.sums.rows, active, done + 1, stretch
         )
@@ -164,6 +174,7 @@ class ModelGroup:
                 self._step(rows[step, :, : largest[step]], counts[step], active)
 
     def _step(self, rows: torch.Tensor, counts: torch.Tensor, active: int) -> None:
+        """Make one step: clipped sum, noise, division by the expected batch size, optimiser."""
         self.clock += 1
         taken = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
         total = self.sums(self.parameters[:active], rows, taken, self.clips[:active], self.scratch)
@@ -175,6 +186,7 @@ class ModelGroup:
         self._move(total.div_(self.batch), active)
 
     def _move(self, gradient: torch.Tensor, active: int) -> None:
+        """Update the parameters by the optimiser."""
         parameters, first, second = (
             self.parameters[:active],
             self.first[:active],
@@ -195,7 +207,7 @@ class ModelGroup:
 
 
 class Recorder:
-    """Calls a step; with ``record``, records it as a CUDA graph for each size of the samples and replays that."""
+    """Calls a step; with ``record``, records one CUDA graph per sample size and replays it."""
 
     def __init__(self, step: Callable[[torch.Tensor, torch.Tensor], None], *, record: bool) -> None:
         self._step, self._record = step, record
@@ -206,9 +218,8 @@ class Recorder:
     def __call__(self, rows: torch.Tensor, counts: torch.Tensor, largest: int) -> None:
         size = min(rows.shape[1], rounded(largest))
         if not self._record or size not in self._warm:
-            self._warm.add(
-                size
-            )  # the first step of a size is made as it is, which also loads kernels and libraries
+            # the first step of a size is not recorded; it also loads kernels and libraries
+            self._warm.add(size)
             self._step(rows[:, : size if self._record else largest], counts)
             return
         if size not in self._graphs:
@@ -221,6 +232,7 @@ class Recorder:
     def _recorded(
         self, rows: torch.Tensor, counts: torch.Tensor, size: int
     ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
+        """Record a step; return the graph and the tensors from which it reads its sample."""
         given_rows, given_counts = rows[:, :size].clone(), counts.clone()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
@@ -231,6 +243,9 @@ class Recorder:
 
 
 def rounded(size: int) -> int:
-    """A size at most a sixteenth above, of few: steps of a sixteenth of the power of two below."""
+    """Round a size up so that few different sizes occur.
+
+    Sizes are multiples of a sixteenth of the largest power of two that is not above ``size``.
+    """
     step = max(8, 1 << max(0, size.bit_length() - 5))
     return -(-size // step) * step

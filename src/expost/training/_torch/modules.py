@@ -1,10 +1,14 @@
-"""Any ``torch.nn.Module`` by DP-SGD: per-example gradients by ``torch.func``, in chunks that fit the memory.
+"""DP-SGD for any ``torch.nn.Module``: per-example gradients by ``torch.func``.
 
-Every example is put through the module on its own (a batch of one, vectorised), so its gradient cannot depend on other examples. Layers
-that carry statistics of the batch from step to step are refused by name. Parameters that need no gradient, and buffers, stay as they are:
-for all models those of a module made under ``torch.manual_seed(0)``; they are not in the result.
-On a CPU models train one after another; on CUDA those of one batch size train together, vectorised over models as well.
-Tests: ``tests/training/test_modules.py``.
+Batches are processed in chunks that fit the memory. Every example passes through the module on its
+own (as a batch of one, vectorised), so its gradient cannot depend on other examples. Layers that
+carry statistics of the batch from step to step are refused by name.
+
+Parameters that need no gradient, and buffers, are not changed and are not in the result. All models
+share those of a module made under ``torch.manual_seed(0)``.
+
+On a CPU, models train one after another. On CUDA, models of one batch size train together,
+vectorised over models as well. Tests: ``tests/training/test_modules.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +40,10 @@ LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def mnist_cnn() -> nn.Module:
-    """The network of Opacus' MNIST example: 26,010 parameters, images of 1 × 28 × 28, ten classes."""
+    """Return the network of the MNIST example of Opacus.
+
+    It has 26,010 parameters and takes images of 1 × 28 × 28 in ten classes.
+    """
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, 2, padding=3),
         nn.ReLU(),
@@ -52,10 +59,13 @@ def mnist_cnn() -> nn.Module:
 
 
 def check_module(module: Any) -> nn.Module:
-    """The module, refused if a layer couples the examples of a batch or its parameters are not there yet."""
+    """Return the module if it can be trained.
+
+    Refuse a layer that mixes the examples of a batch, or that has no parameters yet (lazy layers).
+    """
     if not isinstance(module, nn.Module):
         raise InvalidInput(
-            "model", type(module).__name__, "give a function that returns a torch.nn.Module"
+            "model", type(module).__name__, "pass a function that returns a torch.nn.Module"
         )
     for name, layer in module.named_modules():
         coupled = isinstance(layer, nn.modules.batchnorm._BatchNorm)
@@ -66,13 +76,14 @@ def check_module(module: Any) -> nn.Module:
             raise InvalidInput(
                 "model",
                 f"{type(layer).__name__} at {name or 'the top'!r}",
-                "it mixes the examples of a batch, so no example's gradient can be bounded; use GroupNorm or LayerNorm",
+                "it mixes the examples of a batch, so the gradient of one example cannot be "
+                "bounded; use GroupNorm or LayerNorm",
             )
         if any(nn.parameter.is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
             raise InvalidInput(
                 "model",
                 f"{type(layer).__name__} at {name!r}",
-                "give the sizes: lazy layers have no parameters yet",
+                "specify the sizes: lazy layers have no parameters yet",
             )
     strange = {parameter.dtype for parameter in module.parameters()} - {
         torch.float32,
@@ -82,16 +93,16 @@ def check_module(module: Any) -> nn.Module:
         raise InvalidInput(
             "model",
             f"parameters of {strange.pop()}",
-            "give float32 or float64: coarser numbers cannot be clipped",
+            "use float32 or float64: lower precision is too coarse for clipping",
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise InvalidInput("model", type(module).__name__, "give a module with parameters to train")
+        raise InvalidInput("model", type(module).__name__, "pass a module with parameters to train")
     return module
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """torch on one thread: two of them collapse when another process takes a core."""
+    """Run torch on one thread: two threads become slow when another process uses a core."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -101,7 +112,7 @@ def one_thread() -> Iterator[None]:
 
 
 def outputs_of(module: nn.Module, X: Array) -> int:
-    """How many numbers the module returns for an example, asked with zeros: no data is read."""
+    """Return the number of outputs per example, found with zeros: no data is read."""
     like = next(module.parameters())
     with torch.no_grad():
         blank = torch.zeros((1, *X.shape[1:]), dtype=like.dtype, device=like.device)
@@ -109,7 +120,9 @@ def outputs_of(module: nn.Module, X: Array) -> int:
             return int(module(blank).numel())
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
             raise InvalidInput(
-                "X", f"rows of shape {X.shape[1:]}", "the model does not take rows of this shape"
+                "X",
+                f"rows of shape {X.shape[1:]}",
+                "the model does not accept rows of this shape; pass rows that fit its first layer",
             ) from None
 
 
@@ -143,14 +156,14 @@ class ModuleSums(ClippedSums):
 
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
         made = self.parameters.start(seeds)
-        torch.manual_seed(seeds[0])  # dropout and the like: not what protects
+        torch.manual_seed(seeds[0])  # for dropout and similar layers; privacy does not rest on it
         return made
 
     def arrays(self, flat: Array) -> dict[str, Array]:
         return self.parameters.arrays(flat)
 
     def _count_activations(self) -> int:
-        """Numbers that the layers return for one example."""
+        """Return how many numbers the layers return for one example."""
         seen = [0]
 
         def count(layer: nn.Module, arguments: Any, output: Any) -> None:

@@ -1,13 +1,15 @@
-"""ChaCha20 numbers on CUDA in one fused Triton kernel: key, step and place in, uniforms or Gaussians out.
+"""Uniforms and Gaussians from the ChaCha20 keystream on CUDA, in one fused Triton kernel.
 
-The numbers are those of :class:`expost.training._torch.device_keystream.DeviceStream` (see there for the layout): the words bit by bit, the uniforms
-exactly, Gaussians to the rounding of log, sin and cos. Tests:
-``tests/training/test_device_kernels.py`` (in Triton's interpreter where there is no CUDA device).
+The kernel computes the numbers of :class:`expost.training._torch.device_keystream.DeviceStream`
+from key, step and place; that class defines the layout. The words are equal bit by bit, the
+uniforms are equal exactly, and the Gaussians are equal up to the rounding of log, sin and cos.
+Tests: ``tests/training/test_device_kernels.py`` (in Triton's interpreter if there is no CUDA
+device).
 """
 
 from __future__ import annotations
 
-# Triton reads annotations as code, so the kernels have none.
+# Triton interprets annotations as code, so the kernels have none.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 import torch
 import triton
@@ -25,7 +27,7 @@ def fill(
     again: int,
     gaussian: bool,
 ) -> None:
-    """Fill ``out`` ((steps · models) × 8 × blocks, float64)."""
+    """Fill ``out`` ((steps · models) × 8 × blocks, float64) with numbers."""
     blocks = out.shape[2]
     _fill[(out.shape[0], triton.cdiv(blocks, _BLOCK))](
         out, keys, step, models, blocks, purpose, again, GAUSSIAN=gaussian, BLOCK=_BLOCK
@@ -108,7 +110,7 @@ def _fill(
     u4, u5 = _uniform(c0 + i8, c1 + i9), _uniform(c2 + i10, c3 + i11)
     u6, u7 = _uniform(d0 + i12, d1 + i13), _uniform(d2 + i14, d3 + i15)
     if GAUSSIAN:
-        turn = tl.full((), 6.283185307179586, dtype=tl.float64)  # a bare literal would be a float32
+        turn = tl.full((), 6.283185307179586, dtype=tl.float64)  # a plain literal would be float32
         r0, r1 = tl.sqrt(-2.0 * tl.log(u0)), tl.sqrt(-2.0 * tl.log(u1))
         r2, r3 = tl.sqrt(-2.0 * tl.log(u2)), tl.sqrt(-2.0 * tl.log(u3))
         u0, u4 = r0 * tl.cos(turn * u4), r0 * tl.sin(turn * u4)
