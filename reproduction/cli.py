@@ -64,31 +64,6 @@ def figure1(plot: Plot = None, as_json: Json = False) -> None:
 
 
 @app.command()
-def tightness(
-    longer: Annotated[
-        bool, typer.Option("--longer", help="Search ten times as long, and record the gain.")
-    ] = False,
-    render: Annotated[
-        bool,
-        typer.Option(
-            "--render", help="Only redraw the figure and tables from the committed results."
-        ),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """How tight the charges are: a search for counterexamples (about 90 seconds).
-
-    Writes docs/results/tightness.json, docs/figures/tightness.png and the tables of
-    docs/tightness.md.
-    """
-    record = tightness_page.compute(more=longer, render=render)
-    violated = sum(row["violated"] for row in [*record["points"], *record["others"]])
-    summary = {"points": len(record["points"]), "violated": violated}
-    text = f"{summary['points']} points, {violated} violated"
-    show(summary, as_json=as_json, render=lambda console: console.print(text))
-
-
-@app.command()
 def table1(
     datasets: Datasets = _SYNTHETIC,
     trials: Trials = 1000,
@@ -169,6 +144,31 @@ def table3(
     show(document, as_json=as_json, render=lambda console: _render_table3(console, document))
 
 
+@app.command()
+def tightness(
+    longer: Annotated[
+        bool, typer.Option("--longer", help="Search ten times as long, and record the gain.")
+    ] = False,
+    render: Annotated[
+        bool,
+        typer.Option(
+            "--render", help="Only redraw the figure and tables from the committed results."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """How tight the charges are: a search for counterexamples (about 90 seconds).
+
+    Writes docs/results/tightness.json, docs/figures/tightness.png and the tables of
+    docs/tightness.md.
+    """
+    record = tightness_page.compute(more=longer, render=render)
+    violated = sum(row["violated"] for row in [*record["points"], *record["others"]])
+    summary = {"points": len(record["points"]), "violated": violated}
+    text = f"{summary['points']} points, {violated} violated"
+    show(summary, as_json=as_json, render=lambda console: console.print(text))
+
+
 def _bank(task: TableTask, bank: Path | None, data: Path | None, device: str, repeats: int) -> Bank:
     """Load the given bank or the one in the repository, or train one from the given data."""
     stored = bank or Path("docs/results") / f"bank_{task.name}.json"
@@ -217,7 +217,7 @@ def _render_table3(console: Console, document: dict[str, Any]) -> None:
             if (row["bar"], row["levels_from"]) == (bar, start):
                 table.add_row(*_cells(row), style="red" if row["guarantee"] == "none" else None)
         console.print(table)
-    console.print("[red]no-dropping: a diagnostic without any privacy guarantee.[/red]")
+    console.print("[red]no-dropping: a diagnostic that has no privacy guarantee.[/red]")
     console.print("doubling: the best of several run-count distributions, chosen in hindsight.")
     if document["exactness"] != "exact":
         console.print(f"Not the paper's data ({document['exactness']}).")

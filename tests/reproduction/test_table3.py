@@ -486,7 +486,7 @@ def test_the_command_draws_a_table(document):
     experiment._render_table3(console, document)
     drawn = console.file.getvalue()
     assert "random-dropping" in drawn
-    assert "carries no guarantee" in drawn
+    assert "has no privacy guarantee" in drawn
     assert "chosen in hindsight" in " ".join(drawn.split())
 
 
@@ -494,7 +494,7 @@ def test_the_command_says_where_a_bank_comes_from(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     assert run("table3", "--task", "mnist", monkeypatch=monkeypatch) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "give --bank FILE" in said
+    assert "pass --bank FILE" in said
     assert "Brownian noise is left out" in said
     full_bank().save(tmp_path / "bank.json")
     assert (
