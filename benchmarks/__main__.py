@@ -20,7 +20,11 @@ MODULES = ("foundation", "accounting", "ledger", "counting", "fleet")
 
 def main() -> None:
     """Run the chosen benchmarks."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Run all benchmarks and print one table. Ratios are measured side by side in "
+        "one run. Absolute times are those of this machine.",
+    )
     parser.add_argument(
         "--only", choices=MODULES, action="append", help="run only this benchmark (repeatable)"
     )

@@ -13,9 +13,9 @@ this machine.
 
 The time of the fleet includes everything that ``train`` does: checks, sampling, cryptographic
 noise, promises (cached after the first call). On a busy machine, wall time is unfair to whoever
-uses more cores, so CPU time is measured too. The least work per example
-(:func:`benchmarks.fleet_cases.least_work`) is compared with the speed of a large matrix product,
-and of a large copy or sum, measured in every turn of the same run.
+uses more cores, so CPU time is measured too. The least work per example (``least_work`` in
+benchmarks/fleet_cases.py) is compared with the speed of a large matrix product, and of a large copy
+or sum, measured in every turn of the same run.
 """
 
 from __future__ import annotations
@@ -170,9 +170,11 @@ def measure(device: str, *, quick: bool) -> Iterator[Row]:
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.fleet",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device")
     parser.add_argument(
         "--quick", action="store_true", help="only batch 256 and one fleet size, with fewer turns"
     )

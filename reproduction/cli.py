@@ -21,7 +21,9 @@ from reproduction.table3.tasks import GRID, LEVELS, TableTask, task_named
 
 _SYNTHETIC = ",".join(counting_tables.SYNTHETIC)
 
-app = typer.Typer(help="Recompute the paper's tables and figures.", no_args_is_help=True)
+app = typer.Typer(
+    help="Recompute the paper's tables and figures.", no_args_is_help=True, add_completion=False
+)
 
 Datasets = Annotated[
     str,

@@ -23,9 +23,11 @@ from reproduction.table3.tasks import GRID, LEVELS, TASKS, Split, task_named
 def main() -> int:
     """Parse the arguments and train; return the exit code."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m reproduction.table3.make_bank",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--task", required=True, choices=list(TASKS))
+    parser.add_argument("--task", required=True, choices=list(TASKS), help="row of Table 3")
     parser.add_argument(
         "--data", type=Path, required=True, help="folder of the data files, or the file itself"
     )

@@ -56,5 +56,5 @@ def _pair(promise: Guarantee) -> ApproxDP:
     """Return a pure or approximate promise as (ε, δ)."""
     pair = promise.as_approx()
     if pair is None:
-        raise InvalidInput("claim", promise, "give PureDP, ApproxDP, ZCDP or RenyiDP")
+        raise InvalidInput("claim", promise, "pass PureDP, ApproxDP, ZCDP or RenyiDP")
     return pair

@@ -122,7 +122,7 @@ def audit(
         raise InvalidInput(
             "delta",
             delta,
-            "a selector's charges are audited as they are; give delta to the selector instead",
+            "a selector's charges are audited as they are; pass delta to the selector instead",
         )
     setup = Setup(checked, data, neighbour, events, simulation_seed)
     tell = _Teller(progress, 2 * total)
