@@ -1,4 +1,4 @@
-"""The public names of ``expost.audit`` import in any order, and the docstrings list every module."""
+"""The public names of ``expost.audit`` import in any order; docstrings list every module."""
 
 from __future__ import annotations
 
