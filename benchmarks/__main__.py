@@ -1,4 +1,7 @@
-"""``make bench``: every benchmark, one table. Ratios are measured side by side in this run; absolute times are this machine's."""
+"""Run all benchmarks and print one table (``python -m benchmarks``, ``make bench``).
+
+Ratios are measured side by side in one run. Absolute times are those of this machine.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,14 @@ MODULES = ("foundation", "accounting", "ledger", "counting", "fleet")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the chosen benchmarks."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Run all benchmarks and print one table. Ratios are measured side by side in "
+        "one run. Absolute times are those of this machine.",
+    )
     parser.add_argument(
-        "--only", choices=MODULES, action="append", help="leave the others out (repeatable)"
+        "--only", choices=MODULES, action="append", help="run only this benchmark (repeatable)"
     )
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     arguments = parser.parse_args()

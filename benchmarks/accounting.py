@@ -1,4 +1,4 @@
-"""Rényi accounting: calibration of the paper's grid against dp_accounting, and the price of a selection."""
+"""Rényi accounting: calibration of the paper's grid against dp_accounting, and pricing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ GRID = [
 
 
 def rows() -> Iterator[Row]:
+    """Yield the rows of this benchmark."""
     yield calibration()
     yield from pricing()
 
 
 def calibration() -> Row:
-    """The 180 distinct (rate, steps, ε) of the paper's grid; dp_accounting on six of them, scaled, with its own default orders."""
+    """Calibrate the 180 distinct (rate, steps, ε) of the paper's grid.
+
+    dp_accounting does six of them, with its default orders; its time is scaled to all 180.
+    """
     rates, steps, epsilons = (np.array(column) for column in zip(*GRID, strict=True))
     sample = GRID[:: len(GRID) // 6][:6]
 
@@ -58,7 +62,7 @@ def calibration() -> Row:
 
 
 def pricing() -> Iterator[Row]:
-    """Charges of 1,620 candidates in ten groups, and of 10^6 in a thousand."""
+    """Price 1,620 candidates in ten groups, and 10^6 candidates in a thousand groups."""
     promises = [gaussian_for(level / 10, DELTA) for level in range(1, 11)]
     ten = [Candidate(_never, guarantee=promise) for promise in promises for _ in range(162)]
     for method, target in (("closed-form", "≈ 0.1 s"), ("sharp", "≈ 1 s")):
@@ -80,4 +84,5 @@ def pricing() -> Iterator[Row]:
 
 
 def _never(data: Any, randomness: Any) -> float:
+    """Stand in for a mechanism that is priced but never run."""
     raise AssertionError("pricing runs nothing")

@@ -1,6 +1,7 @@
-"""What ``expost count`` adds to the bare SQL query, on a Parquet file of (user, group) pairs on disk.
+"""The overhead of ``expost count`` over the bare SQL query, on a Parquet file on disk.
 
-10^7 pairs; 10^8 (about 1 GB, made once in a minute or two) with EXPOST_BENCH_LARGE=1.
+The file holds 10^7 (user, group) pairs. With EXPOST_BENCH_LARGE=1 it holds 10^8 (about 1 GB,
+written once in a minute or two).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from benchmarks.measure import Row, interleaved
 from expost.analytics.sources import count_users, open_source, pair_columns
 
 GROUPS = 10_000
-PAIRS_A_USER = 8
+PAIRS_PER_USER = 8
 
 
 def rows() -> Iterator[Row]:
+    """Yield the rows of this benchmark."""
     pairs = 10**8 if os.environ.get("EXPOST_BENCH_LARGE") == "1" else 10**7
     with tempfile.TemporaryDirectory(prefix="expost") as folder:
         path = Path(folder) / "pairs.parquet"
@@ -28,18 +30,25 @@ def rows() -> Iterator[Row]:
 
 
 def make_pairs(path: Path, pairs: int) -> None:
-    """Users with some eight pairs each, groups of very different sizes, in no order."""
-    users = pairs // PAIRS_A_USER
+    """Write pairs in random order: about eight per user, groups of very different sizes."""
+    users = pairs // PAIRS_PER_USER
     duckdb.connect().execute(
         f"""COPY (
-            SELECT hash(range) % {users} AS u, 'group ' || CAST(floor({GROUPS} * pow(hash(range + {pairs}) / 1.8446744073709552e19, 4))
-            AS INTEGER) AS g FROM range({pairs})
+            SELECT hash(range) % {users} AS u,
+                'group ' || CAST(
+                    floor({GROUPS} * pow(hash(range + {pairs}) / 1.8446744073709552e19, 4))
+                AS INTEGER) AS g
+            FROM range({pairs})
         ) TO '{path}' (FORMAT parquet)"""
     )
 
 
 def counting(path: Path, pairs: int) -> Row:
-    """Distinct users of 1,000 groups, through a source opened afresh; the query asks for all groups, on a connection of its own."""
+    """Count the distinct users of 1,000 groups.
+
+    Our side opens the source again each time. The bare query counts all groups, on its own
+    connection.
+    """
     keys = [f"group {place}" for place in range(1000)]
     query = f"SELECT g, count(DISTINCT u) FROM read_parquet('{path}') GROUP BY g"
     ours, theirs = interleaved(

@@ -1,13 +1,21 @@
-"""The fleet against Opacus: examples a second, measured interleaved in one run.
+"""The fleet against Opacus: time per example, measured in turns in one run.
 
-``python -m benchmarks.fleet --device cpu|cuda [--quick | --grid]``. Data are synthetic, of the shapes of (a) a linear regression of
-100,000 × 77, (b) the CNN of Opacus' MNIST example, (c) a linear classifier of 6,000 × 5,000; every batch size at the largest fleet, every
-fleet size at batch 256. Opacus runs three ways: as documented (``PrivacyEngine``, ``DPDataLoader``); hand-fed with ``X[idx]`` from Poisson
-samples drawn beforehand, which is faster; and hand-fed by one process per core, all at once. In one process it has the number of torch
-threads (1 or all) that is faster here. The fleet's time includes everything that ``train`` does: checks, sampling, strong noise, promises
-(remembered after the first call). On a busy machine wall time punishes whoever uses more cores, so CPU time is measured too. The floor
-(:func:`benchmarks.fleet_cases.least_work`) is compared with the speed of a large product, and of a large copy or sum, looked at in every
-turn of the same run.
+Run: python -m benchmarks.fleet --device cpu|cuda [--quick | --grid]
+
+The data is synthetic, with the shapes of (a) a linear regression of 100,000 × 77, (b) the CNN of
+Opacus' MNIST example, (c) a linear classifier of 6,000 × 5,000. Every batch size is measured at the
+largest fleet, every fleet size at batch 256.
+
+Opacus runs in three ways: as documented (``PrivacyEngine``, ``DPDataLoader``); hand-fed with
+``X[idx]`` from Poisson samples drawn beforehand, which is faster; and hand-fed by one process per
+core, all at once. In one process it uses the number of torch threads (1 or all) that is faster on
+this machine.
+
+The time of the fleet includes everything that ``train`` does: checks, sampling, cryptographic
+noise, promises (cached after the first call). On a busy machine, wall time is unfair to whoever
+uses more cores, so CPU time is measured too. The least work per example (``least_work`` in
+benchmarks/fleet_cases.py) is compared with the speed of a large matrix product, and of a large copy
+or sum, measured in every turn of the same run.
 """
 
 from __future__ import annotations
@@ -48,11 +56,10 @@ QUICK_SIZES = {"cpu": {"a": 16, "b": 4, "c": 16}, "cuda": {"a": 512, "b": 64, "c
 def fleet(
     case: Case, batch: int, models: int, device: str, randomness: Randomness | None = None
 ) -> Contender:
-    """A run of the fleet; the number of examples is the expected one."""
+    """Return a run of the fleet; the number of examples is the expected one."""
     each = max(batch, case.fleet_examples // models)
-    if (
-        device != "cpu"
-    ):  # about what a training is: bringing data to the device and recording graphs have to pay
+    if device != "cpu":
+        # About one real training, so that copying data and recording graphs are realistic.
         each = max(
             30 * batch, min(CUDA_EPOCHS[case.key] * len(case.X), CUDA_EXAMPLES[case.key] // models)
         )
@@ -72,7 +79,7 @@ def fleet(
 def compare(
     case: Case, batch: int, models: int, device: str, turns: int, crew: Crew, peaks: Peaks
 ) -> Iterator[Row]:
-    """The fleet's row against each way to run Opacus, all interleaved."""
+    """Compare the fleet with each way to run Opacus, in turns."""
     ours, fed, loaded = (
         fleet(case, batch, models, device),
         hand_fed(case, batch, device),
@@ -85,18 +92,18 @@ def compare(
     )
     flops, moved = least_work(case)
     floor = Floor(flops, moved, flops / wall / peaks.flops, moved / wall / peaks.bytes)
-    what = f"({case.key}) {case.name}, batch {batch}, {models} model{'s' if models > 1 else ''}, an example"
+    plural = "s" if models > 1 else ""
+    what = f"({case.key}) {case.name}, batch {batch}, {models} model{plural}, an example"
     for place, (peer, (peer_wall, peer_cpu)) in enumerate(zip(peers, others, strict=True)):
         aimed = place == 0 and models >= QUICK_SIZES[device][case.key]
         target = TARGETS[device].get((case.key, batch), "–") if aimed else "–"
-        times = (
-            (cpu, peer_cpu) if device == "cpu" else (None, None)
-        )  # beside a GPU the host's time says little
+        # With a GPU, the CPU time of the host says little.
+        times = (cpu, peer_cpu) if device == "cpu" else (None, None)
         yield Row(what, wall, peer.name, peer_wall, target, *times, floor)
 
 
 def strength(case: Case, turns: int) -> Iterator[Row]:
-    """What the strong keystream costs: Gaussians alone, and a training."""
+    """Measure the cost of cryptographic noise: Gaussians alone, and in a training."""
     from expost.training._native.keystream import gaussians, streams
 
     out = np.empty(100_000)
@@ -117,7 +124,7 @@ def strength(case: Case, turns: int) -> Iterator[Row]:
 
 
 def grid() -> Row:
-    """End to end: a grid of 1,620 configurations of (a), 864 million examples, calibration included."""
+    """Measure a grid of 1,620 configurations of (a), 864 million examples, with calibration."""
     case = case_of("a", True)
     settings = [
         Configuration(rate, epochs, batch, clip, epsilon=epsilon, delta=1e-6)
@@ -135,12 +142,12 @@ def grid() -> Row:
 
 
 def rows() -> Iterator[Row]:
-    """The short version for ``make bench``."""
+    """Yield the rows of the short version, for ``make bench``."""
     yield from measure("cpu", quick=True)
 
 
 def measure(device: str, *, quick: bool) -> Iterator[Row]:
-    """Batch 256 at the largest fleet first, so that a run that is cut short has what matters."""
+    """Yield all rows; batch 256 at the largest fleet comes first, in case the run is cut short."""
     warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
     turns, peaks = (3 if quick else 5) if device == "cpu" else 2, Peaks(device)
     *smaller, largest = SIZES[device]
@@ -161,12 +168,15 @@ def measure(device: str, *, quick: bool) -> Iterator[Row]:
 
 
 def main() -> None:
+    """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.fleet",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device")
     parser.add_argument(
-        "--quick", action="store_true", help="batch 256 and one fleet size only, fewer turns"
+        "--quick", action="store_true", help="only batch 256 and one fleet size, with fewer turns"
     )
     parser.add_argument(
         "--grid", action="store_true", help="only the whole grid of (a), end to end, on the CPU"
@@ -176,7 +186,7 @@ def main() -> None:
     found = []
     for row in [grid()] if arguments.grid else measure(arguments.device, quick=arguments.quick):
         print(
-            "  ".join((*row.cells(), f"{1 / row.seconds:,.0f} a second", *row.more_cells())),
+            "  ".join((*row.cells(), f"{1 / row.seconds:,.0f} per second", *row.more_cells())),
             flush=True,
         )
         found.append(row.as_dict())

@@ -1,4 +1,4 @@
-"""What the fleet's benchmark trains: three models, synthetic data of their shapes, and what an example must cost at least."""
+"""The models of the fleet's benchmark, synthetic data for them, and the least work per example."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from expost.training._torch.modules import mnist_cnn
 
 @dataclass(frozen=True)
 class Case:
-    """A model and data of its shape; steps that Opacus makes in a turn, by batch, and examples that the fleet processes in a turn."""
+    """A model and data of its shape.
+
+    ``peer_steps`` are the steps of Opacus per turn, by batch size; ``fleet_examples`` are the
+    examples of the fleet per turn.
+    """
 
     key: str
     name: str
@@ -39,7 +43,7 @@ def _classifier() -> nn.Module:
 
 
 def case_of(key: str, quick: bool) -> Case:
-    """(a), (b) or (c); the same data each time."""
+    """Return case (a), (b) or (c); the data is the same each time."""
     rng = np.random.default_rng(ord(key))
     if key == "a":
         X = rng.standard_normal((100_000, 77), dtype=np.float32)
@@ -78,11 +82,13 @@ def case_of(key: str, quick: bool) -> Case:
 
 
 def least_work(case: Case) -> tuple[float, float]:
-    """(FLOPs, bytes) that an example must cost one model.
+    """Return the (FLOPs, bytes) that one example costs one model at least.
 
-    FLOPs: a layer of w weights with p output positions (1 unless it convolves) makes p·w multiply-adds forward, as many for its weights'
-    gradient, and as many for its input's unless it is the first; 2 FLOPs each. Left out, being small or not of the order of an
-    example: biases, activations, pooling, norms and the step's noise. Bytes: the example's row, read once.
+    FLOPs: a layer of w weights with p output positions (1 unless it is a convolution) needs p·w
+    multiply-adds forward, as many for the gradient of its weights, and as many for that of its
+    input unless it is the first layer; 2 FLOPs each. Left out, because they are small or do not
+    occur once per example: biases, activations, pooling, norms, and the noise of a step. Bytes: the
+    row of the example, read once.
     """
     module, counted = case.module(), []
 
@@ -100,9 +106,11 @@ def least_work(case: Case) -> tuple[float, float]:
 
 
 class Peaks:
-    """What this machine can do with all its cores, in float32: the best seen so far of looks taken between the contenders' turns.
+    """The peak speed of this machine with all its cores, in float32.
 
-    FLOP/s of a large product; bytes/s of a large copy (read and written) or a large sum (read), whichever is more.
+    FLOP/s of a large matrix product; bytes/s of a large copy (read and written) or a large sum
+    (read), whichever is larger. It is measured between the contenders' turns; the best value
+    counts.
     """
 
     def __init__(self, device: str) -> None:
@@ -116,6 +124,7 @@ class Peaks:
         self.look()
 
     def look(self) -> None:
+        """Measure once, and keep the best values."""
         threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)
         side, size = len(self._factor), self._source.nbytes
@@ -137,6 +146,6 @@ class Peaks:
 
 
 def wait(device: str) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished."""
     if device != "cpu":
         torch.cuda.synchronize()

@@ -18,6 +18,7 @@ DRAWS = 1_000_000
 
 
 def rows() -> Iterator[Row]:
+    """Yield the rows of this benchmark."""
     yield from samplers()
     yield pricing()
     yield selection()
@@ -25,7 +26,10 @@ def rows() -> Iterator[Row]:
 
 
 def samplers() -> Iterator[Row]:
-    """10^6 discrete Laplace draws, ours and OpenDP's (which is handed a list of zeros and returns a list)."""
+    """Draw discrete Laplace noise, with expost and with OpenDP.
+
+    expost draws 10^6 numbers. OpenDP gets a list of 10^5 zeros and returns a list.
+    """
     dp.enable_features("contrib")
     randomness = Randomness()
     for scale in (1, 100):
@@ -49,7 +53,7 @@ def samplers() -> Iterator[Row]:
 
 
 def pricing() -> Row:
-    """Charges of 10^6 candidates at ten levels."""
+    """Price 10^6 candidates at ten levels."""
     promises = [PureDP(0.1 * (level + 1)) for level in range(10)]
     candidates = [
         Candidate(_constant, guarantee=promises[place % 10]) for place in range(1_000_000)
@@ -60,7 +64,7 @@ def pricing() -> Row:
 
 
 def selection() -> Row:
-    """What a selection adds to each run it makes."""
+    """Measure the overhead of a selection per run."""
     candidates = [Candidate(_constant, guarantee=PureDP(1e-9), repeats=10_000)]
     selector = RandomDropping(overhead=1)
     made: list[int] = []
@@ -71,7 +75,7 @@ def selection() -> Row:
 
 
 def importing() -> Row:
-    """A fresh interpreter that imports expost, less one that does not."""
+    """Measure a fresh interpreter that imports expost, minus one that does not."""
 
     def start(code: str) -> None:
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -81,4 +85,5 @@ def importing() -> Row:
 
 
 def _constant(data: object, randomness: Randomness) -> float:
+    """Return a constant: a mechanism that costs no time."""
     return 1.0

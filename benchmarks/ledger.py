@@ -1,4 +1,4 @@
-"""The ledger against the durable commits it cannot do without, against its own history, and the filter against OpenDP's."""
+"""The ledger against bare durable commits and with a long history; the filter against OpenDP's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from expost.budget.hash_chain import RESERVE, SETTLE, Entry, canonical, digest
 from expost.budget.ledger import Ledger
 
 FEW, MANY = 1_000, 1_000_000
-JOBS = 20  # a turn
+JOBS = 20  # per turn
 TURNS = 15
 QUERIES, BLOCK = 5_000, 500
 CHARGE = PureDP(2.0**-30)
@@ -28,6 +28,7 @@ _WHEN = "2025-01-01T00:00:00.000+00:00"
 
 
 def rows() -> Iterator[Row]:
+    """Yield the rows of this benchmark."""
     with tempfile.TemporaryDirectory() as folder:
         yield against_bare_commits(Path(folder))
     with tempfile.TemporaryDirectory() as folder:
@@ -36,14 +37,17 @@ def rows() -> Iterator[Row]:
 
 
 def against_bare_commits(folder: Path) -> Row:
-    """A job is two durable commits; here beside two commits of one row each, with the same settings, on the same disk."""
+    """Compare a job, which is two durable commits, with two bare commits of one row each.
+
+    Both use the same database settings and the same disk.
+    """
     ledger = Ledger.create(folder / "ledger.db", PureDP(1000))
     ours, bare = interleaved(jobs(ledger), bare_commits(folder / "bare.db"), turns=TURNS)
     return Row("reserve + settle", ours / JOBS, "two bare durable commits", bare / JOBS, "≥ 0.6×")
 
 
 def against_history(folder: Path) -> Row:
-    """The same job in a ledger with a thousand entries and in one with a million."""
+    """Compare the same job in a ledger of a thousand entries and in one of a million."""
     short, long = (filled(folder / f"{entries}.db", entries) for entries in (FEW, MANY))
     assert short.verify() == []
     few, many = interleaved(jobs(short), jobs(long), turns=TURNS)
@@ -57,6 +61,8 @@ def against_history(folder: Path) -> Row:
 
 
 def jobs(ledger: Ledger) -> Callable[[], None]:
+    """Return a turn: some jobs, each reserved and settled."""
+
     def run() -> None:
         for _ in range(JOBS):
             ledger.settle(ledger.reserve(CHARGE, "benchmark"), 0)
@@ -65,6 +71,7 @@ def jobs(ledger: Ledger) -> Callable[[], None]:
 
 
 def bare_commits(path: Path) -> Callable[[], None]:
+    """Return a turn of bare durable commits."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -80,7 +87,10 @@ def bare_commits(path: Path) -> Callable[[], None]:
 
 
 def filled(path: Path, entries: int) -> Ledger:
-    """A ledger with this many entries (whole jobs), written at once, every hash and sum as the ledger itself would have it."""
+    """Make a ledger with this many entries (complete jobs), written at once.
+
+    Every hash and every sum is the one that the ledger itself would write.
+    """
     ledger = Ledger.create(path, PureDP(1000))
     (first,) = ledger.entries()
     ledger._store.close()
@@ -104,15 +114,14 @@ def filled(path: Path, entries: int) -> Ledger:
     connection.execute("UPDATE expost_totals SET settled = ?", (settled,))
     connection.execute("UPDATE expost_head SET sequence = ?, hash = ?", (last.sequence, last.hash))
     connection.execute("COMMIT")
-    connection.execute(
-        "PRAGMA journal_mode=DELETE"
-    )  # leaves OFF, so that the ledger finds a file it can switch back
+    # Switch the journal on again, so that the ledger can change its mode.
+    connection.execute("PRAGMA journal_mode=DELETE")
     connection.close()
     return Ledger.open(path)
 
 
 def jobs_of_the_past(first: Entry, count: int) -> Iterator[tuple[Entry, Entry]]:
-    """Chained reserve and settle entries behind the first."""
+    """Yield chained reserve and settle entries after the first entry."""
     amount = [str(Fraction(CHARGE.epsilon))]
     held = canonical({"worst": amount, "charges": digest(_TABLE.as_dict())})
     spent = canonical({"spent": amount, "outcome": "0"})
@@ -125,6 +134,7 @@ def jobs_of_the_past(first: Entry, count: int) -> Iterator[tuple[Entry, Entry]]:
 
 
 def chained(last: Entry, action: str, identity: str, detail: str, memo: str) -> Entry:
+    """Return the next entry of the hash chain."""
     told = {
         "time": _WHEN,
         "action": action,
@@ -137,7 +147,7 @@ def chained(last: Entry, action: str, identity: str, detail: str, memo: str) -> 
 
 
 def growth() -> Iterator[Row]:
-    """The time of a request at the end of 5,000, beside the time of one at the start: 1× means it does not grow."""
+    """Compare the last of 5,000 requests with the first ones: 1× means that time does not grow."""
     for what, ask in (("expost's filter", our_filter()), ("OpenDP's filter", opendp_filter())):
         if ask is None:
             yield Row(
@@ -153,7 +163,7 @@ def growth() -> Iterator[Row]:
 
 
 def blocks(ask: Callable[[], None]) -> tuple[float, float]:
-    """Seconds of a request in the first and in the last block."""
+    """Return the seconds per request in the first and in the last block."""
     times = []
     for _ in range(QUERIES // BLOCK):
         start = time.perf_counter()
@@ -164,6 +174,7 @@ def blocks(ask: Callable[[], None]) -> tuple[float, float]:
 
 
 def our_filter() -> Callable[[], None]:
+    """Return one request to expost's filter."""
     state = Filter.empty(PureBudget(1000))
     amount = state.budget.coordinates(PureDP(0.001))
 
@@ -175,7 +186,10 @@ def our_filter() -> Callable[[], None]:
 
 
 def opendp_filter() -> Callable[[], None] | None:
-    """A pure filter in memory with a Laplace query; it also runs the query, some 20 µs of each request."""
+    """Return one request to OpenDP's pure filter in memory, with a Laplace query.
+
+    It also runs the query, about 20 µs of each request.
+    """
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
@@ -183,7 +197,7 @@ def opendp_filter() -> Callable[[], None] | None:
     try:
         odometer = dp.c.make_fully_adaptive_composition(*space, dp.max_divergence())
         queryable = dp.c.make_privacy_filter(odometer, d_in=1, d_out=1000.0)(0)
-    except Exception:  # a peer that cannot be asked is a note in the table, not an error
+    except Exception:  # a peer that fails is a note in the table, not an error
         return None
     measurement = dp.m.make_laplace(*space, scale=1000.0)
     return lambda: queryable(measurement)

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Floor:
-    """What an example must cost at least, and which shares of what the machine can do were reached."""
+    """The least work per example, and the shares of the machine's peak speed that were reached."""
 
     flops: float
     bytes: float
@@ -21,7 +21,7 @@ class Floor:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; seconds, and how many times faster than the peer (if there is one)."""
+    """One row of the table: seconds, and how many times faster than the peer, if there is one."""
 
     what: str
     seconds: float
@@ -34,9 +34,11 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
+        """Seconds of the peer divided by ours."""
         return None if self.peer_seconds is None else self.peer_seconds / self.seconds
 
     def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
         ratio = "–" if self.ratio is None else f"{self.ratio:.3g}×"
         return (
             self.what,
@@ -48,7 +50,7 @@ class Row:
         )
 
     def more_cells(self) -> tuple[str, ...]:
-        """CPU seconds of both, and the floor."""
+        """Return the CPU seconds of both sides, and the least work, as text."""
         cells = (
             f"CPU {readable(self.cpu_seconds)}",
             f"peer's CPU {readable(self.peer_cpu_seconds)}",
@@ -61,12 +63,13 @@ class Row:
         return (*cells, f"{self.floor.flops:,.0f} FLOP, {self.floor.bytes:,.0f} bytes: {shares}")
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
         return asdict(self) | {"ratio": self.ratio}
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: what it does, how many examples that is, and a clock of the CPU seconds it takes."""
+    """Something to time: a function, its number of examples, and a clock of its CPU seconds."""
 
     name: str
     run: Callable[[], object]
@@ -75,6 +78,7 @@ class Contender:
 
 
 def readable(seconds: float | None) -> str:
+    """Format seconds with a suitable unit."""
     if seconds is None:
         return "–"
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -84,7 +88,7 @@ def readable(seconds: float | None) -> str:
 
 
 def interleaved(*contenders: Callable[[], object], turns: int = 5) -> list[float]:
-    """Median seconds of each contender; each turn times them all, one after another."""
+    """Return the median seconds of each contender; each turn times all of them in order."""
     return [
         wall
         for wall, _ in clocked([Contender("", contender, 1) for contender in contenders], turns)
@@ -92,7 +96,7 @@ def interleaved(*contenders: Callable[[], object], turns: int = 5) -> list[float
 
 
 def clocked(contenders: list[Contender], turns: int) -> list[tuple[float, float]]:
-    """Median wall seconds and median CPU seconds of each, an example; a first turn warms up."""
+    """Return median wall and CPU seconds per example of each; the first turn is a warm-up."""
     times: list[list[tuple[float, float]]] = [[] for _ in contenders]
     for turn in range(turns + 1):
         for contender, found in zip(contenders, times, strict=True):

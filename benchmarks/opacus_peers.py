@@ -23,12 +23,12 @@ from expost.training._torch.modules import LOSSES
 
 
 def steps_of(case: Case, batch: int, device: str) -> int:
-    """Steps of a turn; more where they are faster."""
+    """Return the steps per turn; more on faster devices."""
     return case.peer_steps[batch] * (1 if device == "cpu" else 10 if case.key == "b" else 3)
 
 
 def hand_fed(case: Case, batch: int, device: str) -> Contender:
-    """Without its loader: ``X[idx]``, Poisson samples drawn beforehand."""
+    """Run Opacus without its loader: ``X[idx]``, with Poisson samples drawn beforehand."""
     module = case.module().to(device)
     wrapped = GradSampleModule(module)
     optimiser = DPOptimizer(
@@ -56,7 +56,7 @@ def hand_fed(case: Case, batch: int, device: str) -> Contender:
 
 
 def documented(case: Case, batch: int, device: str) -> Contender:
-    """As its documentation shows it."""
+    """Run Opacus as its documentation shows."""
     module = case.module().to(device)
     data = TensorDataset(torch.from_numpy(case.X), torch.from_numpy(case.y))
     wrapped, optimiser, loader = PrivacyEngine().make_private(
@@ -81,7 +81,7 @@ def documented(case: Case, batch: int, device: str) -> Contender:
 
 
 def better_threads(run: Callable[[], object]) -> int:
-    """1 or all torch threads, whichever is faster now."""
+    """Return 1 or the number of cores, whichever number of torch threads is faster now."""
     times = {}
     for threads in sorted({1, os.cpu_count() or 1}):
         torch.set_num_threads(threads)
@@ -93,12 +93,15 @@ def better_threads(run: Callable[[], object]) -> int:
 
 
 class Crew:
-    """One process per core, each with a hand-fed Opacus on one torch thread; they start a turn together and wait between turns."""
+    """One process per core, each with a hand-fed Opacus on one torch thread.
+
+    They start each turn together and wait between turns.
+    """
 
     def __init__(self, device: str, quick: bool, size: int | None = None) -> None:
         context: Any = multiprocessing.get_context("spawn")
         self.size, self._cpu = size or os.cpu_count() or 1, 0.0
-        self._barrier = context.Barrier(self.size)  # kept: it would vanish before the others start
+        self._barrier = context.Barrier(self.size)  # kept alive until the others start
         pipes = [context.Pipe() for _ in range(self.size)]
         self._ends = [mine for mine, _ in pipes]
         self._workers = [
@@ -126,7 +129,7 @@ class Crew:
             worker.join(timeout=30)
 
     def contender(self, case: Case, batch: int) -> Contender:
-        """All of them on one case; CPU seconds are those of all."""
+        """Return all processes on one case; the CPU seconds are those of all."""
         examples = sum(self._all((case.key, batch)))
         return Contender(
             f"Opacus hand-fed, {self.size} processes", self._turn, examples, lambda: self._cpu
@@ -142,7 +145,11 @@ class Crew:
 
 
 def _work(end: Any, barrier: Any, device: str, quick: bool) -> None:
-    """A worker: (key, batch) prepares and answers with examples a turn, "go" makes a turn and answers with CPU seconds, None ends."""
+    """Run a worker process.
+
+    The message (key, batch) prepares a case; the answer is the number of examples per turn. "go"
+    runs a turn; the answer is its CPU seconds. None ends the worker.
+    """
     warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
     torch.set_num_threads(1)
     case: Case | None = None

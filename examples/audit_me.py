@@ -1,9 +1,15 @@
-"""Something to audit: candidates that keep their promises, and a mechanism that does not.
+"""Audit candidates that keep their promises, and a mechanism that does not.
 
-Two neighbouring data sets first (``python examples/audit_me.py`` writes them), then::
+First write two neighbouring data sets::
 
-    expost audit examples/audit_me.py:candidates --data with.npz --neighbour without.npz --runs 5000 --overhead 0.5
-    expost audit examples/audit_me.py:careless --data with.npz --neighbour without.npz --runs 5000
+    python examples/audit_me.py
+
+Then audit::
+
+    expost audit examples/audit_me.py:candidates --data with.npz --neighbour without.npz \\
+        --runs 5000 --overhead 0.5
+    expost audit examples/audit_me.py:careless --data with.npz --neighbour without.npz \\
+        --runs 5000
 """
 
 from __future__ import annotations
@@ -14,9 +20,8 @@ import numpy as np
 
 from expost import Candidate, DiscreteLaplace, Estimate, PureDP, Query, RandomDropping, Randomness
 
-visits = Query(
-    lambda rows: int(rows.sum()), sensitivity=3
-)  # nobody is counted more than three times
+# One person is counted at most three times.
+visits = Query(lambda rows: int(rows.sum()), sensitivity=3)
 
 candidates = [
     Candidate(DiscreteLaplace(visits, epsilon), {"epsilon": epsilon}) for epsilon in (0.5, 1.0, 2.0)
@@ -25,7 +30,7 @@ selection = (RandomDropping(overhead=0.5), candidates)
 
 
 def careless(rows: Any, randomness: Randomness) -> Estimate | list[Estimate]:
-    """Forgets that a person may visit three times: noise for one visit."""
+    """Add noise for one visit, although one person may visit three times."""
     return DiscreteLaplace(Query(lambda rows: int(rows.sum())), 1.0)(rows, randomness)
 
 
@@ -33,11 +38,12 @@ careless.guarantee = PureDP(1.0)  # type: ignore[attr-defined]
 
 
 def large(answer: Estimate) -> bool:
-    """An event: the answer is above the true count of the smaller data set."""
+    """Return whether the answer is above the true count of the smaller data set (an event)."""
     return float(answer) > 200
 
 
 def main() -> None:
+    """Write two neighbouring data sets."""
     rows = np.full(101, 2)
     rows[-1] = 3
     np.savez("with.npz", rows=rows)

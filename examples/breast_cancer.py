@@ -1,7 +1,8 @@
-"""The cheapest pure-DP classifier that passes a bar, on scikit-learn's breast-cancer data.
+"""Find the cheapest pure-DP classifier that passes a bar, on scikit-learn's breast-cancer data.
 
-Candidates are private naive Bayes classifiers: noisy class-and-bin counts of a few features with public cut points. Each comes
-with a noisy accuracy on held-out rows. Training and held-out rows are disjoint, so a candidate promises its ε for both.
+The candidates are private naive Bayes classifiers: noisy counts per class and bin of a few
+features, with public bin edges. Each candidate also returns a noisy accuracy on held-out rows.
+Training and held-out rows are disjoint, so a candidate promises its ε for both together.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Model:
 
 @dataclass(frozen=True)
 class PrivateNaiveBayes:
-    """Counts with discrete Laplace noise: one replaced row changes two cells of each feature's table."""
+    """Naive Bayes from counts with discrete Laplace noise.
+
+    Replacing one row changes two cells in the table of each feature.
+    """
 
     epsilon: float
     features: int
@@ -48,9 +52,11 @@ class PrivateNaiveBayes:
 
     @property
     def guarantee(self) -> PureDP:
+        """The promise of one call, when one row may be replaced."""
         return PureDP(self.epsilon, "replace")
 
     def __call__(self, data: dict[str, Any], randomness: Randomness) -> Model:
+        """Train on the training rows, and score on the held-out rows."""
         train = self._binned(data["train"])
         cells = 2 * self.features * self.bins
         query = Query(
@@ -88,6 +94,7 @@ class PrivateNaiveBayes:
 
 
 def load() -> dict[str, Any]:
+    """Load the data and split it by position."""
     table = load_breast_cancer()
     columns = [list(table.feature_names).index(name) for name in PUBLIC_RANGES]
     rows, labels = table.data[:, columns], table.target
@@ -100,6 +107,7 @@ def load() -> dict[str, Any]:
 
 
 def main() -> None:
+    """Select a classifier, show its cost, and save its certificate."""
     console = Console()
     candidates = [
         Candidate(PrivateNaiveBayes(e, f, b), {"epsilon": e, "features": f, "bins": b}, repeats=4)
@@ -108,7 +116,8 @@ def main() -> None:
     selector = RandomDropping(overhead=0.05, target=BAR)
     charges = selector.charges(candidates)
     console.print(
-        f"{len(candidates)} settings, 4 copies each; bar: accuracy ≥ {BAR}; nothing has read the data yet."
+        f"{len(candidates)} settings, 4 copies each; bar: accuracy ≥ {BAR}. "
+        "The data has not been read yet."
     )
     release = selector.select(candidates, load(), score=lambda model: model.accuracy)
     everything = sum(candidate.guarantee.size * candidate.repeats for candidate in candidates)
@@ -120,7 +129,7 @@ def main() -> None:
     table.add_row("bar reached", "yes" if release.passed else "no")
     table.add_row("ε spent", f"[bold green]{float(release.spent.size):.2f}[/bold green]")
     table.add_row("ε at worst", f"{float(charges.worst_case.size):.2f}")
-    table.add_row("ε of running them all", f"{float(everything):.0f}")
+    table.add_row("ε of running all", f"{float(everything):.0f}")
     console.print(table)
     path = Path("out") / "breast_cancer.json"
     path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""``python -m reproduction``: the paper's tables and figures, recomputed."""
+"""``python -m reproduction``: recompute the paper's tables and figures."""
 
 from expost.cli.main import run
 from reproduction.cli import app

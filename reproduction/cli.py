@@ -1,4 +1,4 @@
-"""The commands of ``python -m reproduction``."""
+"""The commands of ``python -m reproduction``. Tests: ``tests/reproduction``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from expost import plots
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from reproduction import figure1 as figure_one
-from reproduction import tightness as tightness_search
+from reproduction import tightness as tightness_page
 from reproduction.counting import tables as counting_tables
 from reproduction.table3 import table as table_three
 from reproduction.table3.bank import Bank
@@ -21,20 +21,27 @@ from reproduction.table3.tasks import GRID, LEVELS, TableTask, task_named
 
 _SYNTHETIC = ",".join(counting_tables.SYNTHETIC)
 
-app = typer.Typer(help="The paper's tables and figures, recomputed.", no_args_is_help=True)
+app = typer.Typer(
+    help="Recompute the paper's tables and figures.", no_args_is_help=True, add_completion=False
+)
 
 Datasets = Annotated[
-    str, typer.Option(help="S8000, S16000, S32000, S64000, S128000, msweb, reddit2008.")
+    str,
+    typer.Option(
+        help="Comma-separated data sets: S8000, S16000, S32000, S64000, S128000 (synthetic), "
+        "msweb, reddit2008 (real)."
+    ),
 ]
-Trials = Annotated[int, typer.Option(help="Independent runs.", min=1)]
-Jobs = Annotated[int, typer.Option(help="Processes.", min=1)]
+Trials = Annotated[int, typer.Option(help="Number of independent trials.", min=1)]
+Jobs = Annotated[int, typer.Option(help="Number of processes.", min=1)]
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="Folder (or file) of the real tables; default: ../shared/data if it is there."
+        help="Folder of the real data files, or the file itself. Default: ../shared/data, if "
+        "it exists."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the simulation.")]
+Seed = Annotated[int, typer.Option(help="Seed of the simulation, a whole number ≥ 0.")]
 Plot = Annotated[
     Path | None, typer.Option("--plot", help="Write a figure to this file (.png, .pdf, .svg).")
 ]
@@ -42,35 +49,20 @@ Plot = Annotated[
 
 @app.callback()
 def experiments() -> None:
-    """The paper's tables and figures, recomputed."""
+    """Recompute the paper's tables and figures."""
 
 
 @app.command()
 def figure1(plot: Plot = None, as_json: Json = False) -> None:
-    """Mean and standard deviation of the number of runs: Algorithm 3 and Papernot–Steinke."""
+    """Figure 1: mean and standard deviation of the number of runs.
+
+    Compares Algorithm 3 with Papernot–Steinke, next to the paper's coordinates. Takes a second.
+    """
     plots.check_path(plot)
     if plot is not None:
         draw_figure1(plot)
         notes.print(f"figure: {plot}")
     show(figure_one.as_dict(), as_json=as_json, render=_render_figure1)
-
-
-@app.command()
-def tightness(
-    longer: Annotated[
-        bool, typer.Option("--longer", help="Search ten times as long, and note what it adds.")
-    ] = False,
-    render: Annotated[
-        bool, typer.Option("--render", help="Only draw figure and tables from committed results.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """How much room the charges leave: a search for counterexamples (about 90 seconds)."""
-    record = tightness_search.compute(more=longer, render=render)
-    violated = sum(row["violated"] for row in [*record["points"], *record["others"]])
-    summary = {"points": len(record["points"]), "violated": violated}
-    text = f"{summary['points']} points, {violated} violated"
-    show(summary, as_json=as_json, render=lambda console: console.print(text))
 
 
 @app.command()
@@ -83,7 +75,10 @@ def table1(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Counts within 10 % under a total ε of 10: seven mechanisms, beside the paper's figures."""
+    """Table 1: counts within 10 % under a total ε of 10.
+
+    Six mechanisms, next to the numbers printed in the paper.
+    """
     _counting_table(1, datasets, trials, jobs, data, seed, plot, as_json)
 
 
@@ -97,7 +92,10 @@ def table2(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Counts within 10 % under a total (10, 1e-6): Gaussian mechanisms, beside the paper's figures."""
+    """Table 2: counts within 10 % under a total (ε, δ) of (10, 1e-6).
+
+    Five Gaussian mechanisms, next to the numbers printed in the paper.
+    """
     _counting_table(2, datasets, trials, jobs, data, seed, plot, as_json)
 
 
@@ -106,35 +104,41 @@ def table3(
     task: Annotated[
         str,
         typer.Option(
-            help="mnist, gisette, twitter, twitter-blog (substitutes: see docs/reproduction.md)."
+            help="mnist, gisette, twitter or twitter-blog. The last two use substitute data: "
+            "see docs/reproduction.md."
         ),
     ],
     trials: Trials = 100,
     bank: Annotated[
         Path | None,
-        typer.Option(help="Bank of trainings (JSON); default: docs/results/bank_TASK.json."),
+        typer.Option(help="Bank of trainings (JSON). Default: docs/results/bank_TASK.json."),
     ] = None,
     data: Data = None,
     device: Annotated[
-        str, typer.Option(help="Where to train a bank if there is none: cpu or cuda.")
+        str, typer.Option(help="Device that trains a bank if there is none: cpu or cuda.")
     ] = "cpu",
     repeats: Annotated[
         int,
-        typer.Option(help="Trainings of each setting at each level, if a bank is trained.", min=1),
+        typer.Option(help="Trainings per setting and level, if a bank is trained.", min=1),
     ] = 1,
     seed: Seed = 20130,
     as_json: Json = False,
 ) -> None:
-    """Training a model that passes a bar: Algorithm 3, doubling and Brownian noise, beside the paper's figures."""
+    """Table 3: what it costs to train a model that passes a bar.
+
+    Compares Algorithm 3, doubling and Brownian noise, next to the numbers printed in the paper.
+    Trials draw from a bank of trainings; if there is none, one is trained from --data.
+    """
     chosen = task_named(task)
     shared = Path("../shared/data")
     folder = data or (shared if all((shared / name).is_file() for name in chosen.files) else None)
     if folder is None:
         notes.print(
-            f"Brownian noise is left out: it trains on the data; give --data with {', '.join(chosen.files)}"
+            "Brownian noise is left out, because it needs the data: pass --data with "
+            f"{', '.join(chosen.files)}"
         )
     else:
-        chosen.paths(folder)  # refused now, not after the first rows
+        chosen.paths(folder)  # raise an error now, not after the first rows
     trained = _bank(chosen, bank, data, device, repeats)
     document = table_three.table3(
         task, trained, trials, seed=seed, data=folder, say=lambda line: notes.print(line)
@@ -142,8 +146,33 @@ def table3(
     show(document, as_json=as_json, render=lambda console: _render_table3(console, document))
 
 
+@app.command()
+def tightness(
+    longer: Annotated[
+        bool, typer.Option("--longer", help="Search ten times as long, and record the gain.")
+    ] = False,
+    render: Annotated[
+        bool,
+        typer.Option(
+            "--render", help="Only redraw the figure and tables from the committed results."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """How tight the charges are: a search for counterexamples (about 90 seconds).
+
+    Writes docs/results/tightness.json, docs/figures/tightness.png and the tables of
+    docs/tightness.md.
+    """
+    record = tightness_page.compute(more=longer, render=render)
+    violated = sum(row["violated"] for row in [*record["points"], *record["others"]])
+    summary = {"points": len(record["points"]), "violated": violated}
+    text = f"{summary['points']} points, {violated} violated"
+    show(summary, as_json=as_json, render=lambda console: console.print(text))
+
+
 def _bank(task: TableTask, bank: Path | None, data: Path | None, device: str, repeats: int) -> Bank:
-    """The bank of that name, the one in the repository, or one trained now from data that was named."""
+    """Load the given bank or the one in the repository, or train one from the given data."""
     stored = bank or Path("docs/results") / f"bank_{task.name}.json"
     if bank is not None or stored.is_file():
         return Bank.load(stored)
@@ -151,7 +180,8 @@ def _bank(task: TableTask, bank: Path | None, data: Path | None, device: str, re
         raise InvalidInput(
             "bank",
             "none",
-            f"give --bank FILE (reproduction/table3/make_bank.py makes one, docs/results holds ours), or --data with {task.files[0]} to train one",
+            "pass --bank FILE (docs/results has ours; reproduction/table3/make_bank.py trains "
+            f"one), or --data with {task.files[0]} to train one now",
         )
     from reproduction.table3.bank_builder import Builder, empty_bank
 
@@ -170,8 +200,10 @@ def _bank(task: TableTask, bank: Path | None, data: Path | None, device: str, re
 
 
 def _render_table3(console: Console, document: dict[str, Any]) -> None:
+    """Print Table 3 for one task."""
     console.print(
-        f"Table 3, {document['title']} ({document['exactness']}; {document['trials']} trials, δ = {document['delta']:g})"
+        f"Table 3, {document['title']} ({document['exactness']}; "
+        f"{document['trials']} trials, δ = {document['delta']:g})"
     )
     for bar, start in dict.fromkeys((row["bar"], row["levels_from"]) for row in document["rows"]):
         table = Table(
@@ -187,14 +219,14 @@ def _render_table3(console: Console, document: dict[str, Any]) -> None:
             if (row["bar"], row["levels_from"]) == (bar, start):
                 table.add_row(*_cells(row), style="red" if row["guarantee"] == "none" else None)
         console.print(table)
-    console.print("[red]no-dropping: a diagnostic that carries no guarantee.[/red]")
-    console.print("doubling: the law of its run count is the best of several, chosen in hindsight.")
+    console.print("[red]no-dropping: a diagnostic that has no privacy guarantee.[/red]")
+    console.print("doubling: the best of several run-count distributions, chosen in hindsight.")
     if document["exactness"] != "exact":
         console.print(f"Not the paper's data ({document['exactness']}).")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row of Table 3 as text."""
+    """Return a row of Table 3 as text."""
     return (
         row["mechanism"],
         row["charge"],
@@ -216,6 +248,7 @@ def _counting_table(
     plot: Path | None,
     as_json: bool,
 ) -> None:
+    """Compute and show Table 1 or 2."""
     plots.check_path(plot)
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     rows = counting_tables.table(number, names, trials, seed=seed, folder=data, jobs=jobs)
@@ -234,6 +267,7 @@ def _counting_table(
 def _render_counting(
     console: Console, number: int, rows: list[counting_tables.CountingRow]
 ) -> None:
+    """Print Table 1 or 2."""
     table = Table(
         title=f"Table {number}: counts answered within 10 % ({rows[0].trials} trials)",
         title_justify="left",
@@ -258,11 +292,13 @@ def _render_counting(
             style=None if row.private else "red",
         )
     console.print(table)
-    console.print("[red]no-dropping: reproduces the paper's column, carries no guarantee.[/red]")
+    console.print(
+        "[red]no-dropping: reproduces the paper's column, but has no privacy guarantee.[/red]"
+    )
 
 
 def draw_counting(number: int, rows: list[counting_tables.CountingRow], path: Path) -> None:
-    """Answers by mechanism and data set; the paper's figures as crosses."""
+    """Draw the answers by mechanism and data set, and the paper's numbers as crosses."""
     drawn, (axes,) = plots.figure(1, width=8)
     names = list(dict.fromkeys(row.dataset for row in rows))
     mechanisms = list(dict.fromkeys(row.mechanism for row in rows))
@@ -299,6 +335,7 @@ def draw_counting(number: int, rows: list[counting_tables.CountingRow], path: Pa
 
 
 def _render_figure1(console: Console) -> None:
+    """Print both curves of Figure 1."""
     for name, curve in figure_one.points().items():
         table = Table(
             title=f"{name}: number of runs (ε = {figure_one.EPSILON}, ε′ = {figure_one.OVERHEAD})",
@@ -324,7 +361,7 @@ def _render_figure1(console: Console) -> None:
 
 
 def draw_figure1(path: Path) -> None:
-    """Both curves, and the paper's coordinates as crosses."""
+    """Draw both curves of Figure 1, and the paper's coordinates as crosses."""
     drawn, (axes,) = plots.figure(1)
     labels = {
         "random-dropping": "random dropping (Algorithm 3)",

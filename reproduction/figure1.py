@@ -1,7 +1,8 @@
-"""Figure 1 (``fig:stddev-vs-exp``): standard deviation against mean of the number of runs, from formulas.
+"""Figure 1 (``fig:stddev-vs-exp``): standard deviation and mean of the number of runs, by formula.
 
-Ours: d copies of an ε-DP mechanism under Algorithm 3, N | k ~ Binomial(d, e^{−εk}), k ~ Geom(e^{−ε′}).
-Papernot and Steinke: the truncated negative binomial of shape η = ε′/ε.
+Algorithm 3: d copies of an ε-DP mechanism, N | k ~ Binomial(d, e^{−εk}), k ~ Geom(e^{−ε′}).
+Papernot and Steinke: the truncated negative binomial distribution of shape η = ε′/ε.
+Tests: ``tests/reproduction/test_figure1.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PAPER_REPEAT_AND_SELECT = (
 
 @dataclass(frozen=True)
 class Point:
-    """One point of the figure, and the paper's."""
+    """One point of the figure, and the paper's coordinates."""
 
     parameter: float
     mean: float
@@ -56,7 +57,10 @@ class Point:
 def random_dropping(
     copies: int, epsilon: float = EPSILON, overhead: float = OVERHEAD
 ) -> tuple[float, float]:
-    """Mean and standard deviation of the number of runs of Algorithm 3 (⊥ included, as in the figure)."""
+    """Return mean and standard deviation of the number of runs of Algorithm 3.
+
+    Draws in which nothing is kept (⊥) are included, as in the paper's figure.
+    """
     first = expm1(-overhead) / expm1(-(overhead + epsilon))  # E e^{−εk}
     second = expm1(-overhead) / expm1(-(overhead + 2 * epsilon))  # E e^{−2εk}
     mean = copies * first
@@ -64,13 +68,13 @@ def random_dropping(
 
 
 def repeat_and_select(gamma: float, shape: float = OVERHEAD / EPSILON) -> tuple[float, float]:
-    """Mean and standard deviation of the truncated negative binomial law."""
+    """Return mean and standard deviation of the truncated negative binomial distribution."""
     law = TruncatedNegativeBinomial(shape, gamma)
     return law.mean, law.deviation
 
 
 def points() -> dict[str, list[Point]]:
-    """Both curves, beside the paper's coordinates."""
+    """Return both curves, with the paper's coordinates."""
     ours = [
         Point(d, *random_dropping(d), *paper) for d, paper in zip(COPIES, PAPER_OURS, strict=True)
     ]
@@ -82,6 +86,6 @@ def points() -> dict[str, list[Point]]:
 
 
 def as_dict() -> dict[str, Any]:
-    """The figure as JSON."""
+    """Return the JSON form of the figure."""
     curves = {name: [vars(point) for point in curve] for name, curve in points().items()}
     return {"epsilon": EPSILON, "overhead": OVERHEAD, "curves": curves}

@@ -1,0 +1,14 @@
+"""Scripts that make the figures and tables of the documents. Run from the repository root.
+
+``make figures`` runs all but the last:
+
+=====================  =========================================================================
+``figures``            figures of the README and the docs
+``interval_coverage``  coverage of the intervals of ``expost count``
+``audit``              audits of broken mechanisms, for docs/audit.md
+``fill_documents``     tables of the documents, from docs/results
+``tune_counting``      search for the settings of Tables 1 and 2, run by hand
+=====================  =========================================================================
+
+Each one is run as ``python -m scripts.NAME``.
+"""

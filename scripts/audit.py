@@ -1,6 +1,7 @@
-"""Audits the five suspects and their honest twins: docs/results/audit.json, docs/figures/audit.png, the tables of docs/audit.md.
+"""Audit five broken mechanisms and their correct versions (``python -m scripts.audit``).
 
-``python -m scripts.audit``, from the root of the repository: the suspects are those of the tests.
+Writes docs/results/audit.json, docs/figures/audit.png and the tables of docs/audit.md. The broken
+mechanisms are those of the tests (``tests/audit/suspects.py``).
 """
 
 from __future__ import annotations
@@ -21,13 +22,11 @@ from scripts.fill_documents import fill
 DOCS = Path(__file__).parent.parent / "docs"
 SEED, CONFIDENCE, PILOT = 20130, 0.99, 0.2
 LOSSES, CHANCES, SHARE = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0), (0.5, 0.1, 0.01), 0.8
-BOUNDS = (
-    16  # what shares the error with the best event of a mechanism whose outputs fall into two cells
-)
+BOUNDS = 16  # bounds that share the error, for a mechanism whose outputs fall into two cells
 
 
 def examined(suspect: Suspect) -> dict[str, Any]:
-    """The report in short: the outcome that is furthest above, or closest to, its claim."""
+    """Return a short report: the outcome that is furthest above, or closest to, its claim."""
     report = audit(
         suspect.subject,
         suspect.data,
@@ -47,7 +46,7 @@ def examined(suspect: Suspect) -> dict[str, Any]:
 
 
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
-    """Each suspect beside its honest twin."""
+    """Draw each broken mechanism next to its correct version."""
     drawn, (axes,) = plots.figure(1, width=9, height=4.2)
     audits = [each[version] for each in rows for version in ("broken", "honest")]
     bars(axes, [each["claimed"] for each in audits], [each["lower_bound"] for each in audits])
@@ -71,8 +70,10 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def caught(rows: list[dict[str, Any]]) -> str:
+    """Tabulate the audits."""
     lines = [
-        "| suspect | claimed ε | broken: at least | runs | verdict | honest: claimed | at least | runs | verdict |"
+        "| suspect | claimed ε | broken: at least | runs | verdict "
+        "| honest: claimed | at least | runs | verdict |"
     ]
     lines.append("|---" * 9 + "|")
     for row in rows:
@@ -94,7 +95,7 @@ def caught(rows: list[dict[str, Any]]) -> str:
 
 
 def needed() -> list[dict[str, float]]:
-    """Runs on each data set, pilot included, to show a share of a real loss."""
+    """Return the runs on each data set, with pilot, that show a share of a true loss."""
     return [
         {
             "loss": loss,
@@ -109,6 +110,7 @@ def needed() -> list[dict[str, float]]:
 
 
 def needed_table(rows: list[dict[str, float]]) -> str:
+    """Tabulate the runs needed."""
     lines = [
         "| real loss ε | " + " | ".join(f"event of chance {chance:g}" for chance in CHANCES) + " |"
     ]
@@ -120,6 +122,7 @@ def needed_table(rows: list[dict[str, float]]) -> str:
 
 
 def main() -> None:
+    """Run the audits and write the results, the figure and the tables."""
     with tempfile.TemporaryDirectory() as folder:
         rows = [
             {"name": name, "broken": examined(broken), "honest": examined(honest)}

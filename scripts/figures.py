@@ -1,4 +1,7 @@
-"""Every figure in the README and the docs, from this script alone (``make figures``)."""
+"""Draw figures of the README and the docs (``python -m scripts.figures``, ``make figures``).
+
+The audit and the tightness figures are drawn by ``scripts.audit`` and ``reproduction tightness``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
 
 def charges(path: Path, job: Plan) -> None:
-    """Charge of a winner at each level: the paper's bound and ours."""
+    """Draw the charge of a winner at each level, by the paper's bound and by ours."""
     drawn, (axes,) = plots.figure(1, width=6)
     levels = [level.epsilon for level in job.levels]
     series = [
@@ -38,6 +41,7 @@ def charges(path: Path, job: Plan) -> None:
 
 
 def main() -> None:
+    """Draw the figures."""
     FIGURES.mkdir(exist_ok=True)
     job = plan([round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05)
     charges(FIGURES / "charges.png", job)

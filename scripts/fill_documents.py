@@ -1,4 +1,8 @@
-"""Writes the tables of docs/reproduction.md, docs/counting.md and benchmarks/README.md from docs/results/*.json."""
+"""Write tables of the documents from docs/results/*.json (``python -m scripts.fill_documents``).
+
+The documents are docs/reproduction.md, docs/counting.md and benchmarks/README.md.
+Tests: ``tests/test_figures.py``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def rendered(number: int) -> str:
-    """A Markdown table of answers (precision), the paper's figure in brackets."""
+    """Tabulate answers (precision) of Table 1 or 2, with the paper's number in brackets."""
     rows = json.loads((DOCS / "results" / f"table{number}.json").read_text(encoding="utf-8"))[
         "rows"
     ]
@@ -27,23 +31,24 @@ def rendered(number: int) -> str:
 
 
 def cell(row: dict[str, float | None]) -> str:
+    """Return a cell of Table 1 or 2."""
     precision = row["precision_mean"]
     text = f"{row['answers_mean']:.2f}" + ("" if precision is None else f" ({precision:.3f})")
     return text if row["paper_answers"] is None else f"{text} [{row['paper_answers']:g}]"
 
 
 def coverage() -> str:
-    """Factor and measured coverage by noise and ratio."""
+    """Tabulate the factor and the measured coverage by noise and ratio."""
     rows = json.loads((DOCS / "results" / "coverage.json").read_text(encoding="utf-8"))["rows"]
     lines = ["| noise | ratio | factor | coverage | without the factor |", "|---|---|---|---|---|"]
     for row in rows:
-        numbers = f"{row['ratio']:.3g} | {row['factor']:.3f} | {row['coverage']:.3f} | {row['naive_coverage']:.3f}"
-        lines.append(f"| {row['law']} | {numbers} |")
+        numbers = f"{row['ratio']:.3g} | {row['factor']:.3f} | {row['coverage']:.3f}"
+        lines.append(f"| {row['law']} | {numbers} | {row['naive_coverage']:.3f} |")
     return "\n".join(lines)
 
 
 def table3(task: str) -> str:
-    """Mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
+    """Tabulate mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
     rows = json.loads((DOCS / "results" / f"table3_{task}.json").read_text(encoding="utf-8"))[
         "rows"
     ]
@@ -59,6 +64,7 @@ def table3(task: str) -> str:
 
 
 def table3_name(row: dict[str, str]) -> str:
+    """Return the name of a mechanism of Table 3."""
     if row["mechanism"] == "random-dropping":
         return f"random-dropping, {row['note'].split(':')[0]}, charge `{row['charge']}`"
     return (
@@ -67,13 +73,17 @@ def table3_name(row: dict[str, str]) -> str:
 
 
 def table3_cell(row: dict[str, float]) -> str:
+    """Return a cell of Table 3."""
     passed = "" if row["pass_rate"] == 1 else f", passes {row['pass_rate']:.0%}"
     paper = "" if row["paper"] is None else f" [{row['paper']:g}]"
     return f"{row['mean']:.3f} ± {row['se']:.3f}{paper}{passed}"
 
 
 def benchmarks(name: str) -> str:
-    """The rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote; those of the fleet in a table of their own."""
+    """Tabulate the rows that ``python -m benchmarks`` (or ``benchmarks.fleet``) wrote.
+
+    The rows of the fleet have their own table.
+    """
     rows = json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
     plain, fleet = (
         [row for row in rows if bool(row.get("floor")) == wanted] for wanted in (False, True)
@@ -83,6 +93,7 @@ def benchmarks(name: str) -> str:
 
 
 def plain_table(rows: list[dict[str, Any]]) -> str:
+    """Tabulate the rows of all benchmarks but the fleet."""
     if not rows:
         return ""
     lines = ["| what | expost | against | peer | ratio | target |", "|---|---|---|---|---|---|"]
@@ -100,7 +111,10 @@ def plain_table(rows: list[dict[str, Any]]) -> str:
 
 
 def fleet_table(rows: list[dict[str, Any]]) -> str:
-    """A line a fleet: time and CPU time an example, its floor, then the ratio to each way to run Opacus."""
+    """Tabulate one line per fleet.
+
+    Time and CPU time per example, the least work, and the ratio to each way to run Opacus.
+    """
     if not rows:
         return ""
     fleets: dict[str, dict[str, dict[str, Any]]] = {}
@@ -109,9 +123,8 @@ def fleet_table(rows: list[dict[str, Any]]) -> str:
         fleets.setdefault(row["what"].removesuffix(", an example"), {})[peer] = row
     peers = list(dict.fromkeys(peer for fleet in fleets.values() for peer in fleet))
     floor = "must cost | of peak FLOP/s | of peak bytes/s"
-    lines = [
-        f"| an example of | expost | CPU | {floor} | {' | '.join(f'× {peer}' for peer in peers)} | target |"
-    ]
+    against = " | ".join(f"× {peer}" for peer in peers)
+    lines = [f"| an example of | expost | CPU | {floor} | {against} | target |"]
     lines.append("|---" * (7 + len(peers)) + "|")
     for what, fleet in fleets.items():
         first = next(iter(fleet.values()))
@@ -125,7 +138,7 @@ def fleet_table(rows: list[dict[str, Any]]) -> str:
 
 
 def versus(row: dict[str, Any] | None) -> str:
-    """The ratio of wall times, and that of CPU times."""
+    """Return the ratio of wall times, and that of CPU times."""
     if row is None:
         return "–"
     cpu = (
@@ -137,14 +150,17 @@ def versus(row: dict[str, Any] | None) -> str:
 
 
 def ratio(row: dict[str, Any]) -> str:
+    """Return the ratio of a row as text."""
     return "–" if row["ratio"] is None else times(row["ratio"])
 
 
 def times(number: float) -> str:
+    """Format a ratio."""
     return f"{number:,.0f}×" if number >= 100 else f"{number:.3g}×"
 
 
 def readable(seconds: float | None) -> str:
+    """Format seconds with a suitable unit."""
     if seconds is None:
         return "–"
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -154,7 +170,7 @@ def readable(seconds: float | None) -> str:
 
 
 def fill(page: Path, marker: str, content: str) -> None:
-    """Replace what stands between a marker and its end."""
+    """Replace the text between a marker and its end."""
     text = page.read_text(encoding="utf-8")
     block = f"<!-- {marker} -->\n{content}\n<!-- end -->"
     page.write_text(
@@ -164,6 +180,7 @@ def fill(page: Path, marker: str, content: str) -> None:
 
 
 def main() -> None:
+    """Write all tables."""
     fill(DOCS / "reproduction.md", "table1", rendered(1))
     fill(DOCS / "reproduction.md", "table2", rendered(2))
     for task in ("mnist", "gisette", "twitter", "twitter-blog"):

@@ -1,4 +1,7 @@
-"""How often the published intervals of ``expost count`` hold, at the worst true count, by simulation (docs/results/coverage.json)."""
+"""Coverage of the intervals of ``expost count`` at the worst true count, by simulation.
+
+``python -m scripts.interval_coverage`` writes docs/results/coverage.json.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ COUNTS = np.geomspace(60, 2000, 60)
 def coverage(
     levels: NoiseLevels, least: np.ndarray, widths: np.ndarray, paths: np.ndarray
 ) -> float:
-    """The least chance, over true counts, that a group is not answered with an interval that misses."""
+    """Return the smallest coverage over true counts.
+
+    A group that is not answered counts as covered.
+    """
     worst = 1.0
     for count in COUNTS:
         good = count + paths >= least[:, None]
@@ -30,6 +36,7 @@ def coverage(
 
 
 def main() -> None:
+    """Simulate the coverage and write it."""
     generator = np.random.default_rng(20130)
     rows = []
     for ratio in (2.0, 2**0.5, 1.2, 1.1):

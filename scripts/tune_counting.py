@@ -1,4 +1,8 @@
-"""Which settings an honest run of Algorithm 3 should use in Tables 1 and 2: tried out on synthetic data with a seed of its own."""
+"""Search for the settings of the private runs of Algorithm 3 in Tables 1 and 2.
+
+``python -m scripts.tune_counting`` prints the results, on synthetic data with its own seed. It is
+run by hand; the chosen settings are in reproduction/counting.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ SHAPES = (
 
 
 def main() -> None:
+    """Try all settings and print the mean number of answers."""
     for name, run, orders in (
         ("table 1", random_dropping_pure, (32.0,)),
         ("table 2", random_dropping_gaussian, (32.0, 48.0, 64.0)),

@@ -1,1 +1,1 @@
-"""The search for finite mechanisms that break a theorem."""
+"""Search for finite mechanisms that violate a theorem: ``attacks`` and ``search``."""

@@ -1,12 +1,16 @@
-"""What an attack on a theorem is made of: mechanisms that keep a promise by construction, and the loss that they force on a selector.
+"""Attacks on a theorem: mechanisms that keep a promise by construction, and the loss they force.
 
-A *family* turns any vector of numbers into a pair of laws that keeps the promise: a law P = softmax(a) and its tilt P′ ∝ P·e^{t·v},
-with the largest t that the promise allows in both directions (at every listed order, or at every output for pure DP). Every pair of
-laws with the same support has this form. Candidates come in groups of equal copies, so two thousand cost no more than two.
+A *family* maps any vector of numbers to a pair of distributions that keeps the promise: P =
+softmax(a) and its tilt P′ ∝ P·e^{t·v}, with the largest t that the promise allows in both
+directions (at every listed order, or at every output for pure DP). Every pair of distributions with
+the same support has this form. Candidates come in groups of equal copies, so two thousand
+candidates cost no more time than two.
 
-A *game* is a selector over such groups with the charges that the library claims. Its value is the least common factor on those charges
-that would still be valid (:mod:`expost.audit.exact.smallest_charges`): above 1 the theorem is broken. Many instances are valued at once, on a coarse
-lattice; what is reported in the end is checked again by :func:`expost.audit.exact.audit.exact_audit`.
+A *game* is a selector over such groups with the charges that the library claims. The value of an
+instance is the smallest common factor on those charges that is still valid
+(:mod:`expost.audit.exact.smallest_charges`): above 1, the theorem is violated. Many instances are
+evaluated at once, on a coarse lattice; the final result is checked again by the exact audit
+(:mod:`expost.audit.exact.audit`).
 Tests: ``tests/reproduction/test_counterexamples.py``.
 """
 
@@ -28,7 +32,7 @@ from expost.audit.exact.finite_mechanism import FiniteMechanism, log_moment
 from expost.audit.exact.selector_laws import exact_laws
 from expost.audit.exact.smallest_charges import TINY, ApproxMeasure, PureMeasure, RenyiMeasure
 from expost.errors import InvalidInput
-from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP
+from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
@@ -40,28 +44,31 @@ from expost.selection.selector import Selector
 
 _STEEPEST = 60.0  # the largest tilt tried
 _HALVINGS = 32
-_RESOLUTION = 0.15  # of the coarse lattice, in nats of the chance to be kept
-_SAFETY = 1e-12  # relative: pairs stay this far inside their promise
+_RESOLUTION = 0.15  # of the coarse lattice, in nats of the probability to be kept
+_SAFETY = 1e-12  # relative distance that pairs keep from the limit of their promise
 
 
 @dataclass(frozen=True)
 class MechanismFamily:
-    """Pairs of laws over ``outputs`` outputs that keep a pure or Rényi promise."""
+    """Pairs of distributions over ``outputs`` outputs that keep a pure or Rényi promise."""
 
     promise: Guarantee
     outputs: int = 3
 
     def __post_init__(self) -> None:
-        if not isinstance(self.promise, (PureDP, RenyiDP)):
-            raise InvalidInput("promise", self.promise, "give PureDP or RenyiDP")
+        if self.promise.as_pure() is None and self.promise.as_renyi() is None:
+            raise InvalidInput("promise", self.promise, "pass PureDP or RenyiDP")
 
     @property
     def dimension(self) -> int:
-        """How many numbers describe a pair: a logit and a direction for each output."""
+        """The count of numbers that describe a pair: a logit and a direction per output."""
         return 2 * self.outputs
 
     def pairs(self, points: Floats) -> tuple[Floats, Floats]:
-        """Laws and tilted laws (…, output) for points (…, 2·outputs): logits, then directions."""
+        """Return distributions and tilted ones (…, output) for points (…, 2·outputs).
+
+        A point holds the logits, then the directions.
+        """
         logits, direction = points[..., : self.outputs], points[..., self.outputs :]
         direction = direction / np.maximum(np.abs(direction).max(-1, keepdims=True), 1e-12)
         low, high = np.zeros(points.shape[:-1]), np.full(points.shape[:-1], _STEEPEST)
@@ -73,13 +80,13 @@ class MechanismFamily:
         return np.exp(first), np.exp(_log_softmax(logits + low[..., None] * direction))
 
     def _keeps(self, first: Floats, second: Floats) -> npt.NDArray[np.bool_]:
-        if isinstance(self.promise, PureDP):
-            return np.asarray(
-                np.abs(first - second).max(-1) <= self.promise.epsilon * (1 - _SAFETY)
-            )
-        assert isinstance(self.promise, RenyiDP)
-        orders = np.array(self.promise.orders)[:, None]
-        allowed = (orders[:, 0] - 1) * np.array(self.promise.epsilons) * (1 - _SAFETY)
+        """Whether pairs of log-probabilities keep the promise."""
+        if (pure := self.promise.as_pure()) is not None:
+            return np.asarray(np.abs(first - second).max(-1) <= pure.epsilon * (1 - _SAFETY))
+        curve = self.promise.as_renyi()
+        assert curve is not None
+        orders = np.array(curve.orders)[:, None]
+        allowed = (orders[:, 0] - 1) * np.array(curve.epsilons) * (1 - _SAFETY)
         kept = np.ones(first.shape[:-1], dtype=np.bool_)
         for a, b in ((first, second), (second, first)):
             terms = b[..., None, :] + orders * (a - b)[..., None, :]
@@ -89,20 +96,22 @@ class MechanismFamily:
 
 
 def _log_softmax(logits: Floats) -> Floats:
+    """Return the logarithm of the softmax along the last axis."""
     shifted = logits - logits.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
 
 def _never(data: object, randomness: Randomness) -> object:
+    """Stand in for a mechanism that is priced but never run."""
     raise AssertionError("pricing never runs a candidate")
 
 
 @dataclass(frozen=True, eq=False)
 class Game:
-    """A selector over groups of equal candidates, ``copies`` of each, all with the family's promise.
+    """A selector over groups of equal candidates, ``copies`` of each, with the family's promise.
 
-    Outputs have the scores 0, 1, …; a selector with a target is given it among them. ``charges`` replaces what the library claims (one
-    number a group, "nothing" last): a claim of one's own to try and break.
+    Outputs have the scores 0, 1, …; the target of a selector refers to them. ``charges`` replaces
+    the library's claim by another claim to attack (one number per group, "nothing" last).
     """
 
     selector: Selector
@@ -118,20 +127,21 @@ class Game:
             raise InvalidInput(
                 "selector",
                 type(self.selector).__name__,
-                "attacks are written for selectors over mechanisms",
+                "attacks are implemented for selectors over mechanisms only",
             )
         if isinstance(self.selector, RandomDropping) and self.selector.target is not None:
             raise InvalidInput(
                 "target",
                 self.selector.target,
-                "attacks on random dropping are written for the best score",
+                "attacks on random dropping are implemented for the best score only",
             )
         table = self.selector.charges(self._unrun)
-        if isinstance(table.nothing, RenyiDP) and len(table.nothing.orders) > 1:
+        curve = table.nothing.as_renyi()
+        if curve is not None and len(curve.orders) > 1:
             raise InvalidInput(
                 "order",
-                table.nothing.orders,
-                "a game has a claim at one order: give order=… to the selector",
+                curve.orders,
+                "a game has a claim at one order: pass order=… to the selector",
             )
         listed = [*(table[place] for place in range(len(table))), table.nothing]
         claimed = (
@@ -140,19 +150,16 @@ class Game:
             else self.charges
         )
         object.__setattr__(self, "claimed", claimed)
-        object.__setattr__(
-            self, "order", table.nothing.orders[0] if isinstance(table.nothing, RenyiDP) else None
-        )
-        object.__setattr__(
-            self, "delta", table.nothing.delta if isinstance(table.nothing, ApproxDP) else None
-        )
+        object.__setattr__(self, "order", None if curve is None else curve.orders[0])
+        object.__setattr__(self, "delta", table.nothing.shared_delta)
 
     @property
     def _unrun(self) -> list[Candidate]:
+        """Candidates that are priced but never run."""
         return self.candidates([_never] * len(self.copies))
 
     def candidates(self, mechanisms: Sequence[object]) -> list[Candidate]:
-        """One candidate a group."""
+        """Return one candidate per group."""
         return [
             Candidate(mechanism, repeats=count, guarantee=self.family.promise)  # type: ignore[arg-type]
             for mechanism, count in zip(mechanisms, self.copies, strict=True)
@@ -169,7 +176,10 @@ class Game:
         )
 
     def law(self, q: Floats) -> tuple[Floats, Floats]:
-        """Chances of outcomes (…, group, output) and of nothing (…), from the middle of the brackets."""
+        """Return probabilities of outcomes (…, group, output) and of nothing (…).
+
+        They are the middles of the brackets.
+        """
         counts, selector = np.array(self.copies, dtype=float), self.selector
         if isinstance(selector, RandomDropping):
             assert self.levels is not None
@@ -187,7 +197,7 @@ class Game:
         return _middle(found)
 
     def values(self, here: Floats, there: Floats) -> Floats:
-        """The factor on the claimed charges that each instance forces (about: a coarse lattice)."""
+        """Return the factor on the claimed charges that each instance forces, approximately."""
         (outcomes, nothing), (other, other_nothing) = self.law(here), self.law(there)
         factors = [
             _forced(*each, self.claimed, self.order, self.delta)
@@ -199,11 +209,14 @@ class Game:
         return np.asarray(np.maximum(*factors))
 
     def tables(self, here: Floats, there: Floats) -> list[FiniteMechanism]:
-        """One instance (group, output) as finite mechanisms."""
+        """Return one instance (group, output) as finite mechanisms."""
         return [FiniteMechanism(a.tolist(), b.tolist()) for a, b in zip(here, there, strict=True)]
 
     def certify(self, here: Floats, there: Floats) -> ClaimAudit:
-        """The exact audit of one instance against the claimed charges; refused if a table broke its promise."""
+        """Audit one instance exactly against the claimed charges.
+
+        Raises an error if a table breaks its promise.
+        """
         candidates = self.candidates(self.tables(here, there))
         require_promises(candidates)
         pair = exact_laws(self.selector, candidates, None, None)
@@ -217,13 +230,16 @@ class Game:
 
 
 def _number(charge: Guarantee) -> float:
-    if isinstance(charge, RenyiDP):
-        return charge.epsilons[0]
-    assert isinstance(charge, (PureDP, ApproxDP))
-    return charge.epsilon
+    """Return the ε of a charge; for a Rényi charge, at its first order."""
+    if (pair := charge.as_approx()) is not None:
+        return pair.epsilon
+    curve = charge.as_renyi()
+    assert curve is not None
+    return curve.epsilons[0]
 
 
 def _middle(law: OutputLaw) -> tuple[Floats, Floats]:
+    """Return the middles of the brackets."""
     return (law.low + law.high) / 2, (law.nothing_low + law.nothing_high) / 2
 
 
@@ -236,7 +252,10 @@ def _forced(
     order: float | None,
     delta: float | None,
 ) -> Floats:
-    """The least factor on all charges that is valid in one direction, for many instances at once; floats end at TINY."""
+    """Return the smallest factor on all charges that is valid in one direction, per instance.
+
+    Probabilities below TINY are replaced, because floats end there.
+    """
     here, nothing = (np.where(each >= TINY, each, 0.0) for each in (here, nothing))
     there, other = (np.maximum(each, TINY) for each in (there, other))
     if order is None and delta is None:
@@ -270,7 +289,7 @@ def _forced(
 
 
 def _solve(used: Callable[[Floats], Floats], allowed: float, shape: tuple[int, ...]) -> Floats:
-    """Where a falling function of a factor in [0, 4] meets what is allowed."""
+    """Return the factor in [0, 4] at which a decreasing function reaches the allowed value."""
     low, high = np.zeros(shape), np.full(shape, 4.0)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

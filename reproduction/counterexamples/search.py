@@ -1,12 +1,15 @@
-"""An adversarial search for counterexamples: finite mechanisms that keep their promises, evolved to force the largest loss on a selector.
+"""Search for counterexamples: finite mechanisms that keep their promises and force a large loss.
 
-Differential evolution over :class:`reproduction.counterexamples.attacks.Family`, started from the shape that saturates the pure theorem (a rare
-output that grows on one data set, beaten by an output that grows on the other) and from random points, then refined by shrinking steps
-around the best. The best instance is checked by the exact audit; its certified ratio is a lower bound of how much of the claimed
-charge is needed by *some* instance. Close to 1: the charge cannot be improved there. Well below 1: either there is room in the theorem,
-or the search missed the worst instance.
+Differential evolution over :class:`reproduction.counterexamples.attacks.MechanismFamily`. It starts
+from the shape that attains the pure theorem (a rare output that is more likely on one data set,
+beaten by an output that is more likely on the other) and from random points, and ends with
+shrinking steps around the best point. The exact audit checks the best instance. Its certified ratio
+is a lower bound of the share of the claimed charge that *some* instance needs. Close to 1: the
+charge cannot be improved there. Well below 1: either the theorem has room, or the search missed the
+worst instance.
 
-Seeded and for simulations only: no data is involved. Tests: ``tests/reproduction/test_counterexamples.py``; figures: ``reproduction/tightness.py``.
+Seeded and for simulations only: no data is involved.
+Tests: ``tests/reproduction/test_counterexamples.py``; figures: ``reproduction/tightness.py``.
 """
 
 from __future__ import annotations
@@ -21,9 +24,7 @@ from expost.audit.exact.finite_mechanism import FiniteMechanism
 from expost.rationals import count_of
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 
-_SMALLEST = (
-    -500.0
-)  # the least logit: high orders feed on outputs that are rarer than anything that happens
+_SMALLEST = -500.0  # the least logit: at high orders, extremely rare outputs matter
 _REFINEMENTS = 16  # rounds of shrinking steps at the end
 
 
@@ -31,7 +32,8 @@ _REFINEMENTS = 16  # rounds of shrinking steps at the end
 class Attack:
     """The best instance found against a game.
 
-    ``ratio`` is certified (the lower end of the exact audit's bracket): no charge below ratio × claimed is valid for all instances.
+    ``ratio`` is certified (the lower end of the exact audit's bracket): no charge below
+    ratio × claimed is valid for all instances.
     """
 
     ratio: float
@@ -49,7 +51,10 @@ def simulate_attack(
     population: int = 32,
     starts: list[Floats] | None = None,
 ) -> tuple[Attack, Floats]:
-    """Search for the instance that forces most, and certify it; also the point that describes it (a start for a similar game)."""
+    """Search for the instance that forces the largest loss, and certify it.
+
+    Also returns the point that describes the instance, as a start for a similar game.
+    """
     for name, value in (("generations", generations), ("population", population)):
         count_of(value, name, at_least=4)
     point, evaluations = evolve(game, simulation_seed, generations, population, starts or [])
@@ -68,7 +73,7 @@ def simulate_attack(
 def evolve(
     game: Game, simulation_seed: int, generations: int, population: int, starts: list[Floats]
 ) -> tuple[Floats, int]:
-    """The best point (group × numbers) that was found, and how many were valued."""
+    """Return the best point found (group × numbers), and the number of points evaluated."""
     generator = np.random.default_rng(simulation_seed)
     groups, family = len(game.copies), game.family
 
@@ -90,9 +95,8 @@ def evolve(
         points[better], values[better] = trial[better], outcome[better]
         evaluations += len(trial)
     best, top = points[np.argmax(values)], float(values.max())
-    spread = np.maximum(
-        points.std(axis=0), 0.01
-    )  # what the population disagrees on is explored further
+    # Explore further where the population disagrees.
+    spread = np.maximum(points.std(axis=0), 0.01)
     for size in np.geomspace(1.0, 0.001, _REFINEMENTS):
         trial = _clipped(
             best + size * spread * generator.normal(size=(population, *best.shape)), family.outputs
@@ -105,7 +109,7 @@ def evolve(
 
 
 def _offspring(points: Floats, best: Floats, generator: np.random.Generator) -> Floats:
-    """Differential evolution, "current to best": differences of the population set the steps."""
+    """Take one step of differential evolution ("current to best")."""
     count = len(points)
     first, second = generator.integers(0, count, (2, count))
     step = generator.uniform(0.3, 0.9, (count, 1, 1))
@@ -120,6 +124,7 @@ def _offspring(points: Floats, best: Floats, generator: np.random.Generator) -> 
 
 
 def _clipped(points: Floats, outputs: int) -> Floats:
+    """Shift logits to a maximum of 0 and clip logits and directions to their ranges."""
     logits = points[..., :outputs]
     logits = np.maximum(logits - logits.max(-1, keepdims=True), _SMALLEST)
     return np.concatenate([logits, np.clip(points[..., outputs:], -1.0, 1.0)], axis=-1)
@@ -128,6 +133,7 @@ def _clipped(points: Floats, outputs: int) -> Floats:
 def _random(
     family: MechanismFamily, groups: int, count: int, generator: np.random.Generator
 ) -> Floats:
+    """Return random points."""
     logits = -generator.exponential(8.0, (count, groups, family.outputs))
     direction = generator.uniform(-1, 1, (count, groups, family.outputs))
     direction[: count // 2] = np.sign(direction[: count // 2])
@@ -135,10 +141,12 @@ def _random(
 
 
 def _shaped(family: MechanismFamily, groups: int) -> Floats:
-    """Attacks of known shape: an output of chance ``rare`` that shrinks under the tilt, and one of chance ``beating`` that grows.
+    """Return attacks of a known shape.
 
-    In the first half the rare output lies just below the beating one (it wins unless beaten); in the second it is the lowest (it loses,
-    or fails a target). The remaining outputs are left almost impossible.
+    An output of log-probability about ``rare`` becomes less likely under the tilt, and one of about
+    ``beating`` more likely. With the first placement the rare output is just below the beating one
+    (it wins unless beaten); with the second it is the lowest (it loses, or fails a target). The
+    remaining outputs are almost impossible.
     """
     points = []
     for rare, beating, slower in product(

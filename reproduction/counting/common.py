@@ -1,4 +1,8 @@
-"""What the mechanisms of Tables 1 and 2 share: acceptance, tallies, thread after thread. Simulations in floating point."""
+"""What the mechanisms of Tables 1 and 2 share: the acceptance rule, and paying for the threads.
+
+Simulations in floating point: for experiments, not for private releases.
+Tests: ``tests/reproduction/test_counting_tables.py``.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,14 @@ DELTA = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Per trial: how many counts were accepted and paid for, and how many of them are right."""
+    """Per trial: the number of counts accepted and paid for, and how many are within 10 %."""
 
     answers: Floats
     right: Floats
 
     @classmethod
     def join(cls, parts: Sequence[Result]) -> Result:
+        """Concatenate the trials of several results."""
         return cls(
             np.concatenate([part.answers for part in parts]),
             np.concatenate([part.right for part in parts]),
@@ -35,11 +40,14 @@ class Result:
 
 Mechanism = Callable[[Floats, Generator], Result]
 Attempt = tuple[Any, Any, Any, Any, Any]
-"""Worst case, cost, level, estimate, good: an array over trials each."""
+"""Worst case, cost, level, estimate, good: each an array over trials."""
 
 
 def tally(truth: Floats, estimates: Floats, costs: Floats, total: float) -> Result:
-    """Count the threads that the budget pays for, in order; a thread that was never accepted has infinite cost."""
+    """Count the threads that the budget pays for, in order.
+
+    A thread that was never accepted has infinite cost.
+    """
     paid = np.cumsum(costs, axis=1) <= total + 1e-12
     right = np.abs(estimates - truth) <= WITHIN * truth
     return Result(paid.sum(axis=1).astype(float), (paid & right).sum(axis=1).astype(float))
@@ -48,12 +56,13 @@ def tally(truth: Floats, estimates: Floats, costs: Floats, total: float) -> Resu
 def first_accepted(
     noisy: Floats, scales: Floats
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The first level (axis 0) whose value the σ-rule accepts, and whether there is one."""
+    """Return the first level (axis 0) whose value the σ-rule accepts, and whether one exists."""
     accepted = np.asarray(noisy >= LEAST * scales[:, None, None])
     return np.asarray(accepted.argmax(axis=0)), np.asarray(accepted.any(axis=0))
 
 
 def take(noisy: Floats, level: npt.NDArray[np.int64]) -> Floats:
+    """Return the values at the chosen levels."""
     return np.asarray(np.take_along_axis(noisy, level[None], axis=0)[0])
 
 
@@ -65,6 +74,7 @@ def refining(
     price: Callable[[Any], Floats],
     total: float,
 ) -> Result:
+    """Go from coarse to fine noise until the σ-rule accepts; pay the price of that level."""
     noisy = truth + noise.reshape(len(grid), *truth.shape)
     level, found = first_accepted(noisy, scales)
     return tally(truth, take(noisy, level), np.where(found, price(level), np.inf), total)
@@ -79,7 +89,11 @@ def one_shot(
     nothing: float,
     total: float,
 ) -> Result:
-    """Each thread once: the cheapest good kept level, else the cheapest kept; the next thread follows whatever happened."""
+    """Try each thread once.
+
+    The cheapest good kept level wins, else the cheapest kept level. The next thread follows in any
+    case.
+    """
     good = kept & (noisy >= LEAST * scales)
     winner = np.where(good.any(axis=0), good.argmax(axis=0), kept.argmax(axis=0))
     costs = np.where(kept.any(axis=0), charges[winner], nothing)
@@ -90,7 +104,10 @@ def one_shot(
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """Levels to try for a thread whose need is guessed from the last answer: costs and noise scales, place by place in a grid."""
+    """A grid of levels (costs and noise scales) for threads that are tried one after another.
+
+    The level that a thread needs is guessed from the last answer.
+    """
 
     grid: Floats
     scales: Floats
@@ -102,10 +119,10 @@ class Ladder:
         generator: Generator,
         attempt: Callable[[Floats, Any, Generator], Attempt],
     ) -> Result:
-        """Thread after thread; ``attempt`` tries one, for all trials at once, from the guessed level.
+        """Try one thread after another; ``attempt`` tries one, for all trials at once.
 
-        The first guess is the coarsest level. A failed attempt is paid and followed by another at a finer guess; a good one moves the
-        trial on and sets the next guess.
+        The first guess is the coarsest level. A failed attempt is paid, and another one follows
+        with a finer guess. A good attempt ends the thread and sets the next guess.
         """
         trials, threads = truth.shape
         guess, left = np.zeros(trials, dtype=int), np.full(trials, self.total)
@@ -116,9 +133,8 @@ class Ladder:
             worst, cost, level, estimate, good = attempt(
                 sizes, np.clip(guess, 0, len(self.grid) - 1), generator
             )
-            running &= (worst <= left + 1e-12) & (
-                thread < threads
-            )  # the filter looks at the worst case, then pays the cost
+            # The filter checks the worst case, then pays the cost.
+            running &= (worst <= left + 1e-12) & (thread < threads)
             left = np.where(running, left - cost, left)
             won = running & good
             answers += won
@@ -131,7 +147,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How an honest run of Algorithm 3 goes about a thread; chosen by scripts/tune_counting.py."""
+    """Settings of a private run of Algorithm 3 on one thread; see scripts/tune_counting.py."""
 
     overhead: float  # ε′ as a fraction of the first level's rate
     offsets: tuple[int, ...]  # levels tried, counted from the guess
@@ -148,7 +164,10 @@ def dropped_runs(
     laplace: bool,
     generator: Generator,
 ) -> tuple[Any, Floats]:
-    """Kept copies (levels × copies × trials) given that at least one is, and their noisy counts."""
+    """Return which copies are kept (levels × copies × trials), and their noisy counts.
+
+    Conditioned on at least one copy being kept.
+    """
     most = int(copies.max())
     kept = np.zeros((len(rates), most, len(sizes)), dtype=bool)
     exists = np.arange(most)[None, :, None] < copies[:, None, None]
@@ -170,7 +189,7 @@ def dropped_runs(
 def cheapest_good(
     kept: Any, noisy: Floats, levels: Any, scales: Floats, charges: Floats
 ) -> Attempt:
-    """The first good kept copy by increasing level, else the first kept."""
+    """Return the first good kept copy in ascending order of level, else the first kept one."""
     good = kept & (noisy >= LEAST * scales[:, None, :])
     flat_kept, flat_good = kept.reshape(-1, kept.shape[-1]), good.reshape(-1, good.shape[-1])
     winner = np.where(flat_good.any(axis=0), flat_good.argmax(axis=0), flat_kept.argmax(axis=0))

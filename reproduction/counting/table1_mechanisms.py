@@ -1,4 +1,7 @@
-"""Table 1: the mechanisms under a total ε of 10."""
+"""Table 1: the mechanisms under a total ε of 10.
+
+Tests: ``tests/reproduction/test_counting_tables.py``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ PURE_TUNING = Tuning(overhead=0.05, offsets=(0,), copies=(16,))
 
 
 def doubling_pure(truth: Floats, generator: Generator) -> Result:
-    """Fresh noise at each level; all levels looked at are paid for."""
+    """Doubling: fresh noise at each level; all levels tried are paid."""
     noise = generator.laplace(0.0, 1.0, (len(PURE_GRID), truth.size)) / PURE_GRID[:, None]
     return refining(
         truth, noise, PURE_GRID, 1 / PURE_GRID, lambda level: np.cumsum(PURE_GRID)[level], TOTAL
@@ -37,13 +40,16 @@ def doubling_pure(truth: Floats, generator: Generator) -> Result:
 
 
 def noise_reduction(truth: Floats, generator: Generator) -> Result:
-    """Coupled noise; the last level looked at is paid for."""
+    """Laplace noise reduction: coupled noise; the last level tried is paid."""
     noise = simulate_laplace_paths(list(1 / PURE_GRID), truth.size, generator)
     return refining(truth, noise, PURE_GRID, 1 / PURE_GRID, lambda level: PURE_GRID[level], TOTAL)
 
 
 def no_dropping_pure(truth: Floats, generator: Generator) -> Result:
-    """Algorithm 3 with k ≡ 0: the paper's column. Nothing is ever dropped, so the theorem gives no guarantee at all."""
+    """Algorithm 3 with k ≡ 0: the paper's column.
+
+    Nothing is ever dropped, so the theorem gives no guarantee at all.
+    """
     noise = generator.laplace(0.0, 1.0, (len(PURE_GRID), truth.size)) / PURE_GRID[:, None]
     return refining(
         truth, noise, PURE_GRID, 1 / PURE_GRID, lambda level: 2 * PURE_GRID[level] + OVERHEAD, TOTAL
@@ -51,7 +57,10 @@ def no_dropping_pure(truth: Floats, generator: Generator) -> Result:
 
 
 def random_dropping_paper(truth: Floats, generator: Generator) -> Result:
-    """Algorithm 3 exactly as parametrised in the paper, k ~ Geom(e^{−0.001}): most threads end with ⊥, free."""
+    """Algorithm 3 with the paper's parameters, k ~ Geom(e^{−0.001}).
+
+    Most threads end with ⊥, which is free.
+    """
     levels = (len(PURE_GRID), *truth.shape)
     level_drop = generator.geometric(-np.expm1(-OVERHEAD), truth.shape) - 1
     kept = generator.random(levels) < np.exp(-PURE_GRID[:, None, None] * level_drop)
@@ -63,7 +72,10 @@ def random_dropping_paper(truth: Floats, generator: Generator) -> Result:
 def random_dropping_pure(
     truth: Floats, generator: Generator, tuning: Tuning = PURE_TUNING
 ) -> Result:
-    """Algorithm 3 with a real guarantee: levels near the guessed need, overhead a fraction of it, drawn again instead of ⊥."""
+    """Algorithm 3 with a real guarantee.
+
+    Uses levels near the guess and an overhead that is a fraction of it. Draws again instead of ⊥.
+    """
 
     def attempt(sizes: Floats, guess: Any, generator: Generator) -> Attempt:
         levels = np.minimum(guess[None] + np.array(tuning.offsets)[:, None], len(PURE_GRID) - 1)
@@ -77,14 +89,16 @@ def random_dropping_pure(
     return PURE_LADDER.sequential(truth, generator, attempt)
 
 
-AT_OVERHEAD, AT_LEVELS = (
-    1.0,
-    2,
-)  # threshold noise as fine as the level guessed; levels looked at from there
+AT_OVERHEAD = 1.0  # the threshold's ε as a multiple of the guessed level
+AT_LEVELS = 2  # number of levels tried, from the guessed one
 
 
 def above_threshold(truth: Floats, generator: Generator) -> Result:
-    """Algorithm 1, monotone: the first level from the guess whose noisy count reaches what the σ-rule needs there; the estimate is free."""
+    """Algorithm 1, monotone.
+
+    Stops at the first level from the guess whose noisy count reaches what the σ-rule needs there.
+    The estimate is free.
+    """
 
     def attempt(sizes: Floats, guess: Any, generator: Generator) -> Attempt:
         overhead = AT_OVERHEAD * PURE_GRID[guess]

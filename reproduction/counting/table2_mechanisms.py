@@ -1,4 +1,7 @@
-"""Table 2: the mechanisms under a total (10, 10⁻⁶)."""
+"""Table 2: the mechanisms under a total (10, 10⁻⁶).
+
+Tests: ``tests/reproduction/test_counting_tables.py``.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,14 @@ from reproduction.counting.common import (
     refining,
 )
 
-ZCDP_TOTAL = (
-    np.sqrt(np.log(1 / DELTA) + 10.0) - np.sqrt(np.log(1 / DELTA))
-) ** 2  # ρ + 2√(ρ ln(1/δ)) = 10
+# The ρ with ρ + 2√(ρ ln(1/δ)) = 10.
+ZCDP_TOTAL = (np.sqrt(np.log(1 / DELTA) + 10.0) - np.sqrt(np.log(1 / DELTA))) ** 2
 ZCDP_GRID = 0.0005 * np.sqrt(2.0) ** np.arange(23)
 RENYI_TUNING = Tuning(overhead=0.05, offsets=(0,), copies=(4,))
 
 
 def doubling_gaussian(truth: Floats, generator: Generator) -> Result:
-    """Fresh Gaussian noise at each level; all levels looked at are paid for in zCDP."""
+    """Doubling: fresh Gaussian noise at each level; all levels tried are paid, in zCDP."""
     scales = np.sqrt(0.5 / ZCDP_GRID)
     noise = generator.normal(0.0, 1.0, (len(ZCDP_GRID), truth.size)) * scales[:, None]
     return refining(
@@ -49,7 +51,7 @@ def doubling_gaussian(truth: Floats, generator: Generator) -> Result:
 
 
 def brownian(truth: Floats, generator: Generator) -> Result:
-    """Coupled Gaussian noise; the last level looked at is paid for."""
+    """Brownian noise reduction: coupled Gaussian noise; the last level tried is paid."""
     scales = np.sqrt(0.5 / ZCDP_GRID)
     noise = simulate_gaussian_paths(list(scales**2), truth.size, generator)
     return refining(
@@ -57,14 +59,15 @@ def brownian(truth: Floats, generator: Generator) -> Result:
     )
 
 
-PUBLISHED_ORDER, PUBLISHED_OVERHEAD = (
-    100.0,
-    0.001,
-)  # not stated in the paper; these come closest to its column
+# The paper does not state the order; these values come closest to its column.
+PUBLISHED_ORDER, PUBLISHED_OVERHEAD = 100.0, 0.001
 
 
 def published_losses() -> tuple[Floats, Floats]:
-    """Divergence of each level at that order, and the paper's charge with ℓ = 0 (``theorem:max-score-rdp``)."""
+    """Return the divergence of each level at that order, and the paper's charge with ℓ = 0.
+
+    The charge is that of ``theorem:max-score-rdp``.
+    """
     losses = PUBLISHED_ORDER * ZCDP_GRID
     runs = float((PUBLISHED_OVERHEAD / (PUBLISHED_OVERHEAD + losses)).sum())
     others = np.exp(-losses).sum() - np.exp(-losses)
@@ -77,7 +80,7 @@ PUBLISHED_TOTAL = 10.0 - np.log(1 / DELTA) / (PUBLISHED_ORDER - 1)
 
 
 def no_dropping_gaussian(truth: Floats, generator: Generator) -> Result:
-    """Algorithm 3 with x ≡ 0 under Rényi accounting: the paper's column. Carries no guarantee."""
+    """Algorithm 3 with x ≡ 0 under Rényi accounting: the paper's column. No guarantee."""
     scales = np.sqrt(0.5 / ZCDP_GRID)
     noise = generator.normal(0.0, 1.0, (len(ZCDP_GRID), truth.size)) * scales[:, None]
     _, charges = published_losses()
@@ -85,7 +88,10 @@ def no_dropping_gaussian(truth: Floats, generator: Generator) -> Result:
 
 
 def random_dropping_paper_gaussian(truth: Floats, generator: Generator) -> Result:
-    """Algorithm 3 as parametrised in the paper, with its dropping: x ~ Exp(0.001), and ⊥ charged ln(τ+1)/(α−1)."""
+    """Algorithm 3 with the paper's parameters and with dropping, x ~ Exp(0.001).
+
+    ⊥ is charged ln(τ+1)/(α−1).
+    """
     losses, charges = published_losses()
     runs = float((PUBLISHED_OVERHEAD / (PUBLISHED_OVERHEAD + losses)).sum())
     levels = (len(ZCDP_GRID), *truth.shape)
@@ -106,7 +112,10 @@ def random_dropping_paper_gaussian(truth: Floats, generator: Generator) -> Resul
 
 @lru_cache(maxsize=64)
 def renyi_charges(place: int, tuning: Tuning) -> tuple[Floats, Floats, float]:
-    """Charges at the filter's order, drop rates and ε′ of a thread whose guessed level is ``place``; priced like a real selection."""
+    """Return charges, drop rates and ε′ of a thread whose guessed level is ``place``.
+
+    The charges are at the filter's order, priced by the library's selector.
+    """
     levels = [min(place + offset, len(ZCDP_GRID) - 1) for offset in tuning.offsets]
     rates = np.array([tuning.order * ZCDP_GRID[level] for level in levels])
     overhead = tuning.overhead * float(rates[0])
@@ -126,7 +135,10 @@ def renyi_charges(place: int, tuning: Tuning) -> tuple[Floats, Floats, float]:
 def random_dropping_gaussian(
     truth: Floats, generator: Generator, tuning: Tuning = RENYI_TUNING
 ) -> Result:
-    """Algorithm 3 with a real guarantee: sharp Rényi charges under a filter at one order, levels near the guessed need."""
+    """Algorithm 3 with a real guarantee.
+
+    Uses sharp Rényi charges under a filter at one order, and levels near the guess.
+    """
     order = tuning.order
     total = 10.0 - (np.log1p(-1 / order) - (np.log(DELTA) + np.log(order)) / (order - 1))
     tables = [renyi_charges(place, tuning) for place in range(len(ZCDP_GRID))]
@@ -153,6 +165,7 @@ def random_dropping_gaussian(
 
 
 def _never_run(data: Any, randomness: Randomness) -> Any:
+    """Stand in for a mechanism that is priced but never run."""
     raise AssertionError("pricing runs nothing")
 
 

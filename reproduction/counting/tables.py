@@ -1,8 +1,10 @@
-"""Tables 1 and 2: how many thread counts can be answered to 10 % under a total budget, by mechanism. Simulations, in floating point.
+"""Tables 1 and 2: how many thread counts each mechanism answers to 10 % under a total budget.
 
-Threads are asked in order, largest first; a count is accepted by the paper's σ-rule; when the budget cannot pay the next charge, the
-run ends. All trials run side by side in arrays. Where the paper's text and numbers disagree, the numbers are followed: the synthetic
-density is x^{−0.75}, and σ is the scale parameter (1/ε for Laplace). docs/reproduction.md explains the two findings.
+Simulations in floating point. Threads are asked in order, largest first. The paper's σ-rule accepts
+a count. When the budget cannot pay the next charge, the run ends. All trials run side by side in
+arrays. Where the paper's text and numbers disagree, the numbers are followed: the synthetic density
+is x^{−0.75}, and σ is the scale parameter (1/ε for Laplace). docs/reproduction.md explains both
+findings. Tests: ``tests/reproduction/test_counting_tables.py``.
 """
 
 from __future__ import annotations
@@ -75,7 +77,10 @@ PAPER_2 = {
 
 @dataclass(frozen=True)
 class CountingRow:
-    """A mechanism on a data set. ``private`` is False for the diagnostic that drops nothing and guarantees nothing."""
+    """The results of a mechanism on a data set.
+
+    ``private`` is False for the diagnostic that drops nothing and has no guarantee.
+    """
 
     dataset: str
     mechanism: str
@@ -90,21 +95,21 @@ class CountingRow:
 
 
 def synthetic(name: str, trials: int, generator: Generator) -> Floats:
-    """Thread sizes (trials × threads), largest first."""
+    """Return synthetic thread sizes (trials × threads), largest first."""
     weights = np.arange(1, THREADS + 1) ** -0.75
     sizes = generator.multinomial(int(name[1:]), weights / weights.sum(), size=trials).astype(float)
     return -np.sort(-sizes, axis=1)
 
 
 def real(name: str, folder: Path) -> Floats:
-    """The sizes of a real table, largest first."""
+    """Return the sizes of a real data set, largest first."""
     files = {"msweb": "msweb_user_area.npz", "reddit2008": "reddit_2008_new_users_by_subreddit.npz"}
     path = folder if folder.is_file() else folder / files[name]
     if not path.is_file():
         raise InvalidInput(
             "data",
             str(path),
-            f"no such file; the table {name} is read from an .npz with unique_users",
+            f"no such file; {name} is read from an .npz file with an array unique_users",
         )
     with np.load(path, allow_pickle=False) as archive:
         return np.sort(archive["unique_users"].astype(float))[::-1]
@@ -118,7 +123,7 @@ def table(
     folder: Path | None = None,
     jobs: int = 1,
 ) -> list[CountingRow]:
-    """All rows of Table 1 or 2 over these data sets."""
+    """Return all rows of Table 1 or 2 for these data sets."""
     known = (*SYNTHETIC, "msweb", "reddit2008")
     unknown = [name for name in datasets if name not in known]
     if unknown or not datasets:
@@ -137,12 +142,14 @@ def table(
 
 
 def _row_of(task: tuple[int, str, str, int, int, Path | None]) -> CountingRow:
+    """Compute one row in a worker process."""
     return _row(*task)
 
 
 def _row(
     number: int, dataset: str, mechanism: str, trials: int, seed: int, folder: Path | None
 ) -> CountingRow:
+    """Simulate one mechanism on one data set."""
     run = (PURE if number == 1 else APPROXIMATE)[mechanism]
     generator = np.random.default_rng([seed, number, _order(dataset), _order(mechanism)])
     sizes = None if dataset in SYNTHETIC else real(dataset, folder or Path("../shared/data"))
@@ -173,9 +180,11 @@ def _row(
 
 
 def _chunks(trials: int) -> Iterator[int]:
+    """Divide the trials into chunks that fit into memory."""
     for start in range(0, trials, _CHUNK):
         yield min(_CHUNK, trials - start)
 
 
 def _order(name: str) -> int:
+    """Return a number for a name, as part of a seed."""
     return int.from_bytes(name.encode(), "little") % 2**31

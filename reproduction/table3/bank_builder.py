@@ -1,7 +1,8 @@
-"""Fills a bank: trains every setting at every level with real DP-SGD, on a GPU or here.
+"""Fill a bank: train every setting at every level with real DP-SGD, on a GPU or a CPU.
 
-Work goes in slices of one batch size and a few levels, lowest levels first, largest batches first; the bank is handed to ``save`` after
-each, so a time limit loses one slice at most. Needs torch and numpy only (numba on a CPU).
+The work is divided into slices of one batch size and a few levels: lowest levels first, largest
+batches first. ``save`` is called after each slice, so a time limit loses at most one slice. Needs
+torch and numpy only (on a CPU also numba). Tests: ``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from expost.training.fleet import Fleet
 from reproduction.table3.bank import Bank
 from reproduction.table3.tasks import DELTA, GridSetting, Split, TableTask
 
-_IMAGES = 10_000  # test images put through a network at once
+_IMAGES = 10_000  # test images evaluated at once
 
 
 class Piece(NamedTuple):
@@ -35,10 +36,26 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Builder:
-    """Trains on ``split`` and writes to ``bank``.
+    """Trains on ``split`` and adds the scores to ``bank``.
 
-    ``together``  about how many models a slice trains side by side
-    ``seconds``   no slice is begun that would probably end later than this
+    Parameters
+    ----------
+    task : TableTask
+        The task.
+    split : Split
+        Rows that train and rows that score.
+    bank : Bank
+        The bank to fill.
+    save : callable
+        Called with the bank after each slice.
+    device : str, default="cpu"
+        "cpu" or a CUDA device.
+    together : int, default=256
+        Approximate number of models that a slice trains side by side.
+    seconds : float, optional
+        No slice is started that would probably end later than this.
+    say : callable, optional
+        Called with lines that report progress.
     """
 
     task: TableTask
@@ -51,13 +68,14 @@ class Builder:
     say: Callable[[str], None] = lambda line: None
 
     def build(self, epsilons: Sequence[float], repeats: int) -> bool:
-        """Train what the bank lacks; whether everything asked for is there now."""
+        """Train what the bank lacks; return whether it is complete now."""
         scorer = _scorer(self.task, self.split, self.device)
         started, done = time.perf_counter(), 0.0
         slices = self.slices(epsilons, repeats)
         total = sum(map(self.examples, slices))
         self.say(
-            f"{sum(map(len, slices))} trainings in {len(slices)} slices, {total / 1e6:.0f} million examples"
+            f"{sum(map(len, slices))} trainings in {len(slices)} slices, "
+            f"{total / 1e6:.0f} million examples"
         )
         for number, pieces in enumerate(slices):
             spent = time.perf_counter() - started
@@ -76,14 +94,15 @@ class Builder:
             self.save(self.bank)
             levels = sorted({piece.epsilon for piece in pieces})
             self.say(
-                f"slice {number + 1}/{len(slices)}: batch {pieces[0].setting.batch_size}, ε {levels[0]:g}–{levels[-1]:g}, "
-                f"{len(pieces)} models, {now - spent:.1f} s, {self.examples(pieces) / (now - spent) / 1e6:.3g} M examples/s; "
+                f"slice {number + 1}/{len(slices)}: batch {pieces[0].setting.batch_size}, "
+                f"ε {levels[0]:g}–{levels[-1]:g}, {len(pieces)} models, {now - spent:.1f} s, "
+                f"{self.examples(pieces) / (now - spent) / 1e6:.3g} M examples/s; "
                 f"{100 * done / total:.0f} % done, about {now * (total - done) / done:.0f} s left"
             )
         return True
 
     def slices(self, epsilons: Sequence[float], repeats: int) -> list[list[Piece]]:
-        """What is missing, by bands of levels (ascending) and batch sizes (descending)."""
+        """Return the missing trainings by level bands (ascending) and batch size (descending)."""
         batches = sorted({setting.batch_size for setting in self.bank.settings}, reverse=True)
         levels = sorted(set(epsilons))
         widest = max(
@@ -110,6 +129,7 @@ class Builder:
         return made
 
     def examples(self, pieces: Sequence[Piece]) -> float:
+        """Return the expected number of examples that the trainings process."""
         return float(sum(piece.setting.epochs for piece in pieces) * len(self.split.X))
 
     def _train(
@@ -117,6 +137,7 @@ class Builder:
         pieces: Sequence[Piece],
         scorer: Callable[[Sequence[Mapping[str, Array]]], Sequence[float]],
     ) -> None:
+        """Train one slice and record its scores."""
         configurations = [
             Configuration(
                 piece.setting.learning_rate,
@@ -145,24 +166,24 @@ def empty_bank(
     sha256: Mapping[str, str],
     device: str,
 ) -> Bank:
-    """A bank without trainings, with what is known before the first."""
+    """Return a bank without trainings."""
     return Bank(
         task.name, len(split.X), DELTA, tuple(settings), {}, _details(task, split, sha256, device)
     )
 
 
 def check_resumed(bank: Bank, fresh: Bank) -> Bank:
-    """A bank to go on with, refused if it is of another task, grid or data."""
+    """Return a bank to continue; raise an error if its task, grid or data differ."""
     for name in ("task", "n", "delta", "settings"):
         if getattr(bank, name) != getattr(fresh, name):
             raise InvalidInput(
                 "resume",
                 name,
-                "the file was made for another task, grid or number of rows; give another --out",
+                "the file was made for another task, grid or number of rows; pass another --out",
             )
     if bank.details.get("sha256") != fresh.details["sha256"]:
         raise InvalidInput(
-            "resume", "sha256", "the file was made from other data; give another --out"
+            "resume", "sha256", "the file was made from other data; pass another --out"
         )
     return bank
 
@@ -170,6 +191,7 @@ def check_resumed(bank: Bank, fresh: Bank) -> Bank:
 def _details(
     task: TableTask, split: Split, sha256: Mapping[str, str], device: str
 ) -> dict[str, Any]:
+    """Describe how the bank is made."""
     try:
         import torch
     except ImportError:
@@ -181,7 +203,8 @@ def _details(
         "target_variance": float(np.var(split.test_y)) if task.metric == "mse" else None,
         "preparation": task.preparation,
         "scored_on": f"{len(split.test_X)} public rows",
-        "seeds": "none: noise, samples and first parameters come from OS entropy; trainings cannot be repeated",
+        "seeds": "none: noise, samples and first parameters come from OS entropy; "
+        "trainings cannot be repeated",
         "sha256": dict(sha256),
         "made_with": {
             "expost": __version__,
@@ -197,12 +220,15 @@ def _details(
 def _scorer(
     task: TableTask, split: Split, device: str
 ) -> Callable[[Sequence[Mapping[str, Array]]], Sequence[float]]:
+    """Return a function that scores models on the public rows."""
     return _images_scorer(split, device) if task.model == "cnn" else _linear_scorer(task, split)
 
 
 def _linear_scorer(
     task: TableTask, split: Split
 ) -> Callable[[Sequence[Mapping[str, Array]]], Sequence[float]]:
+    """Return a function that scores linear models."""
+
     def score(models: Sequence[Mapping[str, Array]]) -> Sequence[float]:
         weights = np.stack([model["weight"][0] for model in models], axis=1).astype(np.float32)
         with np.errstate(all="ignore"):
@@ -224,6 +250,7 @@ def _linear_scorer(
 def _images_scorer(
     split: Split, device: str
 ) -> Callable[[Sequence[Mapping[str, Array]]], Sequence[float]]:
+    """Return a function that scores convolutional networks."""
     import torch
     from torch.func import functional_call
 

@@ -1,21 +1,30 @@
-"""What Table 3 compares with: doubling over Papernot–Steinke tuning, and Brownian noise reduction. Noise in floating point: simulations.
+"""The baselines of Table 3: doubling over Papernot–Steinke tuning, and Brownian noise reduction.
 
-*Doubling.* Level after level (each at least twice the one before) tunes over all settings by Papernot and Steinke's repeat-and-select and
-releases the best; the first that passes ends it, and all levels so far are paid: their Rényi curves add up and are converted at δ/L, L
-levels, each sum at its best order ("stopped at level i" is an outcome of its own, with a share of δ of its own). The paper states neither
-the law of the number of runs nor its mean; nine laws are tried and the one with the least mean cost is shown, which flatters it.
+Noise in floating point: for simulations only.
 
-*Brownian.* A deterministic model with noise that is taken off level by level until a bar is passed (``mechanisms.noise_reduction``):
+*Doubling.* Each level (at least twice the one before) tunes over all settings by Papernot and
+Steinke's repeat-and-select and releases the best. The first level that passes ends the trial, and
+all levels so far are paid: their Rényi curves add up and are converted at δ/L for L levels, each
+sum at its best order ("stopped at level i" is a separate outcome, with its own share of δ). The
+paper states neither the distribution of the number of runs nor its mean. Nine distributions are
+tried and the one with the lowest mean cost is shown, which favours this baseline.
 
-* linear regression by sufficient statistics: z = (x, 1, y), Σ zzᵀ, of sensitivity ‖z‖² ≤ B² + 1 (entries off the diagonal count twice);
-  a ridge of σ·√(2·width), about the norm of the noise, keeps the system solvable;
-* classification by output perturbation: regularised logistic (softmax) regression on rows of norm 1, λ = 0.01, whose minimiser moves by at
-  most √2/(nλ), or 1/(nλ) for two classes, when a row comes or goes (n, by which losses are divided, is a public number and stays).
-  It is solved to a gradient of 10⁻⁸, which is added.
+*Brownian.* A deterministic model whose noise is reduced level by level until the bar is passed
+(:mod:`expost.mechanisms.noise_paths`):
 
-Level i of L has the ρ that (ε_i, δ/L) allows. Stopping at i is then ex-post (ε_i, δ): the outcomes "stopped at i" have δ/L each.
-``brownian`` finds the bar as the paper does, by AboveThreshold (ε = 0.01 more) on the training rows; ``brownian-public`` looks at the
-public rows, as all other mechanisms here do. The paper states no regularisation, no bound and no clipping; these are our choices.
+* linear regression by sufficient statistics: Σ zzᵀ with z = (x, 1, y), of sensitivity
+  ‖z‖² ≤ B² + 1 (off-diagonal entries count twice). A ridge of σ·√(2·width), about the norm of the
+  noise, keeps the system solvable;
+* classification by output perturbation: regularised logistic (softmax) regression on rows of
+  norm 1, λ = 0.01. Its minimiser moves by at most √2/(nλ), or 1/(nλ) for two classes, when a row is
+  added or removed (n, by which losses are divided, is a public number and does not change). It is
+  solved to a gradient of 10⁻⁸, whose effect is added.
+
+Level i of L has the ρ that (ε_i, δ/L) allows. Stopping at i is then ex-post (ε_i, δ): the outcomes
+"stopped at i" have δ/L each. ``brownian`` checks the bar as the paper does, by AboveThreshold (an
+additional ε = 0.01) on the training rows; ``brownian-public`` checks it on the public rows, as all
+other mechanisms here do. The paper states no regularisation, no bound and no clipping; these are
+our choices. Tests: ``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +42,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.mechanisms.noise_paths import simulate_gaussian_paths
 from expost.privacy.conversions import gaussian_for
-from expost.privacy.guarantees import Guarantee, RenyiDP
+from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.selection.doubling import Doubling
@@ -41,7 +50,7 @@ from expost.selection.repeat_and_select import RunCount, TruncatedNegativeBinomi
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, Split, task_named
 
-LAWS = tuple(product((-0.5, 0.0, 1.0), (3.0, 10.0, 30.0)))  # shape η, mean number of runs
+LAWS = tuple(product((-0.5, 0.0, 1.0), (3.0, 10.0, 30.0)))  # shape η and mean number of runs
 THRESHOLD_EPSILON = 0.01
 RIDGE = 0.01
 _SOLVED = 1e-8
@@ -50,7 +59,7 @@ _MOST_STEPS = 20_000
 
 @dataclass(frozen=True)
 class TunedLevel:
-    """One level tuned: a random number of trainings of random settings; the best score."""
+    """Tune one level: the best score of a random number of trainings of random settings."""
 
     candidates: tuple[Candidate, ...]
     runs: RunCount
@@ -64,7 +73,7 @@ class TunedLevel:
 
 
 def ladder(levels: Sequence[float]) -> list[float]:
-    """The levels that doubling tries: the first, then each that is at least twice the last."""
+    """Return the levels of doubling: the first, then each that is at least twice the last."""
     chosen = [levels[0]]
     for level in levels[1:]:
         if level >= 2 * chosen[-1] - 1e-12:
@@ -73,7 +82,10 @@ def ladder(levels: Sequence[float]) -> list[float]:
 
 
 def doubling(problem: TableProblem, trials: int, source: SimulationRandomness) -> TrialOutcome:
-    """Doubling over tuned levels, with the best of the laws in hindsight (of those that pass most often)."""
+    """Run doubling over tuned levels, with the run-count distribution chosen in hindsight.
+
+    It is the cheapest one among those that pass most often.
+    """
     promises = {level: worst_promise(problem.level(level)) for level in ladder(problem.levels)}
     return min((_doubling(problem, promises, *law, trials, source) for law in LAWS), key=_ranked)
 
@@ -86,15 +98,16 @@ def _doubling(
     trials: int,
     source: SimulationRandomness,
 ) -> TrialOutcome:
+    """Run doubling with one distribution of the number of runs."""
     law = TruncatedNegativeBinomial.with_mean(shape, mean)
     candidates = [
         Candidate(
             TunedLevel(problem.level(level), law),
             {"epsilon": level},
-            guarantee=law.renyi_charge(promise),
+            guarantee=law.renyi_charge(curve),
         )
         for level, promise in promises.items()
-        if isinstance(promise, RenyiDP)
+        if (curve := promise.as_renyi()) is not None
     ]
     sums = Doubling(target=problem.target).charges(candidates)
     costs = [
@@ -104,7 +117,8 @@ def _doubling(
         "doubling",
         "papernot-steinke",
         None,
-        f"η = {shape:g}, {mean:g} runs a level on average: the best of {len(LAWS)} laws, in hindsight",
+        f"η = {shape:g}, {mean:g} runs a level on average: "
+        f"the best of {len(LAWS)} laws, in hindsight",
         None,
         "Papernot-Steinke 2022, Theorem 2; composed up to the first pass, δ shared by the levels",
         [_climb(candidates, problem.target, costs, source) for _ in range(trials)],
@@ -119,7 +133,7 @@ def _climb(
     costs: Sequence[float],
     source: SimulationRandomness,
 ) -> Trial:
-    """Level after level; what the first that passes costs with all before it."""
+    """Try one level after another; the first that passes is paid, with all before it."""
     for place, (candidate, cost) in enumerate(zip(candidates, costs, strict=True), 1):
         if candidate.call(None, source) >= target:
             return Trial(cost, True, place)
@@ -127,12 +141,16 @@ def _climb(
 
 
 def _ranked(made: TrialOutcome) -> tuple[float, float]:
+    """Rank by pass rate (up to 0.99), then by mean cost."""
     passed = float(np.mean([trial.passed for trial in made.trials]))
     return -min(passed, 0.99), float(np.mean([trial.epsilon for trial in made.trials]))
 
 
 def brownian(problem: TableProblem, data: Path, trials: int, seed: int) -> Iterator[TrialOutcome]:
-    """Noise taken off level by level, stopped by AboveThreshold on the training rows, and by the public score."""
+    """Run Brownian noise reduction, stopped in two ways.
+
+    By AboveThreshold on the training rows, and by the score on the public rows.
+    """
     model = _model(problem.task.name, data)
     rhos = [gaussian_for(level, DELTA / len(problem.levels)).rho for level in problem.levels]
     deviations = [model.sensitivity / math.sqrt(2 * rho) for rho in rhos]
@@ -167,14 +185,13 @@ def _path(
     deviations: Sequence[float],
     generator: np.random.Generator,
 ) -> tuple[Trial, Trial]:
-    """One path of noise; where AboveThreshold stops on it, and where the public score does."""
+    """Draw one path of noise; return where AboveThreshold and the public score stop on it."""
     noises = simulate_gaussian_paths(
         [deviation**2 for deviation in deviations], model.width, generator
     )
     accuracy = problem.task.metric == "accuracy"
-    most = model.rows * (
-        1 - problem.target if accuracy else -problem.target
-    )  # the sum of losses that passes
+    # The largest sum of losses that passes.
+    most = model.rows * (1 - problem.target if accuracy else -problem.target)
     bar = most + generator.laplace(0.0, 2 / THRESHOLD_EPSILON)
     stopped = seen = None
     for place, (level, noise, deviation) in enumerate(
@@ -195,18 +212,25 @@ def _path(
 
 
 class _Model(Protocol):
-    """A deterministic model of ``rows`` rows and ``width`` numbers that noise is added to, each row moving them by ``sensitivity``."""
+    """A deterministic model of ``rows`` rows, with noise added to its ``width`` numbers.
+
+    Adding or removing a row moves these numbers by at most ``sensitivity``.
+    """
 
     rows: int
     width: int
     sensitivity: float
 
     def losses(self, noise: Array, deviation: float) -> tuple[float, float]:
-        """The sum of losses (at most 1 each) on the training rows, and the score on the public ones (more is better)."""
+        """Return the sum of losses (at most 1 each) on the training rows, and the public score.
+
+        A larger score is better.
+        """
 
 
 @lru_cache(maxsize=1)
 def _model(name: str, data: Path) -> _Model:
+    """Make the model of a task, once."""
     task = task_named(name)
     split = task.load(data)
     return _Statistics(split, task.row_bound) if task.row_bound is not None else _Classifier(split)
@@ -224,7 +248,10 @@ class _Statistics:
         self.upper = np.triu_indices(self.size)
 
     def symmetric(self, noise: Array) -> Array:
-        """A vector as a symmetric matrix of the same norm: an entry off the diagonal stands twice."""
+        """Return a vector as a symmetric matrix of the same norm.
+
+        Off-diagonal entries appear twice.
+        """
         matrix = np.zeros((self.size, self.size))
         matrix[self.upper] = noise / np.where(self.upper[0] == self.upper[1], 1.0, math.sqrt(2))
         return np.asarray(matrix + np.triu(matrix, 1).T)
@@ -240,7 +267,7 @@ class _Statistics:
 
 
 class _Classifier:
-    """Regularised logistic regression (softmax for more than two classes), the noise on its parameters."""
+    """Regularised logistic regression (softmax for several classes) with noisy parameters."""
 
     def __init__(self, split: Split) -> None:
         self.train, self.test = _unit(split.X), _unit(split.test_X)
@@ -253,13 +280,11 @@ class _Classifier:
         ) + 2 * _SOLVED / RIDGE
         self.weights = self._solve(outputs)
         self.width = self.weights.size
-        self.train, self.test = (
-            self.train.astype(np.float32),
-            self.test.astype(np.float32),
-        )  # enough to count what is right
+        # float32 is precise enough to count correct predictions.
+        self.train, self.test = self.train.astype(np.float32), self.test.astype(np.float32)
 
     def _solve(self, outputs: int) -> Array:
-        """Nesterov's method on a strongly convex loss, until the gradient is small."""
+        """Minimise a strongly convex loss by Nesterov's method, until the gradient is small."""
         weights = np.zeros((self.train.shape[1], outputs))
         ahead, smooth = weights, 0.5 + RIDGE  # rows have norm 1
         momentum = (math.sqrt(smooth) - math.sqrt(RIDGE)) / (math.sqrt(smooth) + math.sqrt(RIDGE))
@@ -274,6 +299,7 @@ class _Classifier:
         return ahead
 
     def _residuals(self, logits: Array) -> Array:
+        """Return predicted probabilities minus labels."""
         if logits.shape[1] == 1:
             return np.asarray(1 / (1 + np.exp(-logits)) - self.y[:, None])
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -288,17 +314,19 @@ class _Classifier:
 
 
 def _decide(logits: Array) -> Array:
+    """Return the predicted classes."""
     return np.asarray(
         (logits[:, 0] > 0).astype(np.int64) if logits.shape[1] == 1 else logits.argmax(axis=1)
     )
 
 
 def _unit(rows: Array) -> Array:
+    """Scale rows to norm 1."""
     flat = rows.reshape(len(rows), -1).astype(np.float64)
     return np.asarray(flat / np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12))
 
 
 def _with_one(rows: Array, bound: float) -> Array:
-    """Rows with a 1, scaled down where (x, 1) is longer than the bound."""
+    """Append a 1 to each row, and scale the row down where (x, 1) is longer than the bound."""
     longer = np.column_stack([rows.astype(np.float64), np.ones(len(rows))])
     return np.asarray(longer * np.minimum(1.0, bound / np.linalg.norm(longer, axis=1))[:, None])

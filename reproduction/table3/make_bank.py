@@ -1,6 +1,11 @@
-"""Trains a bank for Table 3 (``python -m reproduction table3 --bank FILE``); needs torch, numpy and src on the path, best on a GPU.
+"""Train a bank for Table 3, best on a GPU. Needs torch and numpy.
 
-python -m reproduction.table3.make_bank --task mnist --data ../shared/data --device cuda --repeats 4 --out docs/results/bank_mnist.json --resume
+Use the bank with: python -m reproduction table3 --bank FILE
+
+Example, from the root of the repository (add --resume to continue an earlier bank):
+
+python -m reproduction.table3.make_bank --task mnist --data ../shared/data --device cuda \\
+    --repeats 4 --out docs/results/bank_mnist.json
 """
 
 from __future__ import annotations
@@ -16,36 +21,44 @@ from reproduction.table3.tasks import GRID, LEVELS, TASKS, Split, task_named
 
 
 def main() -> int:
+    """Parse the arguments and train; return the exit code."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m reproduction.table3.make_bank",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--task", required=True, choices=list(TASKS))
+    parser.add_argument("--task", required=True, choices=list(TASKS), help="row of Table 3")
     parser.add_argument(
         "--data", type=Path, required=True, help="folder of the data files, or the file itself"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, help="the bank (JSON); rewritten after every slice"
+        "--out",
+        type=Path,
+        required=True,
+        help="file of the bank (JSON); rewritten after every slice",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="keep what --out holds and train what is missing"
+        "--resume",
+        action="store_true",
+        help="keep the trainings in --out and add those that are missing",
     )
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument(
         "--epsilons",
         default=",".join(f"{level:g}" for level in LEVELS),
-        help="levels, default %(default)s",
+        help="comma-separated levels (default: %(default)s)",
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="trainings per setting and level")
+    parser.add_argument(
+        "--together", type=int, default=256, help="approximate number of models in a slice"
     )
     parser.add_argument(
-        "--repeats", type=int, default=1, help="trainings of each setting at each level"
+        "--seconds-budget", type=float, help="start no slice that would end later than this"
     )
     parser.add_argument(
-        "--together", type=int, default=256, help="models side by side in a slice, about"
+        "--limit-configs", type=int, help="for a test: use only this many settings of the grid"
     )
-    parser.add_argument("--seconds-budget", type=float, help="begin no slice that would end later")
-    parser.add_argument(
-        "--limit-configs", type=int, help="a trial: that many settings, spread over the grid"
-    )
-    parser.add_argument("--rows", type=int, help="a trial: train on the first rows only")
+    parser.add_argument("--rows", type=int, help="for a test: train on the first rows only")
     given = parser.parse_args()
     try:
         return build(given)
@@ -55,9 +68,10 @@ def main() -> int:
 
 
 def build(given: argparse.Namespace) -> int:
+    """Train the bank; return 0 if it is complete, 1 if time ran out, 2 if --out exists."""
     task = task_named(given.task)
     if given.out.exists() and not given.resume:
-        sys.stderr.write(f"{given.out} exists: say --resume to add to it, or give another --out\n")
+        sys.stderr.write(f"{given.out} exists: pass --resume to add to it, or another --out\n")
         return 2
     split = task.load(given.data)
     if given.rows is not None:

@@ -1,6 +1,8 @@
-"""What the mechanisms of Table 3 are asked: candidates with the promises of their plans and outcomes from a bank, and a bar.
+"""The problem that the mechanisms of Table 3 solve: candidates, outcomes from a bank, and a bar.
 
-All attempts of a trial are charged at one Rényi order, fixed beforehand from public numbers; their sum is converted once, at that order.
+The candidates have the promises of the training plans that were executed. All attempts of a trial
+are charged at one Rényi order, fixed beforehand from public numbers; their sum is converted once,
+at that order. Tests: ``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ AFFORDABLE = 1.0
 
 
 class Trial(NamedTuple):
-    """What one trial cost in all, whether it passed the bar, and how often it asked."""
+    """The total cost of a trial, whether it passed the bar, and its number of attempts."""
 
     epsilon: float
     passed: bool
@@ -33,7 +35,10 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrialOutcome:
-    """A mechanism's trials, how it was set up, and the theorem its charges rest on ("none" for a diagnostic)."""
+    """The trials of a mechanism, its settings, and the theorem on which its charges rest.
+
+    The theorem is "none" for a diagnostic.
+    """
 
     mechanism: str
     charge: str
@@ -48,7 +53,10 @@ class TrialOutcome:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A training, looked up: one of the scores that its setting had at its level. More is better."""
+    """A training, looked up in the bank: one of the scores of its setting and level.
+
+    A larger score is better.
+    """
 
     scores: tuple[float, ...]
 
@@ -58,7 +66,10 @@ class Lookup:
 
 @dataclass(frozen=True, eq=False)
 class TableProblem:
-    """A task, a bank, one bar (as a score, more is better) and one set of levels; ``candidates`` level by level."""
+    """A task, a bank, one bar and one set of levels; ``candidates`` are ordered by level.
+
+    ``target`` is the bar as a score, where larger is better.
+    """
 
     task: TableTask
     bank: Bank
@@ -69,7 +80,10 @@ class TableProblem:
 
     @classmethod
     def of(cls, task: TableTask, bank: Bank, bar: float, levels: Sequence[float]) -> TableProblem:
-        """The candidates: every setting at every level, with exactly the promise of the plan that was executed."""
+        """Make the candidates: every setting at every level.
+
+        Each has exactly the promise of the plan that was executed.
+        """
         grid = [(epsilon, setting) for epsilon in levels for setting in bank.settings]
         curves = _curves(
             [_configuration(setting, epsilon, bank.delta) for epsilon, setting in grid], bank.n
@@ -94,13 +108,16 @@ class TableProblem:
         )
 
     def level(self, epsilon: float) -> tuple[Candidate, ...]:
+        """Return the candidates of a level."""
         size, place = len(self.bank.settings), self.levels.index(epsilon)
         return self.candidates[place * size : (place + 1) * size]
 
     def best_order(self) -> float:
-        """The Rényi order to charge at: the median setting of the first level should cost least, at about 2ε(α) + ln(copies/δ)/(α−1).
+        """Return the Rényi order to charge at.
 
-        Public numbers only. (A median: at large orders the divergence of trainings with few, small batches explodes.)
+        It minimises the cost of the median setting of the first level, which is about
+        2ε(α) + ln(copies/δ)/(α−1). Only public numbers are used. The median is used because the
+        divergence of trainings with few, small batches explodes at large orders.
         """
         orders = np.array(_curve(self.candidates[0]).orders)
         losses = np.median([_curve(each).epsilons for each in self.level(self.levels[0])], axis=0)
@@ -109,19 +126,20 @@ class TableProblem:
         )
 
     def rate(self, order: float) -> float:
-        """The drop rate of the median setting of the first level: its divergence at the order."""
+        """Return the median drop rate of the first level: the divergence at the order."""
         return float(np.median([_curve(each).at(order) for each in self.level(self.levels[0])]))
 
     def affordable(self, order: float) -> list[Candidate]:
-        """The candidates whose divergence at the order is at most ``AFFORDABLE``: the others would never be kept, nor worth their charge.
+        """Return the candidates whose divergence at the order is at most ``AFFORDABLE``.
 
-        A public choice, made before anything runs; it only shortens the list, and keeps the worst case within reason.
+        The others would almost never be kept, and would not be worth their charge. This is a public
+        choice, made before anything runs. It shortens the list and limits the worst case.
         """
         return [each for each in self.candidates if _curve(each).at(order) <= AFFORDABLE]
 
 
 def converted(spent: float, order: float, charge: str = "sharp") -> float:
-    """The ε of a sum of charges at an order, at the δ of the table."""
+    """Convert a sum of charges at an order to ε, at the δ of the table."""
     return (
         spent - math.log(DELTA) / (order - 1)
         if charge == "paper"
@@ -130,17 +148,19 @@ def converted(spent: float, order: float, charge: str = "sharp") -> float:
 
 
 def variance_of(bank: Bank) -> float:
+    """Return the variance of the public targets of a regression."""
     variance = bank.details.get("target_variance")
     if not isinstance(variance, (int, float)) or not variance > 0:
         raise InvalidInput(
             "bank",
             "target_variance",
-            "a bank of a regression says the variance of its public targets",
+            "a bank of a regression must state the variance of its public targets",
         )
     return float(variance)
 
 
 def _configuration(setting: GridSetting, epsilon: float, delta: float) -> Configuration:
+    """Return the training configuration of a setting at a level."""
     return Configuration(
         setting.learning_rate,
         setting.epochs,
@@ -152,7 +172,7 @@ def _configuration(setting: GridSetting, epsilon: float, delta: float) -> Config
 
 
 def _curves(configurations: Sequence[Configuration], n: int) -> list[RenyiDP]:
-    """Promises on the orders that all of them list; equal ones are one object."""
+    """Return the promises on their common orders; equal promises are one object."""
     found = [curve for curve in promises(plans(configurations, n)) if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in found)))
     cut = {id(curve): curve.on(orders) for curve in found}
@@ -160,5 +180,7 @@ def _curves(configurations: Sequence[Configuration], n: int) -> list[RenyiDP]:
 
 
 def _curve(candidate: Candidate) -> RenyiDP:
-    assert isinstance(candidate.guarantee, RenyiDP)
-    return candidate.guarantee
+    """Return the Rényi promise of a candidate."""
+    curve = candidate.guarantee.as_renyi()
+    assert curve is not None
+    return curve

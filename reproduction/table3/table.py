@@ -1,15 +1,22 @@
-"""Table 3 (``table:ml``): what it costs to train a model that passes a bar, over trials that draw their trainings from a bank.
+"""Table 3 (``table:ml``): what it costs to train a model that passes a bar.
 
-*Algorithm 3.* A trial asks the real selector (:class:`~expost.selection.random_dropping.RandomDropping`: its drop law, its rule, its
-charges; seeded randomness, so a simulation). The winner is the cheapest kept training that passes; where none does, the cheapest kept one
-is released and paid, and the trial asks again, up to ``ATTEMPTS`` times. Nothing kept costs nothing and is drawn again.
+Trials draw their trainings from a bank.
 
-*What a trial costs.* Every attempt is charged at one Rényi order, fixed beforehand from public numbers. Charges of attempts add up although
-whether there is another depends on outcomes (``theorem:rdp-filter``), and their sum S is converted once, at that order: the whole trial is
-ex-post (S + ln((α−1)/α) − (ln δ + ln α)/(α−1), δ)-DP, δ = 10⁻⁶ in all (docs/theory.md, "From moments to charges"). Rows with the charge
-``paper`` use ``theorem:max-score-rdp`` and the conversion of ``lem:rdp-v-dp``, S + ln(1/δ)/(α−1).
+*Algorithm 3.* A trial uses the library's own selector
+(:class:`~expost.selection.random_dropping.RandomDropping`: its drop law, its rule, its charges;
+with seeded randomness, so it is a simulation). The winner is the cheapest kept training that
+passes. If none passes, the cheapest kept one is released and paid, and the trial tries again, up to
+``ATTEMPTS`` times. If nothing is kept, nothing is paid, and the draw is repeated.
 
-The baselines are in :mod:`reproduction.table3.baselines`. Scores are on public rows. Tests: ``tests/reproduction/test_table3.py``.
+*The cost of a trial.* Every attempt is charged at one Rényi order, fixed beforehand from public
+numbers. The charges of the attempts add up, although the outcomes decide whether there is another
+attempt (``theorem:rdp-filter``). Their sum S is converted once, at that order: the whole trial is
+ex-post (S + ln((α−1)/α) − (ln δ + ln α)/(α−1), δ)-DP, with a total δ = 10⁻⁶ (docs/theory.md, "From
+moments to charges"). Rows with the charge ``paper`` use ``theorem:max-score-rdp`` and the
+conversion of ``lem:rdp-v-dp``, S + ln(1/δ)/(α−1).
+
+The baselines are in :mod:`reproduction.table3.baselines`. Scores are on public rows.
+Tests: ``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +48,10 @@ PAPER_OVERHEAD = 0.01
 
 @dataclass(frozen=True)
 class Table3Row:
-    """A mechanism on a set of levels, over all trials; ``paper`` is the figure of ``table:ml`` where it is for this data."""
+    """A mechanism on a set of levels, over all trials.
+
+    ``paper`` is the number of ``table:ml``, if it is for the same data.
+    """
 
     mechanism: str
     charge: str
@@ -70,11 +80,14 @@ def table3(
     data: Path | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """All rows of one task; ``data`` (the task's files) is needed by the Brownian baseline only, which is left out without it."""
+    """Return all rows of one task.
+
+    Only the Brownian baseline needs ``data`` (the task's files); without it, that is left out.
+    """
     task = task_named(task_name)
     if bank.task != task.name:
         raise InvalidInput(
-            "bank", bank.task, f"it was made for another task; give a bank of {task.name}"
+            "bank", bank.task, f"it was made for another task; pass a bank of {task.name}"
         )
     count_of(trials, "trials", at_least=1)
     count_of(seed, "seed", at_least=0)
@@ -92,8 +105,10 @@ def table3(
         "seed": seed,
         "delta": DELTA,
         "attempts": ATTEMPTS,
-        "randomness": "simulation: drop coins, run counts and which bank entry is drawn are seeded; the trainings in the bank were not",
-        "composition": "charges of attempts add up at one Rényi order fixed beforehand, converted once at that order; δ is the total",
+        "randomness": "simulation: drop coins, run counts and which bank entry is drawn are "
+        "seeded; the trainings in the bank were not",
+        "composition": "charges of attempts add up at one Rényi order fixed beforehand, converted "
+        "once at that order; δ is the total",
         "bank": {
             "settings": len(bank.settings),
             "n": bank.n,
@@ -149,7 +164,10 @@ def _mechanisms(
 def random_dropping(
     problem: TableProblem, overhead: str, charge: str, trials: int, source: SimulationRandomness
 ) -> TrialOutcome:
-    """Algorithm 3, honestly run, with the paper's ε′ = 0.01 or the planner's (a fraction of the first level's median drop rate)."""
+    """Run Algorithm 3 as proved, with the paper's ε′ = 0.01 or the planner's.
+
+    The planner's ε′ is a fraction of the median drop rate of the first level.
+    """
     order = problem.best_order()
     chosen, note = PAPER_OVERHEAD, "the paper's ε′"
     if overhead == "planner":
@@ -179,10 +197,15 @@ def random_dropping(
 
 
 def priced_once(selector: RandomDropping, candidates: Sequence[Candidate]) -> RandomDropping:
-    """The selector with its charges and its drop law worked out once for these candidates: both are public and do not change."""
+    """Return the selector with its charges and its drop law computed once.
+
+    Both are public and do not change for these candidates.
+    """
     charges, law = selector.charges(candidates), selector.drop_law(candidates)
 
     class PricedOnce(RandomDropping):
+        """The same selector with stored charges and drop law."""
+
         def _price(self, candidates: Sequence[Candidate]) -> Charges:
             return charges
 
@@ -199,7 +222,7 @@ def _ask(
     order: float,
     source: SimulationRandomness,
 ) -> Trial:
-    """Attempts until one passes; all of them are paid."""
+    """Make attempts until one passes; all of them are paid."""
     spent, passed, attempts = 0.0, False, 0
     while attempts < ATTEMPTS and not passed:
         release = selector.select(candidates, None, randomness=source, simulation=True)
@@ -212,7 +235,11 @@ def _ask(
 
 
 def no_dropping(problem: TableProblem, trials: int, source: SimulationRandomness) -> TrialOutcome:
-    """Diagnostic: everything runs and the cheapest pass is released for Algorithm 3's charge. No theorem allows this."""
+    """Run the diagnostic without dropping.
+
+    Everything runs and the cheapest pass is released, at the charge of Algorithm 3. No theorem
+    allows this.
+    """
     order = problem.best_order()
     candidates = problem.affordable(order)
     table = RandomDropping(
@@ -248,6 +275,7 @@ def no_dropping(problem: TableProblem, trials: int, source: SimulationRandomness
 
 
 def _row(problem: TableProblem, made: TrialOutcome, paper: float | None) -> Table3Row:
+    """Summarise the trials of a mechanism."""
     epsilons = np.array([trial.epsilon for trial in made.trials])
     return Table3Row(
         mechanism=made.mechanism,
@@ -270,7 +298,7 @@ def _row(problem: TableProblem, made: TrialOutcome, paper: float | None) -> Tabl
 
 
 def _shares(task: TableTask, bank: Bank) -> dict[str, dict[str, float]]:
-    """Which share of the trainings passes, by bar and level."""
+    """Return the share of the trainings that passes, by bar and level."""
     shares: dict[str, dict[str, float]] = {}
     for bar in task.bars:
         sign, limit = (1, bar) if task.metric == "accuracy" else (-1, -bar * variance_of(bank))

@@ -1,9 +1,11 @@
-"""The tasks of Table 3 (``table:ml``): data, public scaling, the grid, the bars, and what the paper prints.
+"""The tasks of Table 3 (``table:ml``): data, scaling, grid, bars, and the paper's numbers.
 
-The paper's grid (``section:ml``) is the same for every task: 162 settings at the levels ε = 0.1, 0.2 … 1.0. Every model is scored on rows
-that are not trained on and are taken as public: MNIST's test images, Gisette's validation rows, every fifth row elsewhere. No scaling
-looks at the training rows: each divides by, or clips to, a number that is known beforehand. What the data is, and how far it is the
-paper's, stands in ``exactness``; only "exact" may be read as a reproduction.
+The paper's grid (``section:ml``) is the same for every task: 162 settings at the levels ε = 0.1,
+0.2, …, 1.0. Every model is scored on rows that are not used for training and are treated as public:
+MNIST's test images, Gisette's validation rows, every fifth row elsewhere. Scaling never uses the
+training rows: it divides by, or clips to, numbers that are known beforehand. ``exactness`` states
+how far the data is the paper's data; only "exact" may be read as a reproduction.
+Tests: ``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ GRID = tuple(
 
 
 class Split(NamedTuple):
-    """Rows to train on, and public rows to score on."""
+    """Rows for training, and public rows for scoring."""
 
     X: Array
     y: Array
@@ -57,12 +59,33 @@ class Split(NamedTuple):
 class TableTask:
     """One row of Table 3.
 
-    ``model``      a linear model of :class:`expost.training.Fleet`, or "cnn" (Opacus' MNIST example)
-    ``metric``     "accuracy" (more is better) or "mse" (less is better)
-    ``bars``       what has to be reached; of an MSE as a fraction of the variance of the public rows' targets
-    ``starts``     for each bar, the sets of levels to tune over, each by its first; 0.1 gives the paper's
-    ``row_bound``  of a regression: public bound on the ℓ2 norm of (x, 1); the Brownian baseline scales rows down to it
-    ``paper``      the figures of ``table:ml``; they belong to the first bar, the paper's levels and the paper's data
+    Parameters
+    ----------
+    name, title : str
+        Name on the command line, and title of the table.
+    exactness : str
+        How far the data is the paper's data.
+    files : tuple of str
+        Data files.
+    model : str
+        A linear model of :class:`expost.training.Fleet`, or "cnn" (the MNIST example of Opacus).
+    metric : str
+        "accuracy" (larger is better) or "mse" (smaller is better).
+    bars : tuple of float
+        Scores to reach; for an MSE, as a fraction of the variance of the public targets.
+    starts : tuple of tuple of float
+        For each bar, the sets of levels to tune over, each given by its first level. 0.1 gives the
+        paper's levels.
+    bar_note, preparation : str
+        Notes on the bars and on the scaling of the data.
+    row_bound : float or None
+        For a regression: public bound of the ℓ2 norm of (x, 1). The Brownian baseline scales rows
+        down to it.
+    paper : mapping
+        The numbers of ``table:ml``. They belong to the first bar, the paper's levels and the
+        paper's data.
+    read : callable
+        Makes the split from the arrays in the files.
     """
 
     name: str
@@ -80,7 +103,7 @@ class TableTask:
     read: Callable[[Mapping[str, Array]], Split]
 
     def load(self, source: Path) -> Split:
-        """The task's rows; ``source`` is the folder of the files, or (one of) the files themselves."""
+        """Read the task's rows; ``source`` is the folder of the files, or one of the files."""
         arrays: dict[str, Array] = {}
         for path in self.paths(source):
             with np.load(path, allow_pickle=False) as archive:
@@ -88,7 +111,7 @@ class TableTask:
         return self.read(arrays)
 
     def paths(self, source: Path) -> list[Path]:
-        """Where the task's files are; refused if one is missing."""
+        """Return the paths of the task's files; raise an error if one is missing."""
         if source.is_file() and len(self.files) == 1:
             return [source]
         folder = source if source.is_dir() else source.parent
@@ -103,6 +126,7 @@ class TableTask:
         return found
 
     def sha256(self, source: Path) -> dict[str, str]:
+        """Return the SHA-256 digest of each file."""
         return {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in self.paths(source)
         }
@@ -173,6 +197,7 @@ _MOST = 1e5
 
 
 def _every_fifth(rows: Array, targets: Array) -> Split:
+    """Use every fifth row for scoring, the others for training."""
     public = np.arange(len(rows)) % 5 == 4
     return Split(
         rows[~public].astype(np.float32),
@@ -195,7 +220,8 @@ TASKS = {
             (0.6,),
             ((0.1, 0.05, 0.02),),
             "the paper's",
-            "pixels / 255, less 0.1307, divided by 0.3081 (Opacus' example); scored on the 10,000 test images",
+            "pixels / 255, less 0.1307, divided by 0.3081 (Opacus' example); scored on the 10,000 "
+            "test images",
             None,
             {"brownian": 0.62, "doubling": 0.38, "random-dropping": 0.32},
             _read_mnist,
@@ -210,7 +236,8 @@ TASKS = {
             (0.4, 0.9),
             ((0.1, 0.05, 0.02), (0.1, 0.3)),
             "0.4 is the paper's, and below chance (two classes, half and half); 0.9 is ours",
-            "features / 999; 5,831 of 6,000 training rows are reconstructed; scored on the 1,000 real validation rows",
+            "features / 999; 5,831 of 6,000 training rows are reconstructed; scored on the 1,000 "
+            "real validation rows",
             None,
             {"brownian": 0.33, "doubling": 0.54, "random-dropping": 0.23},
             _read_gisette,
@@ -224,8 +251,10 @@ TASKS = {
             "mse",
             (0.5,),
             ((0.1, 0.05, 0.02),),
-            "0.5 of the variance of the public rows' targets; not the paper's bar, which belongs to other data",
-            "columns to [−1, 1] by public bounds, delays clipped to −60 … 300 minutes; every fifth row is public and scored on",
+            "0.5 of the variance of the public rows' targets; not the paper's bar, which belongs "
+            "to other data",
+            "columns to [−1, 1] by public bounds, delays clipped to −60 … 300 minutes; every fifth "
+            "row is public and scored on",
             19**0.5,
             {"brownian": 0.77, "doubling": 0.55, "random-dropping": 0.28},
             _read_flights,
@@ -239,8 +268,10 @@ TASKS = {
             "mse",
             (0.7,),
             ((0.1, 0.05, 0.02),),
-            "0.7 of the variance of the public rows' targets; not the paper's bar, which belongs to other data",
-            "sign(x)·ln(1 + |x|) / ln(1 + 10⁵), also of the target; every fifth row is public and scored on",
+            "0.7 of the variance of the public rows' targets; not the paper's bar, which belongs "
+            "to other data",
+            "sign(x)·ln(1 + |x|) / ln(1 + 10⁵), also of the target; every fifth row is public and "
+            "scored on",
             4.0,
             {"brownian": 0.77, "doubling": 0.55, "random-dropping": 0.28},
             _read_blog,
@@ -250,6 +281,7 @@ TASKS = {
 
 
 def task_named(name: str) -> TableTask:
+    """Return the task of a name."""
     if name not in TASKS:
         raise InvalidInput("task", name, "choose from " + ", ".join(TASKS))
     return TASKS[name]

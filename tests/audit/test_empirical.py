@@ -294,7 +294,7 @@ def test_what_cannot_be_seen_is_not_called_consistent(released):
         return released(data)
 
     options = {"runs": 300, "claim": PureDP(1), "simulation_seed": 1}
-    with pytest.raises(InvalidInput, match=r"^events is required: .*give a function of the value"):
+    with pytest.raises(InvalidInput, match=r"^events is required: .*pass a function of the value"):
         audit(leak, 0, 1, **options)
     assert audit(leak, 0, 1, events=repr, **options).verdict == "violated"
 

@@ -150,7 +150,7 @@ def test_draws_have_the_law_of_the_table():
         expected = [(score, runs * chance) for score, chance in zip(table.scores, row, strict=True)]
         assert sum((seen[score] - mean) ** 2 / mean for score, mean in expected if mean) < 30.7
         assert all(seen[score] == 0 for score, mean in expected if not mean)
-    with pytest.raises(InvalidInput, match="0 or 1"):
+    with pytest.raises(InvalidInput, match="pass 0 or 1"):
         table("data", source)
 
 
@@ -778,5 +778,5 @@ def test_an_analyst_who_never_stops_is_refused():
         filter_audit(PureBudget(1.0), lambda seen: LARGE)
     with pytest.raises(InvalidInput, match="stop earlier"):
         filter_audit(PureBudget(1.501), adaptive, most=3)
-    with pytest.raises(InvalidInput, match="give a function"):
+    with pytest.raises(InvalidInput, match="pass a function"):
         filter_audit(PureBudget(1.0), LARGE)

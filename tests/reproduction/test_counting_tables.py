@@ -262,7 +262,7 @@ class TestCommand:
             str(tmp_path / "t.png"),
         )
         assert code == 0
-        assert "carries no guarantee" in out
+        assert "has no privacy guarantee" in out
         assert "S16000" in out
         assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 

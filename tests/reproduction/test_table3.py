@@ -319,9 +319,9 @@ def test_a_bank_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "give a JSON file"),
+        ("{", "pass a JSON file"),
         ("[]", "schema 1"),
-        ('{"schema": 1}', "damaged bank"),
+        ('{"schema": 1}', "the file is damaged"),
         (
             '{"schema": 1, "task": "mnist", "n": 5, "delta": 1e-6, "settings": {"values": [[1, 1, 1, 1]]}, "scores": {"0.1": []}}',
             "finite scores for each setting",
@@ -335,12 +335,12 @@ def test_what_is_no_bank_is_refused(text, message, tmp_path):
 
 
 def test_a_level_that_is_not_complete_is_refused():
-    with pytest.raises(InvalidInput, match=r"complete: \[0.1\]"):
+    with pytest.raises(InvalidInput, match=r"complete levels: 0\.1$"):
         bank_of({0.1: [[0.5], [0.5]], 0.2: [[0.5], []]}, TWO).level(0.2)
 
 
 def test_a_bank_of_another_task_is_refused():
-    with pytest.raises(InvalidInput, match="give a bank of gisette"):
+    with pytest.raises(InvalidInput, match="pass a bank of gisette"):
         table3("gisette", full_bank(), 1)
 
 
@@ -488,7 +488,7 @@ def test_the_command_draws_a_table(document):
     experiment._render_table3(console, document)
     drawn = console.file.getvalue()
     assert "random-dropping" in drawn
-    assert "carries no guarantee" in drawn
+    assert "has no privacy guarantee" in drawn
     assert "chosen in hindsight" in " ".join(drawn.split())
 
 
@@ -496,7 +496,7 @@ def test_the_command_says_where_a_bank_comes_from(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     assert run("table3", "--task", "mnist", monkeypatch=monkeypatch) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "give --bank FILE" in said
+    assert "pass --bank FILE" in said
     assert "Brownian noise is left out" in said
     full_bank().save(tmp_path / "bank.json")
     assert (

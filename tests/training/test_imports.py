@@ -44,7 +44,7 @@ def test_every_public_name_is_exported_and_documented():
 def test_linear_models_need_numba_only():
     assert output(TRAIN.format(missing=["torch"], model="'logistic'")) == "trained"
     found = output(TRAIN.format(missing=["numba", "torch"], model="'logistic'"))
-    assert found == "numba sklearn"
+    assert found == "numba native"
 
 
 def test_modules_need_torch():

@@ -144,7 +144,7 @@ def test_no_row_is_counted_more_than_once() -> None:
     assert 0.7 < found.best_score_ < 1.2
     with pytest.raises(InvalidInput, match="2 dimensions"):
         search().fit(X, y[:, None])
-    with pytest.raises(InvalidInput, match="one target a row"):
+    with pytest.raises(InvalidInput, match="one target per row"):
         search().fit(X[1:], y)
 
 
@@ -181,6 +181,7 @@ def test_without_scikit_learn_the_extra_is_named() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert "scikit-learn is not installed" in said
+    assert "expost[sklearn]" in said
 
 
 def test_failures_are_an_outcome_that_is_charged() -> None:

@@ -1,9 +1,25 @@
-"""Audits: is a promise kept? By counting (any mechanism), or exactly (finite ones).
+"""Audits: check whether a mechanism or a selector keeps its privacy promise.
 
-``empirical``  run it on two neighbouring data sets and compare: verdict at a stated confidence
-``subjects``   what can be audited; ``events`` how outputs are told apart; ``sampling`` the runs, in processes
-``claims``     the promise as numbers; ``family`` the events tested; ``bounds`` Clopper–Pearson; ``judging`` the findings; ``report``
-``exact``      the exact law of a selector over finite mechanisms (``finite``), and the search for counterexamples (``search``)
+Two kinds of audit:
+
+* :func:`audit` runs any mechanism many times on two neighbouring data sets, counts the outcomes
+  and gives a verdict at a stated confidence.
+* :func:`exact_audit` computes the exact output distribution of a selector over finite mechanisms
+  (:class:`FiniteMechanism`). It needs no sampling.
+
+Modules:
+
+========================  =====================================================================
+``report``                :class:`AuditReport` and its parts: what an empirical audit found
+``claims``                the promises as numbers: (ε, δ), or Rényi charges at some orders
+``picture``               the figure of an empirical audit
+``empirical``             audits by sampling; its modules are listed in its docstring
+``exact``                 audits by computation; its modules are listed in its docstring
+========================  =====================================================================
+
+The public names are imported at first use. ``expost.audit.audit`` is the function; the modules
+``expost.audit.empirical.audit`` and ``expost.audit.exact.audit`` have the same last name, but
+importing them does not replace it. Tests: ``tests/audit``.
 """
 
 from __future__ import annotations
@@ -31,7 +47,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Each name is imported at first use."""
+    """Import a public name at first use."""
     if name in _HOMES:
         return getattr(import_module(f"expost.audit.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'expost.audit' has no attribute {name!r}")

@@ -1,7 +1,9 @@
-"""What is claimed of each class of outcomes, as numbers: ex-post (ε̃, δ), or ex-post Rényi charges at one or more orders.
+"""The claim for each class of outcomes as numbers: ex-post (ε̃, δ), or Rényi charges at some orders.
 
-The definitions are those of docs/theory.md: Σ_o (A(o) − e^{ε̃(o)}A′(o))₊ ≤ δ, and Σ_o A(o)^α (e^{ε̃(o)}A′(o))^{1−α} ≤ 1. Pure
-claims are the first with δ = 0. A zCDP claim is a Rényi claim at every order; it is looked at at those of ``ORDERS``.
+The definitions are those of docs/theory.md: Σ_o (A(o) − e^{ε̃(o)}A′(o))₊ ≤ δ, and
+Σ_o A(o)^α (e^{ε̃(o)}A′(o))^{1−α} ≤ 1. A pure claim is the first with δ = 0. A zCDP claim is a Rényi
+claim at every order; it is checked at the orders in ``ORDERS``.
+Tests: ``tests/audit/test_empirical.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ ORDERS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
 
 @dataclass(frozen=True)
 class ApproxClaims:
-    """ε̃ by class, and the δ that they share."""
+    """The ε̃ of each class, and the δ that all classes share."""
 
     epsilons: Floats
     delta: float
@@ -28,14 +30,14 @@ class ApproxClaims:
 
 @dataclass(frozen=True)
 class RenyiClaims:
-    """Orders, and charges as orders × classes."""
+    """Rényi orders, and the charges as an array of shape (orders, classes)."""
 
     orders: tuple[float, ...]
     charges: Floats
 
 
 def claims_of(promises: Sequence[Guarantee]) -> ApproxClaims | RenyiClaims:
-    """The claims as numbers; refused unless all are on the same terms."""
+    """Return the claims as numbers; raise an error unless all have the same terms."""
     first = promises[0]
     for promise in promises:
         first.require_same_terms(promise)
@@ -51,7 +53,8 @@ def claims_of(promises: Sequence[Guarantee]) -> ApproxClaims | RenyiClaims:
 
 
 def _pair(promise: Guarantee) -> ApproxDP:
+    """Return a pure or approximate promise as (ε, δ)."""
     pair = promise.as_approx()
     if pair is None:
-        raise InvalidInput("claim", promise, "give PureDP, ApproxDP, ZCDP or RenyiDP")
+        raise InvalidInput("claim", promise, "pass PureDP, ApproxDP, ZCDP or RenyiDP")
     return pair

@@ -1,4 +1,4 @@
-"""The figure of an audit: claimed against measured, outcome by outcome."""
+"""The figure of an empirical audit: claimed and measured loss of each outcome."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ KEPT, BROKEN, CLAIMED = plots.INK[0], plots.INK[3], plots.INK[1]
 
 
 def draw(report: AuditReport, path: Path) -> None:
-    """A bar for what the runs show, a mark for what was claimed; bars above their mark are red."""
+    """Draw one bar per lower bound and one line per claim; bars above their line are red."""
     names = ["nothing" if each.index is None else str(each.index) for each in report.outcomes]
     drawn, (axes,) = plots.figure(1, width=max(5.0, min(12.0, 2.0 + 0.45 * len(names))))
     claimed = [each.claimed for each in report.outcomes]
     bars(axes, claimed, [each.lower_bound for each in report.outcomes])
     last, every = len(names) - 1, max(1, len(names) // 25)
-    shown = (
-        range(len(names)) if last < 12 else [*range(0, last - every, every), last]
-    )  # the last may be a long word
+    # The last name, "nothing", is long: leave room before it.
+    shown = range(len(names)) if last < 12 else [*range(0, last - every, every), last]
     axes.set_xticks(shown, [names[place] for place in shown])
     renyi = any(each.order is not None for each in report.outcomes)
     measure = (
@@ -44,7 +43,7 @@ def draw(report: AuditReport, path: Path) -> None:
 
 
 def bars(axes: Any, claimed: list[float], shown: list[float], top: float | None = None) -> None:
-    """Bars and marks side by side from 0, with their legend below."""
+    """Draw bars from 0 and lines for the claims, with the legend below."""
     places = range(len(shown))
     colours = [
         BROKEN if value > limit else KEPT for value, limit in zip(shown, claimed, strict=True)

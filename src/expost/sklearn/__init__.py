@@ -1,4 +1,12 @@
-"""Estimators and a private search with scikit-learn's interface (extra ``[sklearn]``)."""
+"""Estimators and a private hyperparameter search with scikit-learn's interface.
+
+Needs the extra ``sklearn``: ``pip install 'expost[sklearn]'``.
+
+* :class:`ExPostSearch`: private grid search over estimators that keep a privacy promise.
+* :class:`DPLogisticRegression`, :class:`DPLinearRegression`: differentially private linear models.
+
+Raises ``MissingExtra`` at import if scikit-learn is not installed.
+"""
 
 from expost.sklearn._estimators import DPLinearRegression, DPLogisticRegression
 from expost.sklearn._search import ExPostSearch

@@ -1,10 +1,11 @@
 """Differentially private linear models with scikit-learn's interface.
 
-Trained by the fleet (:mod:`expost.training`). Features (and regression targets) are clipped to **public** bounds and scaled to [−1, 1] with
-them; classes are a **public** list. None of these is read off the data: the smallest income or the list of diagnoses present would be
-released without noise. The number of rows is taken as public. ``privacy_spent_`` is the (ε, δ) promise of the fitted parameters under
-add-remove neighbours; a ``score`` on private data is not covered by it.
-Tests: ``tests/training/test_sklearn.py``.
+The models are trained with DP-SGD by the fleet (:mod:`expost.training`). Features (and regression
+targets) are clipped to **public** bounds and scaled to [−1, 1]; the classes are a **public** list.
+None of these is read off the data: that would release, for example, the smallest income or the list
+of diagnoses without noise. The number of rows is assumed to be public. ``privacy_spent_`` is the
+(ε, δ) promise of the fitted parameters under add-remove neighbours. It does not cover a ``score``
+on private data. Tests: ``tests/training/test_sklearn.py``.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 
-_WHY = "reading them off the data would tell about single people; give what is known beforehand"
+_WHY = "reading them off the data would reveal single people; pass what is publicly known"
 
 
 class _DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Settings and fitting that both models share."""
+    """Settings and fitting shared by both models."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class _DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         self.simulation = simulation
 
     def _fit(self, model: str, classes: int | None, X: Array, y: Array) -> tuple[Array, Array]:
-        """Weights and biases (a row an output) for features as they come."""
+        """Return weights and biases (one row per output) for unscaled features."""
         low, high = _bounds(self.feature_bounds, "feature_bounds", X.shape[1])
         self._low, self._high = low, high
         settings = Configuration(
@@ -84,7 +85,7 @@ class _DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         return weights, trained.parameters["bias"] - weights @ middle
 
     def _linear(self, X: Any) -> Array:
-        """Rows × outputs, of features clipped like those of the training."""
+        """Return the linear predictions (rows × outputs), with features clipped as in training."""
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
         return np.asarray(
@@ -93,14 +94,44 @@ class _DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
 
 
 class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
-    """(ε, δ)-differentially private least squares.
+    """Linear least-squares regression with (ε, δ)-differential privacy.
 
-    ``feature_bounds``  (low, high): numbers, or one a feature; public. Features beyond are clipped
-    ``target_bounds``   (low, high): numbers; public. Targets beyond are clipped
-    ``learning_rate, epochs, batch_size, clip, optimiser``  as in :class:`~expost.training.Configuration`, on features in [−1, 1]
-    ``random_state``    a seed, only with ``simulation=True``: a seeded model protects nobody
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        The ε of the fitted model.
+    delta : float, default=1e-6
+        The δ of the fitted model.
+    feature_bounds : tuple (low, high)
+        Required. Public bounds of the features: two numbers, or two arrays with one number per
+        feature. Features outside are clipped.
+    target_bounds : tuple (low, high)
+        Required. Public bounds of the target. Targets outside are clipped.
+    learning_rate : float, default=0.1
+        Step size, for features and targets scaled to [−1, 1].
+    epochs : float, default=20
+        Expected number of passes over the data.
+    batch_size : float, default=256
+        Expected batch size. Rows are sampled.
+    clip : float, default=1.0
+        Clipping norm of the gradient of one row.
+    optimiser : str, default="sgd"
+        As in :class:`~expost.training.Configuration`.
+    random_state : int, optional
+        A seed. Only valid with ``simulation=True``: noise from a seed gives no privacy.
+    simulation : bool, default=False
+        Allow seeded randomness, for tests. The fitted model is then not private.
 
-    Fitted: ``coef_``, ``intercept_`` (for features within the bounds), ``privacy_spent_`` (ApproxDP), ``promise_`` (RenyiDP).
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Coefficients, for features within the bounds.
+    intercept_ : float
+        Intercept.
+    privacy_spent_ : ApproxDP
+        The (ε, δ) promise of the fitted parameters, under add-remove neighbours.
+    promise_ : RenyiDP
+        The same promise as a Rényi curve.
     """
 
     def __init__(
@@ -133,7 +164,19 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         self.target_bounds = target_bounds
 
     def fit(self, X: Any, y: Any) -> DPLinearRegression:
-        """Train on all rows; every call spends ``privacy_spent_`` again."""
+        """Train on all rows. Every call spends ``privacy_spent_`` again.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            Features.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        self
+        """
         rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         low, high = _bounds(self.target_bounds, "target_bounds", 1)
         middle, half = float(low[0] + high[0]) / 2, float(high[0] - low[0]) / 2
@@ -144,15 +187,51 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Array:
+        """Predict targets. Features are clipped to the public bounds."""
         return self._linear(X)[:, 0]
 
 
 class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[misc]
-    """(ε, δ)-differentially private logistic (two classes) or softmax (more) regression.
+    """Logistic regression with (ε, δ)-differential privacy; softmax for more than two classes.
 
-    ``classes``  all classes that can occur, as a list; public. Other settings as for :class:`DPLinearRegression`.
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        The ε of the fitted model.
+    delta : float, default=1e-6
+        The δ of the fitted model.
+    classes : list
+        Required. The public list of all classes that can occur, at least two.
+    feature_bounds : tuple (low, high)
+        Required. Public bounds of the features: two numbers, or two arrays with one number per
+        feature. Features outside are clipped.
+    learning_rate : float, default=0.5
+        Step size, for features scaled to [−1, 1].
+    epochs : float, default=20
+        Expected number of passes over the data.
+    batch_size : float, default=256
+        Expected batch size. Rows are sampled.
+    clip : float, default=1.0
+        Clipping norm of the gradient of one row.
+    optimiser : str, default="sgd"
+        As in :class:`~expost.training.Configuration`.
+    random_state : int, optional
+        A seed. Only valid with ``simulation=True``: noise from a seed gives no privacy.
+    simulation : bool, default=False
+        Allow seeded randomness, for tests. The fitted model is then not private.
 
-    Fitted: ``classes_``, ``coef_``, ``intercept_``, ``privacy_spent_`` (ApproxDP), ``promise_`` (RenyiDP).
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, sorted.
+    coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
+        Coefficients, for features within the bounds.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        Intercepts.
+    privacy_spent_ : ApproxDP
+        The (ε, δ) promise of the fitted parameters, under add-remove neighbours.
+    promise_ : RenyiDP
+        The same promise as a Rényi curve.
     """
 
     def __init__(
@@ -185,21 +264,32 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         self.classes = classes
 
     def fit(self, X: Any, y: Any) -> DPLogisticRegression:
-        """Train on all rows; every call spends ``privacy_spent_`` again."""
+        """Train on all rows. Every call spends ``privacy_spent_`` again.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+            Features.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        self
+        """
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
         if self.classes is None or len(self.classes) < 2:
-            raise InvalidInput("classes", self.classes, f"list all classes that can occur: {_WHY}")
+            raise InvalidInput("classes", self.classes, f"list all possible classes: {_WHY}")
         known = np.unique(np.asarray(self.classes))
         try:
             places = np.minimum(np.searchsorted(known, labels), len(known) - 1)
         except TypeError:
-            places = np.zeros(
-                len(labels), dtype=np.int64
-            )  # texts among numbers: not of the list, as the next line finds
+            # Text labels but numeric classes, or the reverse: the next check raises.
+            places = np.zeros(len(labels), dtype=np.int64)
         if not np.array_equal(known[places], labels):
             raise InvalidInput(
-                "y", "labels that are not among the classes", "give labels of the public list only"
+                "y", "labels that are not in classes", "use only labels of the public list"
             )
         two = len(known) == 2
         self.coef_, self.intercept_ = self._fit(
@@ -209,10 +299,12 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         return self
 
     def decision_function(self, X: Any) -> Array:
+        """Return the logits: one per row for two classes, else one per row and class."""
         logits = self._linear(X)
         return logits[:, 0] if len(self.classes_) == 2 else logits
 
     def predict_proba(self, X: Any) -> Array:
+        """Return class probabilities (rows × classes)."""
         logits = self._linear(X)
         if len(self.classes_) == 2:
             logits = np.column_stack([np.zeros(len(logits)), logits])
@@ -220,29 +312,30 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def predict(self, X: Any) -> Array:
+        """Predict class labels."""
         shares = self.predict_proba(X)
         return np.asarray(self.classes_[shares.argmax(axis=1)])
 
 
 def _bounds(bounds: Any, field: str, columns: int) -> tuple[Array, Array]:
-    """(low, high) as arrays of ``columns`` numbers."""
+    """Return (low, high) as arrays of ``columns`` numbers."""
     if bounds is None:
-        raise InvalidInput(field, None, f"give public bounds (low, high): {_WHY}")
+        raise InvalidInput(field, None, f"pass public bounds (low, high): {_WHY}")
     try:
         low, high = (
             np.broadcast_to(np.asarray(each, dtype=np.float64), (columns,)) for each in bounds
         )
     except (TypeError, ValueError):
         raise InvalidInput(
-            field, bounds, f"give (low, high), each a number or {columns} of them"
+            field, bounds, f"pass (low, high), each a number or an array of length {columns}"
         ) from None
     if not np.all(np.isfinite(low) & np.isfinite(high) & (low < high)):
-        raise InvalidInput(field, bounds, "give finite bounds with low < high")
+        raise InvalidInput(field, bounds, "pass finite bounds with low < high")
     return low, high
 
 
 def _source(random_state: Any) -> Randomness | None:
-    """OS entropy, or a seeded source (which the fleet refuses outside a simulation)."""
+    """Return None for OS entropy, or a seeded source, which only a simulation may use."""
     if random_state is None or isinstance(random_state, Randomness):
         return random_state
     if isinstance(random_state, (np.random.RandomState, np.random.Generator)):
@@ -255,5 +348,5 @@ def _source(random_state: Any) -> Randomness | None:
     if isinstance(random_state, (int, np.integer)):
         return SimulationRandomness(int(random_state))
     raise InvalidInput(
-        "random_state", type(random_state).__name__, "give None, or a seed with simulation=True"
+        "random_state", type(random_state).__name__, "pass None, or a seed with simulation=True"
     )

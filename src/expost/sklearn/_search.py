@@ -1,12 +1,13 @@
-"""Private grid search for scikit-learn: ``ExPostSearch`` tunes estimators that keep a privacy promise and charges what the winner cost.
+"""Private grid search for scikit-learn estimators that keep a privacy promise.
 
+:class:`ExPostSearch` charges what the winner cost. It rests on ``theorem:max-score`` for pure
+promises, and on its sharpened Rényi form for zCDP and Rényi promises.
 Tests: ``tests/tuning/test_sklearn_search.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,13 @@ import numpy as np
 
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, MissingExtra
-from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise, Query
 from expost.mechanisms.outcome import FAILED
-from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
+from expost.sklearn._scoring import FitAndScore, private_accuracy, promise_with_score, score_of
 from expost.tuning.forecast import dropping
 from expost.tuning.rows import held_out
-from expost.tuning.scoring import free_rho, with_scoring
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
@@ -38,35 +37,86 @@ __all__ = ["ExPostSearch"]
 
 
 def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
+    """Whether the released estimator (before a fit: the estimator) has a method."""
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
 class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Search a grid of private estimators by random dropping; release the cheapest that passes ``target`` (or the best).
+    """Private grid search by random dropping (Algorithm 3).
 
-    ``fit`` keeps ex-post differential privacy at ``privacy_spent_`` for everything it sets (``theorem:max-score`` for pure promises, its
-    sharpened Rényi form with ``delta``), if every estimator keeps its promise, draws its noise freshly at each ``fit``, and predicts
-    row by row. Rows are split by position (:mod:`expost.tuning.rows`): a share ``holdout`` scores, the rest trains.
+    Releases the cheapest estimator that reaches ``target``; without a target, the best one.
 
-    ``estimator, param_grid``  as in GridSearchCV; ``epsilons`` are the values of the parameter ``epsilon_param``, tried by ascending ε
-    ``target``      a bar on the score; without it the best score wins
-    ``guarantee``   function(estimator) → promise. Left out, the estimator's own ``privacy_guarantee(n)`` or ``guarantee`` is asked; an
-                    attribute ``epsilon`` alone is not taken as a promise
-    ``scoring``     "private": noisy accuracy on the held-out rows; noise is chosen so that a candidate's promise covers it. Or
-                    function(estimator) → number, which may look at *public* data only; then all rows train
-    ``delta``       for Rényi and zCDP promises; charges are then (ε̃, δ)
-    ``overhead``    ε′ as a fraction of the first drop rate
-    ``ledger``      a Ledger, or its URL; the worst case is reserved before a row is used. ``budget``, ``analyst`` as for selectors
-    ``n_jobs``      processes that fit survivors; reserving and settling happen once, in this process
+    Parameters
+    ----------
+    estimator : estimator
+        An estimator that keeps a privacy promise, draws fresh noise at each ``fit``, and predicts
+        row by row.
+    param_grid : dict or list of dict
+        As in ``GridSearchCV``.
+    epsilons : sequence of float, optional
+        Values of the parameter ``epsilon_param``, tried in ascending order.
+    epsilon_param : str, default="epsilon"
+        The estimator's parameter for its ε.
+    target : float, optional
+        The score to reach. Without it, the best score wins.
+    guarantee : callable, optional
+        A function from an estimator to the promise that one fit keeps. Default: the estimator's
+        own ``privacy_guarantee(n)`` or ``guarantee``. An attribute ``epsilon`` alone is not taken
+        as a promise.
+    scoring : "private" or callable, default="private"
+        "private" is the accuracy on held-out rows with noise; the noise is chosen so that the
+        promise of the candidate covers it. A function from an estimator to a number may look at
+        *public* data only; then all rows are used for training.
+    holdout : float, default=0.2
+        Share of the rows that scores, with ``scoring="private"``. Rows are split by position
+        (:mod:`expost.tuning.rows`); the rest trains.
+    delta : float, optional
+        The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ).
+    overhead : float, default=0.1
+        ε′ as a fraction of the first drop rate.
+    repeats : int, default=1
+        Copies of each candidate.
+    ledger : Ledger, str or Path, optional
+        A ledger, or its path or URL. The worst case is reserved before any row is used.
+    budget : str, optional
+        Name of the budget in the ledger.
+    analyst : str, optional
+        Name of the analyst in the ledger.
+    n_jobs : int, optional
+        Number of processes that fit the kept candidates. The charge is reserved and settled once,
+        in this process.
+    randomness : Randomness, optional
+        Source of randomness. Default: operating-system entropy.
+    simulation : bool, default=False
+        Allow seeded randomness, for tests. The result is then not private.
 
-    After ``fit``: ``best_estimator_`` (None if the winner failed), ``best_params_``, ``best_score_``, ``privacy_spent_``, ``release_``.
+    Attributes
+    ----------
+    best_estimator_ : estimator or None
+        The released estimator; None if the winner failed to fit.
+    best_params_ : dict
+        Its parameters.
+    best_score_ : float or None
+        Its score.
+    privacy_spent_ : Guarantee
+        The realised charge.
+    release_ : Release
+        The release, with its certificate.
 
-    There is no ``cv_results_``: which candidates ran and how they scored is secret. The charge covers the winner alone; a table of losing
-    scores would have to be paid for candidate by candidate. For the same reason rows are not scored in folds.
+    Notes
+    -----
+    ``fit`` keeps ex-post differential privacy at ``privacy_spent_`` for everything it sets, if the
+    estimators keep their promises as described above (``theorem:max-score`` for pure promises, its
+    sharpened Rényi form with ``delta``).
 
-    A charge is neither lost nor doubled by copies. ``clone`` gives an unfitted search on the *same* ledger. A pickle (or deep copy) holds
-    what was released and no connection: fitting it again is refused until ``set_params(ledger=…)`` reconnects it; with a URL it reconnects
-    by itself.
+    There is no ``cv_results_``: which candidates ran, and their scores, are secret. The charge
+    covers the winner only; a table of losing scores would cost the charge of every candidate. For
+    the same reason there are no cross-validation folds.
+
+    Copies neither lose nor double a charge. ``clone`` gives an unfitted search on the *same*
+    ledger. A pickle or deep copy contains what was released but no connection: ``fit`` raises an
+    error until ``set_params(ledger=…)`` reconnects it. A search with a path or URL reconnects by
+    itself.
     """
 
     def __init__(
@@ -109,7 +159,19 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.simulation = simulation
 
     def fit(self, X: Any, y: Any) -> ExPostSearch:
-        """Reserve, fit the survivors, release one, settle."""
+        """Reserve the worst case, fit the kept candidates, release one, settle its charge.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, …)
+            Features.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        self
+        """
         ledger = self._account()
         self._check_numbers()
         data = self._split(X, y)
@@ -124,7 +186,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         release = selector.select(
             candidates,
             data,
-            score=_score_of,
+            score=score_of,
             randomness=self.randomness,
             simulation=self.simulation,
             executor=self._executor(),
@@ -138,48 +200,52 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Any:
-        """What the released estimator predicts."""
+        """Predict with the released estimator."""
         return self._winner().predict(X)
 
     @available_if(_winner_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
-        """The released estimator's probabilities."""
+        """Return class probabilities of the released estimator."""
         return self._winner().predict_proba(X)
 
     @available_if(_winner_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Any:
-        """The released estimator's decision function."""
+        """Return the decision function of the released estimator."""
         return self._winner().decision_function(X)
 
     @property
     def classes_(self) -> Any:
+        """The classes of the released estimator."""
         return self._winner().classes_
 
     def _winner(self) -> Any:
+        """Return the released estimator, or raise an error if there is none."""
         check_is_fitted(self, "release_")
         if self.best_estimator_ is None:
             raise InvalidInput(
                 "best_estimator_",
                 None,
-                "every estimator that ran failed to fit; the release says so",
+                "the winner failed to fit, so there is no estimator to use",
             )
         return self.best_estimator_
 
     def _check_numbers(self) -> None:
-        """Refuse here what would fail every fit: as an outcome it would be charged."""
+        """Raise an error for settings with which every fit would fail and be charged."""
         levels, jobs = self.epsilons, self.n_jobs
         if levels is not None and not (
             np.ndim(levels) == 1 and len(levels) and all(map(_is_level, levels))
         ):
-            raise InvalidInput("epsilons", levels, "give a list of numbers > 0, or leave it out")
+            raise InvalidInput("epsilons", levels, "pass a list of numbers > 0, or leave it out")
         if jobs is not None and (
             isinstance(jobs, bool) or not isinstance(jobs, Integral) or jobs == 0
         ):
-            raise InvalidInput("n_jobs", jobs, "give a whole number other than 0, or leave it out")
+            raise InvalidInput("n_jobs", jobs, "pass a whole number other than 0, or leave it out")
 
     def _executor(self) -> Any:
-        """Fresh processes (never forks, which could share a generator's state). One that dies is not taken for an outcome: its neighbours'
-        fits would be lost with it."""
+        """Return a pool of spawned processes; forks could share the state of a generator.
+
+        A process that dies is not counted as an outcome: other fits would be lost with it.
+        """
         if self.n_jobs in (None, 1):
             return None
         from joblib import effective_n_jobs  # type: ignore[import-untyped]
@@ -188,38 +254,43 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return get_reusable_executor(max_workers=effective_n_jobs(self.n_jobs))
 
     def _account(self) -> Any:
+        """Return the ledger, opened if it is given by its path or URL."""
         if self.ledger is None and getattr(self, "_left_ledger_behind", False):
             raise InvalidInput(
                 "ledger",
                 None,
-                "this is a copy of a search with a ledger: reconnect it with set_params(ledger=…) before fitting",
+                "this is a copy of a search with a ledger: reconnect it with "
+                "set_params(ledger=…) before fitting",
             )
         return Ledger.open(self.ledger) if isinstance(self.ledger, (str, Path)) else self.ledger
 
     def _split(self, X: Any, y: Any) -> dict[str, Any]:
+        """Split the rows into those that train and those that score."""
         rows = len(y)
         if _num_samples(X) != rows:
             raise InvalidInput(
-                "X, y", f"{_num_samples(X)} rows and {rows} targets", "give one target a row"
+                "X, y", f"{_num_samples(X)} rows and {rows} targets", "pass one target per row"
             )
         if not callable(self.scoring) and self.scoring != "private":
             raise InvalidInput(
                 "scoring",
                 self.scoring,
-                'give "private", or a function(estimator) that looks at public data only',
+                'pass "private", or a function of the estimator that uses public data only',
             )
         if callable(self.scoring):
             return {"train_X": X, "train_y": y, "score_X": None, "score_y": None}
         if np.ndim(y) != 1:
             raise InvalidInput(
-                "y", f"targets in {np.ndim(y)} dimensions", "give one label a row, as a flat array"
+                "y",
+                f"targets in {np.ndim(y)} dimensions",
+                "pass one label per row, as a flat array",
             )
         if not 0 < self.holdout < 1:
-            raise InvalidInput("holdout", self.holdout, "give a share with 0 < holdout < 1")
+            raise InvalidInput("holdout", self.holdout, "pass a share with 0 < holdout < 1")
         out = held_out(rows, self.holdout)
         if out.all() or not out.any():
             raise InvalidInput(
-                "holdout", self.holdout, f"{rows} rows cannot be split so; give another share"
+                "holdout", self.holdout, f"{rows} rows cannot be split by it; pass another share"
             )
         train, rest = np.flatnonzero(~out), np.flatnonzero(out)
         return {
@@ -230,6 +301,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         }
 
     def _candidates(self, n: int) -> list[Candidate]:
+        """List one candidate per point of the grid and ε, in ascending order of ε."""
         levels = (
             [{}]
             if self.epsilons is None
@@ -242,13 +314,14 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             estimator = clone(self.estimator).set_params(**params)
             self._check_seed(estimator)
             promise = self._promise(estimator, n)
-            scorer = self.scoring if callable(self.scoring) else _private(promise)
-            kept = promise if callable(self.scoring) else _with_scoring(promise)
-            mechanism = _FitAndScore(estimator, scorer, kept)
+            scorer = self.scoring if callable(self.scoring) else private_accuracy(promise)
+            kept = promise if callable(self.scoring) else promise_with_score(promise)
+            mechanism = FitAndScore(estimator, scorer, kept)
             candidates.append(Candidate(mechanism, params, repeats=self.repeats))
         return candidates
 
     def _promise(self, estimator: Any, n: int) -> Guarantee:
+        """Return the promise that a fit of the estimator keeps."""
         own = getattr(estimator, "guarantee", None)
         promise: Any
         if self.guarantee is not None:
@@ -261,11 +334,13 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 "guarantee",
                 type(promise).__name__,
-                "give a function(estimator) that returns the PureDP, ZCDP or RenyiDP which a fit keeps",
+                "pass a function of the estimator that returns the PureDP, ZCDP or RenyiDP "
+                "promise of one fit",
             )
         return promise
 
     def _check_seed(self, estimator: Any) -> None:
+        """Raise an error for a seeded estimator outside a simulation."""
         seeds = [
             key
             for key, value in estimator.get_params().items()
@@ -275,11 +350,11 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 seeds[0],
                 "a seed",
-                "noise from a seed protects nobody; leave it None, or say simulation=True",
+                "noise from a seed gives no privacy; leave it None, or pass simulation=True",
             )
 
     def __sklearn_clone__(self) -> ExPostSearch:
-        """Unfitted, on the same ledger (never a copy of it), with a clone of the estimator."""
+        """Return an unfitted search on the same ledger, with a clone of the estimator."""
         params = self.get_params(deep=False)
         copied = type(self)(**{**params, "estimator": clone(self.estimator)})
         copied._left_ledger_behind = (
@@ -288,7 +363,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """What may be copied: everything but open connections and seeded streams."""
+        """Return what may be copied: everything but open connections and randomness."""
         state = dict(super().__getstate__())
         if state.get("ledger") is not None and not isinstance(state["ledger"], (str, Path)):
             state["ledger"] = None
@@ -297,85 +372,6 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Fitted:
-    estimator: Any
-    score: float
-
-
-def _score_of(fitted: _Fitted) -> float:
-    return fitted.score
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _FitAndScore:
-    """Fit a fresh clone on the training rows, then score it."""
-
-    estimator: Any
-    scorer: Callable[..., float]
-    guarantee: Guarantee
-
-    def __call__(self, data: Mapping[str, Any], randomness: Randomness) -> _Fitted:
-        fitted = clone(self.estimator).fit(data["train_X"], data["train_y"])
-        return _Fitted(fitted, self._rate(fitted, data, randomness))
-
-    def _rate(self, fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> float:
-        if data["score_X"] is None:
-            return float(self.scorer(fitted))
-        return float(self.scorer(fitted, data, randomness))
-
-
 def _is_level(value: object) -> bool:
+    """Whether a value is a finite number > 0."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf
-
-
-def _private(promise: Guarantee) -> Callable[[Any, Mapping[str, Any], Randomness], float]:
-    """Noisy accuracy on the held-out rows within the promise: one row changes the number correct by at most 1."""
-
-    def score(fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> float:
-        correct = _correct(fitted, data["score_X"], data["score_y"])
-        query = Query(lambda whole: whole)
-        noise: DiscreteNoise
-        if (pure := promise.as_pure()) is not None:
-            noise = DiscreteLaplace(query, pure.epsilon, pure.neighbours)
-        else:
-            noise = DiscreteGaussian(query, _rho(promise), promise.neighbours)
-        noisy = noise(correct, randomness)
-        assert isinstance(noisy, Estimate)
-        return float(noisy) / len(data["score_y"])
-
-    return score
-
-
-def _correct(fitted: Any, X: Any, y: Any) -> int:
-    """Rows predicted correctly. A row on which ``predict`` raises counts as wrong and leaves the others alone: it is one row's doing."""
-    try:
-        predicted = np.asarray(fitted.predict(X))
-        if (
-            predicted.shape == y.shape
-        ):  # another shape would be broadcast: one row would count many times
-            return int(np.count_nonzero(predicted == y))
-    except Exception:
-        pass
-    return sum(_is_correct(fitted, _safe_indexing(X, [place]), y[place]) for place in range(len(y)))
-
-
-def _is_correct(fitted: Any, row: Any, truth: Any) -> bool:
-    try:
-        return bool(np.asarray(fitted.predict(row))[0] == truth)
-    except Exception:
-        return False
-
-
-def _rho(promise: Guarantee) -> float:
-    stated, curve = promise.as_zcdp(), promise.as_renyi()
-    if stated is not None:
-        return stated.rho
-    assert curve is not None
-    return free_rho(curve)
-
-
-def _with_scoring(promise: Guarantee) -> Guarantee:
-    """The larger of the promise and its score's, on disjoint rows."""
-    curve = promise.as_renyi()
-    return promise if curve is None else with_scoring(curve, _rho(promise))

@@ -4,7 +4,7 @@ A :class:`Configuration` holds the public settings of one training, and its priv
 follows from them. A :class:`Fleet` trains one model per configuration. :class:`DPSGD` is one
 training as a mechanism, and :func:`candidates` makes a list of them for a selector.
 
-Linear models need numba (extra ``[sklearn]`` or ``[torch]``). torch modules and CUDA devices need
+Linear models need numba (extra ``[native]``). torch modules and CUDA devices need
 torch (extra ``[torch]``). Both are imported at use: importing this package loads neither.
 
 =============  =====================================================================================

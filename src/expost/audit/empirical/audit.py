@@ -1,9 +1,12 @@
-"""Does a mechanism keep its promise? Run it on two neighbouring data sets, count, and compare with the claim.
+"""The empirical audit: run a mechanism on two neighbouring data sets and compare with its claim.
 
-Source: the ex-post definitions (docs/theory.md), exact binomial bounds (Clopper and Pearson 1934), Bonferroni over all bounds;
-events are fixed on pilot runs that are not counted. Assumed: the two data sets are neighbours under the claim's relation, and
-runs are independent. Rounding: every bound is rounded towards "consistent". The chance of calling a true claim violated is at
-most 1 − confidence. Tests: ``tests/audit/test_empirical.py`` (must catch, must not accuse), ``tests/audit/test_bounds.py``.
+Source: the ex-post definitions (docs/theory.md), exact binomial bounds (Clopper and Pearson 1934)
+and the Bonferroni correction over all bounds. The events are fixed on pilot runs, which are not
+counted. Assumed: the two data sets are neighbours under the relation of the claim, and the runs
+are independent. Rounding: every bound is rounded towards "consistent". The probability that a true
+claim is reported as violated is at most 1 − confidence.
+Tests: ``tests/audit/test_empirical.py`` (false claims are detected, true claims are not reported
+as violated), ``tests/audit/test_bounds.py``.
 """
 
 from __future__ import annotations
@@ -55,20 +58,58 @@ def audit(
     simulation_seed: int | None = None,
     progress: AuditProgress | None = None,
 ) -> AuditReport:
-    """Audit a subject on two neighbouring data sets.
+    """Audit a mechanism or a selector by running it on two neighbouring data sets.
 
-    ``subject``          a ``Selector`` (with ``candidates``, and ``score`` if it needs one), a function ``(data, randomness) → output``
-                         with a ``guarantee``, or a function that returns a ``Release``: then the claim is what that says it spent
-    ``claim``            what to hold it to instead: a promise, ``Charges``, or a mapping from winning index to promise
-    ``events``           a function of the released value: a number is cut at quantiles of the pilot, any other result is a label; or named
-                         predicates. By default: whether the target was met, and the value itself if it is a number
-    ``delta``            audit a mechanism's Rényi or zCDP promise as the (ε, δ) it implies; without it, as the Rényi promise it is
-    ``runs``             on each data set; the share ``pilot`` of them chooses the events and is not counted
-    ``workers``          processes; with more than one, everything audited must be importable by name
-    ``simulation_seed``  seeded coins, for tests; by default every run has real ones
-    ``progress``         called with (runs done, runs in all)
+    Parameters
+    ----------
+    subject : Selector or callable
+        A ``Selector`` (pass ``candidates`` too, and ``score`` if it needs one); or a function
+        ``(data, randomness) → output`` with an attribute ``guarantee``; or a function that returns
+        a ``Release``. For the last, the claim is the charge that the release states.
+    data, neighbour : object
+        Two data sets that are neighbours under the relation of the claim.
+    runs : int
+        Number of runs on each data set, at least 50.
+    candidates : sequence of Candidate, optional
+        The candidates of a selector.
+    score : callable, optional
+        The score function of a selector.
+    claim : Guarantee, Charges or mapping, optional
+        The claim to test instead of the subject's own. A mapping has one promise per index of the
+        winner, and one for None (nothing was released).
+    events : callable or mapping, optional
+        A function of the released value. A number is divided at quantiles of the pilot; any other
+        result is used as a label. Or a mapping from names to predicates. Default: whether the
+        target was met, and the value itself if it is a number.
+    delta : number, optional
+        Audit a Rényi or zCDP promise of a mechanism as the (ε, δ) promise that it implies. Default:
+        audit the Rényi promise itself.
+    confidence : float, default=0.95
+        Confidence of the verdict, at least 0.5 and below 1.
+    pilot : float, default=0.2
+        Share of the runs that chooses the events, from 0.05 to 0.8. These runs are not counted.
+    workers : int, default=1
+        Number of processes. With more than one, everything that is audited must be importable by
+        name.
+    simulation_seed : int, optional
+        Seed of the randomness, for tests. Default: every run draws fresh randomness.
+    progress : callable, optional
+        Called with the number of runs done and the total number of runs.
 
-    The report shows how data and neighbour differ: audit on data that you may look at.
+    Returns
+    -------
+    AuditReport
+        The verdict, with one finding per class of outcomes.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, if there is no claim, if every run of the pilot failed, or if
+        nothing distinguishes the outputs.
+
+    Notes
+    -----
+    The report shows how the data and its neighbour differ. Audit only on data that you may look at.
     """
     checked = as_subject(subject, candidates, score, claim)
     total = count_of(runs, "runs", at_least=FEWEST_RUNS)
@@ -81,7 +122,7 @@ def audit(
         raise InvalidInput(
             "delta",
             delta,
-            "a selector's charges are audited as they are; give delta to the selector instead",
+            "a selector's charges are audited as they are; pass delta to the selector instead",
         )
     setup = Setup(checked, data, neighbour, events, simulation_seed)
     tell = _Teller(progress, 2 * total)
@@ -108,7 +149,7 @@ def audit(
     outcomes = []
     for place, (key, found) in enumerate(zip(cells.keys, judged, strict=True)):
         ended = counts[:, family.members[place]].sum(axis=1)
-        if key.index is not None or ended.any():  # nothing released, ever: no such outcome
+        if key.index is not None or ended.any():  # leave "nothing" out if it never occurred
             outcome = (
                 found.claimed,
                 found.lower_bound,
@@ -133,16 +174,17 @@ def audit(
 
 
 class _Teller:
-    """Progress over both phases."""
+    """Report progress over both phases."""
 
     def __init__(self, progress: AuditProgress | None, total: int) -> None:
         if progress is not None and not callable(progress):
             raise InvalidInput(
-                "progress", type(progress).__name__, "give a function, or leave it out"
+                "progress", type(progress).__name__, "pass a function, or leave it out"
             )
         self._progress, self._total, self._done = progress, total, 0
 
     def each(self, results: Any) -> Any:
+        """Pass the results on and count their runs."""
         for chunk, found in results:
             self._done += chunk.runs
             if self._progress is not None:
@@ -153,7 +195,7 @@ class _Teller:
 def _promises(
     subject: Subject, seen: Sequence[tuple[Key, Feature]], delta: Number | None
 ) -> dict[Key, Guarantee]:
-    """Every class with what is promised of it."""
+    """Return every class of outcomes with its promise."""
     if all(feature == Feature("failed") for _, feature in seen):
         raise InvalidInput(
             "subject", "failed", "every run of the pilot raised an error: there is nothing to audit"
@@ -173,7 +215,10 @@ def _promises(
 
 
 def _converted(promise: Guarantee, delta: Number, found: Mapping[Key, Guarantee]) -> Guarantee:
-    """The (ε, δ) of a Rényi promise. Charges that differ by outcome would each take an order of its own, which is not sound."""
+    """Convert a Rényi promise to (ε, δ).
+
+    Charges that differ by outcome would each use an order of their own, which is not sound.
+    """
     if promise.as_approx() is not None:
         raise InvalidInput(
             "delta",
@@ -184,57 +229,67 @@ def _converted(promise: Guarantee, delta: Number, found: Mapping[Key, Guarantee]
         raise InvalidInput(
             "delta",
             delta,
-            "outcomes differ in their Rényi charges, which cannot be converted one by one; leave it out",
+            "outcomes differ in their Rényi charges, which cannot be converted one by one; "
+            "leave it out",
         )
     return promise.to_approx(delta)
 
 
 def _blind(seen: Sequence[tuple[Key, Feature]]) -> bool:
-    """Whether values were released that no event looks at; refused if then nothing at all tells outcomes apart."""
+    """Whether values were released that no event looks at.
+
+    Raises an error if, in addition, all outcomes of the pilot look the same.
+    """
     blind = any(feature.number is None and feature.label in UNREAD for _, feature in seen)
     if blind and len(set(seen)) == 1:
         raise InvalidInput(
             "events",
             None,
-            "outputs that are not numbers are not looked into: give a function of the value (--event)",
+            "outputs that are not numbers are not examined: pass a function of the value "
+            "(on the command line: --event)",
         )
     return blind
 
 
 def _required(promise: Guarantee | None) -> Guarantee:
+    """Return the promise, or raise an error if there is none."""
     if promise is None:
         raise InvalidInput(
             "claim",
             None,
-            "the mechanism has no guarantee of its own: say what it promises, e.g. PureDP(0.5)",
+            "the mechanism has no guarantee of its own: pass what it promises, e.g. PureDP(0.5)",
         )
     return promise
 
 
 def _failures(counts: np.ndarray[Any, np.dtype[np.int64]], cells: Cells) -> tuple[int, int]:
+    """Count the failed runs on the data and on the neighbour."""
     places = [place for place, cell in enumerate(cells.cells) if cell.label == "failed"]
     data, neighbour = counts[:, places].sum(axis=1)
     return int(data), int(neighbour)
 
 
 def _pilot_size(runs: int, pilot: object) -> int:
+    """Return the number of pilot runs on each data set."""
     if isinstance(pilot, bool) or not isinstance(pilot, (int, float)) or not 0.05 <= pilot <= 0.8:
         raise InvalidInput(
-            "pilot", pilot, "give the share of runs that chooses the events, from 0.05 to 0.8"
+            "pilot", pilot, "pass the share of runs that chooses the events, from 0.05 to 0.8"
         )
     return max(1, math.ceil(runs * pilot))
 
 
 def _check_confidence(confidence: object) -> None:
+    """Raise an error unless 0.5 ≤ confidence < 1."""
     if (
         isinstance(confidence, bool)
         or not isinstance(confidence, (int, float))
         or not 0.5 <= confidence < 1
     ):
-        raise InvalidInput("confidence", confidence, "give a number ≥ 0.5 and < 1")
+        raise InvalidInput("confidence", confidence, "pass a number ≥ 0.5 and < 1")
 
 
 def _check_events(events: object) -> None:
+    """Raise an error unless ``events`` is a function or a mapping of predicates."""
     if events is None or callable(events):
         return
     if (
@@ -245,5 +300,5 @@ def _check_events(events: object) -> None:
         raise InvalidInput(
             "events",
             type(events).__name__,
-            "give a function of the value, or a dict of named predicates",
+            "pass a function of the value, or a dict of named predicates",
         )

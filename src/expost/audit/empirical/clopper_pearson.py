@@ -1,10 +1,14 @@
-"""Exact confidence bounds on a probability from counts (Clopper and Pearson 1934), and the runs that a finding needs.
+"""Exact confidence bounds of a probability (Clopper and Pearson 1934), and the runs needed.
 
-The lower bound for k of n is the p at which P(Bin(n, p) ≥ k) equals the tail; the upper bound mirrors it. With t the log-odds of p, the
-logarithm of that probability is increasing and concave in t (its slope is E[X | X ≥ k] − np, which falls), so Newton's method
-from the left stays on the left of the root: stopping early only widens the interval. The tail is I_p(k, n−k+1), by the continued fraction
-of the incomplete beta function, whose value F also gives the slope k/F. Rounding: the root is moved outwards by 1e-9 in log-odds and by
-what the logarithms of factorials can lose, 2^{−48} of the largest. Tests: ``tests/audit/test_bounds.py`` (SciPy, exact coverage).
+The lower bound for k of n is the p at which P(Bin(n, p) ≥ k) equals the tail probability; the upper
+bound is its mirror image. Let t be the log-odds of p. The logarithm of the tail probability is
+increasing and concave in t (its slope is E[X | X ≥ k] − np, which decreases). Newton's method
+started on the left of the root therefore stays on the left: stopping early only widens the
+interval. The tail probability is I_p(k, n−k+1), computed by the continued fraction of the
+incomplete beta function, whose value F also gives the slope k/F. Rounding: the root is moved
+outwards by 1e-9 in log-odds, and by the largest possible rounding error of the logarithms of
+factorials, 2^{−48} of the largest. Tests: ``tests/audit/test_bounds.py`` (against SciPy, and exact
+coverage).
 """
 
 from __future__ import annotations
@@ -29,14 +33,17 @@ _MOST_RUNS = 10**8
 def clopper_pearson(
     counts: npt.ArrayLike, total: int, tails: npt.ArrayLike
 ) -> tuple[Floats, Floats]:
-    """Lower and upper bounds of the probabilities behind ``counts`` of ``total``; each fails with chance at most its tail."""
+    """Return lower and upper bounds of probabilities, given ``counts`` out of ``total``.
+
+    Each bound is wrong with probability at most its tail.
+    """
     k, tail = np.broadcast_arrays(
         np.asarray(counts, dtype=np.int64), np.asarray(tails, dtype=float)
     )
     if total < 1 or np.any((k < 0) | (k > total)):
-        raise InvalidInput("counts", total, "give counts between 0 and a total of at least 1")
+        raise InvalidInput("counts", total, "pass counts between 0 and a total of at least 1")
     if np.any(~((tail > 0) & (tail <= 0.25))):
-        raise InvalidInput("tails", tails, "give chances of error > 0 and at most 0.25")
+        raise InvalidInput("tails", tails, "pass error probabilities > 0 and at most 0.25")
     pairs = np.stack(
         [np.concatenate([k.ravel(), total - k.ravel()]).astype(float), np.tile(tail.ravel(), 2)]
     )
@@ -47,7 +54,7 @@ def clopper_pearson(
 
 
 def _lower_log_odds(k: Floats, total: int, tail: Floats) -> Floats:
-    """Log-odds of the lower bound, moved outwards; −∞ where nothing was seen."""
+    """Return the log-odds of the lower bound, moved outwards; −∞ where the count is 0."""
     result = np.full(len(k), -np.inf)
     seen = k > 0
     if not seen.any():
@@ -75,13 +82,14 @@ def _lower_log_odds(k: Floats, total: int, tail: Floats) -> Floats:
 
 
 def _chernoff_log_odds(a: Floats, total: int, wanted: Floats) -> Floats:
-    """Where Chernoff's bound of ln P(X ≥ k), −n·KL(k/n, p), equals ``wanted``, from the left: a start near the root."""
+    """Return a starting point near the root, on its left.
+
+    There Chernoff's bound of ln P(X ≥ k), which is −n·KL(k/n, p), equals ``wanted``.
+    """
     rest = total - a
     at_best = a * np.log(a / total) + rest * np.log(np.maximum(rest, 1) / total)
-    low, high = (
-        np.log(a / total) - 1 + wanted / a,
-        np.log(a / np.maximum(rest, 0.5)),
-    )  # (e·n·p/k)^k is weaker still
+    # The lower end comes from a still weaker bound, (e·n·p/k)^k.
+    low, high = np.log(a / total) - 1 + wanted / a, np.log(a / np.maximum(rest, 0.5))
     for _ in range(30):
         middle = (low + high) / 2
         bound = -a * np.logaddexp(0, -middle) - rest * np.logaddexp(0, middle) - at_best
@@ -90,7 +98,10 @@ def _chernoff_log_odds(a: Floats, total: int, wanted: Floats) -> Floats:
 
 
 def _beta_fraction(a: Floats, b: Floats, t: Floats) -> Floats:
-    """F with I_p(a, b) = p^a (1−p)^b F / (a·B(a, b)), p with log-odds t: Lentz's method on the standard continued fraction."""
+    """Return F with I_p(a, b) = p^a (1−p)^b F / (a·B(a, b)), where p has log-odds t.
+
+    Lentz's method on the standard continued fraction.
+    """
     p = _probability(t)
     c, d = np.ones_like(p), 1 / (1 - (a + b) * p / (a + 1))
     value = d.copy()
@@ -108,12 +119,16 @@ def _beta_fraction(a: Floats, b: Floats, t: Floats) -> Floats:
 
 
 def _probability(log_odds: Floats) -> Floats:
+    """Convert log-odds to probabilities."""
     with np.errstate(over="ignore"):
         return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
 
 
 def log_ratio_bound(count: int, other: int, total: int, tail: float, delta: float = 0.0) -> float:
-    """A lower bound of ln((P − δ)/P′) from both counts of ``total`` runs; −∞ if the data say nothing."""
+    """Return a lower bound of ln((P − δ)/P′), given both counts out of ``total`` runs.
+
+    The bound is −∞ if the counts give no information.
+    """
     low, high = clopper_pearson([count, other], total, tail)
     return math.log((low[0] - delta) / high[1]) if low[0] > delta else -math.inf
 
@@ -121,15 +136,42 @@ def log_ratio_bound(count: int, other: int, total: int, tail: float, delta: floa
 def runs_needed(
     loss: float, shown: float, chance: float, *, confidence: float = 0.95, comparisons: int = 4
 ) -> int:
-    """Runs on each data set after which an event of probability ``chance`` and real ``loss`` is expected to show ``shown``.
+    """Return the number of runs on each data set that an audit needs to show a given loss.
 
-    The event has probability chance·e^{−loss} on the other data set; the counts are taken at their means, ``comparisons`` bounds share
-    the error. An audit makes a quarter more for its pilot. A planning figure: half of all audits of this size will show a little less.
+    Parameters
+    ----------
+    loss : float
+        The true privacy loss ε of the event.
+    shown : float
+        The lower bound that the audit should reach; more than 0 and below ``loss``.
+    chance : float
+        Probability of the event on the data set where it is more likely. On the other data set it
+        is ``chance · exp(−loss)``.
+    confidence : float, default=0.95
+        Confidence of the audit.
+    comparisons : int, default=4
+        Number of bounds that share the error probability.
+
+    Returns
+    -------
+    int
+        Number of counted runs. With the default pilot share of 0.2 an audit makes a quarter more
+        runs, for its pilot.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, or if more than 10^8 runs are needed.
+
+    Notes
+    -----
+    The counts are set to their means. Use the result for planning: about half of all audits of
+    this size show a little less.
     """
     if not 0 < chance < 1:
-        raise InvalidInput("chance", chance, "give a probability strictly between 0 and 1")
+        raise InvalidInput("chance", chance, "pass a probability strictly between 0 and 1")
     if not 0 < shown < loss:
-        raise InvalidInput("shown", shown, f"give a number > 0 and below the real loss, {loss}")
+        raise InvalidInput("shown", shown, f"pass a number > 0 and below the true loss, {loss}")
     tail = (1 - confidence) / count_of(comparisons, "comparisons", at_least=1)
 
     def shows(runs: int) -> bool:

@@ -1,9 +1,10 @@
 """Events: how outputs are told apart, and the cells they fall into.
 
-An event function maps a released value to a small label, or to a number. Labels are cells as they are; numbers are cut at
-quantiles (or, where only few values occur, taken one by one). The cells are made from the pilot runs alone and then fixed: the
-runs that are counted afterwards have no say in what is counted, which is what the confidence statement needs. What the pilot
-did not see falls into a cell "other" of its class.
+An event function maps a released value to a label or to a number. Each label is a cell. Numbers are
+divided at quantiles; if only a few values occur, each value is a cell. The cells are made from the
+pilot runs alone and then fixed: the counted runs do not influence what is counted, as the
+confidence statement requires. Outcomes that the pilot did not see fall into a cell "other" of their
+class. Tests: ``tests/audit/test_empirical.py``.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from expost.errors import InvalidInput
 from expost.mechanisms.outcome import FAILED, NOTHING
 
 Events = Callable[[Any], Any] | Mapping[str, Callable[[Any], Any]]
-"""A function of the value, or named predicates; what holds of the value is its label."""
+"""A function of the value, or named predicates; the predicates that hold form the label."""
 
 FEW_VALUES = 16
 QUANTILES = 16
 MOST_LABELS = 64
 OTHER = "(other)"
 UNREAD = ("value", "passed", "missed")
-"""Without a number: labels of released values that nothing was read from."""
+"""Labels of released values that no event looked at, if they come without a number."""
 
 
 class Feature(NamedTuple):
-    """What is kept of an output: a label, and a number where there is one."""
+    """What is kept of an output: a label, and a number if there is one."""
 
     label: str
     number: float | None = None
 
 
 def feature_of(seen: Observation, events: Events | None) -> Feature:
-    """The label of a run; by default whether it passed, and the value if it is a number."""
+    """Return the feature of a run; by default whether it passed, and the value if a number."""
     if seen.value is NOTHING or seen.value is FAILED:
         return Feature("nothing" if seen.value is NOTHING else "failed")
     label = (
@@ -59,15 +60,17 @@ def feature_of(seen: Observation, events: Events | None) -> Feature:
         return Feature(found if isinstance(found, str) else repr(found))
     except Exception as error:
         raise InvalidInput(
-            "events", type(error).__name__, "the event function raised this on an output"
+            "events", type(error).__name__, "the event function raised this error on an output"
         ) from error
 
 
 def _named(value: Any, events: Mapping[str, Callable[[Any], Any]]) -> str:
+    """Join the names of the predicates that hold."""
     return " and ".join(name for name, holds in events.items() if holds(value)) or "none of them"
 
 
 def _as_float(value: Any) -> float | None:
+    """Return the value as a float, or None if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -75,13 +78,17 @@ def _as_float(value: Any) -> float | None:
 
 
 def _number(label: str, value: float | None) -> Feature:
+    """Return the feature of a value that may be a number; NaN becomes a label."""
     if value is None:
         return Feature(label or "value")
     return Feature(f"{label} nan".strip()) if math.isnan(value) else Feature(label, value)
 
 
 class Cell(NamedTuple):
-    """A cell of outcomes: its class (by place), label, and the interval (low, high] or the single value low = high."""
+    """A cell of outcomes: the place of its class, a label, and an interval.
+
+    The interval is (low, high], or the single value low = high, or None for a label alone.
+    """
 
     place: int
     label: str
@@ -91,7 +98,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Cells:
-    """A partition of all outcomes of the known classes, made from the pilot."""
+    """A partition of all outcomes of the known classes, made from the pilot runs."""
 
     keys: tuple[Key, ...]
     cells: tuple[Cell, ...]
@@ -101,14 +108,14 @@ class Cells:
         return len(self.cells)
 
     def find(self, key: Key, feature: Feature) -> int | None:
-        """The cell of an outcome; None for a class that the pilot did not see."""
+        """Return the cell of an outcome; None for a class that the pilot did not see."""
         labels = self.lookup.get(key)
         if labels is None:
             return None
         return labels.get(feature.label, labels[OTHER]).find(feature.number, labels[OTHER].first)
 
     def count(self, seen: Iterable[tuple[Key, Feature]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """How many outcomes fall into each cell; those of unknown classes are counted at the end."""
+        """Count the outcomes in each cell; the last number counts those of unknown classes."""
         counts = np.zeros(len(self) + 1, dtype=np.int64)
         for (key, feature), times in Counter(seen).items():
             place = self.find(key, feature)
@@ -118,13 +125,14 @@ class Cells:
 
 @dataclass(frozen=True)
 class _Label:
-    """Where the cells of a label start, and how its numbers are told apart."""
+    """The first cell of a label, and how its numbers are divided."""
 
     first: int
     values: tuple[float, ...] = ()
     cuts: tuple[float, ...] = ()
 
     def find(self, number: float | None, other: int) -> int:
+        """Return the cell of a number, or ``other`` for a value that the pilot did not see."""
         if self.values and number is not None:
             place = bisect_left(self.values, number)
             return (
@@ -136,7 +144,7 @@ class _Label:
 
 
 def cells_from(pilot: Sequence[tuple[Key, Feature]], keys: Sequence[Key]) -> Cells:
-    """Cells for the classes ``keys``, cut where the pilot's outputs (of both data sets) lie."""
+    """Make the cells of the classes ``keys`` from the pilot's outputs on both data sets."""
     numbers: dict[Key, dict[str, list[float]]] = {key: {} for key in keys}
     frequent: dict[Key, Counter[str]] = {key: Counter() for key in keys}
     for key, feature in pilot:
@@ -158,6 +166,7 @@ def cells_from(pilot: Sequence[tuple[Key, Feature]], keys: Sequence[Key]) -> Cel
 
 
 def _cut(numbers: Sequence[float], first: int) -> _Label:
+    """Divide the numbers of a label: single values if there are few, else at quantiles."""
     if not numbers:
         return _Label(first)
     distinct = sorted(set(numbers))
@@ -168,6 +177,7 @@ def _cut(numbers: Sequence[float], first: int) -> _Label:
 
 
 def _described(place: int, label: str, made: _Label) -> list[Cell]:
+    """List the cells of a label."""
     if made.values:
         return [Cell(place, label, value, value) for value in made.values]
     if made.cuts:
@@ -177,7 +187,7 @@ def _described(place: int, label: str, made: _Label) -> list[Cell]:
 
 
 def describe(cells: Sequence[Cell], longest: int = 60) -> str:
-    """A union of cells in words; neighbouring intervals are joined."""
+    """Describe a union of cells in words; adjacent intervals are joined."""
     parts: list[str] = []
     for label in dict.fromkeys(cell.label for cell in cells):
         named = [cell for cell in cells if cell.label == label]
@@ -194,6 +204,7 @@ def describe(cells: Sequence[Cell], longest: int = 60) -> str:
 
 
 def _joined(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Join adjacent intervals."""
     joined: list[tuple[float, float]] = []
     for low, high in intervals:
         if joined and low == joined[-1][1] and low != high:
@@ -204,6 +215,7 @@ def _joined(intervals: Sequence[tuple[float, float]]) -> list[tuple[float, float
 
 
 def _interval(low: float, high: float) -> str:
+    """Describe an interval in words."""
     if low == high:
         return f"= {low:.4g}"
     if low == -math.inf:

@@ -1,7 +1,9 @@
-"""Subjects by name, ``MODULE:NAME``: imported from a folder or a file, anew in every worker process.
+"""Subjects given by name, ``MODULE:NAME``; every worker process imports them again.
 
-What the name stands for: a list of candidates (with a selector's settings beside it), a pair (selector, candidates), a
-mechanism, a request that returns a release, or a function without arguments that returns one of these.
+The module is looked up in a folder, or given as a file. The name may refer to a list of candidates
+(the settings of a selector are then given separately), a pair (selector, candidates), a mechanism,
+a request that returns a release, or a function without arguments that returns one of these.
+Tests: ``tests/cli/test_audit_cli.py``.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ SELECTORS = ("random-dropping", "above-threshold", "doubling")
 
 @dataclass(frozen=True)
 class Reference:
-    """An object by module (or file ending in .py) and name, looked for from ``folder``."""
+    """An object given by module (or file ending in .py) and name, relative to ``folder``."""
 
     module: str
     name: str
@@ -39,18 +41,18 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str, field: str, folder: Path | None = None) -> Reference:
-        """From ``MODULE:NAME``."""
+        """Parse ``MODULE:NAME``."""
         module, _, name = text.rpartition(":")
         if not module or not name or not all(part.isidentifier() for part in name.split(".")):
             raise InvalidInput(
                 field,
                 text,
-                "give MODULE:NAME, e.g. audit_me:candidates or examples/audit_me.py:candidates",
+                "pass MODULE:NAME, e.g. audit_me:candidates or examples/audit_me.py:candidates",
             )
         return cls(module, name, str((folder or Path.cwd()).resolve()))
 
     def load(self) -> Any:
-        """The object; errors name what is missing."""
+        """Import the object; errors name what is missing."""
         found: Any = self._import()
         for part in self.name.split("."):
             if not hasattr(found, part):
@@ -59,6 +61,7 @@ class Reference:
         return found
 
     def _import(self) -> ModuleType:
+        """Import the module, from the folder or from a file."""
         if self.folder not in sys.path:
             sys.path.insert(0, self.folder)
         try:
@@ -74,6 +77,7 @@ class Reference:
             raise InvalidInput("module", self.module, reason) from error
 
     def _from_file(self) -> ModuleType:
+        """Import the file as a module, once per process."""
         path = Path(self.folder, self.module).resolve()
         if not path.is_file():
             raise InvalidInput("module", self.module, "there is no such file")
@@ -85,7 +89,7 @@ class Reference:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up while it is being made
+        sys.modules[name] = module  # dataclasses look up their module while it is executed
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -95,7 +99,7 @@ class Reference:
 
 
 class NamedFunction:
-    """A function by reference: an event or a score."""
+    """A function given by name: an event or a score. It is pickled as its name."""
 
     def __init__(self, reference: Reference, field: str) -> None:
         self._reference, self._field = reference, field
@@ -112,7 +116,7 @@ class NamedFunction:
 
 @dataclass(frozen=True)
 class Options:
-    """What a bare list of candidates, or a bare function, does not say of itself."""
+    """Settings that a bare list of candidates, or a bare function, does not contain."""
 
     selector: str = SELECTORS[0]
     overhead: float | None = None
@@ -122,26 +126,27 @@ class Options:
     score: Reference | None = None
 
     def make_selector(self) -> Selector:
+        """Make the selector for a bare list of candidates."""
         if self.selector not in SELECTORS:
-            raise InvalidInput("selector", self.selector, "give one of " + ", ".join(SELECTORS))
+            raise InvalidInput("selector", self.selector, "choose from " + ", ".join(SELECTORS))
         if self.selector != "random-dropping" and self.target is None:
             raise InvalidInput(
                 "target",
                 None,
-                f"{self.selector} looks for the first score that reaches it: give one",
+                f"{self.selector} releases the first score that reaches it: pass a number",
             )
         if self.selector == "doubling":
             return Doubling(float(self.target or 0))
         if self.overhead is None:
             raise InvalidInput(
-                "overhead", None, f"{self.selector} needs its ε′: give one, e.g. --overhead 0.1"
+                "overhead", None, f"{self.selector} needs its ε′: pass e.g. --overhead 0.1"
             )
         if self.selector == "above-threshold":
             return AboveThreshold(self.overhead, float(self.target or 0), delta=self.delta)
         return RandomDropping(self.overhead, self.target, delta=self.delta)
 
     def refuse_settings(self, *also: str | None) -> None:
-        """Refuse settings of a selector where there is none to make: they would be ignored."""
+        """Raise an error for selector settings that would be ignored."""
         given = [
             name
             for name in ("overhead", "target", *also)
@@ -152,18 +157,19 @@ class Options:
             raise InvalidInput(
                 given[0],
                 getattr(self, given[0]),
-                "it is for a bare list of candidates only; leave it out",
+                "it applies to a bare list of candidates only; leave it out",
             )
 
     @property
     def claim(self) -> Guarantee | None:
+        """The claim made by ``epsilon`` and ``delta``, if any."""
         if self.epsilon is None:
             return None
         return PureDP(self.epsilon) if self.delta is None else ApproxDP(self.epsilon, self.delta)
 
 
 class NamedSubject(Subject):
-    """The subject that a reference stands for."""
+    """The subject that a reference names. It is pickled as the reference."""
 
     def __init__(self, reference: Reference, options: Options) -> None:
         self._reference, self._options = reference, options
@@ -174,6 +180,7 @@ class NamedSubject(Subject):
 
     @property
     def is_selection(self) -> bool:
+        """Whether the subject is a selector with its candidates."""
         return isinstance(self._subject, Selection)
 
     def observe(self, data: Any, randomness: Randomness) -> Observation:
@@ -187,6 +194,7 @@ class NamedSubject(Subject):
 
 
 def _resolve(found: Any, options: Options) -> Subject:
+    """Turn the imported object into a subject."""
     if callable(found) and not isinstance(found, Candidate) and not _takes_arguments(found):
         found = _made(found)
     score = None if options.score is None else NamedFunction(options.score, "score")
@@ -198,15 +206,20 @@ def _resolve(found: Any, options: Options) -> Subject:
     if isinstance(found, Sequence) and not isinstance(found, str):
         return Selection(options.make_selector(), found, score, options.claim)
     if not callable(found):
-        valid = "a list of Candidate, a pair (selector, candidates), or a function (data, randomness) → output"
-        raise InvalidInput("name", type(found).__name__, f"the name must stand for {valid}")
+        raise InvalidInput(
+            "name",
+            type(found).__name__,
+            "the name must refer to a list of Candidate, a pair (selector, candidates), or a "
+            "function (data, randomness) → output",
+        )
     if score is not None:
-        raise InvalidInput("score", "…", "it belongs to a selection; a mechanism is audited alone")
+        raise InvalidInput("score", "…", "a score belongs to a selection; leave it out")
     options.refuse_settings()
     return Function(found, options.claim)
 
 
 def _made(factory: Any) -> Any:
+    """Call a function without arguments; report its errors as invalid input."""
     try:
         return factory()
     except ExpostError:
@@ -219,7 +232,7 @@ def _made(factory: Any) -> Any:
 
 
 def _takes_arguments(function: Any) -> bool:
-    """Whether a call without arguments would fail: mechanisms need data and randomness, factories need nothing."""
+    """Whether the function requires arguments: mechanisms do, factories do not."""
     try:
         inspect.signature(function).bind()
     except TypeError:

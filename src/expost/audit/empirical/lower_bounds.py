@@ -1,11 +1,13 @@
-"""From counts to lower bounds of the realised loss, all valid at once with the stated confidence.
+"""From counts to lower bounds of the privacy loss; all bounds hold together at the confidence.
 
-*(ε̃, δ)*: for every event E inside class i, P(E) ≤ e^{ε̃(i)}P′(E) + δ, so ln((P(E) − δ)/P′(E)) is a lower bound of any
-ε̃(i) that holds. Over all classes, P(U) − Σ_i e^{ε̃(i)}P′(U ∩ i) ≤ δ for every U.
+*(ε̃, δ)*: for every event E inside class i, P(E) ≤ e^{ε̃(i)}P′(E) + δ, so ln((P(E) − δ)/P′(E)) is a
+lower bound of any valid ε̃(i). Over all classes, P(U) − Σ_i e^{ε̃(i)}P′(U ∩ i) ≤ δ for every U.
 
-*Rényi, order α*: Σ_o A^α A′^{1−α} over the outcomes of a class is at least the same sum over any cells of it, because a^α
-b^{1−α} is jointly convex and homogeneous; it grows with a and falls with b. Lower bounds of the a and upper bounds of the b
-therefore bound it from below.
+*Rényi, order α*: Σ_o A^α A′^{1−α} over the outcomes of a class is at least the same sum over cells
+of the class, because a^α b^{1−α} is jointly convex and homogeneous. It increases in a and decreases
+in b. Lower bounds of a and upper bounds of b therefore give a lower bound of the sum.
+
+Tests: ``tests/audit/test_empirical.py``, ``tests/audit/test_bounds.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from expost.audit.report import JointFinding
 
 @dataclass(frozen=True)
 class Found:
-    """The best lower bound for a class: its size, what was claimed, the event that shows it, and where that is more likely."""
+    """The best lower bound of a class, its claim, the event, and where that is more likely."""
 
     claimed: float
     lower_bound: float
@@ -36,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Bounded:
-    """Simultaneous bounds: data sets × events, for cells, whole classes and chosen unions."""
+    """Simultaneous bounds, data sets × events, for cells, whole classes and chosen unions."""
 
     cell_low: Floats
     cell_high: Floats
@@ -47,7 +49,7 @@ class Bounded:
 
 
 def bounded(counts: Counts, runs: int, family: EventFamily, confidence: float) -> Bounded:
-    """Clopper–Pearson bounds of every event at its share of the error."""
+    """Compute Clopper–Pearson bounds of every event at its share of the error probability."""
     fixed, chosen = family.tails(confidence)
     cells = clopper_pearson(counts, runs, fixed)
     classes = clopper_pearson(
@@ -66,7 +68,7 @@ def judge(
     claims: ApproxClaims | RenyiClaims,
     confidence: float,
 ) -> tuple[list[Found], list[JointFinding]]:
-    """The best lower bound of each class, and those for all outcomes together."""
+    """Return the best lower bound of each class, and those for all outcomes together."""
     bounds = bounded(counts, runs, family, confidence)
     if isinstance(claims, RenyiClaims):
         return _judge_renyi(bounds, cells, family, claims)
@@ -80,6 +82,7 @@ def judge(
 def _judge_class(
     place: int, bounds: Bounded, cells: Cells, family: EventFamily, claims: ApproxClaims
 ) -> Found:
+    """Find the event of a class that gives the largest lower bound of its ε̃."""
     members, claimed = family.members[place], float(claims.epsilons[place])
     best = Found(claimed, 0.0, "", 0)
     for side in (0, 1):
@@ -104,17 +107,20 @@ def _judge_class(
 
 
 def _log_ratio(low: Floats, high: Floats, delta: float) -> Floats:
+    """Return ln((low − δ)/high); −∞ where low ≤ δ."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.maximum(low - delta, 0.0)) - np.log(high))
 
 
 def _words(cells: Cells, event: np.ndarray[tuple[int], np.dtype[np.int64]], size: int) -> str:
+    """Describe an event in words."""
     return "any" if len(event) == size else describe([cells.cells[each] for each in event])
 
 
 def _judge_joint(
     counts: Counts, runs: int, family: EventFamily, side: int, claims: ApproxClaims, tail: float
 ) -> JointFinding:
+    """Bound Σ (P − e^{ε̃}P′)₊ from below in one direction."""
     value = 0.0
     for joint in family.joints:
         if joint.side == side:
@@ -135,6 +141,7 @@ def _judge_joint(
 def _judge_renyi(
     bounds: Bounded, cells: Cells, family: EventFamily, claims: RenyiClaims
 ) -> tuple[list[Found], list[JointFinding]]:
+    """Bound the Rényi moments of each class, and their sum, at every order and direction."""
     found: list[list[Found]] = [[] for _ in family.members]
     joint: list[JointFinding] = []
     for number, order in enumerate(claims.orders):
@@ -152,7 +159,7 @@ def _judge_renyi(
 def _moments(
     bounds: Bounded, cells: Cells, family: EventFamily, order: float, side: int
 ) -> Iterator[tuple[float, str]]:
-    """For each class the logarithm of a lower bound of Σ A^α A′^{1−α}, and the event or partition behind it."""
+    """For each class, yield ln of a lower bound of Σ A^α A′^{1−α}, and the event that gives it."""
     by_cell = _log_moment(bounds.cell_low[side], bounds.cell_high[1 - side], order)
     by_class = _log_moment(bounds.class_low[side], bounds.class_high[1 - side], order)
     by_union = _log_moment(bounds.union_low[side], bounds.union_high[1 - side], order)
@@ -169,11 +176,13 @@ def _moments(
 
 
 def _log_moment(low: Floats, high: Floats, order: float) -> Floats:
+    """Return ln(low^α · high^{1−α})."""
     with np.errstate(divide="ignore"):
         return np.asarray(order * np.log(low) - (order - 1) * np.log(high))
 
 
 def _tightness(found: Found) -> float:
+    """Return lower bound / claim; ∞ if a claim of 0 is exceeded."""
     if found.claimed > 0:
         return found.lower_bound / found.claimed
     return np.inf if found.lower_bound > 0 else 0.0

@@ -1,8 +1,10 @@
-"""Running the subject many times on both data sets, in this process or in several.
+"""Run the subject many times on both data sets, in this process or in several.
 
-Runs are dealt out in chunks of a size that does not depend on the number of workers. By default every chunk has OS entropy of
-its own; with a simulation seed its coins follow from the seed, the data set and the chunk's number, so that a test gives the
-same counts on any machine. Workers are spawned, not forked: they import what they need by name.
+The runs are divided into chunks; their size does not depend on the number of workers. By default
+every chunk draws from its own source of operating-system entropy. With a simulation seed, the
+randomness of a chunk is determined by the seed, the data set and the number of the chunk, so a test
+gives the same counts on any machine. Workers are spawned, not forked: they import what they need by
+name. Tests: ``tests/audit/test_empirical.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from expost.randomness.source import Randomness, SimulationRandomness
 
 AuditProgress = Callable[[int, int], None]
 
-_CHUNKS = 64  # about so many a data set and phase: enough for progress and for many workers
+_CHUNKS = 64  # about this many per data set and phase: enough for progress and many workers
 _LEAST_IN_CHUNK, _MOST_IN_CHUNK = 5, 1000
 
 DATA, NEIGHBOUR = 0, 1
@@ -52,7 +54,7 @@ class Chunk(NamedTuple):
 
 
 def pilot_runs(setup: Setup, chunk: Chunk) -> list[tuple[Key, Feature]]:
-    """The outcomes of a chunk, one by one."""
+    """Run a chunk and return its outcomes."""
     data = setup.data if chunk.side == DATA else setup.neighbour
     randomness = _source(setup, chunk)
     found = []
@@ -63,18 +65,19 @@ def pilot_runs(setup: Setup, chunk: Chunk) -> list[tuple[Key, Feature]]:
 
 
 def counted_runs(setup: Setup, chunk: Chunk, cells: Cells) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many outcomes of a chunk fell into each cell."""
+    """Run a chunk and count its outcomes in each cell."""
     return cells.count(pilot_runs(setup, chunk))
 
 
 def _source(setup: Setup, chunk: Chunk) -> Randomness:
+    """Return the randomness of a chunk."""
     if setup.simulation_seed is None:
         return Randomness()
     return SimulationRandomness((setup.simulation_seed << 64) + (chunk.side << 48) + chunk.number)
 
 
 def chunks(runs: int, first: int) -> list[Chunk]:
-    """Chunks of ``runs`` runs on each data set, numbered from ``first``."""
+    """Divide ``runs`` runs on each data set into chunks, numbered from ``first``."""
     size = min(_MOST_IN_CHUNK, max(_LEAST_IN_CHUNK, -(-runs // _CHUNKS)))
     sizes = [min(size, runs - start) for start in range(0, runs, size)]
     return [
@@ -85,21 +88,25 @@ def chunks(runs: int, first: int) -> list[Chunk]:
 
 
 class Workers:
-    """Where chunks are run: here for one worker, else in spawned processes. Use it in a ``with`` statement."""
+    """Run chunks: in this process for one worker, else in spawned processes.
+
+    Use it in a ``with`` statement.
+    """
 
     def __init__(self, setup: Setup, workers: int) -> None:
         self._setup = setup
         self._pool = None if workers == 1 else self._open(workers)
 
     def _open(self, workers: int) -> ProcessPoolExecutor:
+        """Start the worker processes."""
         try:
             pickle.dumps(self._setup)
         except Exception as error:  # pickle raises whatever an object's reduction raises
             raise InvalidInput(
                 "workers",
                 workers,
-                f"what is audited cannot be sent to another process ({type(error).__name__}): define it at the top of a module, "
-                "or give workers=1",
+                f"the subject cannot be sent to another process ({type(error).__name__}): "
+                "define it at the top level of a module, or pass workers=1",
             ) from None
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(
@@ -121,7 +128,7 @@ class Workers:
     def results(
         self, work: Callable[..., Any], todo: Sequence[Chunk], *arguments: Any
     ) -> Iterator[tuple[Chunk, Any]]:
-        """The result of each chunk as it is done."""
+        """Yield the result of each chunk when it is done."""
         if self._pool is None:
             for chunk in todo:
                 yield chunk, work(self._setup, chunk, *arguments)
@@ -143,13 +150,13 @@ _setup: Setup | None = None
 
 
 def _begin(setup: Setup) -> None:
-    """In a new worker."""
+    """Store the setup in a new worker process."""
     global _setup
     _setup = setup
 
 
 class _Refusal(NamedTuple):
-    """An error on its way home: exceptions with fields of their own do not survive a pickle."""
+    """An error sent back from a worker: exceptions with their own fields cannot be pickled."""
 
     field: str
     value: str
@@ -157,16 +164,18 @@ class _Refusal(NamedTuple):
 
 
 def _work(work: Callable[..., Any], chunk: Chunk, arguments: tuple[Any, ...]) -> Any:
+    """Run a chunk in a worker process; return errors as values."""
     assert _setup is not None
     try:
         return work(_setup, chunk, *arguments)
     except InvalidInput as error:
         return _Refusal(error.field, str(error.value), error.valid)
     except Exception as error:
-        return _Refusal("subject", type(error).__name__, f"a run raised this: {error}")
+        return _Refusal("subject", type(error).__name__, f"a run raised this error: {error}")
 
 
 def _opened(result: Any) -> Any:
+    """Raise the error that a worker returned, or pass its result on."""
     if isinstance(result, _Refusal):
         raise InvalidInput(*result)
     return result

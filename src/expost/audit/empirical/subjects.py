@@ -1,7 +1,9 @@
-"""What is audited: a selector with its candidates, a mechanism, or a whole request that ends with a release.
+"""What can be audited: a selector with its candidates, a mechanism, or a request.
 
-One observation is a *class* of outcomes (which candidate won, and what the release says that it cost), the released value, and whether
-it passed. A mechanism that raises has the outcome FAILED, as in a selection; a request that raises ends the audit.
+A request is a function that returns a release. One observation consists of a *class* of outcomes
+(which candidate won, and the charge that the release states), the released value, and whether it
+passed. A mechanism that raises an error has the outcome FAILED, as in a selection. A request that
+raises an error ends the audit. Tests: ``tests/audit/test_empirical.py``.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from expost.selection.release import Release
 from expost.selection.selector import Selector
 
 Claim = Guarantee | Charges | Mapping[int | None, Guarantee]
-"""What is promised: of every outcome alike, or by the winner's index (None: nothing was released)."""
+"""One promise for all outcomes, or one per index of the winner (None: nothing was released)."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A class of outcomes: the winner's index, and the charge that came with the release where that may vary."""
+    """A class of outcomes: the winner's index, and the stated charge where it may vary."""
 
     index: int | None
     spent: Guarantee | None = None
@@ -44,7 +46,7 @@ class Observation(NamedTuple):
 
 
 class Subject(ABC):
-    """Something to run again and again. Subjects travel to worker processes by pickle."""
+    """Something that can be run many times. Subjects are pickled for worker processes."""
 
     @abstractmethod
     def observe(self, data: Any, randomness: Randomness) -> Observation:
@@ -52,15 +54,15 @@ class Subject(ABC):
 
     @abstractmethod
     def known(self) -> dict[Key, Guarantee] | None:
-        """Every class of outcomes with its promise, where that is known before anything has run."""
+        """Return every class of outcomes with its promise, or None if not known in advance."""
 
     def claim_for(self, key: Key) -> Guarantee | None:
-        """What is promised of a class that was seen."""
+        """Return the promise of a class that was seen."""
         return None if (table := self.known()) is None else table.get(key)
 
 
 class Selection(Subject):
-    """A selector over candidates: the promise of index i is the charge of candidate i."""
+    """A selector over candidates. The promise of index i is the charge of candidate i."""
 
     def __init__(
         self,
@@ -77,10 +79,8 @@ class Selection(Subject):
         )
         charges = selector.charges(candidates)
         self._priced = copy.copy(selector)
-        for name in (
-            "_price",
-            "drop_law",
-        ):  # they look at no data and take no coins: once is enough
+        # Prices and drop laws use neither data nor randomness: compute them once.
+        for name in ("_price", "drop_law"):
             if hasattr(selector, name):
                 object.__setattr__(self._priced, name, _once(getattr(selector, name)))
         places = [*range(len(candidates)), None]
@@ -107,7 +107,10 @@ class Selection(Subject):
 
 
 class Function(Subject):
-    """A function ``(data, randomness) → output``: a mechanism (one class, index 0), or a request that returns a Release."""
+    """A function ``(data, randomness) → output``: a mechanism, or a request.
+
+    A mechanism has one class of outcomes, with index 0. A request returns a Release.
+    """
 
     def __init__(self, function: Call, claim: Claim | None = None) -> None:
         self._function, self._claim = function, claim
@@ -116,11 +119,10 @@ class Function(Subject):
         try:
             output = self._function(data, randomness)
         except (Exception, SystemExit) as error:
-            if self._promise is None and not isinstance(
-                self._claim, Guarantee
-            ):  # perhaps a request: not an outcome of its own
+            # Without a promise it may be a request: its error is not an outcome.
+            if self._promise is None and not isinstance(self._claim, Guarantee):
                 raise InvalidInput(
-                    "subject", type(error).__name__, f"a run raised this: {error}"
+                    "subject", type(error).__name__, f"a run raised this error: {error}"
                 ) from error
             return Observation(Key(0), FAILED)
         if isinstance(output, Release):
@@ -138,6 +140,7 @@ class Function(Subject):
 
     @property
     def _promise(self) -> Guarantee | None:
+        """The function's own guarantee, if it has one."""
         own = getattr(self._function, "guarantee", None)
         return own if isinstance(own, Guarantee) else None
 
@@ -148,35 +151,35 @@ def as_subject(
     score: Score | None,
     claim: Claim | None,
 ) -> Subject:
-    """What the auditor was given, as a Subject."""
+    """Turn what the caller passed into a Subject."""
     if claim is not None and not isinstance(claim, (Guarantee, Charges, Mapping)):
         raise InvalidInput(
             "claim",
             type(claim).__name__,
-            "give a promise, Charges, or a mapping from index to promise",
+            "pass a promise, Charges, or a mapping from index to promise",
         )
     if isinstance(subject, Subject):
         return subject
     if isinstance(subject, Selector):
         if candidates is None:
             raise InvalidInput(
-                "candidates", None, "a selector is audited over candidates: give them too"
+                "candidates", None, "a selector is audited over candidates: pass them too"
             )
         return Selection(subject, candidates, score, claim)
     for field, value in (("candidates", candidates), ("score", score)):
         if value is not None:
-            raise InvalidInput(field, "…", "it belongs to a selector; a mechanism is audited alone")
+            raise InvalidInput(field, "…", "only a selector takes it; leave it out")
     if not callable(subject):
         raise InvalidInput(
             "subject",
             type(subject).__name__,
-            "give a Selector, or a function (data, randomness) → output",
+            "pass a Selector, or a function (data, randomness) → output",
         )
     return Function(subject, claim)
 
 
 def _once(function: Callable[[Sequence[Candidate]], Any]) -> Callable[[Sequence[Candidate]], Any]:
-    """A function of the (same) candidates that is called at most once."""
+    """Wrap a function so that it is called at most once; the candidates never change."""
     known: list[Any] = []
 
     def remembered(candidates: Sequence[Candidate]) -> Any:
@@ -188,22 +191,25 @@ def _once(function: Callable[[Sequence[Candidate]], Any]) -> Callable[[Sequence[
 
 
 def _promise(claim: Claim, index: int | None) -> Guarantee:
+    """Return what a claim promises for the winner ``index``."""
     if isinstance(claim, Guarantee):
         return claim
     if isinstance(claim, Charges):
         if index is not None and not 0 <= index < len(claim):
-            raise InvalidInput("claim", index, f"the charges know candidates 0 to {len(claim) - 1}")
+            raise InvalidInput(
+                "claim", index, f"the charges are for candidates 0 to {len(claim) - 1}"
+            )
         return claim.nothing if index is None else claim[index]
     promise = claim.get(index)
     if not isinstance(promise, Guarantee):
         raise InvalidInput(
-            "claim", index, "give a promise for every index (and for None, nothing released)"
+            "claim", index, "pass a promise for every index (and for None: nothing released)"
         )
     return promise
 
 
 def _parts(candidate: Candidate) -> tuple[Any, ...]:
-    """A candidate's fields in a form that pickles."""
+    """Return the fields of a candidate in a form that can be pickled."""
     own = getattr(candidate.mechanism, "guarantee", None) is not None
     promise = None if own else candidate.guarantee
     return (
@@ -219,4 +225,5 @@ def _parts(candidate: Candidate) -> tuple[Any, ...]:
 def _selection(
     selector: Selector, parts: Sequence[tuple[Any, ...]], score: Score | None, claim: Claim | None
 ) -> Selection:
+    """Rebuild a pickled Selection."""
     return Selection(selector, [Candidate(*each) for each in parts], score, claim)

@@ -1,8 +1,9 @@
-"""Which events are tested: every cell and every class, and unions of cells that looked worst in the pilot.
+"""Which events are tested: all cells, all classes, and the unions of cells that the pilot chose.
 
-Half of the error that the confidence allows goes to the first, half to the second, shared equally by the bounds in each half
-(Bonferroni). The pilot's choices are few, so they are nearly as sharp as if they had been the only ones; the rest guards
-against a pilot that was unlucky. All events are fixed before the counted runs are looked at.
+Half of the error probability goes to the cells and classes, half to the chosen unions; within each
+half all bounds get an equal share (Bonferroni). The pilot chooses few unions, so their bounds are
+nearly as sharp as if they were the only ones. The other half protects against an unlucky pilot. All
+events are fixed before the counted runs are examined. Tests: ``tests/audit/test_empirical.py``.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from expost.audit.claims import ApproxClaims, RenyiClaims
 from expost.audit.empirical.clopper_pearson import Counts, clopper_pearson
 from expost.audit.empirical.events import Cells
 
-_PILOT_TAIL = (
-    0.1  # how careful the choice on the pilot is: rare events must show clearly to be chosen
-)
+_PILOT_TAIL = 0.1  # tail of the pilot's bounds: a rare event is chosen only if it shows clearly
 
 Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Union:
-    """A union of cells inside one class, chosen for one direction (``side`` is the data set on which it is the more likely)."""
+    """A union of cells of one class, chosen for one direction.
+
+    ``side`` is the data set on which the union is more likely.
+    """
 
     place: int
     side: int
@@ -37,7 +39,7 @@ class Union:
 
 @dataclass(frozen=True)
 class Joint:
-    """A union of cells over all classes for one direction, and its parts by claimed ε̃."""
+    """A union of cells of all classes for one direction, and its parts by claimed ε̃."""
 
     side: int
     cells: Places
@@ -46,7 +48,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class EventFamily:
-    """All events to be tested, and how many bounds that takes."""
+    """All events to be tested, and the number of bounds this takes."""
 
     members: tuple[Places, ...]
     unions: tuple[Union, ...]
@@ -55,25 +57,26 @@ class EventFamily:
 
     @cached_property
     def union_of(self) -> dict[tuple[int, int], int]:
-        """The number of the union that was chosen for a class and a direction."""
+        """The number of the union chosen for each class and direction."""
         return {(union.place, union.side): number for number, union in enumerate(self.unions)}
 
     @property
     def fixed_bounds(self) -> int:
-        """Both ends on both data sets for every cell, and for every class of several cells."""
+        """Both ends on both data sets for each cell, and for each class of several cells."""
         return 4 * (self.cells + sum(len(cells) > 1 for cells in self.members))
 
     @property
     def chosen_bounds(self) -> int:
-        """Two for a union; for a joint event one, and one for each part."""
+        """Two per union; for a joint event one, plus one per part."""
         return 2 * len(self.unions) + sum(1 + len(joint.parts) for joint in self.joints)
 
     @property
     def comparisons(self) -> int:
+        """The number of all bounds."""
         return self.fixed_bounds + self.chosen_bounds
 
     def tails(self, confidence: float) -> tuple[float, float]:
-        """The chance of error of each bound, fixed and chosen: together at most 1 − confidence."""
+        """The error probability of each fixed and each chosen bound; in sum ≤ 1 − confidence."""
         share = (1 - confidence) / 2
         return share / self.fixed_bounds, share / max(1, self.chosen_bounds)
 
@@ -81,7 +84,7 @@ class EventFamily:
 def family_from(
     pilot: Counts, runs: int, cells: Cells, claims: ApproxClaims | RenyiClaims
 ) -> EventFamily:
-    """The events, from the pilot's counts (data sets × cells) of ``runs`` runs on each."""
+    """Choose the events from the pilot's counts (data sets × cells) of ``runs`` runs on each."""
     place_of = np.array([cell.place for cell in cells.cells])
     order = np.argsort(place_of, kind="stable")
     members = tuple(
@@ -106,7 +109,10 @@ def family_from(
 def _likelihood_order(
     pilot: Counts, cells: Places, side: int, weights: Floats | float = 0.0
 ) -> tuple[Places, Floats]:
-    """Cells by falling log ratio of the pilot's frequencies (less ``weights``), and those numbers."""
+    """Sort cells by decreasing log ratio of their pilot frequencies, minus ``weights``.
+
+    Returns the sorted cells and their numbers.
+    """
     ratio = np.log((pilot[side, cells] + 0.5) / (pilot[1 - side, cells] + 0.5)) - weights
     order = np.argsort(-ratio, kind="stable")
     return cells[order], ratio[order]
@@ -115,7 +121,10 @@ def _likelihood_order(
 def _best_prefixes(
     pilot: Counts, runs: int, wanted: Sequence[tuple[int, int, Places]], delta: float
 ) -> Iterator[Union]:
-    """For each class and direction, of the unions {ratio ≥ r} the one whose bound of ln((P − δ)/P′) is the largest on the pilot."""
+    """For each class and direction, choose one of the unions {ratio ≥ r}.
+
+    It is the one with the largest bound of ln((P − δ)/P′) on the pilot.
+    """
     if not wanted:
         return
     ordered = [_likelihood_order(pilot, cells, side)[0] for _, side, cells in wanted]
@@ -140,7 +149,7 @@ def _best_prefixes(
 
 
 def _joints(pilot: Counts, runs: int, place_of: Places, claims: ApproxClaims) -> Iterator[Joint]:
-    """For each direction the union, over all classes, that seems to exceed its claims by the most."""
+    """For each direction, choose the union over all classes that exceeds its claims the most."""
     epsilon_of = claims.epsilons[place_of]
     levels = np.unique(epsilon_of)
     for side in (0, 1):
@@ -162,10 +171,10 @@ def _joints(pilot: Counts, runs: int, place_of: Places, claims: ApproxClaims) ->
 
 
 def weight(epsilon: float) -> float:
-    """e^ε, cut where sums of many would overflow: far beyond any verdict."""
+    """Return e^ε, capped so that sums do not overflow; the cap cannot change a verdict."""
     return float(np.exp(min(epsilon, 600.0)))
 
 
 def totals(counts: Counts, unions: Sequence[Places], side: int) -> Counts:
-    """How many runs fell into each union."""
+    """Count the runs in each union."""
     return np.array([int(counts[side, cells].sum()) for cells in unions], dtype=np.int64)

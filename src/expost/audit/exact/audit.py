@@ -1,12 +1,17 @@
-"""The exact audit: a selector's law on two neighbouring data sets, and beside each claimed charge the smallest that would have done.
+"""The exact audit: the law of a selector on two data sets, and the smallest valid charges.
 
-``exact_audit(selector, mechanisms)`` takes the library's own selectors over mechanisms given as tables (:class:`FiniteMechanism`),
-Algorithm 1 over bare queries, and Laplace noise reduction, and needs no sampling. A *tightness* is smallest/claimed: 1 means that no
-smaller charge would be valid, more than 1 that the claim is false. It speaks of the instance at hand: a small tightness shows no slack
-in a theorem (for that, attack it: :mod:`reproduction.counterexamples.search`), while a large one refutes it.
+A *law* is the probability distribution of what is released. ``exact_audit(selector, mechanisms)``
+handles the library's own selectors over mechanisms given as tables (:class:`FiniteMechanism`),
+Algorithm 1 over bare queries, and Laplace noise reduction. It needs no sampling. The *tightness* is
+smallest/claimed: 1 means that no smaller charge is valid, more than 1 that the claim is false. It
+is a statement about one instance. A tightness well below 1 does not show that a theorem has slack
+(for that, search for attacks: :mod:`reproduction.counterexamples.search`); a tightness above 1
+refutes the theorem.
 
-Only for made-up data: the report states the laws in full. Definitions: :mod:`expost.audit.exact.smallest_charges`, docs/theory.md. Rounding: sums are
-bracketed (:mod:`expost.audit.exact.dropping_laws`); "consistent" uses the worse ends, and allows :data:`TOLERANCE` nats (relative to charges above 1).
+Only for made-up data: the report states the laws in full. Definitions:
+:mod:`expost.audit.exact.smallest_charges`, docs/theory.md. Rounding: sums are bracketed
+(:mod:`expost.audit.exact.dropping_laws`); "consistent" uses the worse ends and allows
+:data:`TOLERANCE` nats (relative to the charge for charges above 1).
 Tests: ``tests/audit/test_exact.py``.
 """
 
@@ -38,15 +43,25 @@ from expost.selection.selector import Selector
 
 TOLERANCE = 1e-9
 ZCDP_ORDERS = (1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""The orders at which a zCDP claim, which speaks of all orders, is looked at."""
+"""The orders at which a zCDP claim is checked; the claim itself covers all orders."""
 
 
 @dataclass(frozen=True)
 class OutcomeAudit:
-    """One class of outcomes: the release of candidate ``index``, or of nothing (None).
+    """One class of outcomes: candidate ``index`` was released, or nothing (None).
 
-    ``chances`` on the data set and on its neighbour; the true smallest charge lies in [``at_least``, ``smallest``]. Under pure DP
-    ``worst_output`` is the output at which the loss is largest (None where there is none to name).
+    Parameters
+    ----------
+    index : int or None
+        Index of the released candidate. None: nothing was released.
+    chances : tuple of float
+        Probabilities of the class on the data set and on its neighbour.
+    claimed : float
+        The claimed charge.
+    smallest, at_least : float
+        The smallest valid charge lies in [``at_least``, ``smallest``].
+    worst_output : float, optional
+        Under pure DP, the output with the largest loss, if there is one.
     """
 
     index: int | None
@@ -58,7 +73,7 @@ class OutcomeAudit:
 
     @property
     def tightness(self) -> float:
-        """smallest/claimed; 0 for what is free and costs nothing."""
+        """``smallest / claimed``; for a claim of 0, it is 0 if valid and ∞ if not."""
         if self.claimed == 0:
             return 0.0 if self.smallest <= TOLERANCE else math.inf
         return self.smallest / self.claimed
@@ -66,11 +81,28 @@ class OutcomeAudit:
 
 @dataclass(frozen=True)
 class ClaimAudit:
-    """One claim: ``kind`` pure, renyi (at ``order``) or approx (at ``delta``).
+    """The audit of one claim.
 
-    ``used`` is what the claim sums up at the claimed charges (the largest excess over a charge; Σ A^α(e^c·A′)^{1−α}; Σ(A − e^c·A′)₊), and
-    ``allowed`` what it may be at most (0; 1; δ). ``tightness`` is the least common factor on all charges that leaves the claim true
-    (upper end); ``tightness_at_least`` its lower end.
+    Parameters
+    ----------
+    kind : str
+        "pure", "renyi" (at ``order``) or "approx" (at ``delta``).
+    order, delta : float or None
+        The Rényi order, or the δ, of the claim.
+    outcomes : tuple of OutcomeAudit
+        One entry per class of outcomes.
+    used : float
+        The quantity that the claim bounds, at the claimed charges: the largest excess of a log
+        ratio over its charge (pure), Σ A^α(e^c·A′)^{1−α} (Rényi), or Σ(A − e^c·A′)₊ (approx).
+    allowed : float
+        The largest valid value of ``used``: 0, 1 or δ.
+    tightness, tightness_at_least : float
+        Upper and lower end of the smallest common factor on all charges with which the claim is
+        still true.
+    consistent : bool
+        Whether the claim holds, with brackets and rounding counted against it.
+    violated : bool
+        Whether the claim is false, with brackets and rounding counted in its favour.
     """
 
     kind: str
@@ -87,9 +119,19 @@ class ClaimAudit:
 
 @dataclass(frozen=True)
 class ExactReport:
-    """What an exact audit found: a claim for each order (one for pure and approximate charges).
+    """The report of an exact audit.
 
-    ``unseen`` bounds the chance of outcomes that were not looked at (0 for tables; far noise in noise reduction).
+    Parameters
+    ----------
+    selector : dict
+        The settings of the selector.
+    theorem : str
+        The theorem on which the claimed charges rest.
+    claims : tuple of ClaimAudit
+        One claim per order; a single claim for pure and approximate charges.
+    unseen : float
+        Upper bound of the probability of outcomes that were not examined: 0 for tables, the tail
+        of the noise for noise reduction.
     """
 
     selector: dict[str, Any]
@@ -99,21 +141,21 @@ class ExactReport:
 
     @property
     def consistent(self) -> bool:
-        """Every claim holds on this instance, brackets and rounding counted against it."""
+        """Whether every claim holds on this instance, brackets and rounding counted against it."""
         return all(claim.consistent for claim in self.claims)
 
     @property
     def violated(self) -> bool:
-        """Some claim is false on this instance, brackets and rounding counted in its favour."""
+        """Whether a claim is false on this instance, brackets and rounding in its favour."""
         return any(claim.violated for claim in self.claims)
 
     @property
     def tightness(self) -> float:
-        """The largest tightness of a claim."""
+        """The largest tightness of all claims."""
         return max(claim.tightness for claim in self.claims)
 
     def as_dict(self) -> dict[str, Any]:
-        """A JSON form."""
+        """Return the JSON form."""
         return asdict(self) | {
             "consistent": self.consistent,
             "violated": self.violated,
@@ -130,7 +172,8 @@ class ExactReport:
             at += "" if claim.delta is None else f" at δ = {claim.delta:g}"
             lines.append(f"  {claim.kind}{at}: tightness {claim.tightness:.4f}")
             lines += [
-                f"    {'nothing' if row.index is None else row.index!s:>7}  chances {row.chances[0]:.4g}, {row.chances[1]:.4g}"
+                f"    {'nothing' if row.index is None else row.index!s:>7}"
+                f"  chances {row.chances[0]:.4g}, {row.chances[1]:.4g}"
                 f"  claimed {row.claimed:.6g}  smallest {row.smallest:.6g}"
                 for row in claim.outcomes
             ]
@@ -145,19 +188,42 @@ def exact_audit(
     score: Score | None = None,
     orders: Sequence[float] = ZCDP_ORDERS,
 ) -> ExactReport:
-    """The exact law of what ``selector`` releases, and the smallest valid charges beside those it claims.
+    """Compute the exact law of what ``selector`` releases, and the smallest valid charges.
 
-    ``mechanisms``  tables, or candidates whose mechanisms are tables (to give repeats, promises, rates or priorities); for Algorithm 1
-                    candidates of bare queries, for noise reduction candidates of ``DiscreteLaplace``
-    ``data``        with queries: a pair of neighbouring, made-up data sets
-    ``score``       with noise reduction: the score that ``select`` would be given
-    ``orders``      where a zCDP claim is looked at (other claims say their own orders)
+    Parameters
+    ----------
+    selector : Selector
+        One of the library's selectors.
+    mechanisms : sequence of FiniteMechanism or Candidate
+        Tables, or candidates whose mechanisms are tables (to set repeats, promises, drop rates or
+        priorities). For Algorithm 1, candidates of bare queries; for noise reduction, candidates
+        of ``DiscreteLaplace``.
+    data : tuple, optional
+        For queries and noise reduction: a pair of neighbouring data sets. Use made-up data.
+    score : callable, optional
+        For noise reduction: the score function that ``select`` would get.
+    orders : sequence of float, optional
+        The orders at which a zCDP claim is checked. Other claims have their own orders.
 
-    A table that breaks the promise of its candidate is refused: the theorems assume promises.
+    Returns
+    -------
+    ExactReport
+        The claims with their tightness, and the probabilities of all outcomes.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument is not valid, or if no exact law is known for the selector.
+    InvalidCandidate
+        If a table breaks the promise of its candidate: the theorems assume that promises are kept.
+
+    Notes
+    -----
+    The report states the output distribution in full. Use made-up data only.
     """
     if not isinstance(selector, Selector):
         raise InvalidInput(
-            "selector", type(selector).__name__, "give a selector such as RandomDropping(0.1)"
+            "selector", type(selector).__name__, "pass a selector such as RandomDropping(0.1)"
         )
     candidates = candidates_of(mechanisms)
     require_promises(candidates, orders)
@@ -171,18 +237,18 @@ def exact_audit(
 
 
 def candidates_of(mechanisms: Sequence[FiniteMechanism | Candidate]) -> list[Candidate]:
-    """Candidates as they are, tables with the pure promise that they keep."""
+    """Return candidates unchanged, and tables as candidates with their exact pure promise."""
     if not isinstance(mechanisms, (list, tuple)) or not mechanisms:
         raise InvalidInput(
-            "mechanisms", type(mechanisms).__name__, "give a list of FiniteMechanism or Candidate"
+            "mechanisms", type(mechanisms).__name__, "pass a list of FiniteMechanism or Candidate"
         )
     candidates = []
     for place, each in enumerate(mechanisms):
         if isinstance(each, FiniteMechanism) and math.isinf(each.pure_epsilon()):
             raise InvalidCandidate(
                 f"mechanisms[{place}]",
-                "an output of chance 0 on one side",
-                "no ε holds: use as_candidate(guarantee=…)",
+                "an output of probability 0 on one data set only",
+                "no ε is valid: use as_candidate(guarantee=…)",
             )
         candidates.append(each.as_candidate() if isinstance(each, FiniteMechanism) else each)
     return candidates
@@ -191,7 +257,10 @@ def candidates_of(mechanisms: Sequence[FiniteMechanism | Candidate]) -> list[Can
 def measures_of(
     charges: Charges, pair: LawPair, orders: Sequence[float] = ZCDP_ORDERS
 ) -> list[tuple[Measure, Floats]]:
-    """What the charges claim: measures, each with the claimed number of every class ("nothing" last)."""
+    """Return the measures that the charges claim, each with one number per class.
+
+    The number of the class "nothing" comes last.
+    """
     listed = [*(charges[place] for place in range(len(charges))), charges.nothing]
     if charges.nothing.as_pure() is not None:
         return [(PureMeasure(pair), _column(listed, lambda charge: charge.epsilon))]
@@ -210,13 +279,14 @@ def measures_of(
 
 
 def _column(charges: Sequence[Guarantee], number: Any) -> Floats:
+    """Return one number of each charge as an array."""
     return np.array([number(charge) for charge in charges], dtype=float)
 
 
 def audit_claim(
     measure: Measure, claimed: Floats, pair: LawPair, *, rows: bool = True
 ) -> ClaimAudit:
-    """One claim against the laws; ``rows=False`` leaves the single outcomes out."""
+    """Check one claim against the laws; ``rows=False`` omits the single outcomes."""
     here, there = pair.here, pair.there
     chances = np.array([np.append(law.high.sum(-1), law.nothing_high) for law in (here, there)])
     outcomes = tuple(
@@ -246,6 +316,7 @@ def audit_claim(
 
 
 def _worst_output(measure: Measure, place: int) -> float | None:
+    """Return the output of a class with the largest loss, under pure DP."""
     if not isinstance(measure, PureMeasure) or place >= len(measure.worst):
         return None
     return measure.pair.outputs[measure.worst[place]]
@@ -254,13 +325,13 @@ def _worst_output(measure: Measure, place: int) -> float | None:
 def require_promises(
     candidates: Sequence[Candidate], orders: Sequence[float] = ZCDP_ORDERS
 ) -> None:
-    """Refuse tables that break the promises of their candidates."""
+    """Raise an error if a table breaks the promise of its candidate."""
     for place, candidate in enumerate(candidates):
         _require_kept(candidate, place, orders)
 
 
 def _require_kept(candidate: Candidate, place: int, orders: Sequence[float]) -> None:
-    """Refuse a table that breaks its promise (beyond rounding)."""
+    """Raise an error if a table breaks its promise by more than rounding."""
     table, promise = candidate.mechanism, candidate.guarantee
     if not isinstance(table, FiniteMechanism):
         return
@@ -276,5 +347,5 @@ def _require_kept(candidate: Candidate, place: int, orders: Sequence[float]) -> 
         raise InvalidCandidate(
             f"mechanisms[{place}].guarantee",
             promise,
-            "the table breaks it; a charge assumes that it is kept",
+            "the table breaks it; charges assume that promises are kept",
         )

@@ -1,14 +1,19 @@
-"""Exact output laws of Algorithms 2 and 3 over finite mechanisms: sums over the drop level, bracketed on both sides.
+"""Exact output laws of Algorithms 2 and 3 over finite mechanisms: bracketed sums over drop levels.
 
-Arrays are (…, candidate, output): a candidate's chances of each output, outputs in ascending score, leading axes for many instances at
-once. Given the level, the chance of an outcome divided by the chance e^{−γhk} to keep one copy of the winner *grows* with the level k
-(every competitor is dropped more often, and so are the winner's own other copies), and so does the chance of nothing. So a cell of
-consecutive levels is bounded by its mass, which has a closed form, times the value at its first level from below, and at the next
-cell's first level from above. Cells of one level are exact; above the endless last cell stands the value where every copy that can be
-dropped is dropped (all but surely). Ties go to the lower index, as in the selectors.
+Arrays have the shape (…, candidate, output): the probability of each output of a candidate, outputs
+in ascending order of score; leading axes hold many instances. Given the level k, consider the
+probability of an outcome divided by e^{−γhk}, the probability that one copy of the winner is kept.
+This quotient *increases* with k (every competitor is dropped more often, and so are the other
+copies of the winner), and so does the probability of nothing. A cell of consecutive levels is
+therefore bounded by its mass, which has a closed form, times the value at its first level (from
+below) or at the first level of the next cell (from above). Cells of one level are exact. The upper
+value of the unbounded last cell is the one at which every copy that can be dropped is dropped (up
+to a negligible probability). Ties go to the lower index, as in the selectors.
 
-Rounding: ends of brackets are moved apart by 1e-10 of themselves (:data:`ROUNDING`), more than 400,000 additions can lose.
-Tests: ``tests/audit/test_exact.py`` (against the laws of ``tests/theorems``, written independently; against listing all kept sets).
+Rounding: the ends of the brackets are moved apart by a relative 1e-10 (:data:`ROUNDING`), which is
+more than 400,000 additions can lose.
+Tests: ``tests/audit/test_exact.py`` (against the independently written laws of ``tests/theorems``,
+and against listing all kept sets).
 """
 
 from __future__ import annotations
@@ -24,14 +29,14 @@ from expost.selection.drop_coins import DropLaw
 from expost.selection.drop_level import log_cell_masses
 
 ROUNDING = 1e-10
-_CHUNK = 1 << 21  # numbers in an array that are worked on at a time
+_CHUNK = 1 << 21  # size of the arrays that are processed at a time
 _LIMIT = 650.0  # e^{−650} is still a normal float, and 1 − copies·e^{−650} is 1
-_NEGLIGIBLE = 30.0  # copies·keep = e^{−30}: from there on nothing competes
+_NEGLIGIBLE = 30.0  # copies·keep = e^{−30}: beyond this nothing competes
 
 
 @dataclass(frozen=True, eq=False)
 class OutputLaw:
-    """Brackets of the chance of each outcome (…, candidate, output), and of nothing (…)."""
+    """Brackets of the probability of each outcome (…, candidate, output), and of nothing (…)."""
 
     low: Floats
     high: Floats
@@ -40,19 +45,22 @@ class OutputLaw:
 
     @classmethod
     def exactly(cls, chances: Floats, nothing: Floats) -> OutputLaw:
-        """A law known but for rounding."""
+        """Return a law that is known up to rounding."""
         down, up = 1 - ROUNDING, 1 + ROUNDING
         return cls(chances * down, chances * up, nothing * down, nothing * up)
 
     def divided(self, low: Floats, high: Floats) -> OutputLaw:
-        """Conditioned on an event whose chance lies between ``low`` and ``high`` and that leaves nothing out but "nothing"."""
+        """Condition on the event that the outcome is not "nothing".
+
+        The probability of that event lies between ``low`` and ``high``.
+        """
         zero = np.zeros_like(self.nothing_low)
         return OutputLaw(
             self.low / high[..., None, None], self.high / low[..., None, None], zero, zero
         )
 
     def total(self) -> tuple[Floats, Floats]:
-        """A bracket of the sum of all chances; it holds 1."""
+        """Return a bracket of the sum of all probabilities; it contains 1."""
         return self.low.sum((-1, -2)) + self.nothing_low, self.high.sum(
             (-1, -2)
         ) + self.nothing_high
@@ -60,7 +68,11 @@ class OutputLaw:
 
 @dataclass(frozen=True, eq=False)
 class DropLevels:
-    """The drop level k₀ + Geom(e^{−overhead}) in cells: first levels of the cells, counted from k₀; overhead and rates per step."""
+    """The levels of k₀ + Geom(e^{−overhead}), divided into cells.
+
+    ``edges`` are the first levels of the cells, counted from k₀. The overhead and the rates are per
+    step of the lattice.
+    """
 
     overhead: float
     rates: Floats  # candidates
@@ -72,7 +84,10 @@ class DropLevels:
     def of(
         cls, law: DropLaw, copies: Sequence[int], *, singles: int = 400_000, growth: float = 1.001
     ) -> DropLevels:
-        """The levels of a selector's own drop law: ``singles`` one by one, then cells that grow by ``growth``."""
+        """Divide a selector's drop law into ``singles`` single levels, then growing cells.
+
+        Each of those cells is larger than the one before by the factor ``growth``.
+        """
         rates, counts = rates_of(law, len(copies)), np.array(copies, dtype=float)
         return cls.build(float(law.overhead), rates, counts, law.minimum, singles, growth)
 
@@ -86,7 +101,7 @@ class DropLevels:
         singles: int = 400_000,
         growth: float = 1.001,
     ) -> DropLevels:
-        """Cells up to where copies are kept with chances that no longer matter, and one endless cell beyond."""
+        """Make cells up to where copies are almost never kept, and one unbounded cell beyond."""
         if not rates.any():  # everything is kept at every level
             return cls(overhead, rates, copies, minimum, np.zeros(1))
         slowest = float(rates[rates > 0].min())
@@ -103,7 +118,10 @@ class DropLevels:
     def coarse(
         cls, overhead: float, rates: Floats, copies: Floats, minimum: int, resolution: float
     ) -> DropLevels:
-        """Cells over which the chance to be kept falls by about ``resolution`` in its logarithm: quick, with wide brackets."""
+        """Make few cells: fast, with wide brackets.
+
+        Over a cell, the logarithm of the probability to be kept falls by about ``resolution``.
+        """
         if not rates.any():
             return cls(overhead, rates, copies, minimum, np.zeros(1))
         slowest, fastest = float(rates[rates > 0].min()), float(rates.max())
@@ -114,7 +132,7 @@ class DropLevels:
         )
 
     def blocks(self, size: int) -> Iterator[_Block]:
-        """The cells, some at a time: ``size`` numbers go with each."""
+        """Yield the cells in blocks; each cell takes ``size`` numbers."""
         masses = np.exp(
             np.array(
                 [
@@ -129,9 +147,8 @@ class DropLevels:
         step = max(2, _CHUNK // max(1, size))
         for start in range(0, len(self.edges), step):
             stop = min(start + step, len(self.edges))
-            exponent = self.rates[:, None] * (
-                levels[start : stop + 1] + self.minimum
-            )  # of the cells, and of the next one
+            # First levels of these cells, and of the next one.
+            exponent = self.rates[:, None] * (levels[start : stop + 1] + self.minimum)
             exponent = np.minimum(exponent, _LIMIT)
             yield _Block(
                 np.exp(-exponent),
@@ -144,7 +161,11 @@ class DropLevels:
 
 @dataclass(frozen=True, eq=False)
 class _Block:
-    """Consecutive cells: keep and drop chances at their first levels (and at the next cell's), masses, which are single levels."""
+    """Consecutive cells.
+
+    Probabilities to keep and to drop at their first levels (and at that of the next cell), their
+    masses, and which cells are single levels.
+    """
 
     keep: Floats  # candidates × levels
     drop: Floats
@@ -153,13 +174,13 @@ class _Block:
     single: npt.NDArray[np.bool_]
 
     def ends_of(self, values: Floats) -> tuple[Floats, Floats]:
-        """Values at the first levels (last axis) as lower and upper values of each cell."""
+        """Turn values at the first levels (last axis) into lower and upper values of each cell."""
         return values[..., :-1], np.where(self.single, values[..., :-1], values[..., 1:])
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Running brackets of outcomes, of nothing, and of something being kept."""
+    """Running brackets: outcomes, nothing, and the event that something is kept."""
 
     outcomes: list[Floats]
     nothing: list[Floats]
@@ -167,10 +188,15 @@ class _Sums:
 
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> _Sums:
+        """Return sums of zero."""
         return cls(*([np.zeros(each), np.zeros(each)] for each in (shape, shape[:-2], shape[:-2])))
 
     def add(self, block: _Block, terms: Floats, log_nothing: Floats) -> None:
-        """Add a block: terms (…, candidate, output, level) over the keep chance, and ln of the chance of nothing (…, level)."""
+        """Add a block.
+
+        ``terms`` (…, candidate, output, level) are divided by the probability to be kept;
+        ``log_nothing`` (…, level) is ln of the probability of nothing.
+        """
         for side, values in enumerate(block.ends_of(terms)):
             self.outcomes[side] += np.einsum("...iok,ik->...io", values, block.masses)
         for side, values in enumerate(block.ends_of(log_nothing)):
@@ -178,6 +204,7 @@ class _Sums:
             self.something[1 - side] += -np.expm1(values) @ block.plain
 
     def law(self, *, conditioned: bool) -> OutputLaw:
+        """Return the law, rounded outwards; ``conditioned`` on something being kept."""
         down, up = 1 - ROUNDING, 1 + ROUNDING
         (low, high), (least, most) = self.outcomes, self.nothing
         law = OutputLaw(low * down, high * up, least * down, most * up)
@@ -185,7 +212,7 @@ class _Sums:
 
 
 def rates_of(law: DropLaw, count: int) -> Floats:
-    """The drop rate per step of each candidate."""
+    """Return the drop rate per step of each candidate."""
     rates = np.zeros(count)
     for each, rate in zip(law.groups, law.rates, strict=True):
         rates[list(each.members)] = float(rate)
@@ -193,7 +220,10 @@ def rates_of(law: DropLaw, count: int) -> Floats:
 
 
 def tails(q: Floats) -> tuple[Floats, Floats]:
-    """P(output > o) and P(output ≤ o) for o = −1, 0, …, each summed from its own end so that small ones stay exact."""
+    """Return P(output > o) and P(output ≤ o) for o = −1, 0, ….
+
+    Each is summed from its own end, so that small values stay accurate.
+    """
     zero = np.zeros_like(q[..., :1])
     above = np.concatenate([np.cumsum(q[..., ::-1], axis=-1)[..., ::-1], zero], axis=-1)
     return np.minimum(above, 1.0), np.minimum(
@@ -202,7 +232,10 @@ def tails(q: Floats) -> tuple[Floats, Floats]:
 
 
 def log_miss(block: _Block, hit: Floats, miss: Floats) -> Floats:
-    """ln(1 − keep·hit) (…, candidate, event, level): one copy is dropped or misses; hit + miss = 1, both exact when small."""
+    """Return ln(1 − keep·hit) (…, candidate, event, level): one copy is dropped or misses.
+
+    hit + miss = 1; both are passed so that small values stay accurate.
+    """
     keep, drop = block.keep[:, None, :], block.drop[:, None, :]
     hits = keep * hit[..., None]
     with np.errstate(divide="ignore"):
@@ -212,7 +245,10 @@ def log_miss(block: _Block, hit: Floats, miss: Floats) -> Floats:
 
 
 def share_of_copies(block: _Block, log_left: Floats, mass: Floats, copies: Floats) -> Floats:
-    """(left^T − (left − keep·mass)^T)/keep, without cancellation: the best of T copies is in an event of chance ``mass``."""
+    """Return (left^T − (left − keep·mass)^T)/keep, computed without cancellation.
+
+    This is for the best of T copies being in an event of probability ``mass``.
+    """
     keep = block.keep[:, None, :]
     if np.all(copies == 1):
         return np.broadcast_to(mass[..., None], (*mass.shape, keep.shape[-1]))
@@ -224,7 +260,10 @@ def share_of_copies(block: _Block, log_left: Floats, mass: Floats, copies: Float
 
 
 def _others(log_strict: Floats, log_loose: Floats) -> Floats:
-    """Σ over earlier candidates of the first plus Σ over later ones of the second; the candidate axis is the third from the end."""
+    """Return Σ of the first over earlier candidates plus Σ of the second over later ones.
+
+    The candidate axis is the third from the end.
+    """
     before, after = np.zeros_like(log_strict), np.zeros_like(log_loose)
     before[..., 1:, :, :] = np.cumsum(log_strict[..., :-1, :, :], axis=-3)
     after[..., :-1, :, :] = np.cumsum(log_loose[..., :0:-1, :, :], axis=-3)[..., ::-1, :, :]
@@ -232,7 +271,7 @@ def _others(log_strict: Floats, log_loose: Floats) -> Floats:
 
 
 def random_dropping(q: Floats, levels: DropLevels, *, conditioned: bool) -> OutputLaw:
-    """Algorithm 3: the best kept output; ``conditioned`` on something being kept."""
+    """Return the law of Algorithm 3, the best kept output; ``conditioned`` on one being kept."""
     above, at_most = tails(q)
     sums = _Sums.empty(q.shape)
     for block in levels.blocks(q.size + q[..., 0].size):
@@ -245,7 +284,7 @@ def random_dropping(q: Floats, levels: DropLevels, *, conditioned: bool) -> Outp
 
 
 def above_threshold(q: Floats, levels: DropLevels, bar: int) -> OutputLaw:
-    """Algorithm 2: the first kept output, in the order of the list, at ``bar`` or above."""
+    """Return the law of Algorithm 2: the first kept output of the list at ``bar`` or above."""
     passes, fails = q[..., bar:].sum(-1, keepdims=True), q[..., :bar].sum(-1, keepdims=True)
     good = np.where(np.arange(q.shape[-1]) >= bar, q, 0.0)
     sums = _Sums.empty(q.shape)
@@ -260,7 +299,11 @@ def above_threshold(q: Floats, levels: DropLevels, bar: int) -> OutputLaw:
 def first_pass_or_first(
     q: Floats, levels: DropLevels, bar: int, order: Sequence[int], *, conditioned: bool
 ) -> OutputLaw:
-    """Algorithm 3 with a target: the first pass by public priority (``order``), else the first kept by priority."""
+    """Return the law of Algorithm 3 with a target.
+
+    The outcome is the first kept output that passes, by public priority (``order``); if none
+    passes, the first kept one.
+    """
     ranked = q[..., order, :]
     places = DropLevels(
         levels.overhead, levels.rates[order], levels.copies[order], levels.minimum, levels.edges
@@ -277,9 +320,8 @@ def first_pass_or_first(
         dropped = places.copies[:, None, None] * log_miss(
             block, np.ones_like(passes), np.zeros_like(passes)
         )
-        failed = share_of_copies(
-            block, one, fails, places.copies
-        )  # something of it is kept, and all of that fails
+        # At least one copy is kept, and all kept copies fail.
+        failed = share_of_copies(block, one, fails, places.copies)
         failed = np.divide(
             failed, fails[..., None], out=np.zeros_like(none), where=fails[..., None] > 0
         )
@@ -295,7 +337,7 @@ def first_pass_or_first(
 def _first_pass(
     block: _Block, passes: Floats, fails: Floats, copies: Floats
 ) -> tuple[Floats, Floats]:
-    """ln P(no kept copy passes), and P(some does)/(keep·P(pass)), per candidate and level."""
+    """Return ln P(no kept copy passes) and P(one does)/(keep·P(pass)), per candidate and level."""
     one = log_miss(block, np.minimum(passes, 1.0), np.minimum(fails, 1.0))
     none = copies[:, None, None] * one
     hit = block.keep[:, None, :] * passes[..., None]

@@ -1,9 +1,10 @@
-"""Mechanisms small enough to be written down: two rows of probabilities, one for each of two neighbouring data sets.
+"""Finite mechanisms: two rows of probabilities, one per neighbouring data set.
 
-A table states the mechanism's law on a pair of neighbours; its divergences are then finite sums. The same object is a mechanism that
-can be run (data set 0 or 1), so a sampled audit can be held against the exact one. Probabilities are rationals (a float is the rational
-it is), scaled to sum to 1 exactly; the floats that the exact laws use are within a rounding of them.
-Tests: ``tests/audit/test_exact.py``.
+A table states the output distribution of a mechanism on two neighbouring data sets, so divergences
+are finite sums. The same object can be run as a mechanism (on data set 0 or 1), so an empirical
+audit can be compared with the exact one. The probabilities are rational numbers (a float is taken
+at its exact value), scaled to sum to exactly 1; the floats used by the exact laws are within one
+rounding of them. Tests: ``tests/audit/test_exact.py``.
 """
 
 from __future__ import annotations
@@ -28,20 +29,38 @@ from expost.rationals import Number, exact, pad_up
 from expost.selection.candidate import Candidate
 
 DATA_SETS = (0, 1)
-"""What a finite mechanism is run on: 0 draws from ``table``, 1 from ``neighbour``."""
+"""The data sets of a finite mechanism: 0 draws from ``table``, 1 from ``neighbour``."""
 
 _OFF_BY = Fraction(1, 10**12)
 _MOST_OUTPUTS = 100_000
-_REACH = 12  # standard deviations of a Gaussian that are summed; e^{−72} is left out
+_REACH = 12  # standard deviations of a Gaussian that are summed; about e^{−72} is left out
 
 
 @dataclass(frozen=True)
 class FiniteMechanism:
-    """Probabilities of each output on a data set (``table``) and on its neighbour (``neighbour``).
+    """A mechanism given by the probabilities of its outputs on two neighbouring data sets.
 
-    Output number j has the score ``scores[j]`` (default: j), and is released as that number. Scores differ within a mechanism: outputs
-    of equal score could be told apart by who reads the release, but not by the selector.
-    Refused unless both rows are non-negative, equally long, and sum to 1 within 1e-12.
+    Parameters
+    ----------
+    table : sequence of number
+        Probability of each output on the first data set.
+    neighbour : sequence of number
+        Probability of each output on the neighbouring data set.
+    scores : sequence of number, optional
+        Score of each output; the output is released as this number. Default: 0, 1, 2, …. The
+        scores must differ: a reader of the release could tell outputs of equal score apart, but
+        the selector could not.
+
+    Raises
+    ------
+    InvalidInput
+        Unless both rows are non-negative, have the same length, and sum to 1 within 1e-12.
+
+    Examples
+    --------
+    >>> coin = FiniteMechanism([0.75, 0.25], [0.25, 0.75])
+    >>> round(coin.pure_epsilon(), 6)
+    1.098612
     """
 
     table: Sequence[Number]
@@ -58,13 +77,13 @@ class FiniteMechanism:
             raise InvalidInput(
                 "neighbour",
                 f"{len(rows[1])} outputs",
-                f"give {len(rows[0])}, as many as the table has",
+                f"pass {len(rows[0])} probabilities, as many as the table has",
             )
         scores = range(len(rows[0])) if self.scores is None else _listed(self.scores, "scores")
         numbers = tuple(float(exact(score, "scores")) for score in scores)
         if len(numbers) != len(rows[0]) or len(set(numbers)) != len(numbers):
             raise InvalidInput(
-                "scores", self.scores, f"give {len(rows[0])} different numbers, one for each output"
+                "scores", self.scores, f"pass {len(rows[0])} different numbers, one per output"
             )
         for name, value in (
             ("table", _floats(rows[0])),
@@ -78,17 +97,29 @@ class FiniteMechanism:
     def from_query(
         cls, mechanism: DiscreteNoise, data: Any, neighbour: Any, *, lowest: Number, highest: Number
     ) -> FiniteMechanism:
-        """A query with discrete Laplace or Gaussian noise, its answer clamped to [``lowest``, ``highest``]: tails are lumped at the ends.
+        """Make the table of a query with discrete Laplace or Gaussian noise.
 
-        Clamping is post-processing, so the mechanism's promise holds for the table. The data must be made up: the table, and any
-        report on it, states the query's exact answer.
+        Parameters
+        ----------
+        mechanism : DiscreteLaplace or DiscreteGaussian
+            Noise on a query of one value.
+        data, neighbour : object
+            Two neighbouring data sets. Use made-up data: the table, and any report on it, states
+            the exact answer of the query.
+        lowest, highest : number
+            The answer is clamped to [``lowest``, ``highest``]; the tails are added to the ends.
+
+        Returns
+        -------
+        FiniteMechanism
+            The promise of the mechanism holds for the table, because clamping is post-processing.
         """
         if (
             not isinstance(mechanism, (DiscreteLaplace, DiscreteGaussian))
             or mechanism.query.dimension != 1
         ):
             raise InvalidInput(
-                "mechanism", type(mechanism).__name__, "give discrete noise on a query of one value"
+                "mechanism", type(mechanism).__name__, "pass discrete noise on a query of one value"
             )
         unit = mechanism.query.unit
         first, last = (
@@ -97,7 +128,7 @@ class FiniteMechanism:
         )
         if not 0 < last - first < _MOST_OUTPUTS:
             raise InvalidInput(
-                "highest", highest, f"give a range of 2 to {_MOST_OUTPUTS} steps of {float(unit):g}"
+                "highest", highest, f"pass a range of 2 to {_MOST_OUTPUTS} steps of {float(unit):g}"
             )
         steps = np.arange(first, last + 1)
         rows = [
@@ -107,17 +138,17 @@ class FiniteMechanism:
         return cls(rows[0].tolist(), rows[1].tolist(), [step * unit for step in steps.tolist()])
 
     def rows(self) -> Floats:
-        """Both rows as an array: data set × output."""
+        """Return both rows as an array of shape (2, outputs)."""
         return np.array([self.table, self.neighbour])
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __call__(self, data: Any, randomness: Randomness) -> float:
-        """A draw of the row that ``data`` (0 or 1) names, by exact arithmetic on its probabilities."""
+        """Draw an output of data set ``data`` (0 or 1), by exact arithmetic."""
         if data not in DATA_SETS:
             raise InvalidInput(
-                "data", type(data).__name__, "a table has two data sets: give 0 or 1"
+                "data", type(data).__name__, "a table has two data sets: pass 0 or 1"
             )
         unit, ends = self._drawing[int(data)]
         return float(self.scores[bisect_right(ends, randomness.below(unit))])  # type: ignore[index]
@@ -131,12 +162,29 @@ class FiniteMechanism:
         drop_rate: Number | None = None,
         priority: Number | None = None,
     ) -> Candidate:
-        """A candidate that draws from the table; without a ``guarantee`` it promises its exact pure ε, rounded up."""
+        """Make a candidate that draws from the table.
+
+        Parameters
+        ----------
+        params : mapping, optional
+            Public settings of the candidate.
+        guarantee : Guarantee, optional
+            The promise. Default: the exact pure ε of the table, rounded up.
+        repeats, drop_rate, priority
+            As for :class:`~expost.selection.candidate.Candidate`.
+
+        Returns
+        -------
+        Candidate
+        """
         promise = PureDP(self.pure_epsilon()) if guarantee is None else guarantee
         return Candidate(self, dict(params or {}), repeats, promise, drop_rate, priority)
 
     def pure_epsilon(self) -> float:
-        """The smallest ε such that both rows are within e^ε of each other, padded up; ∞ if an output has chance 0 in one row only."""
+        """Return the smallest ε for which the table is ε-DP, rounded up.
+
+        It is ∞ if an output has probability 0 in one row only.
+        """
         here, there = self.rows()
         if np.any((here > 0) != (there > 0)):
             return math.inf
@@ -144,20 +192,20 @@ class FiniteMechanism:
         return _padded(float(np.max(np.abs(np.log(here[both]) - np.log(there[both])))))
 
     def renyi(self, order: float) -> float:
-        """The Rényi divergence at an order > 1, the larger of both directions, padded up."""
+        """Return the Rényi divergence at an order > 1: the larger direction, rounded up."""
         if not order > 1 or math.isinf(order):
-            raise InvalidInput("order", order, "give a finite number > 1")
+            raise InvalidInput("order", order, "pass a finite number > 1")
         here, there = self.rows()
         largest = max(float(log_moment(a, b, order)) for a, b in ((here, there), (there, here)))
         return _padded(max(0.0, largest) / (order - 1))
 
     def curve(self, orders: Iterable[float], neighbours: str = ADD_REMOVE) -> RenyiDP:
-        """The promise that the table keeps at these orders."""
+        """Return the Rényi promise that the table keeps at these orders."""
         listed = tuple(orders)
         return RenyiDP(listed, tuple(self.renyi(order) for order in listed), neighbours)
 
     def hockey_stick(self, epsilon: float) -> float:
-        """The smallest δ such that the table is (ε, δ)-DP, the larger of both directions."""
+        """Return the smallest δ for which the table is (ε, δ)-DP: the larger direction."""
         here, there = self.rows()
         factor = math.exp(min(float(exact(epsilon, "epsilon")), 709.0))
         return max(
@@ -166,20 +214,24 @@ class FiniteMechanism:
 
 
 def log_moment(here: Floats, there: Floats, order: float) -> Floats:
-    """ln Σ P^α·Q^{1−α} along the last axis; outputs that P never has count nothing, ∞ where only P has one."""
+    """Return ln Σ P^α·Q^{1−α} along the last axis.
+
+    Outputs with P = 0 contribute nothing. The result is ∞ where P > 0 and Q = 0.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(here > 0, order * np.log(here) + (1 - order) * np.log(there), -np.inf)
     return np.asarray(np.logaddexp.reduce(terms, axis=-1))
 
 
 def _padded(value: float) -> float:
+    """Round a loss up by more than its rounding error."""
     return pad_up(value, value + 1.0) if math.isfinite(value) else math.inf
 
 
 def _clamped_noise(
     mechanism: DiscreteLaplace | DiscreteGaussian, offsets: npt.NDArray[np.int64]
 ) -> Floats:
-    """Chances that the noise is at each offset; the first and the last stand for everything beyond them."""
+    """Return the probability of each offset; the first and the last include everything beyond."""
     spread = float(mechanism.spread)
     if isinstance(mechanism, DiscreteLaplace):
         ratio = math.exp(-1 / spread)
@@ -200,29 +252,34 @@ def _clamped_noise(
 
 
 def _laplace_above(ratio: float, value: int) -> float:
-    """P(noise ≥ value) of the discrete Laplace law with parameter e^{−1/scale} = ``ratio``."""
+    """Return P(noise ≥ value) for discrete Laplace noise with e^{−1/scale} = ``ratio``."""
     return ratio**value / (1 + ratio) if value > 0 else 1 - ratio ** (1 - value) / (1 + ratio)
 
 
 def _probabilities(row: Any, name: str) -> tuple[Fraction, ...]:
+    """Return a row as rational numbers that sum to exactly 1."""
     chances = [exact(chance, name) for chance in _listed(row, name)]
     if len(chances) > _MOST_OUTPUTS:
-        raise InvalidInput(name, f"{len(chances)} outputs", f"give at most {_MOST_OUTPUTS}")
+        raise InvalidInput(name, f"{len(chances)} outputs", f"pass at most {_MOST_OUTPUTS}")
     total = sum(chances, Fraction(0))
     if min(chances) < 0 or abs(total - 1) > _OFF_BY:
-        raise InvalidInput(name, row, "give non-negative numbers that sum to 1 (within 1e-12)")
+        raise InvalidInput(name, row, "pass non-negative numbers that sum to 1 (within 1e-12)")
     return tuple(chance / total for chance in chances)
 
 
 def _listed(values: Any, name: str) -> list[Any]:
+    """Return a list, tuple, range or array as a list that is not empty."""
     listed = values.tolist() if isinstance(values, np.ndarray) else values
     if not isinstance(listed, (list, tuple, range)) or not listed:
-        raise InvalidInput(name, values, "give a list of numbers")
+        raise InvalidInput(name, values, "pass a list of numbers")
     return list(listed)
 
 
 def _whole_parts(chances: Sequence[Fraction]) -> tuple[int, list[int]]:
-    """A whole number, and where among its parts each output ends: a uniform number below it is an exact draw."""
+    """Return a common denominator, and the cumulative numerators of the outputs.
+
+    A uniform integer below the denominator then gives an exact draw.
+    """
     unit = math.lcm(*(chance.denominator for chance in chances))
     return unit, list(accumulate(int(chance * unit) for chance in chances))
 

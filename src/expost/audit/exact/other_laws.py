@@ -1,6 +1,8 @@
-"""Exact output laws without a drop level over tables: doubling, repeat and select; and Algorithm 1 and noise reduction over queries.
+"""The other exact output laws.
 
-Same arrays, brackets and rounding as :mod:`expost.audit.exact.dropping_laws`. Tests: ``tests/audit/test_exact.py``.
+Over tables: doubling, and repeat and select. Over queries: Algorithm 1, and Laplace noise
+reduction. Arrays, brackets and rounding are as in :mod:`expost.audit.exact.dropping_laws`.
+Tests: ``tests/audit/test_exact.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Truths = npt.NDArray[np.bool_]
 
 
 def doubling(q: Floats, copies: Floats, bar: int) -> OutputLaw:
-    """Every copy in order until an output at ``bar`` or above."""
+    """Return the law of doubling: every copy in order, until an output at ``bar`` or above."""
     passes, fails = q[..., bar:].sum(-1), q[..., :bar].sum(-1)
     with np.errstate(divide="ignore"):
         none = np.where(
@@ -37,13 +39,18 @@ def doubling(q: Floats, copies: Floats, bar: int) -> OutputLaw:
 
 
 class _Generating(Protocol):
+    """Differences of the generating function f of the number of runs."""
+
     def __call__(self, from_here: Floats, mass: Floats) -> Floats:
-        """f(mass up to an outcome) − f(mass below it), from 1 − (mass below) and the outcome's mass; f generates the run count."""
+        """Return f(mass up to an outcome) − f(mass below it).
+
+        The arguments are 1 − (mass below) and the mass of the outcome.
+        """
         ...
 
 
 def generating(runs: RunCount) -> tuple[_Generating, float]:
-    """The differences of a run count's generating function, and the chance of no run at all."""
+    """Return the differences of the generating function, and the probability of no run at all."""
     if isinstance(runs, Poisson):
         mean = float(runs.expected)
         return lambda from_here, mass: np.exp(-mean * from_here) * np.expm1(mean * mass), math.exp(
@@ -58,7 +65,7 @@ def generating(runs: RunCount) -> tuple[_Generating, float]:
     shape, gamma = float(runs.shape), float(runs.gamma)
 
     def difference(from_here: Floats, mass: Floats) -> Floats:
-        """f(q) = ((1−(1−γ)q)^{−η} − 1)/(γ^{−η} − 1), and ln(1−(1−γ)q)/ln γ for η = 0."""
+        """Use f(q) = ((1−(1−γ)q)^{−η} − 1)/(γ^{−η} − 1), or ln(1−(1−γ)q)/ln γ for η = 0."""
         start = gamma + (1 - gamma) * from_here
         fall = np.log1p(-np.minimum((1 - gamma) * mass / start, 1 - 1e-16))
         if shape == 0:
@@ -71,10 +78,10 @@ def generating(runs: RunCount) -> tuple[_Generating, float]:
 
 
 def repeat_and_select(q: Floats, copies: Floats, runs: RunCount) -> OutputLaw:
-    """The best of a random number of runs of "pick a copy, run it"."""
+    """Return the law of the best of a random number of runs; each run picks a random copy."""
     difference, nothing = generating(runs)
     base = q * (copies / copies.sum())[:, None]
-    ascending = np.swapaxes(base[..., ::-1, :], -1, -2)  # worst first: score, then the higher index
+    ascending = np.swapaxes(base[..., ::-1, :], -1, -2)  # worst first: by score, then higher index
     flat = ascending.reshape(*ascending.shape[:-2], -1)
     from_here = np.minimum(np.cumsum(flat[..., ::-1], axis=-1)[..., ::-1], 1.0)
     chances = np.swapaxes(difference(from_here, flat).reshape(ascending.shape), -1, -2)[
@@ -86,11 +93,13 @@ def repeat_and_select(q: Floats, copies: Floats, runs: RunCount) -> OutputLaw:
 def above_threshold_queries(
     answers: Sequence[int], epsilons: Floats, overhead: float, bar: int, outputs: int
 ) -> OutputLaw:
-    """Algorithm 1: outcome (i, o) is the number bar + o released for query i; the last output stands for all above it.
+    """Return the law of Algorithm 1.
 
-    From the largest answer on the chances fall by e^{−ε_i} a step, so lumping them hides no ratio. Levels are summed one by one to
-    where every answer is far below the moving bar; from there a chance over e^{−ε_i·k} grows with k, to at most what it is without
-    competitors.
+    Outcome (i, o) is the number bar + o, released for query i; the last output includes all larger
+    ones. From the largest answer on, the probabilities fall by the factor e^{−ε_i} per step, so
+    adding them up hides no ratio. Levels are summed one by one until every answer is far below the
+    moving bar. From there, a probability divided by e^{−ε_i·k} increases with k, at most to its
+    value without competitors.
     """
     answer, rate = np.array(answers, dtype=float)[:, None, None], epsilons[:, None, None]
     last = (
@@ -98,15 +107,13 @@ def above_threshold_queries(
         + 1
     )
     k = np.arange(last + 1.0)
-    needed = (
-        bar + k - answer + np.arange(float(outputs))[:, None]
-    )  # query, output, level: noise that makes bar + o
+    # Query, output, level: the noise that gives bar + o.
+    needed = bar + k - answer + np.arange(float(outputs))[:, None]
     reached = np.exp(-rate * np.maximum(needed, 0.0))  # P(noise ≥ needed)
     exactly = np.where(needed >= 0, -np.expm1(-rate) * reached, 0.0)
     exactly[:, -1] = reached[:, -1]
-    below = -np.expm1(
-        -rate[:, 0] * np.maximum(needed[:, 0], 0.0)
-    )  # query, level: P(noise < needed for the bar)
+    # Query, level: P(noise < what the bar needs).
+    below = -np.expm1(-rate[:, 0] * np.maximum(needed[:, 0], 0.0))
     before = np.concatenate([np.ones((1, len(k))), np.cumprod(below, axis=0)])
     chance = -math.expm1(-overhead) * np.exp(-overhead * k)
     tail = (chance[-1] / -np.expm1(-(overhead + epsilons)))[:, None] * exactly[..., -1]
@@ -122,10 +129,11 @@ def above_threshold_queries(
 
 @dataclass(frozen=True, eq=False)
 class NoisePath:
-    """Coupled discrete Laplace noise at rates r_1 < … < r_n (coarse to fine), seen through a window of values.
+    """Coupled discrete Laplace noise at rates r_1 < … < r_n (coarse to fine), within a window.
 
-    Outcomes are listed for the middle of the window (``margin`` values are left out at each end): coarser levels may lie outside it, where
-    nobody knows whether they passed, which widens the brackets of values near its ends. :meth:`unseen` bounds the rest.
+    Outcomes are listed for the middle of the window; ``margin`` values are left out at each end. A
+    coarser level may lie outside the window, where it is not known whether it passed. This widens
+    the brackets of values near the ends. :meth:`unseen` bounds the probability of the rest.
     """
 
     rates: Sequence[float]
@@ -134,32 +142,34 @@ class NoisePath:
 
     @property
     def listed(self) -> Floats:
-        """The values whose outcomes are listed."""
+        """Return the values whose outcomes are listed."""
         return self.values[self.margin : len(self.values) - self.margin]
 
     def noise(self, level: int, centre: float) -> Floats:
-        """P(value) at a level when the answer is ``centre``."""
+        """Return P(value) at a level when the answer is ``centre``."""
         ratio = math.exp(-self.rates[level])
         return np.asarray(
             (1 - ratio) / (1 + ratio) * np.exp(-self.rates[level] * np.abs(self.values - centre))
         )
 
     def outside(self, level: int, centre: Floats, margin: int = 0) -> Floats:
-        """P(value outside the window, or within ``margin`` of its ends) at a level, for each centre."""
+        """Return P(value outside the window, or within ``margin`` of its ends), for each centre."""
         below, above = centre - self.values[margin] + 1, self.values[-1 - margin] - centre + 1
         powers = np.exp(-self.rates[level] * below) + np.exp(-self.rates[level] * above)
         return np.asarray(powers / (1 + math.exp(-self.rates[level])))
 
     def keep(self, level: int) -> float:
-        """The chance that the next coarser level has the noise of this one (``mechanisms.noise_reduction``)."""
+        """Return the probability that the next coarser level keeps the noise of this level.
+
+        See :mod:`expost.mechanisms.noise_paths`.
+        """
         fine, coarse = math.exp(-self.rates[level]), math.exp(-self.rates[level - 1])
         return fine / coarse * ((1 - coarse) / (1 - fine)) ** 2
 
     def law(self, answer: int, passes: Truths) -> OutputLaw:
-        """The first level whose value passes; ``passes`` is level × value."""
-        low = high = np.ones(
-            len(self.values)
-        )  # all coarser levels failed, given the value at this one
+        """Return the law of the first level whose value passes; ``passes`` is level × value."""
+        # P(all coarser levels failed), given the value at this level.
+        low = high = np.ones(len(self.values))
         chances: tuple[list[Floats], list[Floats]] = ([], [])
         for level in range(len(self.rates)):
             if level:
@@ -175,7 +185,7 @@ class NoisePath:
         return OutputLaw(np.stack(chances[0]) * down, np.stack(chances[1]) * up, least, most)
 
     def unseen(self, answer: int) -> float:
-        """An upper bound of the chance that the released value is not listed."""
+        """Return an upper bound of the probability that the released value is not listed."""
         return sum(
             float(self.outside(level, np.array(float(answer)), self.margin))
             for level in range(len(self.rates))
@@ -184,9 +194,10 @@ class NoisePath:
     def _failed(
         self, level: int, low: Floats, high: Floats, failing: Truths
     ) -> tuple[Floats, Floats]:
+        """Go one level finer: P(all coarser levels failed), given the value at this level."""
         keep, ratio = self.keep(level), math.exp(-self.rates[level - 1])
         distance = np.abs(self.values[:, None] - self.values)
         fresh = (1 - keep) * (1 - ratio) / (1 + ratio) * np.exp(-self.rates[level - 1] * distance)
-        lost = (1 - keep) * self.outside(level - 1, self.values)  # it may fail out there, or not
+        lost = (1 - keep) * self.outside(level - 1, self.values)  # it may fail or pass outside
         failed = [keep * failing * each + fresh @ (failing * each) for each in (low, high)]
         return failed[0], np.minimum(failed[1] + lost, 1.0)

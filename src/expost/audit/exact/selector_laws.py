@@ -1,4 +1,8 @@
-"""The exact laws of the library's own selectors over finite mechanisms and small queries."""
+"""The exact laws of the library's selectors over finite mechanisms and small queries.
+
+Brackets and rounding are as in :mod:`expost.audit.exact.dropping_laws`.
+Tests: ``tests/audit/test_exact.py``.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +35,17 @@ Data = tuple[Any, Any]
 
 _LARGEST_WINDOW = 2001
 _MOST_OUTPUTS = 10_000
-_WORK = 1e8  # numbers that a law may take
+_WORK = 1e8  # largest number of terms in a law
 _FEWEST_SINGLES, _MOST_SINGLES = 2_000, 400_000
 
 
 def exact_laws(
     selector: Selector, candidates: Sequence[Candidate], data: Data | None, score: Score | None
 ) -> LawPair:
-    """What the selector releases on two neighbouring data sets, exactly; refused where no law is known."""
+    """Return the exact laws of a selector on two neighbouring data sets.
+
+    Raises an error if no exact law is known for the selector.
+    """
     if type(selector) not in _LAWS:
         known = ", ".join(kind.__name__ for kind in _LAWS)
         raise InvalidInput("selector", type(selector).__name__, f"exact laws are known for {known}")
@@ -48,7 +55,10 @@ def exact_laws(
 def _tables(
     candidates: Sequence[Candidate], data: Data | None, score: Score | None
 ) -> tuple[Floats, Floats, tuple[float, ...], Floats]:
-    """Chances (candidate × output) on both data sets over all scores in ascending order, those scores, and copies."""
+    """Return probabilities (candidate × output) on both data sets, the scores, and the copies.
+
+    The outputs are all scores in ascending order.
+    """
     mechanisms = []
     for place, candidate in enumerate(candidates):
         if not isinstance(candidate.mechanism, FiniteMechanism):
@@ -56,19 +66,19 @@ def _tables(
             raise InvalidCandidate(
                 f"mechanisms[{place}]",
                 kind,
-                "give a FiniteMechanism (for noise on a query: from_query)",
+                "pass a FiniteMechanism (for noise on a query: FiniteMechanism.from_query)",
             )
         mechanisms.append(candidate.mechanism)
     if score is not None or data is not None:
         raise InvalidInput(
-            "score, data", "given", "tables have scores and data sets of their own; leave both out"
+            "score, data", "given", "tables have their own scores and data sets; leave both out"
         )
     scores = sorted({score for each in mechanisms for score in _scores(each)})
     if len(scores) > _MOST_OUTPUTS:
         raise InvalidInput(
             "mechanisms",
             f"{len(scores)} scores",
-            f"give tables with at most {_MOST_OUTPUTS} scores in all",
+            f"pass tables with at most {_MOST_OUTPUTS} different scores in total",
         )
     rows = np.zeros((2, len(mechanisms), len(scores)))
     for place, each in enumerate(mechanisms):
@@ -82,17 +92,19 @@ def _tables(
 
 
 def _scores(mechanism: FiniteMechanism) -> list[float]:
+    """Return the scores of a table as floats."""
     return [float(exact(score, "scores")) for score in mechanism.scores or ()]
 
 
 def _bar(target: float, scores: Sequence[float]) -> int:
+    """Return the place of the first score that reaches the target."""
     return bisect_left(scores, float(target))
 
 
 def _levels(
     selector: DroppingSelector, candidates: Sequence[Candidate], size: int
 ) -> dropping_laws.DropLevels:
-    """The selector's own drop levels, as many of them one by one as can be worked out in reasonable time."""
+    """Return the selector's drop levels, with as many single levels as time allows."""
     singles = int(min(_MOST_SINGLES, max(_FEWEST_SINGLES, _WORK / size)))
     return dropping_laws.DropLevels.of(
         selector.drop_law(candidates),
@@ -107,6 +119,7 @@ def _random_dropping(
     data: Data | None,
     score: Score | None,
 ) -> LawPair:
+    """Return the laws of Algorithm 3."""
     here, there, scores, _ = _tables(candidates, data, score)
     levels = _levels(selector, candidates, here.size)
     conditioned = not selector.allow_nothing
@@ -132,6 +145,7 @@ def _above_threshold(
     data: Data | None,
     score: Score | None,
 ) -> LawPair:
+    """Return the laws of Algorithm 2, or of Algorithm 1 over queries."""
     if isinstance(candidates[0].mechanism, Query):
         return _over_queries(selector, candidates, data, score)
     here, there, scores, _ = _tables(candidates, data, score)
@@ -149,10 +163,10 @@ def _over_queries(
     data: Data | None,
     score: Score | None,
 ) -> LawPair:
-    """Algorithm 1. Copies of a query are looked at one after another and add up to one outcome."""
+    """Return the laws of Algorithm 1. Copies of a query are tried in turn and form one outcome."""
     if score is not None:
         raise InvalidInput(
-            "score", "given", "over queries the noisy number itself is compared; leave it out"
+            "score", "given", "for queries the noisy answer itself is compared; leave it out"
         )
     looks = [place for place, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
     epsilons = np.array([float(candidates[place].guarantee.size) for place in looks])
@@ -174,7 +188,7 @@ def _over_queries(
 def _join(
     law: dropping_laws.OutputLaw, looks: Sequence[int], count: int
 ) -> dropping_laws.OutputLaw:
-    """Looks at the same query as one outcome."""
+    """Add up the outcomes of all copies of a query."""
     low, high = (np.zeros((count, law.low.shape[1])) for _ in range(2))
     np.add.at(low, looks, law.low)
     np.add.at(high, looks, law.high)
@@ -184,6 +198,7 @@ def _join(
 def _doubling(
     selector: Doubling, candidates: Sequence[Candidate], data: Data | None, score: Score | None
 ) -> LawPair:
+    """Return the laws of doubling."""
     here, there, scores, copies = _tables(candidates, data, score)
     pair = [other_laws.doubling(q, copies, _bar(selector.target, scores)) for q in (here, there)]
     return LawPair(pair[0], pair[1], scores, public_nothing=False)
@@ -195,6 +210,7 @@ def _repeat_and_select(
     data: Data | None,
     score: Score | None,
 ) -> LawPair:
+    """Return the laws of repeat and select."""
     here, there, scores, copies = _tables(candidates, data, score)
     pair = [other_laws.repeat_and_select(q, copies, selector.runs) for q in (here, there)]
     return LawPair(pair[0], pair[1], scores, public_nothing=True)
@@ -206,7 +222,7 @@ def _noise_reduction(
     data: Data | None,
     score: Score | None,
 ) -> LawPair:
-    """Discrete Laplace levels of one query, as seen through a window around its answers."""
+    """Return the laws of discrete Laplace levels of one query, in a window around its answers."""
     mechanisms = [candidate.mechanism for candidate in candidates]
     levels = [
         each
@@ -215,10 +231,10 @@ def _noise_reduction(
     ]
     if len(levels) < len(mechanisms):
         raise InvalidCandidate(
-            "mechanisms", "other mechanisms", "give DiscreteLaplace levels of a query of one value"
+            "mechanisms", "other mechanisms", "pass DiscreteLaplace levels of a query of one value"
         )
     if selector.target is None:
-        raise InvalidInput("target", None, "give the bar that a score must reach")
+        raise InvalidInput("target", None, "pass the bar that a score must reach")
     answers = [_answer(levels[0].query, each) for each in _both(data)]
     rates = [float(1 / level.spread) for level in levels]
     margin = min(math.ceil(40.0 / rates[0]), _LARGEST_WINDOW // 4)
@@ -227,7 +243,7 @@ def _noise_reduction(
         raise InvalidInput(
             "data",
             "answers far apart",
-            "give neighbouring data sets: their answers differ by the sensitivity at most",
+            "pass neighbouring data sets: their answers differ by at most the sensitivity",
         )
     target = float(selector.target)
     passes = np.array(
@@ -244,7 +260,7 @@ def _noise_reduction(
 
 
 def _passes(level: DiscreteLaplace, value: int, score: Score | None, target: float) -> bool:
-    """Whether an estimate would be released, scored as the selector scores it."""
+    """Whether an estimate passes, scored as the selector scores it."""
     noisy = value * level.query.unit
     estimate = Estimate(
         int(noisy) if noisy.denominator == 1 else noisy, level.output_scale, level.law
@@ -254,16 +270,18 @@ def _passes(level: DiscreteLaplace, value: int, score: Score | None, target: flo
 
 
 def _both(data: Data | None) -> Data:
+    """Return the pair of data sets, or raise an error."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         raise InvalidInput(
             "data",
             type(data).__name__,
-            "queries are asked: give a pair of neighbouring (made-up) data sets",
+            "queries need data: pass a pair of neighbouring (made-up) data sets",
         )
     return data[0], data[1]
 
 
 def _answer(query: Any, data: Any) -> int:
+    """Return the exact answer of a query, in its units."""
     assert isinstance(query, Query)
     return query.evaluate(data)[0]
 

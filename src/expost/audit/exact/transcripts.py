@@ -1,15 +1,18 @@
-"""The exact audit of the filter: every transcript of an adaptive analyst, its chances on both data sets, and what the budget promised.
+"""The exact audit of the privacy filter: all transcripts of an adaptive analyst.
 
-An analyst is a function from what was seen so far to the next request (or None to stop). The library's own ``Filter`` decides: an
-admitted request is held at its worst case, its outcome drawn (here: all outcomes, with their exact chances) and settled; a refused one
-is seen as refused.
-What is checked (``theorem:rdp-filter`` and its pure, approximate and zCDP forms):
+An analyst is a function from what was seen so far to the next request (or None to stop). The
+library's own ``Filter`` decides. An admitted request is reserved at its worst case, its outcome is
+drawn (here: all outcomes, with their exact probabilities) and settled. For a refused request, the
+analyst sees the refusal. What is checked (``theorem:rdp-filter`` and its pure, approximate and zCDP
+forms):
 
-* *against the budget*: the law of whole transcripts keeps the promise that the budget makes;
-* *against what was settled*: charging each transcript the sum of its realised charges is ex-post valid (pure and Rényi budgets).
+* *against the budget*: the law of whole transcripts keeps the promise of the budget;
+* *against what was settled*: charging each transcript the sum of its realised charges is ex-post
+  valid (pure and Rényi budgets).
 
-Requests run one after another; that reservations held side by side are covered too is argued in :mod:`expost.budget.filter`. Brackets and
-rounding: as in :mod:`expost.audit.exact.audit`, with the brackets of the requests multiplied. Tests: ``tests/audit/test_exact.py``.
+Requests run one after another; :mod:`expost.budget.filter` argues that concurrent reservations are
+covered too. Brackets and rounding are as in :mod:`expost.audit.exact.audit`, with the brackets of
+the requests multiplied. Tests: ``tests/audit/test_exact.py``.
 """
 
 from __future__ import annotations
@@ -40,12 +43,12 @@ from expost.privacy.guarantees import Guarantee
 from expost.selection.candidate import Candidate
 from expost.selection.selector import Selector
 
-_LONGEST = 100  # turns of a transcript
+_LONGEST = 100  # largest number of turns in a transcript
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What an analyst asks for; the same object asked again is not worked out again."""
+    """What an analyst asks for. A repeated request object is computed only once."""
 
     selector: Selector
     mechanisms: Sequence[FiniteMechanism | Candidate]
@@ -53,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Seen:
-    """What an analyst sees of a request: the winner's index and output, nothing (None, None), or a refusal."""
+    """What an analyst sees: the winner's index and output, nothing (None, None), or a refusal."""
 
     index: int | None
     output: float | None
@@ -65,7 +68,19 @@ Analyst = Callable[[tuple[Seen, ...]], Request | None]
 
 @dataclass(frozen=True)
 class FilterReport:
-    """All transcripts of an analyst: the budget's promise (``claims``) and the settled charges (``realised``) against their laws."""
+    """The report of a filter audit.
+
+    Parameters
+    ----------
+    transcripts : int
+        Number of transcripts.
+    budget : dict
+        The budget.
+    claims : tuple of ClaimAudit
+        The promise of the budget, checked against the law of the transcripts.
+    realised : tuple of ClaimAudit
+        The settled charges, checked against the law of the transcripts.
+    """
 
     transcripts: int
     budget: dict[str, object]
@@ -74,28 +89,45 @@ class FilterReport:
 
     @property
     def consistent(self) -> bool:
+        """Whether every claim holds."""
         return all(claim.consistent for claim in (*self.claims, *self.realised))
 
     @property
     def violated(self) -> bool:
+        """Whether a claim is false."""
         return any(claim.violated for claim in (*self.claims, *self.realised))
 
     @property
     def tightness(self) -> float:
-        """How much of the budget's promise is used, at most."""
+        """The largest share of the budget's promise that is used."""
         return max(claim.tightness for claim in self.claims)
 
 
 def filter_audit(
     budget: Budget | Guarantee, analyst: Analyst, *, most: int = 20_000
 ) -> FilterReport:
-    """Enumerate an adaptive analyst's transcripts under a budget; refused if there are more than ``most``, or any of 100 turns."""
+    """Enumerate the transcripts of an adaptive analyst under a budget, and check the claims.
+
+    Parameters
+    ----------
+    budget : Budget or Guarantee
+        The budget of the filter.
+    analyst : callable
+        A function from the tuple of what was seen to the next ``Request``, or None to stop.
+    most : int, default=20000
+        The largest number of transcripts. More of them, or one of more than 100 turns, raise an
+        error.
+
+    Returns
+    -------
+    FilterReport
+    """
     terms = as_budget(budget)
     if not callable(analyst):
         raise InvalidInput(
             "analyst",
             type(analyst).__name__,
-            "give a function from what was seen to the next Request, or None",
+            "pass a function from what was seen to the next Request (or None to stop)",
         )
     walk = _Walk(terms, analyst, most)
     leaves = list(walk.leaves((), Filter.empty(terms), (1.0, 1.0, 1.0, 1.0)))
@@ -117,14 +149,14 @@ def filter_audit(
 
 @dataclass(frozen=True)
 class _Leaf:
-    chances: tuple[
-        float, float, float, float
-    ]  # low and high on one data set, low and high on the other
+    """A complete transcript: brackets of its probabilities, and the settled charges."""
+
+    chances: tuple[float, float, float, float]  # low and high on the data set, on its neighbour
     settled: Coordinates
 
 
 class _Walk:
-    """The tree of transcripts."""
+    """A walk through the tree of transcripts."""
 
     def __init__(self, budget: Budget, analyst: Analyst, most: int) -> None:
         self.budget, self.analyst, self.most = budget, analyst, most
@@ -134,6 +166,7 @@ class _Walk:
     def leaves(
         self, seen: tuple[Seen, ...], state: Filter, chances: tuple[float, float, float, float]
     ) -> Iterator[_Leaf]:
+        """Yield all complete transcripts that start with ``seen``."""
         request = self.analyst(seen)
         if request is None:
             self.found += 1
@@ -160,6 +193,7 @@ class _Walk:
             )
 
     def _worked_out(self, request: Request) -> tuple[Request, Charges, LawPair]:
+        """Return the charges and laws of a request, computed once."""
         if id(request) not in self.known:
             candidates = candidates_of(request.mechanisms)
             require_promises(candidates)
@@ -173,7 +207,7 @@ class _Walk:
 
 
 def _outcomes(pair: LawPair) -> Iterator[tuple[Seen, tuple[float, float, float, float]]]:
-    """Every outcome that can happen, with the brackets of its chances."""
+    """Yield every possible outcome with the brackets of its probabilities."""
     here, there = pair.here, pair.there
     for index, output in np.argwhere((here.high > 0) | (there.high > 0)):
         sides = (law[index, output] for law in (here.low, here.high, there.low, there.high))
@@ -188,7 +222,7 @@ def _outcomes(pair: LawPair) -> Iterator[tuple[Seen, tuple[float, float, float, 
 
 
 def _pair(chances: Floats, *, one_class: bool) -> LawPair:
-    """Transcripts as the outputs of one class, or as classes of their own."""
+    """Return the transcripts as the outputs of one class, or as one class each."""
     shape = (1, -1) if one_class else (-1, 1)
     low, high, other_low, other_high = (column.reshape(shape) for column in chances.T)
     zero = np.asarray(0.0)
@@ -197,12 +231,15 @@ def _pair(chances: Floats, *, one_class: bool) -> LawPair:
 
 
 def _table(promise: Guarantee) -> Charges:
+    """Return a table with one charge, the promise of the budget."""
     return Charges((promise,), (0,), promise * 0 if promise.kind != "approx" else promise)
 
 
 def _realised(
     terms: Budget, pair: LawPair, settled: Sequence[Coordinates]
 ) -> list[tuple[Measure, Floats]]:
+    """Return the measures of the settled charges, for pure and Rényi budgets."""
+
     def numbers(place: int) -> Floats:
         return np.array([float(each[place]) for each in settled] + [float(Fraction(0))])
 
