@@ -13,12 +13,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from expost.selection.attempts.planner import MOST_ATTEMPTS
 from expost.tuning.config_file import ConfigTable, Document, is_number
 
 BUILT_IN = ("digits", "breast_cancer")
 KINDS = ("logistic", "softmax", "linear", "cnn")
 _MOST_CANDIDATES = 100_000
-_MOST_ATTEMPTS = 1_000
 _IMAGE = (1, 28, 28)  # what "cnn" takes
 _DIGITS = 10  # and how many classes it can tell apart
 
@@ -76,11 +76,17 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class GoalSettings:
-    """``bar`` in the metric's own direction (accuracy at least, squared error at most), or None to maximise."""
+    """What the model must reach.
+
+    ``bar`` is in the metric's own direction (accuracy at least, squared error at most), or None to
+    maximise. ``confidence`` bounds the chance of certifying a model that is below the bar on the
+    scoring rows.
+    """
 
     metric: str
     bar: float | None
     loss_bound: float | None = None
+    confidence: float = 0.9
 
     @property
     def target(self) -> float | None:
@@ -90,12 +96,20 @@ class GoalSettings:
 
 @dataclass(frozen=True)
 class PrivacySettings:
+    """What may be spent, and how.
+
+    ``delta`` is the total of the job. ``attempts`` is the most attempts that are made to reach a
+    bar (None: planned). ``overhead`` is for jobs without a bar. ``expected_shares`` is the belief
+    about which share of the settings passes, from some level on (None: a robust spread).
+    """
+
     delta: float
-    overhead: float | None = None  # None: recommended
+    overhead: float | None = None
     repeats: int = 1
-    attempts: int = 1
+    attempts: int | None = None
     scoring: str = "private"
     order: tuple[float, ...] | None = None
+    expected_shares: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,10 +136,15 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
     """Settings from a TOML file or a mapping. ``given_data``: the rows come as arrays, so [data] names no file."""
     document = Document.read(config)
     goal = _goal(
-        document.table("goal", ("metric", "at_least", "at_most", "maximize", "loss_bound"))
+        document.table(
+            "goal", ("metric", "at_least", "at_most", "maximize", "loss_bound", "confidence")
+        )
     )
     privacy = _privacy(
-        document.table("privacy", ("delta", "overhead", "repeats", "attempts", "scoring", "order")),
+        document.table(
+            "privacy",
+            ("delta", "overhead", "repeats", "attempts", "scoring", "order", "expected_shares"),
+        ),
         goal,
     )
     model = _model(
@@ -170,7 +189,12 @@ def _goal(table: ConfigTable) -> GoalSettings:
     if "maximize" in table:
         if not table.flag("maximize"):
             table.refuse("maximize", "give true, or a bar instead")
+        if "confidence" in table:
+            table.refuse("confidence", "it belongs to a bar: give at_least or at_most, too")
         return GoalSettings(metric, None, bound)
+    confidence = table.number("confidence", 0.9)
+    if confidence is None or not 0.5 <= confidence < 1:
+        table.refuse("confidence", "give a number with 0.5 <= confidence < 1, e.g. 0.9")
     bar = table.number(given[0])
     assert bar is not None
     if metric == "accuracy" and not 0 < bar <= 1:
@@ -187,7 +211,7 @@ def _goal(table: ConfigTable) -> GoalSettings:
                 "at_most",
                 f"no model can pass or every model does: give a number with 0 < bar < loss_bound = {bound:g}",
             )
-    return GoalSettings(metric, bar, bound)
+    return GoalSettings(metric, bar, bound, confidence)
 
 
 def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
@@ -202,19 +226,24 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
             "overhead",
             'give "auto", or a fraction of the first drop rate, at least 1e-9 and at most 1e9',
         )
-    attempts = table.count("attempts", 1, _MOST_ATTEMPTS) or 1
-    if attempts > 1 and goal.bar is None:
-        table.refuse(
-            "attempts", "drawing again needs a bar to miss: give goal.at_least, or one attempt"
-        )
-    if attempts * delta >= 1:
-        table.refuse("attempts", f"attempts × delta = {attempts * delta:g} has to stay below 1")
+    if overhead != "auto" and goal.bar is not None:
+        table.refuse("overhead", "with a bar the attempts are planned; leave the overhead out")
+    attempts = table.count("attempts", None, MOST_ATTEMPTS)
+    if attempts is not None and goal.bar is None:
+        table.refuse("attempts", "only a bar can be missed: give goal.at_least, or leave it out")
     order = table.positives("order") if "order" in table else None
     if order is not None and (sorted(order) != list(order) or order[0] <= 1):
         table.refuse("order", "give Rényi orders > 1, ascending")
     scoring = table.text("scoring", "private", ("private", "public")) or "private"
+    shares = table.positives("expected_shares") if "expected_shares" in table else None
+    if shares is not None and (goal.bar is None or max(shares) > 1):
+        table.refuse(
+            "expected_shares",
+            "with a bar, give shares of the settings that may pass, each with 0 < share <= 1",
+        )
     chosen = None if overhead == "auto" else float(overhead)
-    return PrivacySettings(delta, chosen, table.count("repeats", 1) or 1, attempts, scoring, order)
+    repeats = table.count("repeats", 1) or 1
+    return PrivacySettings(delta, chosen, repeats, attempts, scoring, order, shares)
 
 
 def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:

@@ -1,0 +1,129 @@
+"""A bar with confidence: by how much a noisy score must clear the bar.
+
+A model is released as passed only if its noisy score, less a margin, reaches the bar. Of the runs
+of attempt t, R_t are scored on average (those that are kept; their number does not depend on the
+data), and a model below the bar passes with probability at most Φ(−z_t) each. With
+z_t = Φ⁻¹(1 − β_t/R_t) and Σ β_t = 1 − confidence, the probability that the job certifies any
+model whose score on the scoring rows is below the bar is at most 1 − confidence, over noise,
+selection and all attempts (Markov's inequality on the number of such runs; whether an attempt is
+made depends on earlier outcomes only, and each has its own draw and its own noise).
+
+The noise is a discrete Gaussian. Its upper tail at m is at most that of the continuous Gaussian at
+m − 1 (Canonne, Kamath and Steinke 2020, Proposition 25), so one unit of the count is added to the
+margin. The same argument makes "score less margin" a lower confidence bound for the score on the
+scoring rows of whatever is released.
+
+For the population the rows are taken as a random sample that is independent of the training rows:
+by Hoeffding's inequality the empirical score of a fixed model exceeds its expectation by more than
+range·√(ln(R_t/β_t)/(2n)) with probability at most β_t/R_t. Half of 1 − confidence then goes to the
+noise and half to the sampling.
+
+Comparing is post-processing of a private score: margins cost no privacy.
+Tests: ``tests/tuning/test_confidence.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from expost.selection.attempts.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Margins of a job, attempt by attempt.
+
+    Parameters
+    ----------
+    confidence : float
+        Over the whole job.
+    runs : tuple of float
+        Expected number of scored runs of each attempt, if it is made.
+    shares : tuple of float
+        Share of 1 − confidence that each attempt may use; they sum to at most 1.
+    """
+
+    confidence: float
+    runs: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    @classmethod
+    def of(cls, confidence: float, schedule: Schedule, runs: Sequence[float]) -> Margins:
+        """Share the allowed error among the attempts as δ is shared."""
+        return cls(confidence, tuple(runs), tuple(each.delta_share for each in schedule.attempts))
+
+    def deviations(self, attempt: int, *, part: float = 1.0) -> float:
+        """Return z_t: how many standard deviations of its noise a score must clear the bar by."""
+        allowed = part * (1 - self.confidence) * self.shares[attempt] / max(self.runs[attempt], 1.0)
+        return max(0.0, NormalDist().inv_cdf(1 - min(allowed, 0.5)))
+
+    def margin(self, attempt: int, deviation: float, unit: float, *, part: float = 1.0) -> float:
+        """Return the margin of a score with noise ``deviation`` whose smallest step is ``unit``.
+
+        Without noise (public scoring) the margin is 0.
+        """
+        return 0.0 if deviation == 0 else self.deviations(attempt, part=part) * deviation + unit
+
+    def sampling(self, attempt: int, rows: int, spread: float) -> float:
+        """Return how far a score on ``rows`` rows may lie above its expectation.
+
+        ``spread`` is the range of one row's contribution: 1 for accuracy, the loss bound for
+        squared errors. Half of the allowed error is used.
+        """
+        allowed = (1 - self.confidence) / 2 * self.shares[attempt] / max(self.runs[attempt], 1.0)
+        return spread * math.sqrt(-math.log(allowed) / (2 * rows))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is certified about a released model's score, in the direction where more is better.
+
+    Parameters
+    ----------
+    confidence : float
+        Each bound holds with this probability.
+    noisy : float
+        The score that was looked at.
+    on_scoring_rows : float
+        Lower bound for the score on the scoring rows, without noise.
+    on_population : float
+        Lower bound for the expected score on new rows of the same population.
+    """
+
+    confidence: float
+    noisy: float
+    on_scoring_rows: float
+    on_population: float
+
+    def as_dict(self, *, accuracy: bool) -> dict[str, Any]:
+        """Return the bounds in the metric's own direction (a squared error has upper bounds)."""
+        sign = 1.0 if accuracy else -1.0
+        return {
+            "confidence": self.confidence,
+            "noisy_score": sign * self.noisy,
+            "bound_on_scoring_rows": sign * self.on_scoring_rows,
+            "bound_on_population": sign * self.on_population,
+        }
+
+
+def bounds_of(
+    margins: Margins,
+    attempt: int,
+    noisy: float,
+    deviation: float,
+    unit: float,
+    rows: int,
+    spread: float,
+) -> Bounds:
+    """Return the bounds of a model that attempt ``attempt`` released."""
+    sampled = margins.sampling(attempt, rows, spread)
+    return Bounds(
+        margins.confidence,
+        noisy,
+        noisy - margins.margin(attempt, deviation, unit),
+        noisy - margins.margin(attempt, deviation, unit, part=0.5) - sampled,
+    )
