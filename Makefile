@@ -7,6 +7,7 @@ REAL := $(if $(wildcard ../shared/data/msweb_user_area.npz),$(comma)msweb$(comma
 DATASETS := S8000,S16000,S32000,S64000,S128000$(REAL)
 
 .PHONY: demo test check bench figures fuzz clean
+.PHONY: docs
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -39,6 +40,11 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz
+
+docs: $(STAMP)  ## the documentation site, in docs/_build/html; warnings and broken links are errors
+	rm -rf docs/_build docs/reference/generated
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
