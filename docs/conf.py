@@ -20,12 +20,11 @@ import expost  # noqa: E402
 PUBLIC_MODULES = (
     "expost",
     "expost.training",
-    "expost.tuning",
     "expost.sklearn",
     "expost.audit",
     "expost.budget",
+    "expost.privacy",
     "expost.errors",
-    "expost.plots",
     "expost.integrations.dask",
     "expost.integrations.dp_accounting",
     "expost.integrations.opacus",
@@ -45,7 +44,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "sphinx_design",
 ]
