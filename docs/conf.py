@@ -91,21 +91,40 @@ nitpick_ignore_regex = [(r"py:.*", r"(?!expost\b).*")]
 """Names of other packages are not linked: the site is built without network."""
 
 
-def _public_names() -> dict[str, str]:
-    """Map where an object is defined to the public name that the reference documents."""
-    found: dict[str, str] = {}
+def _public_names() -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Find where every public object is documented: once, in the first module that lists it.
+
+    Returns a map from the name under which an object is defined to its public name, and for each
+    module the names that it lists but that are documented elsewhere.
+    """
+    homes: dict[str, str] = {}
+    places: dict[int, str] = {}
+    repeated: dict[str, dict[str, str]] = {}
     for module in PUBLIC_MODULES:
         loaded = import_module(module)
-        for name in getattr(loaded, "__all__", ()):
+        for name in getattr(loaded, "__all__", None) or _defined(loaded):
             value = getattr(loaded, name)
             setattr(loaded, name, value)  # autodoc does not see names that are loaded at first use
+            place = places.setdefault(id(value), f"{module}.{name}")
+            if place != f"{module}.{name}":
+                repeated.setdefault(module, {})[name] = place
             home, inner = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
             if home and inner:
-                found.setdefault(f"{home}.{inner}", f"{module}.{name}")
-    return found
+                homes.setdefault(f"{home}.{inner}", place)
+    return homes, repeated
 
 
-_PUBLIC = _public_names()
+def _defined(module: Any) -> list[str]:
+    """Names that a module without ``__all__`` defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
+
+
+_PUBLIC, _repeated = _public_names()
+autosummary_context = {"repeated": _repeated}
 
 
 def _exists(target: str) -> bool:
