@@ -185,9 +185,27 @@ def _pages_outside(app: Any, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace(f"]({file}", f"]({page}")
 
 
+_CODE = re.compile(r"(^ *```.*?^ *```|`[^`]+`|\]\([^)]*\)|<!--.*?-->)", re.MULTILINE | re.DOTALL)
+_RAISED = re.compile(r"\^(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\w))")
+_LOWERED = re.compile(r"(?<=\w)_(?:\{([^{}]*)\}|([A-Za-zα-ω⊥])(?!\w))")
+
+
+def _formulas(app: Any, docname: str, source: list[str]) -> None:
+    """Show ``e^{x}`` and ``a_i`` of the Markdown pages as superscripts and subscripts."""
+    if app.env.doc2path(docname).suffix != ".md":
+        return
+    parts = _CODE.split(source[0])
+    for place in range(0, len(parts), 2):  # odd places are code, links and comments
+        for pattern, tag in ((_LOWERED, "sub"), (_RAISED, "sup")):
+            while pattern.search(parts[place]):  # again for what was nested
+                parts[place] = pattern.sub(rf"<{tag}>\1\2</{tag}>", parts[place])
+    source[0] = "".join(parts)
+
+
 def setup(app: Any) -> None:
     """Register the hooks above."""
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-skip-member", _skip)
     app.connect("source-read", _pages_outside)
+    app.connect("source-read", _formulas)
     app.connect("autodoc-process-signature", _plain_signature)
