@@ -175,6 +175,20 @@ def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) ->
     return True if re.fullmatch(r"set_\w+_request|get_metadata_routing", name) else None
 
 
+_COLON = "\ue000"
+
+
+def _hide_colon(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Keep napoleon from reading "A fingerprint: the hash" of a property as type and text."""
+    if what in ("attribute", "data", "property") and lines:
+        lines[0] = re.sub(r":(?= )", _COLON, lines[0])
+
+
+def _show_colon(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Undo :func:`_hide_colon` after napoleon has run."""
+    lines[:] = [line.replace(_COLON, ":") for line in lines]
+
+
 def _pages_outside(app: Any, docname: str, source: list[str]) -> None:
     """Point links at files of the repository to the pages that include them."""
     for file, page in (
@@ -206,6 +220,8 @@ def setup(app: Any) -> None:
     """Register the hooks above."""
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("autodoc-process-docstring", _hide_colon, priority=400)
+    app.connect("autodoc-process-docstring", _show_colon, priority=600)
     app.connect("source-read", _pages_outside)
     app.connect("source-read", _formulas)
     app.connect("autodoc-process-signature", _plain_signature)
