@@ -189,6 +189,22 @@ def _show_colon(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
     lines[:] = [line.replace(_COLON, ":") for line in lines]
 
 
+def _list_parts(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Show the aligned lists of a module docstring (``name``, spaces, text) as bullet lists."""
+    if what != "module" or any(re.match(r" *=+ +=+", line) for line in lines):
+        return  # a table is shown as one already
+    indent: str | None = None
+    for place, line in enumerate(lines):
+        found = re.match(r"( *)(``[^`]+``)  +(\S.*)", line)
+        if found:
+            indent = found[1]
+            lines[place] = f"{indent}* {found[2]}: {found[3]}"
+        elif indent is not None and line.startswith(indent + "    "):
+            lines[place] = f"{indent}  {line.strip()}"  # the item goes on
+        else:
+            indent = None
+
+
 def _pages_outside(app: Any, docname: str, source: list[str]) -> None:
     """Point links at files of the repository to the pages that include them."""
     for file, page in (
@@ -222,6 +238,7 @@ def setup(app: Any) -> None:
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _hide_colon, priority=400)
     app.connect("autodoc-process-docstring", _show_colon, priority=600)
+    app.connect("autodoc-process-docstring", _list_parts)
     app.connect("source-read", _pages_outside)
     app.connect("source-read", _formulas)
     app.connect("autodoc-process-signature", _plain_signature)
