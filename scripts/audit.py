@@ -16,7 +16,6 @@ from tests.audit.suspects import Suspect, suspects
 
 from expost import plots
 from expost.audit import audit, runs_needed
-from expost.audit.picture import bars
 from scripts.fill_documents import fill
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -49,10 +48,12 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw each broken mechanism next to its correct version."""
     drawn, (axes,) = plots.figure(1, width=9, height=4.2)
     audits = [each[version] for each in rows for version in ("broken", "honest")]
-    bars(axes, [each["claimed"] for each in audits], [each["lower_bound"] for each in audits])
-    axes.set_xticks(range(len(audits)), ["broken", "honest"] * len(rows), fontsize=7)
+    plots.draw_bars(
+        axes, [each["claimed"] for each in audits], [each["lower_bound"] for each in audits]
+    )
+    axes.set_xticks(range(len(audits)), ["broken", "honest"] * len(rows), fontsize=8)
     for place, row in enumerate(rows):
-        words = row["name"].split()
+        words = row["name"].replace(" + ", "\u00a0+\u00a0").split(" ")
         half = math.ceil(len(words) / 2)
         label = " ".join(words[:half]) + "\n" + " ".join(words[half:])
         axes.annotate(
@@ -61,7 +62,8 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
             xycoords=("data", "axes fraction"),
             ha="center",
             va="top",
-            fontsize=7,
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
     axes.set(ylabel="ε of the outcome closest to its claim", ylim=(0, 1.3 * axes.get_ylim()[1]))
     axes.grid(axis="x", visible=False)

@@ -5,13 +5,13 @@ The audit and the tightness figures are drawn by ``scripts.audit`` and ``reprodu
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from reproduction.cli import draw_figure1
 
 from expost import plots
-from expost.cli.plan import draw
-from expost.selection.plan import Plan, plan
+from expost.selection.plan import OVERHEADS, Plan, charges_at, plan
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -40,12 +40,41 @@ def charges(path: Path, job: Plan) -> None:
     plots.save(drawn, path)
 
 
+def certainty(path: Path) -> None:
+    """The largest certainty of an observer who starts at one half: e^ε / (1 + e^ε)."""
+    drawn, (axes,) = plots.figure(1, width=6.4, height=3.2)
+    epsilons = [step / 50 for step in range(301)]
+    axes.plot(epsilons, [100 * sure(each) for each in epsilons], color=plots.INK[0])
+    for epsilon in (0.1, 1.0, 3.0):
+        axes.plot([epsilon], [100 * sure(epsilon)], "o", color=plots.INK[3], markersize=5)
+        axes.annotate(
+            f"ε = {epsilon:g}: {math.ceil(1000 * sure(epsilon)) / 10:g} %",
+            (epsilon, 100 * sure(epsilon)),
+            xytext=(8, -10 if epsilon > 0.5 else -20),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    axes.axhline(50, color="black", linewidth=0.8, linestyle="--")
+    axes.set(xlabel="ε", ylabel="certainty at most, in %", xlim=(0, 6), ylim=(42, 102))
+    axes.set_title("What an observer can conclude about one person, starting at 50 %", loc="left")
+    plots.save(drawn, path)
+
+
+def sure(epsilon: float) -> float:
+    """Posterior chance at the limit of ε-DP, from even odds."""
+    return 1 / (1 + math.exp(-epsilon))
+
+
 def main() -> None:
     """Draw the figures."""
     FIGURES.mkdir(exist_ok=True)
     job = plan([round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05)
     charges(FIGURES / "charges.png", job)
-    draw(job, FIGURES / "plan.png")
+    certainty(FIGURES / "certainty.png")
+    overheads = sorted({*OVERHEADS[::2], job.overhead})
+    ours, theirs = zip(*(charges_at(job, each) for each in overheads), strict=True)
+    path = FIGURES / "plan.png"
+    plots.draw_plan(job, path, overheads=overheads, charges=ours, paper=theirs)
     draw_figure1(FIGURES / "figure1.png")
 
 

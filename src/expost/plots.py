@@ -1,38 +1,94 @@
-"""Figures that read well in print; matplotlib is an extra."""
+"""Figures: all drawing of the package (extra ``[plot]``).
+
+The functions take plain values, or results whose attributes they read; they compute nothing
+private. Every figure shows released or public values only, except that of an audit, which shows how
+two data sets differ. Matplotlib is imported at first use. The user's backend and rcParams stay as
+they are: figures are made without pyplot, inside a style context. The colours are those of Okabe
+and Ito, which colour-blind readers can tell apart. Tests: ``tests/test_plots.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
 
-INK = ("#1b4965", "#ca6702", "#6a994e", "#9b2226", "#5e548e")
+__all__ = [
+    "INK",
+    "check_path",
+    "draw_audit",
+    "draw_bars",
+    "draw_counts",
+    "draw_plan",
+    "draw_tuning",
+    "figure",
+    "save",
+]
+
+INK = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7")
+"""Blue, orange, green, vermilion, purple: the palette of Okabe and Ito."""
+
 _FORMATS = (".png", ".pdf", ".svg")
+_STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.hashsalt": "expost",
+}
 
 
 def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """A figure with ``columns`` panels side by side, and its axes."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise MissingExtra("matplotlib", "plot") from None
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    """Make a figure with panels side by side.
 
-    plt.rcParams.update(
-        {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True}
-    )
-    plt.rcParams.update({"grid.alpha": 0.3, "legend.frameon": False, "svg.hashsalt": "expost"})
-    drawn, axes = plt.subplots(
-        1, columns, figsize=(width * columns, height), layout="constrained", squeeze=False
-    )
-    return drawn, list(axes[0])
+    Parameters
+    ----------
+    columns : int
+        The number of panels.
+    width, height : float
+        Size of one panel in inches.
+
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
+        The figure; pass it to :func:`save`.
+    axes : list of matplotlib.axes.Axes
+        One per panel.
+
+    Raises
+    ------
+    MissingExtra
+        If matplotlib is not installed.
+    """
+    with _style():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        drawn: Any = Figure(figsize=(width * columns, height), layout="constrained")
+        FigureCanvasAgg(drawn)
+        axes = drawn.subplots(1, columns, squeeze=False)
+        return drawn, list(axes[0])
 
 
 def check_path(path: Path | None) -> None:
-    """Refuse early what could not be written later."""
+    """Refuse a file name that could not be written later.
+
+    Parameters
+    ----------
+    path : Path or None
+        Where the figure shall go; None is accepted and means no figure.
+
+    Raises
+    ------
+    InvalidInput
+        If the ending is not that of a known format, or the folder does not exist.
+    """
     if path is not None and path.suffix.lower() not in _FORMATS:
         raise InvalidInput("plot", str(path), "give a file name ending in " + ", ".join(_FORMATS))
     if path is not None and not path.resolve().parent.is_dir():
@@ -40,11 +96,290 @@ def check_path(path: Path | None) -> None:
 
 
 def save(drawn: Any, path: Path) -> None:
-    """Write a figure; the ending says the format."""
-    drawn.savefig(path, dpi=160)
-    from matplotlib import pyplot as plt
+    """Write a figure to a file.
 
-    plt.close(drawn)
+    Parameters
+    ----------
+    drawn : matplotlib.figure.Figure
+        A figure made by :func:`figure`.
+    path : Path
+        The file; its ending decides the format (PNG, PDF or SVG).
+    """
+    for axes in drawn.axes:
+        legend = axes.get_legend()
+        if legend is not None:
+            legend.set_frame_on(False)
+    with _style():
+        drawn.savefig(path, dpi=160)
+
+
+def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> None:
+    """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        Where to draw.
+    claimed : sequence of float
+        The claimed loss of each outcome.
+    shown : sequence of float
+        What the runs of an audit show at least.
+    """
+    bars: list[Any] = list(axes.bar(range(len(shown)), shown, 0.5, color=INK[0]))
+    for bar, value, limit in zip(bars, shown, claimed, strict=True):
+        if value > limit:
+            bar.set(facecolor=INK[3], hatch="//", edgecolor="white", linewidth=0)
+    left, right = ([place + side for place in range(len(shown))] for side in (-0.4, 0.4))
+    axes.hlines(claimed, left, right, color="black", linewidth=2.5)
+    axes.plot([], [], color="black", linewidth=2.5, label="claimed")
+    axes.bar([0], [0], color=INK[0], label="measured, at least")
+    broken = {"facecolor": INK[3], "hatch": "//", "edgecolor": "white", "linewidth": 0}
+    axes.bar([0], [0], label="measured, above the claim", **broken)
+    axes.set(xlim=(-1, len(shown)), ylim=(0, 1.08 * max([*claimed, *shown, 1e-3])))
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+
+
+def draw_audit(report: Any, path: Path) -> None:
+    """Draw what an audit claimed and measured, outcome by outcome.
+
+    Parameters
+    ----------
+    report : AuditReport
+        The result of :func:`expost.audit.audit`.
+    path : Path
+        The file to write.
+    """
+    outcomes = report.outcomes
+    names = ["nothing" if each.index is None else str(each.index) for each in outcomes]
+    drawn, (axes,) = figure(1, width=max(5.0, min(12.0, 2.0 + 0.45 * len(names))))
+    with _style():
+        draw_bars(
+            axes, [each.claimed for each in outcomes], [each.lower_bound for each in outcomes]
+        )
+        shown = _ticks(len(names))
+        axes.set_xticks(shown, [names[place] for place in shown])
+        if any(each.order is not None for each in outcomes):
+            measure = "Rényi ε at an order"
+        else:
+            measure = "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
+        axes.set(xlabel="outcome (index of the winner)", ylabel=measure)
+        jointly = report.joint.violated and not any(each.violated for each in outcomes)
+        verdict = report.verdict + (", all outcomes together" if jointly else "")
+        axes.set_title(
+            f"{verdict} ({report.confidence:.4g} confidence, {report.runs} runs each)", loc="left"
+        )
+    save(drawn, path)
+
+
+def _ticks(count: int) -> list[int]:
+    """Places of the labels: all of a few; of many, every so many and the last (a long word)."""
+    last, every = count - 1, max(1, count // 25)
+    return list(range(count)) if last < 12 else [*range(0, last - every, every), last]
+
+
+def draw_tuning(
+    path: Path,
+    *,
+    methods: Sequence[tuple[str, float]],
+    delta: float,
+    attempts: Sequence[tuple[float, float, float, bool | None]],
+    total_delta: float,
+    metric: str,
+    target: float | None,
+) -> None:
+    """Draw what a released model cost, and its score.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    methods : sequence of (str, float)
+        Ways to tune, and the ε of one request at ``delta``; the first is this job's own charge.
+    delta : float
+        δ of one request.
+    attempts : sequence of (float, float, float, bool or None)
+        For each attempt: ε spent so far, the released score, the standard deviation of its noise,
+        and whether it reached the target.
+    total_delta : float
+        δ of all attempts together.
+    metric : str
+        Name of the score.
+    target : float or None
+        The value that the score had to reach.
+    """
+    drawn, (left, right) = figure(2, width=5.2, height=3.4)
+    with _style():
+        names, values = zip(*methods, strict=True)
+        colours = [INK[0], *["#999999"] * (len(values) - 1)]
+        left.barh(names, values, 0.6, color=colours)
+        left.invert_yaxis()
+        for place, value in enumerate(values):
+            left.annotate(
+                f"{value:.3g}",
+                (value, place),
+                xytext=(3, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8,
+            )
+        left.margins(x=0.18)
+        left.grid(axis="y", visible=False)
+        left.set(xlabel=f"ε at δ = {delta:g} (smaller is more private)")
+        left.set_title("Cost of one request, by method", loc="left")
+        for passed, colour, marker, label in (
+            (True, INK[0], "o", "released" if target is None else "target reached"),
+            (False, INK[3], "s", "target missed"),
+        ):
+            chosen = [each for each in attempts if (each[3] is not False) is passed]
+            if chosen:
+                spent, scores, noise, _ = zip(*chosen, strict=True)
+                right.errorbar(
+                    spent,
+                    scores,
+                    yerr=[2 * each for each in noise],
+                    fmt=marker,
+                    color=colour,
+                    capsize=3,
+                    label=label,
+                )
+        if target is not None:
+            right.axhline(
+                target, color="black", linewidth=0.8, linestyle="--", label=f"target {target:g}"
+            )
+        right.set(
+            xlabel=f"ε spent so far, at δ = {total_delta:g}",
+            ylabel=f"{metric}, with noise",
+            xlim=(0, 1.25 * max([each[0] for each in attempts], default=1.0)),
+        )
+        right.margins(y=0.25)
+        right.set_title("Released model (± 2 standard deviations)", loc="left")
+        if right.get_legend_handles_labels()[0]:
+            right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    save(drawn, path)
+
+
+def draw_plan(
+    job: Any,
+    path: Path,
+    *,
+    overheads: Sequence[float],
+    charges: Sequence[Sequence[float]],
+    paper: Sequence[Sequence[float]],
+) -> None:
+    """Draw what a tuning job would cost, and how many runs to expect.
+
+    Parameters
+    ----------
+    job : Plan
+        The plan: ``levels``, ``overhead``, ``delta`` and ``counts`` are read.
+    path : Path
+        The file to write.
+    overheads : sequence of float
+        Overheads as fractions of the first drop rate, ascending.
+    charges, paper : sequence of sequence of float
+        For each overhead, the charge of each level: by expost, and by the published bound.
+    """
+    drawn, (left, right) = figure(2)
+    with _style():
+        last = len(job.levels) - 1
+        shown = sorted({round(last * step / 3) for step in range(4)})
+        for colour, place in zip((*INK[:1], *INK[2:]), shown, strict=False):
+            label = f"level ε = {job.levels[place].epsilon:g}"
+            left.plot(overheads, [row[place] for row in charges], color=colour, label=label)
+            left.plot(overheads, [row[place] for row in paper], ":", color=colour, linewidth=1.2)
+        left.plot([], [], ":", color="grey", label="published bound")
+        left.axvline(job.overhead, color="black", linewidth=0.8, label="this plan")
+        left.set(
+            xscale="log",
+            yscale="log",
+            xlabel="overhead ε′ / first drop rate",
+            ylabel=f"charge ε at δ = {job.delta:g}",
+        )
+        _plain_logarithms(left)
+        left.set_title("What a winner costs", loc="left")
+        left.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+        survival = [max(1 - float(each), 1e-6) for each in job.counts.cumulative]
+        start = [max(float(each), 0.8) for each in job.counts.values]
+        right.step(start, survival, where="post", color=INK[0])
+        for chance, style in ((0.5, "-"), (0.9, "--"), (0.99, ":")):
+            runs = job.counts.quantile(chance)
+            label = f"at most {runs}: {chance:.0%}"
+            right.axvline(runs, color=INK[3], linestyle=style, linewidth=1.2, label=label)
+        right.set(
+            xscale="log",
+            yscale="log",
+            ylim=(1e-4, 1.2),
+            xlabel="number of runs n",
+            ylabel="chance of more than n runs",
+        )
+        right.set_title("How many runs to expect", loc="left")
+        right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+    save(drawn, path)
+
+
+def _plain_logarithms(axes: Any) -> None:
+    """Label a logarithmic y axis at 1, 2 and 5 times the powers of ten, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_counts(result: Any, path: Path) -> None:
+    """Draw released counts with their intervals, largest first.
+
+    Parameters
+    ----------
+    result : CountResult
+        The result of :func:`expost.count`.
+    path : Path
+        The file to write.
+    """
+    drawn, (axes,) = figure(1, width=8)
+    looked_at = [(each, True) for each in result.answers] + [
+        (each, False) for each in result.unanswered if each.spent > 0
+    ]
+    ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
+    with _style():
+        for answered, colour, marker, label in (
+            (True, INK[0], "o", "answered"),
+            (False, INK[3], "s", "not answered (wider interval)"),
+        ):
+            chosen = [(at, each) for at, (each, state) in enumerate(ordered) if state is answered]
+            if not chosen:
+                continue
+            values = [max(each.estimate, 0.5) for _, each in chosen]
+            pairs = [(value, each) for value, (_, each) in zip(values, chosen, strict=True)]
+            below = [max(value - max(each.low, 0.5), 0.0) for value, each in pairs]
+            above = [max(each.high - value, 0.0) for value, each in pairs]
+            axes.errorbar(
+                [at for at, _ in chosen],
+                values,
+                yerr=[below, above],
+                fmt=marker,
+                color=colour,
+                elinewidth=0.8,
+                markersize=3,
+                label=label,
+            )
+        axes.set(yscale="log", xlabel="groups, largest first", ylabel="users")
+        title = f"Users per group, {len(result.answers)} within {result.within:.0%}"
+        axes.set_title(title, loc="left")
+        if ordered:
+            axes.legend(fontsize=8)
+    save(drawn, path)
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Apply the style of the package, and nothing of the user's, until the end of the block."""
+    try:
+        from matplotlib import style
+    except ImportError:
+        raise MissingExtra("matplotlib", "plot") from None
+    with style.context(["default", _STYLE]):
+        yield
 
 
 def draw_ledger(

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 from expost import plots
-from expost.audit.picture import draw
 from expost.audit.report import AuditReport, JointFinding, OutcomeFinding
 from expost.cli import main as command
 
@@ -172,7 +171,7 @@ def test_the_names_of_many_outcomes_do_not_overlap(monkeypatch):
     )
     kept = []
     monkeypatch.setattr(plots, "save", lambda drawn, path: kept.append(drawn))
-    draw(report, Path("unused.png"))
+    plots.draw_audit(report, Path("unused.png"))
     kept[0].canvas.draw()
     boxes = [label.get_window_extent() for label in kept[0].axes[0].get_xticklabels()]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))

@@ -25,7 +25,6 @@ from expost.audit.empirical.import_subject import (
     Options,
     Reference,
 )
-from expost.audit.picture import draw
 from expost.audit.report import AuditReport
 from expost.cli.output import FAILURE, Json, notes, show
 from expost.errors import InvalidInput
@@ -126,7 +125,7 @@ def audit(
             progress=lambda done, _: display.update(task, completed=done),
         )
     if plot is not None:
-        draw(report, plot)
+        plots.draw_audit(report, plot)
         notes.print(f"figure: {plot}")
     show(report.as_dict(), as_json=as_json, render=lambda console: _render(console, report))
     if report.violated:

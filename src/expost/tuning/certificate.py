@@ -172,3 +172,54 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "passed": release.passed,
         "spent": charge,
     }
+
+
+def picture(result: Tuned) -> dict[str, Any]:
+    """The values of the figure of a job (:func:`expost.plots.draw_tuning`), all of them released.
+
+    Methods are compared for one request at the δ of one request, with the same grid and the same
+    expected number of trainings. Lost attempts have no score and are not shown.
+    """
+    job, goal = result.forecast, result.details["goal"]
+    sign = 1.0 if goal["metric"] == "accuracy" else -1.0
+    cost, attempts = job.charges.worst_case, []
+    for count, each in enumerate(result.attempts, start=1):
+        release = each.release
+        if release is None or release.score is None or release.index is None:
+            continue
+        if (release.index, release.score) == (result.release.index, result.release.score):
+            cost = each.spent
+        so_far = composed([attempt.spent for attempt in result.attempts[:count]], count)
+        noise = deviation_of(job.candidates[release.index], result.details["rows"]["scoring"])
+        spent = job.in_epsilon_delta(so_far).epsilon
+        attempts.append((spent, sign * release.score, noise, release.passed))
+    methods = [
+        ("expost: this outcome", job.in_epsilon_delta(cost).epsilon),
+        (
+            "expost: most expensive outcome",
+            job.in_epsilon_delta(job.charges.worst_case).epsilon,
+        ),
+    ]
+    if result.comparison is not None:
+        methods += [
+            (
+                "repeat and select, all levels\n(Papernot–Steinke)",
+                result.comparison["papernot_steinke"],
+            ),
+            (
+                "repeat and select, if this level\nhad been known in advance",
+                result.comparison["papernot_steinke_level"],
+            ),
+            (
+                "train every setting up to\nthis level (composition)",
+                result.comparison["naive_composition"],
+            ),
+        ]
+    return {
+        "methods": methods,
+        "delta": job.delta,
+        "attempts": attempts,
+        "total_delta": result.spent.delta,
+        "metric": goal["metric"],
+        "target": goal["bar"],
+    }

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from expost import plots
 from expost.errors import BudgetRefused, InvalidInput, MissingExtra
 from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
@@ -21,11 +22,10 @@ from expost.randomness.source import Randomness, require_protection
 from expost.selection.release import Release
 from expost.training.engines import need_device
 from expost.tuning.candidates import Fitted, FittedCodec, Hooks, make_candidates
-from expost.tuning.certificate import Tuned, conclude
+from expost.tuning.certificate import Tuned, conclude, picture
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
 from expost.tuning.model import Recipe
-from expost.tuning.picture import draw
 from expost.tuning.rows import load_rows
 from expost.tuning.settings import Settings, read_settings
 
@@ -199,7 +199,7 @@ def _publish(result: Tuned, journal: Journal) -> None:
     with suppress(
         MissingExtra
     ):  # matplotlib is an extra; the picture is no part of the certificate
-        draw(result, journal.folder / PICTURE)
+        plots.draw_tuning(journal.folder / PICTURE, **picture(result))
     temporary = journal.folder / f".{CERTIFICATE}"
     temporary.write_text(result.certificate() + "\n", encoding="utf-8")
     temporary.replace(journal.folder / CERTIFICATE)
