@@ -12,7 +12,6 @@ Modules:
 ========================  =====================================================================
 ``report``                :class:`AuditReport` and its parts: what an empirical audit found
 ``claims``                the promises as numbers: (ε, δ), or Rényi charges at some orders
-``picture``               the figure of an empirical audit
 ``empirical``             audits by sampling; its modules are listed in its docstring
 ``exact``                 audits by computation; its modules are listed in its docstring
 ========================  =====================================================================

@@ -8,7 +8,9 @@ Tests: ``tests/cli/``, ``tests/fuzz/``.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
@@ -78,3 +80,9 @@ def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console],
         typer.echo(as_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
     else:
         render(Console(emoji=False))
+
+
+def shown_up(amount: float, digits: int = 3) -> str:
+    """Return a charge for display, rounded up: what is shown is never below what was paid."""
+    scale = 10**digits
+    return f"{math.ceil(Fraction(amount) * scale) / scale:.{digits}f}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -14,9 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from expost.budget.ledger import Ledger
-from expost.cli.output import Json, notes, show
+from expost.cli.output import MISSED_BAR, Json, notes, show, shown_up
 from expost.errors import InvalidInput
 from expost.execution.processes import Processes
+from expost.selection.attempts import ReachRow
 from expost.tuning.certificate import Tuned
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
@@ -122,6 +124,8 @@ def tune(
             ),
         )
     show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result, folder))
+    if not result.passed:
+        raise typer.Exit(MISSED_BAR)
 
 
 @contextmanager
@@ -170,15 +174,66 @@ def _progress() -> Progress:
 
 
 def _announce(job: Forecast) -> None:
-    facts = job.as_dict()
-    how = " (recommended)" if job.recommended else ""
+    """Say what to expect: first the chance of passing, then the price, then the details."""
+    if job.schedule is None:
+        notes.print(
+            f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
+            f"{job.expected_runs:.3g} runs expected, about {_duration(job.seconds)}.\n"
+            f"ε: {job.epsilon(job.charges[0]):.3g} for the first level, "
+            f"{job.worst_case.epsilon:.3g} at worst (δ = {job.delta:g}).",
+            highlight=False,
+        )
+        return
+    notes.print(reach_table(job.reach, job.seconds_per_run))
+    misses = [job.epsilon(each.charges.nothing) for each in job.steps]
     notes.print(
-        f"[bold]Plan[/bold]: {facts['candidates']} candidates, overhead {job.overhead:g}{how}; {facts['expected_runs']:.3g} runs "
-        f"expected (90 % ≤ {facts['runs']['p90']}, at most {facts['runs']['max']}), about {_duration(job.seconds)} an attempt.\n"
-        f"Charge ε: {facts['cheapest']:.3g} for the first level, {facts['worst_case']['epsilon']:.3g} at worst"
-        f"{f' over {job.attempts} attempts' if job.attempts > 1 else ''} (δ = {facts['worst_case']['delta']:g}).",
+        f"[bold]Plan[/bold]: up to {job.attempts} attempts over {len(job.candidates)} candidates, "
+        f"until one passes.\n"
+        f"A miss costs ε = {misses[0]:.3g} (first attempt) to {misses[-1]:.3g} (last); "
+        f"all attempts together at worst {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
         highlight=False,
     )
+    if job.margin:
+        notes.print(
+            f"To pass, a noisy score must clear the bar by {job.margin:.3g} (at the first level); "
+            f"{2 * job.scoring_rows} scoring rows instead of {job.scoring_rows} would halve that.",
+            highlight=False,
+        )
+
+
+def reach_table(rows: Sequence[ReachRow], seconds_per_run: float | None = None) -> Table:
+    """Return what to expect, level by level, as a table for people."""
+    table = Table(
+        title="What to expect, if a share of the settings passes from a level on",
+        title_justify="left",
+    )
+    headings = (
+        "from level ε",
+        "share",
+        "chance to pass",
+        "total ε (mean)",
+        "total ε (90 %)",
+        "runs",
+    )
+    for heading in (*headings, *(() if seconds_per_run is None else ("time",))):
+        table.add_column(heading, justify="right")
+    levels = sorted({each.level for each in rows})
+    shown = levels if len(levels) <= 4 else [levels[0], levels[len(levels) // 3], levels[-1]]
+    for each in rows:
+        if each.level not in shown or each.share not in (0.5, 0.1, 0.02):
+            continue
+        cells = [
+            f"{each.level:g}",
+            f"{100 * each.share:g} %",
+            f"{100 * each.p_pass:.4g} %" if each.p_pass < 0.9999 else "> 99.99 %",
+            f"{each.epsilon_mean:.3g}",
+            f"{each.epsilon_p90:.3g}",
+            f"{each.runs_mean:.3g}",
+        ]
+        if seconds_per_run is not None:
+            cells.append(_duration(seconds_per_run * each.runs_mean / (os.cpu_count() or 1)))
+        table.add_row(*cells)
+    return table
 
 
 def _duration(seconds: float) -> str:
@@ -187,53 +242,67 @@ def _duration(seconds: float) -> str:
 
 def _render(console: Console, result: Tuned, folder: Path) -> None:
     goal = result.details["goal"]
+    accuracy = goal["metric"] == "accuracy"
     wanted = (
         "the best score"
         if goal["bar"] is None
-        else f"{goal['metric']} {'≥' if goal['metric'] == 'accuracy' else '≤'} {goal['bar']:g}"
+        else f"{goal['metric']} {'≥' if accuracy else '≤'} {goal['bar']:g}"
     )
+    if not result.passed:
+        missed = "The bar was missed" if goal["bar"] is not None else "Every training failed"
+        console.print(
+            f"[bold red]{missed}[/bold red]: no model was released. "
+            f"Paid: ε = {shown_up(result.spent.epsilon)} at δ = {result.spent.delta:g}."
+        )
     table = Table(title=f"Tuned: {wanted}", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row(
-        "setting", ", ".join(f"{key} = {value:g}" for key, value in result.params.items())
-    )
-    sign, noise = (1 if goal["metric"] == "accuracy" else -1), result.details["score_noise"]
-    spread = f" ± {noise:.3f} (noise of the private score)" if noise else ""
-    table.add_row(
-        goal["metric"], "–" if result.score is None else f"{sign * result.score:.3f}{spread}"
-    )
-    table.add_row(
-        "bar passed",
-        {None: "no bar", True: "[green]yes[/green]", False: "[red]no[/red]"}[result.passed],
-    )
-    if len(result.attempts) > 1 or result.details["privacy"]["attempts"] > 1:
-        table.add_row(
-            "attempts",
-            f"{len(result.attempts)} of {result.details['privacy']['attempts']}, all charged",
-        )
+    if goal["bar"] is not None:
+        table.add_row("passed", "[green]yes[/green]" if result.passed else "[red]no[/red]")
+    _render_model(table, result, accuracy)
+    if result.forecast.attempts > 1:
+        table.add_row("attempts", f"{len(result.attempts)} of at most {result.forecast.attempts}")
     table.add_row(
         "ε spent",
-        f"[bold green]{result.spent.epsilon:.3f}[/bold green] at δ = {result.spent.delta:g}, tuning included",
+        f"[bold green]{shown_up(result.spent.epsilon)}[/bold green] at δ = {result.spent.delta:g}, "
+        "tuning included",
     )
-    table.add_row("ε at worst", f"{result.worst_case.epsilon:.3f}")
-    if result.comparison is not None:
-        theirs, known = (
-            result.comparison["papernot_steinke"],
-            result.comparison["papernot_steinke_level"],
-        )
-        table.add_row(
-            "Papernot–Steinke", f"{theirs:.3f}  ({known:.3f} had the level been known; one attempt)"
-        )
-        table.add_row(
-            "every setting",
-            f"{result.comparison['naive_composition']:.3f}  (composition up to this level)",
-        )
+    table.add_row("ε at worst", shown_up(result.worst_case.epsilon))
+    _render_comparison(table, result)
     table.add_row("rests on", result.release.theorem)
     console.print(table)
     if result.details["budget_refused_another_attempt"]:
         console.print("The budget refused another attempt.")
     if result.model_path is not None:
-        console.print(f"Model: {result.model_path}  (expost.tuning.load_model)")
+        console.print(f"Model: {result.model_path}  (expost.load_model)")
     picture = f"; picture: {folder / PICTURE}" if (folder / PICTURE).exists() else ""
     console.print(f"Certificate: {folder / CERTIFICATE}{picture}", soft_wrap=True)
+
+
+def _render_model(table: Table, result: Tuned, accuracy: bool) -> None:
+    if result.model is None or result.score is None:
+        return
+    settings = ", ".join(f"{key} = {value:g}" for key, value in result.params.items())
+    table.add_row("setting", settings)
+    sign, noise = (1 if accuracy else -1), result.details["score_noise"]
+    spread = f" ± {noise:.3f} (noise of the private score)" if noise else ""
+    table.add_row(result.details["goal"]["metric"], f"{sign * result.score:.3f}{spread}")
+    if result.bounds is not None:
+        side = "at least" if accuracy else "at most"
+        table.add_row(
+            f"with {100 * result.bounds.confidence:g} % confidence",
+            f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows; "
+            f"{side} {sign * result.bounds.on_population:.3f} on new rows of the same population",
+        )
+
+
+def _render_comparison(table: Table, result: Tuned) -> None:
+    if result.comparison is None:
+        return
+    theirs = result.comparison["papernot_steinke"]
+    known = result.comparison["papernot_steinke_level"]
+    table.add_row("Papernot–Steinke", f"{theirs:.3f}  ({known:.3f} had the level been known)")
+    table.add_row(
+        "every setting",
+        f"{result.comparison['naive_composition']:.3f}  (composition up to this level)",
+    )

@@ -22,7 +22,7 @@ from expost.errors import InvalidInput, InvalidRelease
 from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 
-_SCHEMA = 1
+_SCHEMA = 2
 
 _OUTCOMES: dict[str, Any] = {"nothing": NOTHING, "failed": FAILED}
 
@@ -89,6 +89,7 @@ class Release:
         return {
             "expost": __version__,
             "schema": _SCHEMA,
+            "kind": "selection",
             "outcome": outcome,
             "value": value,
             "params": plain(dict(self.params), "params"),

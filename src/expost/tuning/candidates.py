@@ -18,7 +18,7 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.codec import NpzCodec
 from expost.mechanisms.outcome import FAILED
-from expost.privacy.guarantees import RenyiDP
+from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
@@ -31,10 +31,16 @@ from expost.tuning.settings import Settings
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
-    """A candidate's output: parameters and a score that may be looked at."""
+    """A candidate's output: parameters, and a score with the law of its noise.
+
+    ``deviation`` is the standard deviation of the noise on the score and ``unit`` the score's
+    smallest step; both are public and 0 if the scoring rows are public.
+    """
 
     parameters: Mapping[str, Array]
     score: float
+    deviation: float = 0.0
+    unit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,20 @@ class FittedCodec:
     """Fitted models in checkpoints: base64 of ``.npz``, no pickle."""
 
     def encode(self, value: Fitted) -> Any:
-        return {"score": value.score, "parameters": NpzCodec().encode(dict(value.parameters))}
+        return {
+            "score": value.score,
+            "deviation": value.deviation,
+            "unit": value.unit,
+            "parameters": NpzCodec().encode(dict(value.parameters)),
+        }
 
     def decode(self, stored: Any) -> Fitted:
-        return Fitted(NpzCodec().decode(stored["parameters"]), float(stored["score"]))
+        return Fitted(
+            NpzCodec().decode(stored["parameters"]),
+            float(stored["score"]),
+            float(stored["deviation"]),
+            float(stored["unit"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,13 @@ class TrainAndScore:
         if self.recipe.target_bounds is not None:
             low, high = self.recipe.target_bounds
             truth = low + truth * (high - low)
-        return Fitted(parameters, self.score(decided, truth, randomness))
+        rows = len(truth)
+        return Fitted(
+            parameters,
+            self.score(decided, truth, randomness),
+            self.score.deviation / rows,
+            self.score.unit / rows,
+        )
 
 
 def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
@@ -135,7 +157,10 @@ def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
 def make_candidates(
     settings: Settings, recipe: Recipe, n: int, hooks: Hooks, device: str = "cpu"
 ) -> list[Candidate]:
-    """Every setting at every level, by ascending level, for ``n`` training rows. No data is touched."""
+    """Return every setting at every level, for ``n`` training rows. No data is read.
+
+    Levels ascend; within a level the settings whose curves cost a selection least come first.
+    """
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
     grid = [
@@ -202,7 +227,16 @@ def make_candidates(
         }
         mechanism = TrainAndScore(fixed, recipe, score, promise, device=device, hooks=hooks)
         candidates.append(Candidate(mechanism, params, repeats=settings.privacy.repeats))
-    return candidates
+    costs = {id(each.guarantee): selection_cost(each.guarantee, delta) for each in candidates}
+    return sorted(candidates, key=lambda each: (each.params["epsilon"], costs[id(each.guarantee)]))
+
+
+def selection_cost(promise: Guarantee, delta: float) -> float:
+    """Return about what selecting a candidate costs: min over α of 2ε(α) + ln(1/δ)/(α−1)."""
+    curve = promise.as_renyi()
+    assert curve is not None
+    orders, losses = np.array(curve.orders), np.array(curve.epsilons)
+    return float(np.min(2 * losses - np.log(delta) / (orders - 1)))
 
 
 def _common(curves: Sequence[RenyiDP | None]) -> list[RenyiDP]:

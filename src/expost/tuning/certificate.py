@@ -1,6 +1,7 @@
 """What a tuning job releases: the model, what it cost in all, and a certificate that says so.
 
-Everything here may be published; what the selections kept secret is not in it. Tests: ``tests/tuning/test_certificate.py``.
+Everything here may be published; what the selections keep secret is not in it.
+Tests: ``tests/tuning/test_certificate.py``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from expost.mechanisms.outcome import FAILED
+from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee
+from expost.selection.candidate import Candidate
 from expost.selection.release import Release
-from expost.tuning.candidates import Fitted, deviation_of
+from expost.tuning.candidates import Fitted
+from expost.tuning.confidence import Bounds, bounds_of
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
 from expost.tuning.settings import Settings
@@ -23,7 +26,10 @@ from expost.tuning.settings import Settings
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
-    """One request: what it released and what that cost; ``release`` is None where a crash lost it (charged at its worst)."""
+    """One request: what it released and what that cost.
+
+    ``release`` is None where a crash lost it; it is then charged at its worst case.
+    """
 
     release: Release | None
     spent: Guarantee
@@ -33,16 +39,28 @@ class Attempt:
 class Tuned:
     """The outcome of ``expost.tune``.
 
-    ``params, score, passed``  of the released model; the score is noisy unless it was public
-    ``spent``                  of all attempts together, tuning included, as (ε, δ); ``worst_case`` what it could have been
-    ``model``                  with ``predict``; None if every run failed
-    ``release``                the certificate; ``attempts`` what it is composed of
+    Attributes
+    ----------
+    params, score, passed
+        Of the released model; the score is noisy unless the scoring rows are public. A job that
+        missed its bar has no params, no score and ``passed`` False.
+    spent : ApproxDP
+        What all attempts together cost, tuning included.
+    worst_case : ApproxDP
+        What they could have cost.
+    bounds : Bounds or None
+        Lower confidence bounds for the score of a released model.
+    model : Model or None
+        With ``predict``; None if the bar was missed or every run failed.
+    release : Release
+        The certificate; ``attempts`` is what it is composed of.
     """
 
     release: Release
     attempts: tuple[Attempt, ...]
     spent: ApproxDP
     worst_case: ApproxDP
+    bounds: Bounds | None
     model: Model | None
     model_path: Path | None
     comparison: dict[str, float] | None
@@ -51,49 +69,63 @@ class Tuned:
 
     @property
     def params(self) -> dict[str, Any]:
+        """The settings of the released model."""
         return dict(self.release.params)
 
     @property
     def score(self) -> float | None:
-        return self.release.score
+        """The score of the released model, where more is better; noisy unless scored publicly."""
+        value = self.release.value
+        return value.score if isinstance(value, Fitted) else None
 
     @property
-    def passed(self) -> bool | None:
-        return self.release.passed
+    def passed(self) -> bool:
+        """Whether a model was released that reaches the bar (without a bar: whether there is one).
+
+        With a bar the confidence of :attr:`bounds` belongs to this statement.
+        """
+        return self.model is not None if self.release.passed is None else self.release.passed
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON form of ``expost tune``; without a bar ``passed`` says whether there is a model."""
+        """Return the JSON form of ``expost tune``."""
         return {
             "params": self.params,
             "score": self.score,
-            "passed": self.model is not None if self.passed is None else self.passed,
+            "passed": self.passed,
+            "confidence": self._bounds(),
             "spent": {"epsilon": self.spent.epsilon, "delta": self.spent.delta},
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
             "theorem": self.release.theorem,
             "model": None if self.model_path is None else str(self.model_path),
             "attempts": [_attempt(each) for each in self.attempts],
+            "attempts_allowed": self.forecast.attempts,
             "comparison": self.comparison,
             "simulated": self.release.simulated,
         }
 
     def certificate(self) -> str:
-        """The certificate as JSON: readable by ``Release.from_json`` and ``expost certificate``, with the job's terms added."""
-        record = self.release.as_dict(encode=lambda fitted: self._value(fitted))
+        """Return the certificate as JSON, for ``Release.from_json`` and ``expost certificate``."""
+        record = self.release.as_dict(encode=self._value)
+        record["kind"] = "tuning"
         record["tuning"] = {
             **self.details,
+            "confidence": self._bounds(),
             "spent": {"epsilon": self.spent.epsilon, "delta": self.spent.delta},
             "attempts": [_attempt(each) for each in self.attempts],
+            "attempts_allowed": self.forecast.attempts,
             "comparison": self.comparison,
         }
         return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
+    def _bounds(self) -> dict[str, Any] | None:
+        accuracy = self.details["goal"]["metric"] == "accuracy"
+        return None if self.bounds is None else self.bounds.as_dict(accuracy=accuracy)
+
     def _value(self, fitted: Fitted) -> dict[str, Any]:
         if self.model_path is None:
             return {"model": {name: list(value.shape) for name, value in fitted.parameters.items()}}
-        return {
-            "model": self.model_path.name,
-            "sha256": hashlib.sha256(self.model_path.read_bytes()).hexdigest(),
-        }
+        digest = hashlib.sha256(self.model_path.read_bytes()).hexdigest()
+        return {"model": self.model_path.name, "sha256": digest}
 
 
 def conclude(
@@ -103,103 +135,130 @@ def conclude(
     releases: Sequence[Release | None],
     *,
     rows: int,
-    scoring_rows: int,
     refused: bool,
     folder: Path | None,
 ) -> Tuned:
-    """Choose among the attempts (the one that passed, else the best score, else the first) and compose what all of them cost."""
+    """Compose what the attempts released and cost."""
     attempts = tuple(
-        Attempt(each, job.charges.worst_case if each is None else each.spent) for each in releases
+        Attempt(each, step.charges.worst_case if each is None else each.spent)
+        for each, step in zip(releases, job.steps, strict=False)
     )
-    present = [each for each in releases if each is not None]
-    chosen = max(
-        present, key=lambda each: (bool(each.passed), each.score is not None, each.score or 0.0)
-    )
-    allowed = settings.privacy.attempts
-    most = max(allowed, len(attempts))  # a lost attempt may come on top of those allowed
-    spent = composed([each.spent for each in attempts], most)
-    worst = composed([job.charges.worst_case] * most, most)
-    theorem = (
-        chosen.theorem
-        if allowed == 1
-        else f"{chosen.theorem}; {_composition(spent)} of {len(attempts)} of {allowed} attempts"
-    )
+    number = _chosen(releases)
+    chosen = releases[number] or _lost(job)
+    spent = composed([each.spent for each in attempts])
+    worst = composed([each.charges.worst_case for each in job.steps])
+    theorem = chosen.theorem
+    if job.attempts > 1:
+        theorem += f"; {_composition(spent)}, {len(attempts)} of at most {job.attempts} attempts"
     release = replace(chosen, spent=spent, worst_case=worst, theorem=theorem)
-    model = Model(recipe, chosen.value.parameters) if isinstance(chosen.value, Fitted) else None
+    fitted = chosen.value if isinstance(chosen.value, Fitted) else None
+    model = None if fitted is None else Model(recipe, fitted.parameters)
     path = None if folder is None or model is None else folder / "model.npz"
     if model is not None and path is not None:
         model.save(path)
-    public = settings.public()
-    public["search"]["settings"] = len(public["search"]["settings"])
-    index = chosen.index if chosen.value is not FAILED else None
-    details = {
-        **public,
-        "neighbours": "add-remove: a person's row stands in its place or the place is empty; the number of places is public",
-        "rows": {"training": rows, "scoring": scoring_rows},
-        "scoring": "exact, on rows declared public: they are not protected"
-        if settings.privacy.scoring == "public"
-        else "noisy, on held-out rows disjoint from training; a candidate promises the larger of both Rényi curves at each order",
-        "score_noise": None if index is None else deviation_of(job.candidates[index], scoring_rows),
-        "overhead": job.overhead,
-        "converted_at_order": job.order,
-        "budget_refused_another_attempt": refused,
-    }
+    winner = _winner(job, number, chosen)
     return Tuned(
         release,
         attempts,
         job.in_epsilon_delta(spent),
         job.in_epsilon_delta(worst),
+        None if fitted is None else _certified(settings, job, number, fitted),
         model,
         path,
-        None if index is None else comparison(job, index),
+        None if winner is None else comparison(job, winner),
         job,
-        details,
+        _details(settings, job, rows, fitted, refused),
     )
 
 
+def _chosen(releases: Sequence[Release | None]) -> int:
+    """Return the number of the attempt that passed, else of the last one with an outcome."""
+    for number, each in enumerate(releases):
+        if each is not None and each.passed:
+            return number
+    present = [number for number, each in enumerate(releases) if each is not None]
+    return present[-1] if present else len(releases) - 1
+
+
+def _lost(job: Forecast) -> Release:
+    """Return what a job releases of which every attempt was lost in a crash: nothing."""
+    step = job.steps[0]
+    worst = step.charges.worst_case
+    return Release(
+        NOTHING, {}, None, None, False, worst, worst, "every attempt lost", step.selector.settings()
+    )
+
+
+def _winner(job: Forecast, number: int, release: Release) -> Candidate | None:
+    if release.index is None or release.value is FAILED:
+        return None
+    return job.steps[number].candidates[release.index]
+
+
+def _certified(settings: Settings, job: Forecast, number: int, fitted: Fitted) -> Bounds | None:
+    if job.margins is None:
+        return None
+    spread = settings.goal.loss_bound or 1.0
+    rows = job.scoring_rows
+    return bounds_of(job.margins, number, fitted.score, fitted.deviation, fitted.unit, rows, spread)
+
+
+def _details(
+    settings: Settings, job: Forecast, rows: int, fitted: Fitted | None, refused: bool
+) -> dict[str, Any]:
+    """Return the public terms of the job, for the certificate."""
+    public = settings.public()
+    public["search"]["settings"] = len(public["search"]["settings"])
+    public_scoring = settings.privacy.scoring == "public"
+    return {
+        **public,
+        "neighbours": "add-remove: a person's row stands in its place or the place is empty; "
+        "the number of places is public",
+        "rows": {"training": rows, "scoring": job.scoring_rows},
+        "scoring": "exact, on rows declared public: they are not protected"
+        if public_scoring
+        else "noisy, on held-out rows disjoint from training; a candidate promises the larger of "
+        "both Rényi curves at each order",
+        "score_noise": None if fitted is None else fitted.deviation,
+        "schedule": None if job.schedule is None else job.schedule.as_dict(),
+        "converted_at_order": job.order,
+        "budget_refused_another_attempt": refused,
+    }
+
+
 def _composition(spent: Guarantee) -> str:
-    return "sums of ε̃ and δ" if isinstance(spent, ApproxDP) else "sum of Rényi charges"
+    return "sums of ε̃ and δ" if spent.as_approx() is not None else "sum of Rényi charges"
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
     release = attempt.release
     charge = attempt.spent.as_dict()
     if release is None:
-        return {"outcome": "lost in a crash, charged at its worst", "spent": charge}
+        return {"outcome": "lost in a crash, charged at its worst case", "spent": charge}
+    value = release.value
     return {
         "params": dict(release.params),
-        "score": release.score,
+        "score": value.score if isinstance(value, Fitted) else None,
         "passed": release.passed,
         "spent": charge,
     }
 
 
 def picture(result: Tuned) -> dict[str, Any]:
-    """The values of the figure of a job (:func:`expost.plots.draw_tuning`), all of them released.
+    """Return the values of the figure of a job (:func:`expost.plots.draw_tuning`).
 
-    Methods are compared for one request at the δ of one request, with the same grid and the same
-    expected number of trainings. Lost attempts have no score and are not shown.
+    All of them are released. Methods are compared at the job's δ, with the same grid and the same
+    expected number of trainings.
     """
     job, goal = result.forecast, result.details["goal"]
     sign = 1.0 if goal["metric"] == "accuracy" else -1.0
-    cost, attempts = job.charges.worst_case, []
-    for count, each in enumerate(result.attempts, start=1):
-        release = each.release
-        if release is None or release.score is None or release.index is None:
-            continue
-        if (release.index, release.score) == (result.release.index, result.release.score):
-            cost = each.spent
-        so_far = composed([attempt.spent for attempt in result.attempts[:count]], count)
-        noise = deviation_of(job.candidates[release.index], result.details["rows"]["scoring"])
-        spent = job.in_epsilon_delta(so_far).epsilon
-        attempts.append((spent, sign * release.score, noise, release.passed))
-    methods = [
-        ("expost: this outcome", job.in_epsilon_delta(cost).epsilon),
-        (
-            "expost: most expensive outcome",
-            job.in_epsilon_delta(job.charges.worst_case).epsilon,
-        ),
-    ]
+    points = []
+    if result.score is not None:
+        noise = result.details["score_noise"] or 0.0
+        points.append((result.spent.epsilon, sign * result.score, noise, result.release.passed))
+    methods = [("expost: this job", result.spent.epsilon)]
+    if job.attempts == 1:
+        methods.append(("expost: most expensive outcome", result.worst_case.epsilon))
     if result.comparison is not None:
         methods += [
             (
@@ -218,7 +277,7 @@ def picture(result: Tuned) -> dict[str, Any]:
     return {
         "methods": methods,
         "delta": job.delta,
-        "attempts": attempts,
+        "attempts": points,
         "total_delta": result.spent.delta,
         "metric": goal["metric"],
         "target": goal["bar"],

@@ -25,13 +25,14 @@ clips = [0.5, 1]
 
 [goal]
 metric = "accuracy"         # or "mse", with loss_bound (the clipping bound of a row's squared error) and at_most
-at_least = 0.8              # the first candidate that passes is released, cheapest first; or maximize = true
+at_least = 0.8              # the bar: the first candidate that clears it is released, cheapest level first; or maximize = true
+confidence = 0.9            # of the statement "passed": noise, selection and all attempts included
 
 [privacy]
-delta = 1e-5
-overhead = "auto"           # ε′ as a fraction of the first drop rate: small is cheap but drops more
-repeats = 2                 # copies of each candidate
-attempts = 3                # when the bar is missed: draw again, charged again; δ counts for each that is allowed
+delta = 1e-5                # of the whole job; the attempts share it
+# attempts = 10             # the most attempts to reach the bar (planned if left out); a miss costs little
+# repeats = 1               # copies of each candidate
+# expected_shares = [0.2]   # what you expect: this share of the settings passes, from some level on
 scoring = "private"         # noisy, on held-out rows; or "public", with data.public_test
 # order = [16]              # only with a ledger of Rényi budgets; its own orders are used if left out
 """

@@ -1,7 +1,9 @@
-"""Before anything runs: the selector, what each outcome would cost, how many runs to expect, how long they take. No private row is read.
+"""What a job would cost and reach, before anything runs. No private row is read.
 
-Charges are the selector's; the number of runs and the time are for orientation. The time comes from training on random rows of the same
-shape.
+With a bar: the planned attempts, their charges, and what to expect (:mod:`.attempts`). Without a
+bar: one request of Algorithm 3 with a recommended overhead. Charges are the selectors' own; chances
+and times are for orientation. The time comes from training on random rows of the same shape.
+
 Tests: ``tests/tuning/test_forecast.py``.
 """
 
@@ -11,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -22,75 +24,137 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.rationals import exact_positive
+from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, plan_attempts, reach_of
 from expost.selection.candidate import Candidate
 from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
-from expost.selection.run_counts import RunCounts, run_counts
+from expost.selection.run_counts import run_counts
 from expost.training.configuration import Configuration
-from expost.tuning.candidates import TrainAndScore, fleet
+from expost.tuning.attempts import Step, steps_of
+from expost.tuning.candidates import TrainAndScore, deviation_of, fleet, selection_cost
+from expost.tuning.confidence import Margins
 from expost.tuning.model import Recipe
 from expost.tuning.settings import Settings
 
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)
 _TIMED_VALUES = 1 << 22
 _TIMED_SECONDS = 0.1
+_TYPICAL_SHARE = 0.1  # the share of settings for which times are announced
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What a job would cost and do; all of it public."""
+    """What a job would cost and do; everything in it is public.
 
-    selector: RandomDropping
-    candidates: tuple[Candidate, ...]
-    charges: Charges
-    counts: RunCounts
-    overhead: float
-    recommended: bool
-    seconds: float
+    Parameters
+    ----------
+    steps : tuple of Step
+        The requests, in the order in which they are made.
+    delta : float
+        The job's total δ.
+    seconds_per_run : float
+        Expected training time of one run on this machine.
+    schedule : Schedule or None
+        The planned attempts; None without a bar.
+    reach : tuple of ReachRow
+        What to expect, level by level; empty without a bar.
+    margins : Margins or None
+        By how much a score must clear the bar; None without a bar.
+    margin : float
+        The margin of the first candidate in the first attempt, in the metric's unit.
+    scoring_rows : int
+        Number of rows that score.
+    """
+
+    steps: tuple[Step, ...]
     delta: float
-    attempts: int
+    seconds_per_run: float
+    schedule: Schedule | None = None
+    reach: tuple[ReachRow, ...] = ()
+    margins: Margins | None = None
+    margin: float = 0.0
+    scoring_rows: int = 0
+
+    @property
+    def charges(self) -> Charges:
+        """The charges of the first request."""
+        return self.steps[0].charges
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All candidates: those of the first request."""
+        return self.steps[0].candidates
+
+    @property
+    def attempts(self) -> int:
+        """How many requests the job may make."""
+        return len(self.steps)
 
     @property
     def worst_case(self) -> ApproxDP:
-        """What all attempts together could cost at most."""
-        return self.in_epsilon_delta(
-            composed([self.charges.worst_case] * self.attempts, self.attempts)
-        )
+        """The most that all requests together could cost."""
+        return self.in_epsilon_delta(composed([each.charges.worst_case for each in self.steps]))
 
     @property
     def order(self) -> float | None:
-        """The Rényi order at which charges are converted, None if they are (ε, δ) already: where the first level costs least. It is fixed
-        by public numbers; the order that suits an outcome best would depend on the outcome, and the conversion would not hold."""
-        first = self.charges[0]
-        if not isinstance(first, RenyiDP):
+        """The Rényi order at which charges are converted; None if they are (ε, δ) already.
+
+        It is the order at which the first level costs least. It is fixed by public numbers: the
+        order that suits an outcome best would depend on the outcome, and the conversion would not
+        hold.
+        """
+        first = self.charges[0].as_renyi()
+        if first is None:
             return None
         return min(first.orders, key=lambda order: first.on([order]).to_approx(self.delta).epsilon)
 
     def in_epsilon_delta(self, charge: Guarantee) -> ApproxDP:
-        """A charge as (ε, δ): itself, or a Rényi charge by the tight conversion at the job's order."""
-        if isinstance(charge, ApproxDP):
-            return charge
-        assert isinstance(charge, RenyiDP)
+        """Return a charge as (ε, δ); a Rényi charge is converted at the job's order."""
+        pair = charge.as_approx()
+        if pair is not None:
+            return pair
+        curve = charge.as_renyi()
+        assert curve is not None
         assert self.order is not None
-        return charge.on([self.order]).to_approx(self.delta)
+        return curve.on([self.order]).to_approx(self.delta)
+
+    def epsilon(self, charge: Guarantee) -> float:
+        """Return the ε of a charge at the job's δ."""
+        return self.in_epsilon_delta(charge).epsilon
+
+    @property
+    def expected_runs(self) -> float:
+        """Runs expected if a tenth of the settings passes from the first level on; or in all."""
+        rows = [each for each in self.reach if each.share == _TYPICAL_SHARE]
+        return rows[0].runs_mean if rows else self.steps[0].runs
+
+    @property
+    def seconds(self) -> float:
+        """Expected training time, for :attr:`expected_runs` runs."""
+        runs = self.expected_runs
+        return self.seconds_per_run * runs / min(os.cpu_count() or 1, max(1.0, runs))
 
     def as_dict(self) -> dict[str, Any]:
-        return {
+        """Return the forecast in plain JSON types."""
+        record = {
             "candidates": len(self.candidates),
-            "overhead": self.overhead,
-            "overhead_recommended": self.recommended,
-            "expected_runs": self.counts.mean,
-            "runs": {
-                "p50": self.counts.quantile(0.5),
-                "p90": self.counts.quantile(0.9),
-                "max": self.counts.copies,
-            },
-            "seconds": self.seconds,
             "attempts": self.attempts,
+            "expected_runs": self.expected_runs,
+            "seconds": self.seconds,
+            "seconds_per_run": self.seconds_per_run,
+            "delta": self.delta,
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
-            "cheapest": self.in_epsilon_delta(self.charges[0]).epsilon,
+            "cheapest": self.epsilon(self.charges[0]),
         }
+        if self.schedule is not None:
+            record["price_of_a_miss"] = [self.epsilon(each.charges.nothing) for each in self.steps]
+            record["schedule"] = self.schedule.as_dict()
+            record["margin"] = self.margin
+            record["scoring_rows"] = self.scoring_rows
+            record["scoring_rows_for_half_the_margin"] = 2 * self.scoring_rows
+            record["reach"] = [each.as_dict() for each in self.reach]
+        return record
 
 
 def forecast(
@@ -100,8 +164,96 @@ def forecast(
     n: int,
     columns: int,
     order: tuple[float, ...] | None,
+    scoring_rows: int,
 ) -> Forecast:
-    """Plan the job: the overhead (recommended unless given), the charges, the runs, the time."""
+    """Plan a job.
+
+    Parameters
+    ----------
+    settings, recipe, candidates
+        What is asked.
+    n, columns : int
+        Number of training rows and of features.
+    order : tuple of float or None
+        Rényi orders to charge at, for budgets that ask for them.
+    scoring_rows : int
+        Number of rows that score.
+    """
+    seconds = _seconds_per_run(recipe, candidates, n, columns)
+    if settings.goal.target is None:
+        return Forecast(
+            (_maximising(settings, candidates, n, order),), settings.privacy.delta, seconds
+        )
+    return _to_a_bar(settings, candidates, order, seconds, scoring_rows)
+
+
+def _to_a_bar(
+    settings: Settings,
+    candidates: Sequence[Candidate],
+    order: tuple[float, ...] | None,
+    seconds: float,
+    scoring_rows: int,
+) -> Forecast:
+    privacy, target = settings.privacy, settings.goal.target
+    assert target is not None
+    ladder = ladder_of(candidates, settings.search.epsilons, privacy.delta)
+    shares = privacy.expected_shares
+    schedule = plan_attempts(
+        ladder,
+        delta=privacy.delta,
+        belief=None if shares is None else Belief.of_shares(len(ladder.epsilons), shares),
+        attempts=privacy.attempts,
+    )
+    steps = steps_of(
+        schedule,
+        candidates,
+        ladder.epsilons,
+        target=target,
+        delta=privacy.delta,
+        order=order,
+    )
+    margins = Margins.of(settings.goal.confidence, schedule, [each.runs for each in steps])
+    made = Forecast(tuple(steps), privacy.delta, seconds)
+    reach = reach_of(ladder, schedule, [_by_level(made, each, ladder) for each in steps])
+    first = candidates[0].mechanism
+    assert isinstance(first, TrainAndScore)
+    deviation = deviation_of(candidates[0], scoring_rows)
+    return Forecast(
+        tuple(steps),
+        privacy.delta,
+        seconds,
+        schedule,
+        tuple(reach),
+        margins,
+        margins.margin(0, deviation, first.score.unit / scoring_rows),
+        scoring_rows,
+    )
+
+
+def ladder_of(candidates: Sequence[Candidate], levels: Sequence[float], delta: float) -> Ladder:
+    """Return the levels with the promise of a typical (median) setting at each."""
+    promises, copies = [], []
+    for level in levels:
+        members = [each for each in candidates if each.params["epsilon"] == level]
+        members.sort(key=lambda each: selection_cost(each.guarantee, delta))
+        promises.append(members[len(members) // 2].guarantee)
+        copies.append(sum(each.repeats for each in members))
+    return Ladder(tuple(levels), tuple(promises), tuple(copies))
+
+
+def _by_level(job: Forecast, step: Step, ladder: Ladder) -> Any:
+    """Return the mean charge of each level of an attempt and, last, of nothing."""
+    totals: dict[float, list[float]] = {}
+    for place, candidate in enumerate(step.candidates):
+        totals.setdefault(candidate.params["epsilon"], []).append(job.epsilon(step.charges[place]))
+    ordered = [float(np.mean(totals[level])) for level in ladder.epsilons if level in totals]
+    return np.array([*ordered, job.epsilon(step.charges.nothing)])
+
+
+def _maximising(
+    settings: Settings, candidates: Sequence[Candidate], n: int, order: tuple[float, ...] | None
+) -> Step:
+    """Return the one request of a job without a bar."""
     fraction = settings.privacy.overhead
     if fraction is None:
         first = settings.search.settings[0]
@@ -114,28 +266,19 @@ def forecast(
             epochs=first.epochs,
         ).overhead
     claim: dict[str, Any] = {"delta": settings.privacy.delta} if order is None else {"order": order}
-    selector = dropping(candidates, fraction, settings.goal.target, **claim)
+    selector = dropping(candidates, fraction, None, **claim)
     counts = run_counts(selector.drop_law(candidates))
-    return Forecast(
-        selector,
-        tuple(candidates),
-        selector.charges(candidates),
-        counts,
-        fraction,
-        settings.privacy.overhead is None,
-        _seconds(recipe, candidates, counts.mean, n, columns),
-        settings.privacy.delta,
-        settings.privacy.attempts,
-    )
+    return Step(selector, tuple(candidates), selector.charges(candidates), counts.mean)
 
 
 def dropping(
     candidates: Sequence[Candidate], fraction: float, target: float | None, **claim: Any
 ) -> RandomDropping:
-    """Random dropping whose overhead is this fraction of the first candidate's drop rate; ``claim`` is ``delta``, ``order`` or nothing."""
-    law = RandomDropping(overhead=1, **claim).drop_law(
-        candidates
-    )  # overhead 1: its step is the lattice step
+    """Return random dropping whose overhead is a fraction of the first candidate's drop rate.
+
+    ``claim`` is ``delta``, ``order`` or nothing.
+    """
+    law = RandomDropping(overhead=1, **claim).drop_law(candidates)  # its overhead is the step
     first = next(
         rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members
     )
@@ -146,32 +289,33 @@ def dropping(
     )
 
 
-def composed(charges: Sequence[Guarantee], allowed: int) -> Guarantee:
-    """The charge of several attempts, of at most ``allowed``.
+def composed(charges: Sequence[Guarantee]) -> Guarantee:
+    """Return the charge of several requests: sums, exact and rounded up.
 
-    Rényi charges at fixed orders add up. Of ex-post (ε̃, δ) charges the ε̃ add up over the attempts made; whether another is made depends on
-    outcomes, so δ counts for all that were allowed. Sums are exact and rounded up. Test: ``tests/tuning/test_attempts.py``.
+    Of ex-post (ε̃, δ) charges both numbers add up. The first attempt of a job is charged with the
+    δ of all attempts that are allowed, so the sum over those that were made is the job's δ. Test:
+    ``tests/tuning/test_attempts.py``.
     """
     total = charges[0]
     for charge in charges[1:]:
         total = total + charge
-    if isinstance(total, ApproxDP):
-        first = charges[0]
-        assert isinstance(first, ApproxDP)
-        total = replace(total, delta=(first * allowed).delta)
     return total
 
 
-def comparison(job: Forecast, index: int) -> dict[str, float]:
-    """What others would have charged (ε at the δ of one attempt), for orientation.
+def comparison(job: Forecast, candidate: Candidate) -> dict[str, float]:
+    """Return what other methods would have charged (ε at the job's δ), for orientation.
 
-    ``papernot_steinke``        their tuning over the whole grid with as many expected runs, at the best of four shapes: every winner pays
-                                for the largest level
-    ``papernot_steinke_level``  the same over the winner's level alone, as if that had been known beforehand
-    ``naive_composition``       running every setting of the winner's level and of those below it
+    ``papernot_steinke``
+        Their tuning over the whole grid with as many expected runs, at the best of four shapes:
+        every winner pays for the largest level.
+    ``papernot_steinke_level``
+        The same over the winner's level alone, as if that had been known beforehand.
+    ``naive_composition``
+        Running every setting of the winner's level and of those below it.
     """
-    winner = job.candidates[index]
-    below = [each for each in job.candidates if each.params["epsilon"] <= winner.params["epsilon"]]
+    below = [
+        each for each in job.candidates if each.params["epsilon"] <= candidate.params["epsilon"]
+    ]
     total = _curve(below[0]) * 0
     for each in below:
         total = total + _curve(each) * each.repeats
@@ -181,27 +325,32 @@ def comparison(job: Forecast, index: int) -> dict[str, float]:
     )
     return {
         "papernot_steinke": _repeat_and_select(highest, job),
-        "papernot_steinke_level": _repeat_and_select(_curve(winner), job),
+        "papernot_steinke_level": _repeat_and_select(_curve(candidate), job),
         "naive_composition": total.to_approx(job.delta).epsilon,
     }
 
 
 def _curve(candidate: Candidate) -> RenyiDP:
-    assert isinstance(candidate.guarantee, RenyiDP)
-    return candidate.guarantee
+    curve = candidate.guarantee.as_renyi()
+    assert curve is not None
+    return curve
 
 
 def _repeat_and_select(promise: RenyiDP, job: Forecast) -> float:
     laws = [
-        TruncatedNegativeBinomial.with_mean(shape, max(job.counts.mean, 1.01)) for shape in _SHAPES
+        TruncatedNegativeBinomial.with_mean(shape, max(job.expected_runs, 1.01))
+        for shape in _SHAPES
     ]
     return min(law.renyi_charge(promise).to_approx(job.delta).epsilon for law in laws)
 
 
-def _seconds(
-    recipe: Recipe, candidates: Sequence[Candidate], runs: float, n: int, columns: int
+def _seconds_per_run(
+    recipe: Recipe, candidates: Sequence[Candidate], n: int, columns: int
 ) -> float:
-    """Expected training time, from a short training on random rows of the same shape; a model that does not fit them is refused here."""
+    """Return the time of one training, measured on random rows of the same shape.
+
+    A model that does not fit such rows is refused here.
+    """
     mechanisms = [each.mechanism for each in candidates]
     configurations = [each.configuration for each in mechanisms if isinstance(each, TrainAndScore)]
     examples = float(np.mean([float(each.epochs) for each in configurations])) * n
@@ -225,4 +374,4 @@ def _seconds(
     while (longer := train((1 + steps) * step)) < fixed + _TIMED_SECONDS and steps < 1 << 16:
         steps *= 4
     each = max(longer - fixed, longer / 100) / (steps * batch)
-    return each * examples * runs / min(os.cpu_count() or 1, max(1.0, runs))
+    return each * examples

@@ -1,9 +1,13 @@
-"""``expost.tune``: data, model, grid, bar → the model that passes at the least ε, and a certificate of what it cost.
+"""``expost.tune``: the model that passes a bar at the least ε, and a certificate of its cost.
 
-What is promised: the released model, its setting, its score and the charges of all attempts are together ex-post (ε̃, δ)-DP with
-ε̃ = ``spent.epsilon`` (Theorem T1 of docs/theory.md for each attempt, composed), under the neighbours of :mod:`expost.tuning.rows`.
-Assumed: DP-SGD keeps its promise (:mod:`expost.training`), feature bounds and classes are public knowledge, and what is not in the result
-(progress, failures, timing) stays with the curator. Tests: ``tests/tuning/``.
+The released model, its setting, its score and the charges of all attempts are together ex-post
+(ε̃, δ)-DP with ε̃ = ``spent.epsilon`` and δ = ``privacy.delta``: theorems (T1) and (T2) of
+docs/theory.md for each attempt, composed as in "Attempts in sequence", under the neighbours of
+:mod:`expost.tuning.rows`.
+
+Assumed: DP-SGD keeps its promise (:mod:`expost.training`), feature bounds and classes are public
+knowledge, and what is not in the result (progress, failures, timing) stays with the curator.
+Tests: ``tests/tuning/``.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from expost import plots
-from expost.errors import BudgetRefused, InvalidInput, MissingExtra
+from expost.budget.charging import Account
+from expost.errors import InvalidInput, MissingExtra
 from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
 from expost.randomness.source import Randomness, require_protection
-from expost.selection.release import Release
 from expost.training.engines import need_device
-from expost.tuning.candidates import Fitted, FittedCodec, Hooks, make_candidates
+from expost.tuning.attempts import make_attempts
+from expost.tuning.candidates import FittedCodec, Hooks, make_candidates
 from expost.tuning.certificate import Tuned, conclude, picture
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
@@ -53,18 +58,53 @@ def tune(
 ) -> Tuned:
     """Tune a model privately.
 
-    ``config``      a TOML file (see ``expost tune --init``) or the same as a mapping; rows come from its [data], or as ``X`` and ``y``
-    ``ledger``      an ``expost.budget.ledger.Ledger``: the worst case of every attempt is reserved before rows are used
-    ``out``         a folder for certificate, model and picture. The same call after a crash goes on: same draws, one charge
-    ``randomness``  OS entropy by default; a seeded source only with ``simulation=True``
-    ``executor``    any ``concurrent.futures.Executor`` to train the candidates (docs/cluster.md), by default this process with ``threads``
-    ``stop_early``  False: train all that was drawn, even after one that passes the bar (see ``Selector.select``)
-    ``device``      "cpu", or "cuda" to train there, where the worker (or this process) has one
-    ``before``      called with the forecast before the budget is asked and anything runs; ``progress`` and ``on_failure`` tell the
-                    curator how far the training is and what failed: keep that to yourself
+    With a bar (``goal.at_least`` or ``goal.at_most``) the job is a planned sequence of attempts: a
+    miss releases nothing and costs little, and the first model that clears the bar with the wanted
+    confidence is released. Without a bar (``goal.maximize``) the best of one draw is released.
+
+    Parameters
+    ----------
+    config : path or mapping
+        A TOML file (``expost tune --init`` writes an example) or the same as a mapping.
+    X, y : array-like, optional
+        The rows, if ``config`` names no file.
+    ledger : Ledger, optional
+        The worst case of every attempt is reserved before it reads rows.
+    budget, analyst : str, optional
+        Which budget of the ledger pays, and on whose behalf.
+    out : path, optional
+        A folder for certificate, model and picture. The same call after a crash continues the
+        job: same draws, one charge per attempt.
+    randomness : Randomness, optional
+        OS entropy by default; a seeded source is accepted only with ``simulation=True``.
+    threads : int, optional
+        Threads that train in this process.
+    executor : concurrent.futures.Executor, optional
+        Trains the candidates (docs/cluster.md); by default this process does.
+    stop_early : bool
+        False: train everything that was drawn, even after a model that passes.
+    device : str
+        "cpu", or "cuda" where the worker (or this process) has one.
+    before : callable, optional
+        Called with the :class:`Forecast` before the budget is asked and anything runs.
+    progress, on_failure : callable, optional
+        Tell the curator how far the training is and what failed. Do not publish either.
+
+    Returns
+    -------
+    Tuned
+
+    Raises
+    ------
+    InvalidInput
+        A setting is not valid. Nothing was charged.
+    BudgetRefused
+        The ledger refused the first attempt. Nothing was charged.
     """
     source = require_protection(randomness, simulation=simulation)
     settings = read_settings(config, given_data=X is not None or y is not None)
+    account = Account(ledger, budget, analyst, _memo(settings))
+    account.check_simulation(source.simulated)
     order = _order(settings, ledger, budget)
     rows = load_rows(settings.data, X, y)
     recipe = Recipe.of(settings, rows.bounds)
@@ -72,30 +112,31 @@ def tune(
     candidates = make_candidates(settings, recipe, len(rows.X), hooks, device)
     if executor is None and device != "cpu":
         need_device(device)
-    job = forecast(settings, recipe, candidates, len(rows.X), rows.X.shape[1], order)
-    account = None if ledger is None else [ledger.identity, budget, analyst]
-    identity = json.dumps([settings.public(), account, source.simulated], sort_keys=True)
+    job = forecast(
+        settings, recipe, candidates, len(rows.X), rows.X.shape[1], order, len(rows.score_X)
+    )
+    identity = json.dumps([settings.public(), account.identity, source.simulated], sort_keys=True)
     data = rows.as_data(identity)
     journal = None if out is None else Journal(Path(out), data)
     try:
         if before is not None:
             before(job)
-        request: dict[str, Any] = (
-            {"ledger": ledger, "budget": budget, "analyst": analyst, "memo": _memo(settings)}
-            if ledger is not None
-            else {}
-        )
-        if executor is not None and progress is not None:
-            request["progress"] = progress  # from tasks that are done: workers do not report
-        attempts = _Attempts(settings, job, data, journal)
-        releases, refused = attempts.make(
+        releases, refused = make_attempts(
+            job.steps,
+            data,
+            journal,
+            job.margins,
             randomness=source,
             simulation=simulation,
             on_failure=on_failure,
+            progress=None if executor is None else progress,  # workers do not report themselves
             codec=FittedCodec(),
             executor=executor,
             stop_early=stop_early,
-            **request,
+            ledger=ledger,
+            budget=budget,
+            analyst=analyst,
+            memo=account.memo,
         )
         result = conclude(
             settings,
@@ -103,7 +144,6 @@ def tune(
             job,
             releases,
             rows=len(rows.X),
-            scoring_rows=len(rows.score_X),
             refused=refused,
             folder=None if journal is None else journal.folder,
         )
@@ -113,52 +153,6 @@ def tune(
     finally:
         if journal is not None:
             journal.close()
-
-
-class _Attempts:
-    """Requests until the bar is passed, the attempts are used up, or the budget refuses; each is drawn, reserved and charged anew."""
-
-    def __init__(
-        self, settings: Settings, job: Forecast, data: dict[str, Any], journal: Journal | None
-    ) -> None:
-        self.settings, self.job, self.data, self.journal = settings, job, data, journal
-
-    def make(self, **request: Any) -> tuple[list[Release | None], bool]:
-        """What each attempt released, and whether the budget refused another."""
-        journal = self.journal
-        releases: list[Release | None] = [] if journal is None else journal.attempts
-        while not self._enough(releases):
-            try:
-                release = self.job.selector.select(
-                    self.job.candidates,
-                    self.data,
-                    score=_score,
-                    checkpoint=None if journal is None else journal.checkpoint,
-                    on_start=None if journal is None else journal.begin,
-                    **request,
-                )
-            except BudgetRefused:
-                if not any(each is not None for each in releases):
-                    raise
-                return releases, True
-            releases.append(release)
-            if journal is not None:
-                journal.add(release)
-        return releases, False
-
-    def _enough(self, releases: list[Release | None]) -> bool:
-        present = [each for each in releases if each is not None]
-        if not present:
-            return False  # also after lost attempts: there is nothing to release yet
-        return (
-            self.settings.goal.bar is None
-            or any(each.passed for each in present)
-            or len(releases) >= self.settings.privacy.attempts
-        )
-
-
-def _score(fitted: Fitted) -> float:
-    return fitted.score
 
 
 def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, ...] | None:

@@ -66,6 +66,13 @@ class Score:
         unit = 1.0 if self.goal.loss_bound is None else self.goal.loss_bound
         return unit * float((1 / (2 * Fraction(self.rho))) ** Fraction(1, 2))
 
+    @property
+    def unit(self) -> float:
+        """The smallest step of the noisy sum, in rows or in the metric's unit; 0 without noise."""
+        if self.rho is None:
+            return 0.0
+        return 1.0 if self.goal.loss_bound is None else self.goal.loss_bound / _STEPS
+
     def __call__(self, decided: Array, truth: Array, randomness: Randomness) -> float:
         """The score of decisions against the truth (class numbers, or values on the target's own scale)."""
         if self.goal.metric == "accuracy":

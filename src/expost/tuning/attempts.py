@@ -1,0 +1,171 @@
+"""The attempts of a job: what each may run, what its outcomes cost, and how they are made.
+
+With a bar a job is a sequence of Algorithm 2 attempts, each with its own draw and its own request
+to the ledger, until one passes or the planned attempts are used up. A miss releases nothing and
+pays the price of nothing. Without a bar a job is one request of Algorithm 3.
+
+δ belongs to the job. The plan shares it among the attempts, and each attempt's charges are priced
+at its own share; the whole δ is charged with the first attempt, because it is spent whether later
+attempts are made or not. So ledger, certificate and screen show the same ε and the same δ at any
+time. Composition: docs/theory.md, "Attempts in sequence" (``tests/theorems/test_attempts.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import exp
+from typing import Any
+
+from expost.errors import BudgetRefused
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ApproxDP, Guarantee
+from expost.selection.above_threshold import AboveThreshold
+from expost.selection.attempts.schedule import Schedule, candidates_of
+from expost.selection.candidate import Candidate
+from expost.selection.drop_coins import DropLaw
+from expost.selection.drop_level import log_keep_probability
+from expost.selection.release import Release
+from expost.selection.selector import Selector
+from expost.tuning.candidates import Fitted
+from expost.tuning.confidence import Margins
+from expost.tuning.job_folder import Journal
+
+
+@dataclass(frozen=True)
+class PlannedAttempt(AboveThreshold):
+    """Algorithm 2 as one attempt of a job.
+
+    Parameters
+    ----------
+    charged_delta : float, optional
+        The δ that is charged with this attempt: the job's whole δ for the first, 0 for the others.
+        The charges are priced at ``delta``, the attempt's own share.
+    """
+
+    charged_delta: float | None = None
+
+    def remember(self, candidates: Sequence[Candidate]) -> PlannedAttempt:
+        """Work out charges and drop law for these candidates once; both are public."""
+        charges, law = super()._price(candidates), super().drop_law(candidates)
+        object.__setattr__(self, "_priced", _with_delta(charges, self.charged_delta))
+        object.__setattr__(self, "_law", law)
+        return self
+
+    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        known: Charges | None = getattr(self, "_priced", None)
+        return (
+            _with_delta(super()._price(candidates), self.charged_delta) if known is None else known
+        )
+
+    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
+        known: DropLaw | None = getattr(self, "_law", None)
+        return super().drop_law(candidates) if known is None else known
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One request of a job: a selector, its candidates, and what its outcomes cost."""
+
+    selector: Selector
+    candidates: tuple[Candidate, ...]
+    charges: Charges
+    runs: float
+
+
+def steps_of(
+    schedule: Schedule,
+    candidates: Sequence[Candidate],
+    levels: Sequence[float],
+    *,
+    target: float,
+    delta: float,
+    order: tuple[float, ...] | None,
+) -> list[Step]:
+    """Return the requests of a schedule, priced."""
+    steps = []
+    for number, attempt in enumerate(schedule.attempts):
+        chosen = candidates_of(candidates, levels, attempt, pure=False)
+        plain = schedule.selector(number, target, delta=delta, order=order)
+        settings = {each.name: getattr(plain, each.name) for each in fields(plain)}
+        charged = None if order is not None else delta if number == 0 else 0.0
+        selector = PlannedAttempt(**settings, charged_delta=charged).remember(chosen)
+        law = selector.drop_law(chosen)
+        runs = sum(
+            group.copies * exp(log_keep_probability(float(law.overhead), float(rate)))
+            for group, rate in zip(law.groups, law.rates, strict=True)
+        )
+        steps.append(Step(selector, tuple(chosen), selector.charges(chosen), runs))
+    return steps
+
+
+def _with_delta(charges: Charges, delta: float | None) -> Charges:
+    """Return (ε, δ) charges with another δ; charges of other kinds as they are."""
+    if delta is None:
+        return charges
+
+    def changed(charge: Guarantee) -> Guarantee:
+        pair = charge.as_approx()
+        return charge if pair is None else ApproxDP(pair.epsilon, delta, pair.neighbours)
+
+    return Charges(
+        tuple(changed(each) for each in charges.levels), charges.level_of, changed(charges.nothing)
+    )
+
+
+@dataclass(frozen=True)
+class ClearedScore:
+    """The score that an attempt compares with the bar: the noisy score less the margin."""
+
+    margins: Margins | None
+    attempt: int
+
+    def __call__(self, fitted: Fitted) -> float:
+        if self.margins is None:
+            return fitted.score
+        return fitted.score - self.margins.margin(self.attempt, fitted.deviation, fitted.unit)
+
+
+def make_attempts(
+    steps: Sequence[Step],
+    data: dict[str, Any],
+    journal: Journal | None,
+    margins: Margins | None,
+    **request: Any,
+) -> tuple[list[Release | None], bool]:
+    """Make the requests in turn until one passes.
+
+    Returns
+    -------
+    releases : list
+        What each request released; None for one whose outcome a crash lost.
+    refused : bool
+        Whether the budget refused another request.
+
+    Raises
+    ------
+    BudgetRefused
+        The budget refused the first request: nothing was charged.
+    """
+    releases: list[Release | None] = [] if journal is None else journal.attempts
+    while len(releases) < len(steps) and not any(each and each.passed for each in releases):
+        step = steps[len(releases)]
+        try:
+            release = step.selector.select(
+                step.candidates,
+                data,
+                score=ClearedScore(margins, len(releases)),
+                checkpoint=None if journal is None else journal.checkpoint,
+                on_start=None if journal is None else journal.begin,
+                **request,
+            )
+        except BudgetRefused:
+            if not releases:
+                raise
+            return releases, True
+        releases.append(release)
+        if journal is not None:
+            journal.add(release)
+        if release.passed is None:  # no bar: one request is all
+            break
+    return releases, False
