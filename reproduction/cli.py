@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from expost import plots
+from expost.cli.levels import parse_levels
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from reproduction import figure1 as figure_one
+from reproduction import reach as reach_comparison
 from reproduction import tightness as tightness_page
 from reproduction.counting import tables as counting_tables
 from reproduction.table3 import table as table_three
@@ -97,6 +99,56 @@ def table2(
     Five Gaussian mechanisms, next to the numbers printed in the paper.
     """
     _counting_table(2, datasets, trials, jobs, data, seed, plot, as_json)
+
+
+@app.command()
+def reach(
+    bank: Annotated[Path, typer.Option(help="Bank of trainings (JSON).")],
+    levels: Annotated[str, typer.Option(help="Levels: 0.1,0.2 or 0.1:1.0:0.1.")] = "0.1:1.0:0.1",
+    bars: Annotated[str, typer.Option(help="Bars, separated by commas.")] = "0.6,0.85,0.9",
+    trials: Trials = 400,
+    curves: Annotated[str, typer.Option(help="gaussian or dpsgd.")] = "gaussian",
+    data: Data = None,
+    seed: Seed = 15183,
+    as_json: Json = False,
+) -> None:
+    """What it costs to reach a bar, by method, at a total δ of 1e-6.
+
+    Compares the planned attempts of ``expost tune`` (reach) with Algorithm 3 repeated 20 times,
+    doubling and Brownian noise. One schedule serves all bars.
+    """
+    trained = Bank.load(bank)
+    task = task_named(trained.task)
+    shared = Path("../shared/data")
+    folder = data or (shared if all((shared / name).is_file() for name in task.files) else None)
+    if folder is None:
+        notes.print("Brownian noise is left out, because it needs the data: pass --data")
+    document = reach_comparison.reach_table(
+        trained,
+        parse_levels(levels),
+        parse_levels(bars),
+        trials,
+        curves=curves,
+        seed=seed,
+        data=folder,
+    )
+    show(document, as_json=as_json, render=lambda console: _render_reach(console, document))
+
+
+def _render_reach(console: Console, document: dict[str, Any]) -> None:
+    table = Table(title=f"Reaching a bar, total δ = {document['delta']:g}", title_justify="left")
+    for heading in ("bar", "method", "ε (mean)", "± s.e.", "passed", "runs"):
+        table.add_column(heading, justify="right")
+    for row in document["rows"]:
+        table.add_row(
+            f"{row['bar']:g}",
+            row["method"],
+            f"{row['mean_epsilon']:.3f}",
+            f"{row['standard_error']:.3f}",
+            f"{100 * row['passed']:.4g} %",
+            "–" if row["runs"] is None else f"{row['runs']:.0f}",
+        )
+    console.print(table)
 
 
 @app.command()

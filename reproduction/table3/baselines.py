@@ -179,6 +179,21 @@ def brownian(problem: TableProblem, data: Path, trials: int, seed: int) -> Itera
     )
 
 
+def public_scores(
+    problem: TableProblem, data: Path, trials: int, generator: np.random.Generator
+) -> Iterator[list[float]]:
+    """Yield, trial by trial, the public score of the Brownian model at each level."""
+    model = _model(problem.task.name, data)
+    rhos = [gaussian_for(level, DELTA / len(problem.levels)).rho for level in problem.levels]
+    deviations = [model.sensitivity / math.sqrt(2 * rho) for rho in rhos]
+    for _ in range(trials):
+        noises = simulate_gaussian_paths([each**2 for each in deviations], model.width, generator)
+        yield [
+            model.public_score(noise, deviation)
+            for noise, deviation in zip(noises, deviations, strict=True)
+        ]
+
+
 def _path(
     problem: TableProblem,
     model: _Model,
@@ -227,6 +242,9 @@ class _Model(Protocol):
         A larger score is better.
         """
 
+    def public_score(self, noise: Array, deviation: float) -> float:
+        """Return the public score alone."""
+
 
 @lru_cache(maxsize=1)
 def _model(name: str, data: Path) -> _Model:
@@ -257,13 +275,21 @@ class _Statistics:
         return np.asarray(matrix + np.triu(matrix, 1).T)
 
     def losses(self, noise: Array, deviation: float) -> tuple[float, float]:
+        weights = self._solved(noise, deviation)
+        wrong = np.square(self.train @ weights - self.y)
+        return float(np.minimum(wrong, 1.0).sum()), self._public(weights)
+
+    def public_score(self, noise: Array, deviation: float) -> float:
+        return self._public(self._solved(noise, deviation))
+
+    def _solved(self, noise: Array, deviation: float) -> Array:
         matrix = self.sums + self.symmetric(noise)
         ridge = deviation * math.sqrt(2 * self.size)
-        weights = np.linalg.solve(matrix[:-1, :-1] + ridge * np.eye(self.size - 1), matrix[:-1, -1])
-        wrong = np.square(self.train @ weights - self.y)
-        return float(np.minimum(wrong, 1.0).sum()), -float(
-            np.square(self.test @ weights - self.test_y).mean()
-        )
+        left = matrix[:-1, :-1] + ridge * np.eye(self.size - 1)
+        return np.asarray(np.linalg.solve(left, matrix[:-1, -1]))
+
+    def _public(self, weights: Array) -> float:
+        return -float(np.square(self.test @ weights - self.test_y).mean())
 
 
 class _Classifier:
@@ -310,7 +336,13 @@ class _Classifier:
     def losses(self, noise: Array, deviation: float) -> tuple[float, float]:
         weights = (self.weights + noise.reshape(self.weights.shape)).astype(np.float32)
         wrong = np.count_nonzero(_decide(self.train @ weights) != self.y)
-        return float(wrong), float(np.mean(_decide(self.test @ weights) == self.test_y))
+        return float(wrong), self._public(weights)
+
+    def public_score(self, noise: Array, deviation: float) -> float:
+        return self._public((self.weights + noise.reshape(self.weights.shape)).astype(np.float32))
+
+    def _public(self, weights: Array) -> float:
+        return float(np.mean(_decide(self.test @ weights) == self.test_y))
 
 
 def _decide(logits: Array) -> Array:

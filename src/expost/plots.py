@@ -22,7 +22,7 @@ __all__ = [
     "draw_audit",
     "draw_bars",
     "draw_counts",
-    "draw_plan",
+    "draw_reach",
     "draw_tuning",
     "figure",
     "save",
@@ -258,72 +258,41 @@ def draw_tuning(
     save(drawn, path)
 
 
-def draw_plan(
-    job: Any,
-    path: Path,
-    *,
-    overheads: Sequence[float],
-    charges: Sequence[Sequence[float]],
-    paper: Sequence[Sequence[float]],
-) -> None:
-    """Draw what a tuning job would cost, and how many runs to expect.
+def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
+    """Draw what a job with a bar is expected to cost, and how many runs it makes.
 
     Parameters
     ----------
-    job : Plan
-        The plan: ``levels``, ``overhead``, ``delta`` and ``counts`` are read.
     path : Path
         The file to write.
-    overheads : sequence of float
-        Overheads as fractions of the first drop rate, ascending.
-    charges, paper : sequence of sequence of float
-        For each overhead, the charge of each level: by expost, and by the published bound.
+    rows : sequence of ReachRow
+        What to expect, by the level from which settings pass and the share that does.
+    delta : float
+        The job's total δ.
     """
+    shares = [each for each in (0.5, 0.1, 0.02) if any(row.share == each for row in rows)]
     drawn, (left, right) = figure(2)
     with _style():
-        last = len(job.levels) - 1
-        shown = sorted({round(last * step / 3) for step in range(4)})
-        for colour, place in zip((*INK[:1], *INK[2:]), shown, strict=False):
-            label = f"level ε = {job.levels[place].epsilon:g}"
-            left.plot(overheads, [row[place] for row in charges], color=colour, label=label)
-            left.plot(overheads, [row[place] for row in paper], ":", color=colour, linewidth=1.2)
-        left.plot([], [], ":", color="grey", label="published bound")
-        left.axvline(job.overhead, color="black", linewidth=0.8, label="this plan")
-        left.set(
-            xscale="log",
-            yscale="log",
-            xlabel="overhead ε′ / first drop rate",
-            ylabel=f"charge ε at δ = {job.delta:g}",
-        )
-        _plain_logarithms(left)
-        left.set_title("What a winner costs", loc="left")
-        left.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
-        survival = [max(1 - float(each), 1e-6) for each in job.counts.cumulative]
-        start = [max(float(each), 0.8) for each in job.counts.values]
-        right.step(start, survival, where="post", color=INK[0])
-        for chance, style in ((0.5, "-"), (0.9, "--"), (0.99, ":")):
-            runs = job.counts.quantile(chance)
-            label = f"at most {runs}: {chance:.0%}"
-            right.axvline(runs, color=INK[3], linestyle=style, linewidth=1.2, label=label)
-        right.set(
-            xscale="log",
-            yscale="log",
-            ylim=(1e-4, 1.2),
-            xlabel="number of runs n",
-            ylabel="chance of more than n runs",
-        )
-        right.set_title("How many runs to expect", loc="left")
-        right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+        for colour, marker, share in zip(INK, "os^", shares, strict=False):
+            chosen = [row for row in rows if row.share == share]
+            levels = [row.level for row in chosen]
+            label = f"{100 * share:g} % of the settings pass"
+            means = [row.epsilon_mean for row in chosen]
+            left.plot(levels, means, marker=marker, color=colour, label=label)
+            left.plot(levels, [row.epsilon_p90 for row in chosen], ":", color=colour)
+            runs = [row.runs_mean for row in chosen]
+            right.plot(levels, runs, marker=marker, color=colour, label=label)
+        left.plot([], [], ":", color="grey", label="90 % of jobs pay at most")
+        chance = min(row.p_pass for row in rows if row.share in shares)
+        left.set(xlabel="settings pass from this level ε on", ylabel=f"total ε at δ = {delta:g}")
+        left.set_ylim(bottom=0)
+        left.set_title(f"Cost of passing (chance ≥ {100 * chance:.3g} %)", loc="left")
+        left.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        right.set(xlabel="settings pass from this level ε on", ylabel="trainings made (mean)")
+        right.set(yscale="log")
+        right.set_title("Runs", loc="left")
+        right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
     save(drawn, path)
-
-
-def _plain_logarithms(axes: Any) -> None:
-    """Label a logarithmic y axis at 1, 2 and 5 times the powers of ten, as plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_counts(result: Any, path: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -16,9 +15,9 @@ from rich.table import Table
 
 from expost.budget.ledger import Ledger
 from expost.cli.output import MISSED_BAR, Json, notes, show, shown_up
+from expost.cli.reach_table import duration, reach_table
 from expost.errors import InvalidInput
 from expost.execution.processes import Processes
-from expost.selection.attempts import ReachRow
 from expost.tuning.certificate import Tuned
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
@@ -178,7 +177,7 @@ def _announce(job: Forecast) -> None:
     if job.schedule is None:
         notes.print(
             f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
-            f"{job.expected_runs:.3g} runs expected, about {_duration(job.seconds)}.\n"
+            f"{job.expected_runs:.3g} runs expected, about {duration(job.seconds)}.\n"
             f"ε: {job.epsilon(job.charges[0]):.3g} for the first level, "
             f"{job.worst_case.epsilon:.3g} at worst (δ = {job.delta:g}).",
             highlight=False,
@@ -199,45 +198,6 @@ def _announce(job: Forecast) -> None:
             f"{2 * job.scoring_rows} scoring rows instead of {job.scoring_rows} would halve that.",
             highlight=False,
         )
-
-
-def reach_table(rows: Sequence[ReachRow], seconds_per_run: float | None = None) -> Table:
-    """Return what to expect, level by level, as a table for people."""
-    table = Table(
-        title="What to expect, if a share of the settings passes from a level on",
-        title_justify="left",
-    )
-    headings = (
-        "from level ε",
-        "share",
-        "chance to pass",
-        "total ε (mean)",
-        "total ε (90 %)",
-        "runs",
-    )
-    for heading in (*headings, *(() if seconds_per_run is None else ("time",))):
-        table.add_column(heading, justify="right")
-    levels = sorted({each.level for each in rows})
-    shown = levels if len(levels) <= 4 else [levels[0], levels[len(levels) // 3], levels[-1]]
-    for each in rows:
-        if each.level not in shown or each.share not in (0.5, 0.1, 0.02):
-            continue
-        cells = [
-            f"{each.level:g}",
-            f"{100 * each.share:g} %",
-            f"{100 * each.p_pass:.4g} %" if each.p_pass < 0.9999 else "> 99.99 %",
-            f"{each.epsilon_mean:.3g}",
-            f"{each.epsilon_p90:.3g}",
-            f"{each.runs_mean:.3g}",
-        ]
-        if seconds_per_run is not None:
-            cells.append(_duration(seconds_per_run * each.runs_mean / (os.cpu_count() or 1)))
-        table.add_row(*cells)
-    return table
-
-
-def _duration(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _render(console: Console, result: Tuned, folder: Path) -> None:

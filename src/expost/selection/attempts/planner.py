@@ -93,7 +93,7 @@ class _Search:
     def __init__(self, ladder: Ladder, delta: float | None, belief: Belief) -> None:
         self.ladder, self.belief = ladder, belief
         least = ladder.epsilons[0] * 0.1
-        steps = math.ceil(math.log(4 * ladder.epsilons[-1] / least) / math.log(_GROWTH))
+        steps = math.ceil(math.log(1.25 * ladder.epsilons[-1] / least) / math.log(_GROWTH))
         self.overheads = least * _GROWTH ** np.arange(steps + 1)
         self.estimates: Estimates = estimates_for(ladder, delta, float(self.overheads[0]))
         self.rates = np.array(ladder.epsilons)

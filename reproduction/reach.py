@@ -1,0 +1,258 @@
+"""What it costs to reach a bar: planned attempts and other methods, on a bank of trainings.
+
+Every method gets the same bank, the same levels and a total δ of 10⁻⁶. A trial ends when a training
+reaches the bar on the public rows, or when the method gives up. Methods:
+
+``reach``
+    The planned attempts of ``expost tune`` (:mod:`expost.selection.attempts`), one schedule for
+    all bars. The charges are those that a job would pay. Drop levels and coins are simulated in
+    floating point.
+``random-dropping``
+    Algorithm 3 with the recommended overhead, as in version 0.1: a draw in which nothing passes
+    releases the cheapest kept training, is paid for, and is repeated up to 20 times. Each attempt
+    has a twentieth of δ.
+``doubling``
+    Papernot–Steinke tuning of one level after another (:mod:`reproduction.table3.baselines`).
+``brownian``
+    Noise reduction on a linear model, stopped at the first level that passes on the public rows.
+    It needs the data; without it the rows are left out.
+
+Curves. ``gaussian`` (default): level ε is a Gaussian mechanism that is (ε, δ/24)-DP, where δ/24 is
+the share of one of 24 equal attempts. The trainings in the bank were calibrated at δ, so these
+rows model the price of such a ladder and are not the price of this bank. ``dpsgd``: the promises
+of the very trainings in the bank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Floats
+from expost.errors import InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.conversions import gaussian_for
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.randomness.source import SimulationRandomness
+from expost.selection.attempts.planner import plan_attempts
+from expost.selection.attempts.schedule import Attempt, Schedule, candidates_of
+from expost.selection.candidate import Candidate
+from expost.selection.plan import plan
+from expost.selection.random_dropping import RandomDropping
+from expost.tuning.candidates import selection_cost
+from expost.tuning.forecast import dropping, ladder_of
+from reproduction.table3.bank import Bank
+from reproduction.table3.baselines import doubling, public_scores
+from reproduction.table3.problem import TableProblem
+from reproduction.table3.tasks import DELTA, task_named
+
+CURVES = ("gaussian", "dpsgd")
+GAUSSIAN_DELTA = DELTA / 24
+ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class ReachResult:
+    """One method at one bar, over all trials."""
+
+    bar: float
+    method: str
+    mean_epsilon: float
+    standard_error: float
+    passed: float
+    runs: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Priced:
+    """One request: kept probabilities follow from overhead and rates; charges by candidate."""
+
+    overhead: float
+    rates: Floats
+    repeats: int
+    charges: Floats
+    nothing: float
+    cells: tuple[int, ...]
+
+
+def reach_table(
+    bank: Bank,
+    levels: Sequence[float],
+    bars: Sequence[float],
+    trials: int,
+    *,
+    curves: str = "gaussian",
+    seed: int = 15183,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """Return the rows of all methods at all bars, with the schedule that was used."""
+    if curves not in CURVES:
+        raise InvalidInput("curves", curves, "give one of " + ", ".join(CURVES))
+    task = task_named(bank.task)
+    problems = [_problem(TableProblem.of(task, bank, bar, levels), curves) for bar in bars]
+    candidates = problems[0].candidates
+    schedule = plan_attempts(ladder_of(candidates, levels, DELTA), delta=DELTA)
+    requests = [_priced(schedule, number, candidates, levels) for number in range(len(schedule))]
+    rows = list(_rows(problems, requests, trials, seed, data))
+    return {
+        "bank": bank.task,
+        "levels": list(levels),
+        "curves": curves,
+        "calibrated_at": GAUSSIAN_DELTA if curves == "gaussian" else bank.delta,
+        "delta": DELTA,
+        "trials": trials,
+        "seed": seed,
+        "schedule": schedule.as_dict(),
+        "rows": [vars(row) for row in rows],
+    }
+
+
+def _problem(problem: TableProblem, curves: str) -> TableProblem:
+    """Return the problem with the promises that were asked for, cheapest first in each level."""
+    listed = list(problem.candidates)
+    if curves == "gaussian":
+        promises = {
+            level: gaussian_for(level, GAUSSIAN_DELTA).to_renyi(DEFAULT_ORDERS)
+            for level in problem.levels
+        }
+        listed = [
+            Candidate(each.mechanism, each.params, guarantee=promises[each.params["epsilon"]])
+            for each in listed
+        ]
+    costs = {id(each.guarantee): selection_cost(each.guarantee, DELTA) for each in listed}
+    listed.sort(key=lambda each: (each.params["epsilon"], costs[id(each.guarantee)]))
+    return replace(problem, candidates=tuple(listed))
+
+
+def _priced(
+    schedule: Schedule, number: int, candidates: Sequence[Candidate], levels: Sequence[float]
+) -> _Priced:
+    attempt: Attempt = schedule.attempts[number]
+    chosen = candidates_of(candidates, levels, attempt, pure=False)
+    charges: Charges = schedule.selector(number, 0.0, delta=DELTA).charges(chosen)
+    rates = [float(each.params["epsilon"]) for each in chosen]
+    costs = [float(charges[place].size) for place in range(len(chosen))]
+    cells = tuple(range(len(candidates) - len(chosen), len(candidates)))
+    return _Priced(
+        attempt.overhead,
+        np.array(rates),
+        attempt.repeats,
+        np.array(costs),
+        float(charges.nothing.size),
+        cells,
+    )
+
+
+def _rows(
+    problems: Sequence[TableProblem],
+    requests: Sequence[_Priced],
+    trials: int,
+    seed: int,
+    data: Path | None,
+) -> Iterator[ReachResult]:
+    before = _algorithm_3(problems[0])
+    for problem in problems:
+        generator = np.random.default_rng([seed, round(1000 * problem.bar)])
+        scores = _scores(problem)
+        made = [_trial(requests, scores, problem.target, generator) for _ in range(trials)]
+        yield _result(problem, "reach", made)
+        made = [_old_trial(before, scores, problem.target, generator) for _ in range(trials)]
+        yield _result(problem, "random-dropping", made)
+        climbed = doubling(problem, trials, SimulationRandomness(seed)).trials
+        yield _result(problem, "doubling", [(t.epsilon, t.passed, math.nan) for t in climbed])
+        if data is not None:
+            yield _brownian(problem, trials, seed, data)
+
+
+def _scores(problem: TableProblem) -> list[tuple[float, ...]]:
+    return [each.mechanism.scores for each in problem.candidates]  # type: ignore[union-attr]
+
+
+def _trial(
+    requests: Sequence[_Priced],
+    scores: Sequence[tuple[float, ...]],
+    target: float,
+    generator: np.random.Generator,
+) -> tuple[float, bool, float]:
+    """Make attempts until one passes; return total ε, whether it passed, and the runs made."""
+    spent, runs = 0.0, 0
+    for request in requests:
+        level = generator.exponential(1 / request.overhead)
+        kept = generator.binomial(request.repeats, np.exp(-request.rates * level))
+        for place in np.flatnonzero(kept):
+            cell = scores[request.cells[place]]
+            drawn = generator.integers(0, len(cell), kept[place])
+            passes = [cell[each] >= target for each in drawn]
+            if any(passes):
+                runs += passes.index(True) + 1
+                return spent + float(request.charges[place]), True, float(runs)
+            runs += len(passes)
+        spent += request.nothing
+    return spent, False, float(runs)
+
+
+def _algorithm_3(problem: TableProblem) -> _Priced:
+    fraction = plan(problem.levels, len(problem.bank.settings), delta=DELTA).overhead
+    candidates = list(problem.candidates)
+    selector = dropping(candidates, fraction, problem.target, delta=DELTA / ATTEMPTS)
+    assert isinstance(selector, RandomDropping)
+    charges, law = selector.charges(candidates), selector.drop_law(candidates)
+    rates = np.zeros(len(candidates))
+    for group, rate in zip(law.groups, law.rates, strict=True):
+        rates[list(group.members)] = float(rate / law.overhead)
+    costs = np.array([float(charges[place].size) for place in range(len(candidates))])
+    return _Priced(1.0, rates, 1, costs, 0.0, tuple(range(len(candidates))))
+
+
+def _old_trial(
+    request: _Priced,
+    scores: Sequence[tuple[float, ...]],
+    target: float,
+    generator: np.random.Generator,
+) -> tuple[float, bool, float]:
+    """Draw until something is kept; release the cheapest that passes, else the cheapest kept."""
+    order = np.argsort(request.charges, kind="stable")
+    spent, runs = 0.0, 0
+    for _ in range(ATTEMPTS):
+        kept = np.zeros(len(order), dtype=bool)
+        while not kept.any():
+            level = generator.exponential(1 / request.overhead)
+            kept = generator.random(len(order)) < np.exp(-request.rates * level)
+        places = [place for place in order if kept[place]]
+        for place in places:
+            runs += 1
+            if scores[place][generator.integers(0, len(scores[place]))] >= target:
+                return spent + float(request.charges[place]), True, float(runs)
+        spent += float(request.charges[places[0]])
+    return spent, False, float(runs)
+
+
+def _brownian(problem: TableProblem, trials: int, seed: int, data: Path) -> ReachResult:
+    """Noise reduction on a linear model, stopped at the first level that passes publicly."""
+    generator = np.random.default_rng([seed, 3])
+    made = []
+    for scores in public_scores(problem, data, trials, generator):
+        passing = [place for place, score in enumerate(scores) if score >= problem.target]
+        last = passing[0] if passing else len(problem.levels) - 1
+        made.append((problem.levels[last], bool(passing), float(last + 1)))
+    return _result(problem, "brownian", made)
+
+
+def _result(
+    problem: TableProblem, method: str, made: Sequence[tuple[float, bool, float]]
+) -> ReachResult:
+    epsilons = np.array([each[0] for each in made])
+    runs = float(np.mean([each[2] for each in made]))
+    return ReachResult(
+        problem.bar,
+        method,
+        float(epsilons.mean()),
+        float(epsilons.std(ddof=1) / math.sqrt(len(epsilons))) if len(made) > 1 else 0.0,
+        float(np.mean([each[1] for each in made])),
+        None if math.isnan(runs) else runs,  # type: ignore[arg-type]
+    )
