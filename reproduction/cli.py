@@ -146,7 +146,7 @@ def _render_reach(console: Console, document: dict[str, Any]) -> None:
             f"{row['mean_epsilon']:.3f}",
             f"{row['standard_error']:.3f}",
             f"{100 * row['passed']:.4g} %",
-            "–" if row["runs"] is None else f"{row['runs']:.0f}",
+            f"{row['runs']:.0f}",
         )
     console.print(table)
 

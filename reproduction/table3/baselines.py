@@ -100,19 +100,7 @@ def _doubling(
 ) -> TrialOutcome:
     """Run doubling with one distribution of the number of runs."""
     law = TruncatedNegativeBinomial.with_mean(shape, mean)
-    candidates = [
-        Candidate(
-            TunedLevel(problem.level(level), law),
-            {"epsilon": level},
-            guarantee=law.renyi_charge(curve),
-        )
-        for level, promise in promises.items()
-        if (curve := promise.as_renyi()) is not None
-    ]
-    sums = Doubling(target=problem.target).charges(candidates)
-    costs = [
-        sums[place].to_approx(DELTA / len(candidates)).epsilon for place in range(len(candidates))
-    ]
+    candidates, costs = tuned_levels(problem, promises, law)
     return TrialOutcome(
         "doubling",
         "papernot-steinke",
@@ -125,6 +113,24 @@ def _doubling(
         sum(len(problem.level(level)) for level in promises),
         costs[-1],
     )
+
+
+def tuned_levels(
+    problem: TableProblem, promises: Mapping[float, Guarantee], law: TruncatedNegativeBinomial
+) -> tuple[list[Candidate], list[float]]:
+    """Return the tuned levels of doubling, and the total ε of stopping at each."""
+    candidates = [
+        Candidate(
+            TunedLevel(problem.level(level), law),
+            {"epsilon": level},
+            guarantee=law.renyi_charge(curve),
+        )
+        for level, promise in promises.items()
+        if (curve := promise.as_renyi()) is not None
+    ]
+    sums = Doubling(target=problem.target).charges(candidates)
+    shared = DELTA / len(candidates)
+    return candidates, [sums[place].to_approx(shared).epsilon for place in range(len(candidates))]
 
 
 def _climb(

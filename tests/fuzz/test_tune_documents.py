@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert not (made / "out").exists()
 
 
-def tune(folder: Path, content: bytes, until: str = "tuning.api.forecast") -> Done | None:
+def tune(folder: Path, content: bytes, until: str = "tuning.job.forecast") -> Done | None:
     """The command until the forecast (or ``cli.tune._announce``, after it); None if the document got that far."""
     (folder / "job.toml").write_bytes(content)
     out = folder / "out"
