@@ -50,10 +50,11 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     done = run(str(config), "--ledger", "ledger.db", "--budget", "people", "--out", "out", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert list(document)[:7] == [
+    assert list(document)[:8] == [
         "params",
         "score",
         "passed",
+        "confidence",
         "spent",
         "worst_case",
         "theorem",
@@ -63,10 +64,25 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     assert (tmp_path / "out" / "release.json").exists()
     assert "Plan" in done.stderr
     assert "remains" in done.stderr
-    assert ledger.standing().as_dict()["settled"]["epsilon"] == document["spent"]["epsilon"]
+    assert ledger.standing().as_dict()["settled"] == document["spent"]
     again = run(str(config), "--out", "out")
     assert again.returncode == 2
     assert "finished job" in again.stderr
+
+
+def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Run) -> None:
+    config = write(tmp_path)
+    config.write_text(config.read_text().replace("at_least = 0.7", "at_least = 1.0"))
+    done = run(str(config), "--out", "out", "--json")
+    assert done.returncode == 5, done.stderr
+    document = json.loads(done.stdout)
+    assert document["passed"] is False
+    assert document["model"] is None
+    assert document["spent"]["epsilon"] > 0
+    assert len(document["attempts"]) == document["attempts_allowed"] == 3
+    shown = run(str(config), "--out", "again")
+    assert shown.returncode == 5
+    assert shown.stdout.startswith("The bar was missed: no model was released. Paid: ε = ")
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:

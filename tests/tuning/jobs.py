@@ -19,7 +19,7 @@ TINY: dict[str, Any] = {
         "clips": [1],
     },
     "goal": {"metric": "accuracy", "at_least": 0.7},
-    "privacy": {"delta": 1e-4, "overhead": 0.3},
+    "privacy": {"delta": 1e-4, "attempts": 3},
 }
 
 
@@ -32,6 +32,8 @@ def job(**changes: dict[str, Any]) -> dict[str, Any]:
                 made[table].pop(key, None)
             else:
                 made[table][key] = value
+    if "maximize" in made["goal"]:
+        made["privacy"].pop("attempts", None)
     return made
 
 
@@ -70,7 +72,7 @@ at_least = 0.7
 
 [privacy]
 delta = 1e-4
-overhead = 0.3
+attempts = 3
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import expost
 from expost.errors import InvalidInput, SimulationOnly
-from expost.mechanisms.outcome import FAILED
+from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
@@ -30,10 +30,20 @@ def test_the_cheapest_model_that_passes() -> None:
     assert result.passed
     assert result.score >= 0.7
     assert set(result.params) == {"epsilon", "learning_rate", "epochs", "batch_size", "clip"}
-    charges = result.forecast.charges
-    assert result.spent == charges[result.release.index]
-    assert result.worst_case == charges.worst_case
-    assert result.forecast.selector.verify(result.release, result.forecast.candidates)
+    steps = result.forecast.steps
+    last = result.attempts[-1].release
+    made = steps[len(result.attempts) - 1]
+    assert last.passed
+    assert last.spent == made.charges[last.index]
+    assert made.selector.verify(last, made.candidates)
+    paid = [step.charges.nothing for step in steps[: len(result.attempts) - 1]]
+    assert result.spent.epsilon == pytest.approx(
+        sum(each.epsilon for each in paid) + last.spent.epsilon
+    )
+    assert result.spent.delta == 1e-4  # the job's δ, however many attempts were made
+    assert result.worst_case.epsilon == pytest.approx(
+        sum(float(step.charges.worst_case.size) for step in steps)
+    )
     assert np.mean(result.model.predict(X) == y) > 0.8
     assert result.release.simulated
 
@@ -41,10 +51,11 @@ def test_the_cheapest_model_that_passes() -> None:
 def test_what_a_document_says() -> None:
     X, y = clouds()
     document = simulate(job(), X, y).as_dict()
-    assert list(document)[:7] == [
+    assert list(document)[:8] == [
         "params",
         "score",
         "passed",
+        "confidence",
         "spent",
         "worst_case",
         "theorem",
@@ -74,8 +85,18 @@ def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path:
     terms = record["tuning"]
     assert terms["rows"] == {"training": 240, "scoring": 60}
     assert "disjoint" in terms["scoring"]
-    assert terms["goal"] == {"metric": "accuracy", "bar": 0.7, "loss_bound": None}
-    assert len(terms["attempts"]) == 1
+    assert terms["goal"] == {
+        "metric": "accuracy",
+        "bar": 0.7,
+        "loss_bound": None,
+        "confidence": 0.9,
+    }
+    assert (record["schema"], record["kind"]) == (2, "tuning")
+    assert len(terms["attempts"]) == len(result.attempts)
+    bounds = terms["confidence"]
+    assert bounds["confidence"] == 0.9
+    assert 0.7 <= bounds["bound_on_scoring_rows"] < bounds["noisy_score"]
+    assert bounds["bound_on_population"] < bounds["bound_on_scoring_rows"]
     X, _ = clouds()
     loaded = load_model(tmp_path / "out" / "model.npz")
     assert np.array_equal(loaded.predict(X), result.model.predict(X))
@@ -121,8 +142,8 @@ def test_nothing_that_ran_but_lost_is_kept(tmp_path: Path, monkeypatch: pytest.M
 def test_maximise_takes_the_whole_grid() -> None:
     X, y = clouds()
     result = simulate(job(goal={"at_least": None, "maximize": True}), X, y)
-    assert result.passed is None
-    assert result.as_dict()["passed"] is True
+    assert result.release.passed is None
+    assert result.passed is result.as_dict()["passed"] is True
     assert result.release.selector["target"] is None
 
 
@@ -162,10 +183,13 @@ def test_every_run_failing_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> Non
     X, y = clouds()
     failures: list[object] = []
     result = simulate(job(), X, y, on_failure=lambda _, error: failures.append(error))
-    assert result.release.value is FAILED
+    assert result.release.value is NOTHING  # with a bar a failure is a miss like any other
     assert (result.model, result.score, result.passed) == (None, None, False)
     assert isinstance(result.spent, ApproxDP)
     assert failures
+    best = simulate(job(goal={"at_least": None, "maximize": True}), X, y)
+    assert best.release.value is FAILED
+    assert (best.model, best.score, best.passed) == (None, None, False)
 
 
 def test_seeds_are_for_simulations() -> None:

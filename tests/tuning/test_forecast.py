@@ -32,26 +32,50 @@ def test_it_does_not_depend_on_the_values() -> None:
     X, y = clouds()
     first, other = forecast_of(job(), X, y), forecast_of(job(), 1 - X, 1 - y)
     facts, others = first.as_dict(), other.as_dict()
-    facts.pop("seconds"), others.pop("seconds")
+    for each in (facts, others):
+        each.pop("seconds"), each.pop("seconds_per_run")
     assert facts == others
     assert facts["candidates"] == 4
-    assert 1 <= facts["expected_runs"] <= facts["runs"]["max"] == 4
+    assert facts["attempts"] == len(facts["schedule"]) == len(facts["price_of_a_miss"]) == 3
+    assert {row["share"] for row in facts["reach"]} >= {0.5, 0.1, 0.02}
+    for row in facts["reach"]:
+        assert set(row) == {
+            "level",
+            "share",
+            "p_pass",
+            "epsilon_mean",
+            "epsilon_p90",
+            "runs_mean",
+        }
+
+
+def test_delta_is_shared_and_charged_once() -> None:
+    made = forecast_of(job(), *clouds())
+    shares = [attempt.delta_share for attempt in made.schedule.attempts]
+    assert 0.999 < sum(shares) <= 1
+    charged = [step.charges.nothing.delta for step in made.steps]
+    assert charged == [1e-4, 0.0, 0.0]
+    for step, share in zip(made.steps, shares, strict=True):
+        assert step.selector.delta == pytest.approx(1e-4 * share)
+    assert made.worst_case.delta == 1e-4
 
 
 def test_the_overhead_is_a_fraction_of_the_first_drop_rate() -> None:
-    half, whole = (
-        forecast_of(job(privacy={"overhead": fraction}), *clouds()) for fraction in (0.5, 1.0)
+    best = {"at_least": None, "maximize": True}
+    half, whole, automatic = (
+        forecast_of(job(goal=best, privacy={"overhead": fraction}), *clouds()).steps[0]
+        for fraction in (0.5, 1.0, "auto")
     )
     assert 2 * half.selector.overhead == pytest.approx(whole.selector.overhead)
-    assert half.counts.nothing > whole.counts.nothing
-    automatic = forecast_of(job(privacy={"overhead": "auto"}), *clouds())
-    assert automatic.recommended
-    assert 0.01 <= automatic.overhead <= 2
+    assert half.runs < whole.runs
+    assert 0.01 <= automatic.selector.overhead / whole.selector.overhead <= 2
+    with pytest.raises(InvalidInput, match="attempts are planned"):
+        expost.tune(job(privacy={"overhead": 0.5}), *clouds())
 
 
 def test_what_others_would_have_charged() -> None:
     made = forecast_of(job(search={"learning_rates": [1, 2, 4, 8]}), *clouds())
-    cheap, dear = comparison(made, 0), comparison(made, len(made.candidates) - 1)
+    cheap, dear = (comparison(made, made.candidates[place]) for place in (0, -1))
     assert (
         cheap["papernot_steinke_level"] < dear["papernot_steinke_level"] <= dear["papernot_steinke"]
     )

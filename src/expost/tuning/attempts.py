@@ -148,8 +148,8 @@ def make_attempts(
         The budget refused the first request: nothing was charged.
     """
     releases: list[Release | None] = [] if journal is None else journal.attempts
-    while len(releases) < len(steps) and not any(each and each.passed for each in releases):
-        step = steps[len(releases)]
+    while not _finished(steps, releases):
+        step = steps[min(len(releases), len(steps) - 1)]
         try:
             release = step.selector.select(
                 step.candidates,
@@ -166,6 +166,16 @@ def make_attempts(
         releases.append(release)
         if journal is not None:
             journal.add(release)
-        if release.passed is None:  # no bar: one request is all
-            break
     return releases, False
+
+
+def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool:
+    """Whether the job is over: a model passed, or the planned attempts were made.
+
+    A request without a bar is over when it released something; one that a crash lost stays charged
+    and is drawn again.
+    """
+    present = [each for each in releases if each is not None]
+    if any(each.passed is None or each.passed for each in present):
+        return True
+    return len(releases) >= len(steps) and isinstance(steps[0].selector, PlannedAttempt)

@@ -17,6 +17,7 @@ from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
+from expost.tuning.attempts import Step
 from expost.tuning.candidates import Fitted
 from expost.tuning.confidence import Bounds, bounds_of
 from expost.tuning.forecast import Forecast, comparison, composed
@@ -140,13 +141,14 @@ def conclude(
 ) -> Tuned:
     """Compose what the attempts released and cost."""
     attempts = tuple(
-        Attempt(each, step.charges.worst_case if each is None else each.spent)
-        for each, step in zip(releases, job.steps, strict=False)
+        Attempt(each, _step(job, number).charges.worst_case if each is None else each.spent)
+        for number, each in enumerate(releases)
     )
     number = _chosen(releases)
     chosen = releases[number] or _lost(job)
     spent = composed([each.spent for each in attempts])
-    worst = composed([each.charges.worst_case for each in job.steps])
+    most = max(len(job.steps), len(attempts))  # a request without a bar is repeated if lost
+    worst = composed([_step(job, number).charges.worst_case for number in range(most)])
     theorem = chosen.theorem
     if job.attempts > 1:
         theorem += f"; {_composition(spent)}, {len(attempts)} of at most {job.attempts} attempts"
@@ -171,10 +173,15 @@ def conclude(
     )
 
 
+def _step(job: Forecast, number: int) -> Step:
+    """Return the request that was made as number ``number``."""
+    return job.steps[min(number, len(job.steps) - 1)]
+
+
 def _chosen(releases: Sequence[Release | None]) -> int:
     """Return the number of the attempt that passed, else of the last one with an outcome."""
     for number, each in enumerate(releases):
-        if each is not None and each.passed:
+        if each is not None and (each.passed is None or each.passed):
             return number
     present = [number for number, each in enumerate(releases) if each is not None]
     return present[-1] if present else len(releases) - 1
@@ -192,7 +199,7 @@ def _lost(job: Forecast) -> Release:
 def _winner(job: Forecast, number: int, release: Release) -> Candidate | None:
     if release.index is None or release.value is FAILED:
         return None
-    return job.steps[number].candidates[release.index]
+    return _step(job, number).candidates[release.index]
 
 
 def _certified(settings: Settings, job: Forecast, number: int, fitted: Fitted) -> Bounds | None:
