@@ -133,7 +133,7 @@ def test_composition() -> None:
 
 
 def test_attempts_need_a_bar() -> None:
+    best = job(goal={"at_least": None, "maximize": True})
+    best["privacy"]["attempts"] = 2
     with pytest.raises(InvalidInput, match=r"privacy\.attempts"):
-        best = job(goal={"at_least": None, "maximize": True})
-        best["privacy"]["attempts"] = 2
         expost.tune(best, *clouds())

@@ -21,7 +21,7 @@ from sklearn.model_selection import GridSearchCV
 from expost import ApproxDP, PureDP, SimulationRandomness
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, InvalidInput, WorkersLost
-from expost.mechanisms.outcome import FAILED
+from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.sklearn import ExPostSearch
 from tests.tuning.jobs import clouds
 from tests.tuning.private_estimators import (
@@ -42,7 +42,7 @@ def search(estimator: Any = None, **changes: Any) -> Any:
         "epsilons": [0.5, 2.0],
         "target": 0.7,
         "guarantee": pure,
-        "overhead": 0.3,
+        "attempts": 4,
         "repeats": 2,
     } | changes
     return ExPostSearch(NearestNoisyMean() if estimator is None else estimator, GRID, **settings)
@@ -56,15 +56,16 @@ def test_it_finds_a_model_and_says_what_it_cost() -> None:
     X, y = clouds()
     found = search().fit(X, y)
     assert set(found.best_params_) == {"epsilon", "shrink"}
-    assert found.privacy_spent_ == found.release_.spent
+    assert found.passed_
     assert found.privacy_spent_ == PureDP(found.privacy_spent_.epsilon)
-    first = 0.5
-    assert found.privacy_spent_.epsilon == pytest.approx(
-        2 * found.best_params_["epsilon"] + 0.3 * first
-    )
+    overhead = found.release_.selector["overhead"]
+    last = 2 * found.best_params_["epsilon"] + overhead
+    assert found.release_.spent.epsilon == pytest.approx(last)
+    assert found.privacy_spent_.epsilon >= last
+    assert (found.n_attempts_ == 1) == (found.privacy_spent_ == found.release_.spent)
+    assert 0.7 <= found.score_bound_ < found.best_score_
     assert np.mean(found.predict(X) == y) > 0.6
     assert found.best_estimator_.epsilon == found.best_params_["epsilon"]
-    assert found.best_score_ == found.release_.score
     assert not hasattr(found, "cv_results_")
     assert "cv_results_" in (ExPostSearch.__doc__ or "")
     assert found.classes_.tolist() == [0, 1]
@@ -87,7 +88,8 @@ def test_any_estimator_with_a_function_and_estimators_that_promise_themselves() 
         ({"guarantee": lambda _: ApproxDP(1, 1e-5)}, "guarantee"),
         ({"holdout": 1.5}, "holdout"),
         ({"scoring": "accuracy"}, "scoring"),
-        ({"overhead": 0}, "overhead"),
+        ({"overhead": 0.2}, "overhead"),
+        ({"overhead": 0, "target": None}, "overhead"),
         ({"epsilons": []}, "epsilons"),
         ({"epsilons": ["much"]}, "epsilons"),
         ({"n_jobs": 0}, "n_jobs"),
@@ -186,10 +188,15 @@ def test_without_scikit_learn_the_extra_is_named() -> None:
 
 def test_failures_are_an_outcome_that_is_charged() -> None:
     found = search(Failing(), guarantee=None).fit(*clouds())
-    assert found.release_.value is FAILED
-    assert found.best_estimator_ is None
-    with pytest.raises(InvalidInput, match="failed"):
+    assert found.release_.value is NOTHING  # with a target, a failure is a miss
+    assert (found.passed_, found.best_estimator_, found.best_score_) == (False, None, None)
+    assert found.n_attempts_ == 4
+    assert found.privacy_spent_.epsilon > 0
+    with pytest.raises(InvalidInput, match="no estimator"):
         found.predict([[0.0, 0.0]])
+    best = search(Failing(), guarantee=None, target=None, attempts=None).fit(*clouds())
+    assert best.release_.value is FAILED
+    assert best.best_estimator_ is None
 
 
 class TestCopiesNeitherLoseNorDoubleACharge:
@@ -200,7 +207,7 @@ class TestCopiesNeitherLoseNorDoubleACharge:
     @pytest.mark.parametrize("n_jobs", [None, 2])
     def test_fit(self, ledger: Ledger, n_jobs: int | None) -> None:
         found = search(ledger=ledger, n_jobs=n_jobs).fit(*clouds())
-        assert reservations(ledger) == ["reserve", "settle"]
+        assert reservations(ledger) == ["reserve", "settle"] * found.n_attempts_
         assert ledger.standing().as_dict()["settled"] == found.privacy_spent_.epsilon
 
     def test_clone_is_unfitted_and_on_the_same_ledger(self, ledger: Ledger) -> None:
@@ -208,9 +215,10 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         copied = clone(original)
         assert copied.ledger is ledger
         assert not hasattr(copied, "release_")
-        assert reservations(ledger) == ["reserve", "settle"]
+        assert reservations(ledger) == ["reserve", "settle"] * original.n_attempts_
         copied.fit(*clouds())
-        assert reservations(ledger) == ["reserve", "settle"] * 2
+        made = original.n_attempts_ + copied.n_attempts_
+        assert reservations(ledger) == ["reserve", "settle"] * made
 
     @pytest.mark.parametrize(
         "copying", [lambda found: pickle.loads(pickle.dumps(found)), copy.deepcopy]
@@ -221,23 +229,28 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         copied = copying(original)
         assert copied.privacy_spent_ == original.privacy_spent_
         assert np.array_equal(copied.predict(X), original.predict(X))
-        assert reservations(ledger) == ["reserve", "settle"]
+        assert reservations(ledger) == ["reserve", "settle"] * original.n_attempts_
         with pytest.raises(InvalidInput, match="reconnect"):
             copied.fit(X, y)
         with pytest.raises(InvalidInput, match="reconnect"):
             clone(copied).fit(X, y)
         copied.set_params(ledger=ledger).fit(X, y)
-        assert reservations(ledger) == ["reserve", "settle"] * 2
+        made = original.n_attempts_ + copied.n_attempts_
+        assert reservations(ledger) == ["reserve", "settle"] * made
 
     def test_a_url_travels(self, ledger: Ledger, tmp_path: Path) -> None:
         found = pickle.loads(pickle.dumps(search(ledger=str(tmp_path / "ledger.db"))))
         found.fit(*clouds())
-        assert reservations(ledger) == ["reserve", "settle"]
+        assert reservations(ledger) == ["reserve", "settle"] * found.n_attempts_
 
     def test_a_search_inside_a_search_charges_every_fit(self, ledger: Ledger) -> None:
         X, y = clouds()
         outer = GridSearchCV(
-            search(ledger=ledger), {"overhead": [0.2, 0.4]}, cv=2, scoring="accuracy", refit=False
+            search(ledger=ledger, target=None, attempts=None),
+            {"overhead": [0.2, 0.4]},
+            cv=2,
+            scoring="accuracy",
+            refit=False,
         )
         outer.fit(X, y)
         assert reservations(ledger) == ["reserve", "settle"] * 4

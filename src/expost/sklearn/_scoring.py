@@ -29,10 +29,17 @@ except ImportError:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
-    """A fitted estimator and its score."""
+    """A fitted estimator, its score, and the law of the score's noise.
+
+    ``deviation`` is the standard deviation of Gaussian noise or the scale of Laplace noise, and
+    ``unit`` the score's smallest step; both are 0 if the score is public.
+    """
 
     estimator: Any
     score: float
+    deviation: float = 0.0
+    unit: float = 0.0
+    law: str = "gaussian"
 
 
 def score_of(fitted: Fitted) -> float:
@@ -45,39 +52,35 @@ class FitAndScore:
     """Fit a fresh clone on the training rows, then score it."""
 
     estimator: Any
-    scorer: Callable[..., float]
+    scorer: Callable[..., float] | None
     guarantee: Guarantee
 
     def __call__(self, data: Mapping[str, Any], randomness: Randomness) -> Fitted:
         fitted = clone(self.estimator).fit(data["train_X"], data["train_y"])
-        return Fitted(fitted, self._rate(fitted, data, randomness))
-
-    def _rate(self, fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> float:
-        """Score the fitted estimator, on public data or on the held-out rows."""
         if data["score_X"] is None:
-            return float(self.scorer(fitted))
-        return float(self.scorer(fitted, data, randomness))
+            assert self.scorer is not None
+            return Fitted(fitted, float(self.scorer(fitted)))
+        return self._privately(fitted, data, randomness)
 
+    def _privately(self, fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> Fitted:
+        """Score by the accuracy on held-out rows, with noise that keeps the promise.
 
-def private_accuracy(promise: Guarantee) -> Callable[[Any, Mapping[str, Any], Randomness], float]:
-    """Return a score: the accuracy on held-out rows, with noise that keeps the promise.
-
-    One row changes the number of correct predictions by at most 1.
-    """
-
-    def score(fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> float:
+        One row changes the number of correct predictions by at most 1.
+        """
         correct = _correct(fitted, data["score_X"], data["score_y"])
-        query = Query(lambda whole: whole)
-        noise: DiscreteNoise
-        if (pure := promise.as_pure()) is not None:
-            noise = DiscreteLaplace(query, pure.epsilon, pure.neighbours)
-        else:
-            noise = DiscreteGaussian(query, _rho(promise), promise.neighbours)
+        noise = score_noise(self.guarantee)
         noisy = noise(correct, randomness)
         assert isinstance(noisy, Estimate)
-        return float(noisy) / len(data["score_y"])
+        rows = len(data["score_y"])
+        return Fitted(fitted, float(noisy) / rows, noise.output_scale / rows, 1 / rows, noise.law)
 
-    return score
+
+def score_noise(promise: Guarantee) -> DiscreteNoise:
+    """Return the noise of a private score that keeps ``promise``; it is called with the count."""
+    query = Query(lambda whole: whole)
+    if (pure := promise.as_pure()) is not None:
+        return DiscreteLaplace(query, pure.epsilon, pure.neighbours)
+    return DiscreteGaussian(query, _rho(promise), promise.neighbours)
 
 
 def _correct(fitted: Any, X: Any, y: Any) -> int:

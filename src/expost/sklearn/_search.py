@@ -16,12 +16,15 @@ import numpy as np
 
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, MissingExtra
-from expost.mechanisms.outcome import FAILED
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
+from expost.selection.attempts import Belief, plan_attempts
 from expost.selection.candidate import Candidate
-from expost.sklearn._scoring import FitAndScore, private_accuracy, promise_with_score, score_of
-from expost.tuning.forecast import dropping
+from expost.selection.release import Release
+from expost.sklearn._scoring import FitAndScore, Fitted, promise_with_score, score_of
+from expost.tuning.attempts import make_attempts, steps_of
+from expost.tuning.confidence import Margins
+from expost.tuning.forecast import composed, dropping, ladder_of
 from expost.tuning.rows import held_out
 
 try:
@@ -58,7 +61,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     epsilon_param : str, default="epsilon"
         The estimator's parameter for its ε.
     target : float, optional
-        The score to reach. Without it, the best score wins.
+        The score to reach. Planned attempts of Algorithm 2 are made until one reaches it; a miss
+        releases nothing and costs little. Without a target, the best score wins.
     guarantee : callable, optional
         A function from an estimator to the promise that one fit keeps. Default: the estimator's
         own ``privacy_guarantee(n)`` or ``guarantee``. An attribute ``epsilon`` alone is not taken
@@ -72,8 +76,15 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         (:mod:`expost.tuning.rows`); the rest trains.
     delta : float, optional
         The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ).
-    overhead : float, default=0.1
-        ε′ as a fraction of the first drop rate.
+    overhead : float, optional
+        ε′ as a fraction of the first drop rate, for a search without a target (default 0.1).
+    attempts : int, optional
+        The most attempts to reach the target; planned if left out.
+    confidence : float, default=0.9
+        Of the statement "passed": the chance of releasing an estimator whose score on the scoring
+        rows is below the target is at most 1 − confidence.
+    expected_shares : sequence of float, optional
+        Which shares of the grid may reach the target; by default a robust spread.
     repeats : int, default=1
         Copies of each candidate.
     ledger : Ledger, str or Path, optional
@@ -93,13 +104,19 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     best_estimator_ : estimator or None
-        The released estimator; None if the winner failed to fit.
+        The released estimator; None if the target was missed or the winner failed to fit.
     best_params_ : dict
         Its parameters.
     best_score_ : float or None
         Its score.
+    passed_ : bool
+        Whether an estimator was released that reaches the target.
+    score_bound_ : float or None
+        With a target: lower confidence bound for the score on the scoring rows.
+    n_attempts_ : int
+        How many requests were made.
     privacy_spent_ : Guarantee
-        The realised charge.
+        The realised charge of all requests together.
     release_ : Release
         The release, with its certificate.
 
@@ -131,7 +148,10 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         scoring: str | Callable[[Any], float] = "private",
         holdout: float = 0.2,
         delta: float | None = None,
-        overhead: float = 0.1,
+        overhead: float | None = None,
+        attempts: int | None = None,
+        confidence: float = 0.9,
+        expected_shares: Sequence[float] | None = None,
         repeats: int = 1,
         ledger: Any = None,
         budget: str | None = None,
@@ -150,6 +170,9 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.holdout = holdout
         self.delta = delta
         self.overhead = overhead
+        self.attempts = attempts
+        self.confidence = confidence
+        self.expected_shares = expected_shares
         self.repeats = repeats
         self.ledger = ledger
         self.budget = budget
@@ -176,28 +199,81 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self._check_numbers()
         data = self._split(X, y)
         candidates = self._candidates(len(data["train_y"]))
-        claim = {} if self.delta is None else {"delta": self.delta}
-        selector = dropping(candidates, self.overhead, self.target, **claim)
-        request: dict[str, Any] = (
-            {}
-            if ledger is None
-            else {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
-        )
-        release = selector.select(
-            candidates,
-            data,
-            score=score_of,
-            randomness=self.randomness,
-            simulation=self.simulation,
-            executor=self._executor(),
-            **request,
-        )
+        request: dict[str, Any] = {
+            "randomness": self.randomness,
+            "simulation": self.simulation,
+            "executor": self._executor(),
+        }
+        if ledger is not None:
+            request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
+        if self.target is None:
+            release = self._best(candidates, data, request)
+            self.privacy_spent_ = release.spent
+            self.n_attempts_ = 1
+        else:
+            releases, refused = self._reach(candidates, data, request)
+            present = [each for each in releases if each is not None]
+            release = present[-1]
+            self.privacy_spent_ = composed([each.spent for each in present])
+            self.n_attempts_, self.budget_refused_ = len(present), refused
         self.release_ = release
-        self.privacy_spent_ = release.spent
+        fitted = release.value if isinstance(release.value, Fitted) else None
+        self.passed_ = fitted is not None if release.passed is None else release.passed
         self.best_params_ = dict(release.params)
-        self.best_score_ = release.score
-        self.best_estimator_ = None if release.value is FAILED else release.value.estimator
+        self.best_score_ = None if fitted is None else fitted.score
+        self.score_bound_ = release.score if self.target is not None else None
+        self.best_estimator_ = None if fitted is None else fitted.estimator
         return self
+
+    def _best(
+        self, candidates: list[Candidate], data: dict[str, Any], request: dict[str, Any]
+    ) -> Release:
+        """Make the one request of a search without a target (Algorithm 3)."""
+        claim = {} if self.delta is None else {"delta": self.delta}
+        overhead = 0.1 if self.overhead is None else self.overhead
+        selector = dropping(candidates, overhead, None, **claim)
+        return selector.select(candidates, data, score=score_of, **request)
+
+    def _reach(
+        self, candidates: list[Candidate], data: dict[str, Any], request: dict[str, Any]
+    ) -> tuple[list[Release | None], bool]:
+        """Make planned attempts of Algorithm 2 until one reaches the target."""
+        assert self.target is not None
+        if self.overhead is not None:
+            raise InvalidInput(
+                "overhead", self.overhead, "with a target the attempts are planned; leave it out"
+            )
+        delta = None if self.delta is None else float(self.delta)
+        _check_delta(candidates, delta)
+        level = self._level(delta)
+        levels = sorted({level(each) for each in candidates})
+        ladder = ladder_of(candidates, levels, delta or 1e-6, level)
+        shares = self.expected_shares
+        schedule = plan_attempts(
+            ladder,
+            delta=delta,
+            belief=None if shares is None else Belief.of_shares(len(levels), shares),
+            attempts=self.attempts,
+        )
+        steps = steps_of(
+            schedule, candidates, levels, target=float(self.target), delta=delta, level=level
+        )
+        margins = Margins.of(self.confidence, schedule, [each.runs for each in steps])
+        return make_attempts(steps, data, None, margins, **request)
+
+    def _level(self, delta: float | None) -> Callable[[Candidate], float]:
+        """Return how candidates are sorted into levels: by their parameter, or by their promise."""
+        if self.epsilons is not None and delta is not None:
+            return lambda each: float(each.params[self.epsilon_param])
+
+        def by_promise(candidate: Candidate) -> float:
+            promise = candidate.guarantee
+            pure = promise.as_pure()
+            if pure is not None:
+                return pure.epsilon
+            return float(f"{promise.to_approx(delta or 0).epsilon:.6g}")
+
+        return by_promise
 
     def predict(self, X: Any) -> Any:
         """Predict with the released estimator."""
@@ -225,7 +301,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 "best_estimator_",
                 None,
-                "the winner failed to fit, so there is no estimator to use",
+                "there is no estimator: the target was missed, or the winner failed to fit",
             )
         return self.best_estimator_
 
@@ -314,8 +390,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             estimator = clone(self.estimator).set_params(**params)
             self._check_seed(estimator)
             promise = self._promise(estimator, n)
-            scorer = self.scoring if callable(self.scoring) else private_accuracy(promise)
-            kept = promise if callable(self.scoring) else promise_with_score(promise)
+            scorer = self.scoring if callable(self.scoring) else None
+            kept = promise if scorer is not None else promise_with_score(promise)
             mechanism = FitAndScore(estimator, scorer, kept)
             candidates.append(Candidate(mechanism, params, repeats=self.repeats))
         return candidates
@@ -375,3 +451,9 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 def _is_level(value: object) -> bool:
     """Whether a value is a finite number > 0."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf
+
+
+def _check_delta(candidates: Sequence[Candidate], delta: float | None) -> None:
+    """Raise an error if promises other than pure DP come without a δ."""
+    if delta is None and candidates[0].guarantee.as_pure() is None:
+        raise InvalidInput("delta", None, "pass it: the estimators promise Rényi DP or zCDP")

@@ -12,22 +12,21 @@ time. Composition: docs/theory.md, "Attempts in sequence" (``tests/theorems/test
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import exp
-from typing import Any
+from typing import Any, Protocol
 
 from expost.errors import BudgetRefused
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.selection.above_threshold import AboveThreshold
-from expost.selection.attempts.schedule import Schedule, candidates_of
+from expost.selection.attempts.schedule import Schedule, candidates_of, level_of
 from expost.selection.candidate import Candidate
 from expost.selection.drop_coins import DropLaw
 from expost.selection.drop_level import log_keep_probability
 from expost.selection.release import Release
 from expost.selection.selector import Selector
-from expost.tuning.candidates import Fitted
 from expost.tuning.confidence import Margins
 from expost.tuning.job_folder import Journal
 
@@ -79,16 +78,18 @@ def steps_of(
     levels: Sequence[float],
     *,
     target: float,
-    delta: float,
-    order: tuple[float, ...] | None,
+    delta: float | None,
+    order: tuple[float, ...] | None = None,
+    level: Callable[[Candidate], float] = level_of,
 ) -> list[Step]:
-    """Return the requests of a schedule, priced."""
+    """Return the requests of a schedule, priced; without ``delta`` and ``order``: pure DP."""
     steps = []
+    pure = delta is None and order is None
     for number, attempt in enumerate(schedule.attempts):
-        chosen = candidates_of(candidates, levels, attempt, pure=False)
+        chosen = candidates_of(candidates, levels, attempt, pure=pure, level=level)
         plain = schedule.selector(number, target, delta=delta, order=order)
         settings = {each.name: getattr(plain, each.name) for each in fields(plain)}
-        charged = None if order is not None else delta if number == 0 else 0.0
+        charged = None if pure or order is not None else delta if number == 0 else 0.0
         selector = PlannedAttempt(**settings, charged_delta=charged).remember(chosen)
         law = selector.drop_law(chosen)
         runs = sum(
@@ -113,6 +114,22 @@ def _with_delta(charges: Charges, delta: float | None) -> Charges:
     )
 
 
+class Scored(Protocol):
+    """An output with a score and the law of its noise; :class:`.candidates.Fitted` is one."""
+
+    @property
+    def score(self) -> float: ...
+
+    @property
+    def deviation(self) -> float: ...
+
+    @property
+    def unit(self) -> float: ...
+
+    @property
+    def law(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class ClearedScore:
     """The score that an attempt compares with the bar: the noisy score less the margin."""
@@ -120,10 +137,11 @@ class ClearedScore:
     margins: Margins | None
     attempt: int
 
-    def __call__(self, fitted: Fitted) -> float:
+    def __call__(self, fitted: Scored) -> float:
         if self.margins is None:
             return fitted.score
-        return fitted.score - self.margins.margin(self.attempt, fitted.deviation, fitted.unit)
+        margin = self.margins.margin(self.attempt, fitted.deviation, fitted.unit, law=fitted.law)
+        return fitted.score - margin
 
 
 def make_attempts(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from expost.errors import InvalidInput
 from expost.execution.codec import NpzCodec
 from expost.mechanisms.outcome import FAILED
 from expost.privacy.guarantees import Guarantee, RenyiDP
+from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
@@ -41,6 +42,7 @@ class Fitted:
     score: float
     deviation: float = 0.0
     unit: float = 0.0
+    law: ClassVar[str] = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -232,9 +234,13 @@ def make_candidates(
 
 
 def selection_cost(promise: Guarantee, delta: float) -> float:
-    """Return about what selecting a candidate costs: min over α of 2ε(α) + ln(1/δ)/(α−1)."""
-    curve = promise.as_renyi()
-    assert curve is not None
+    """Return about what selecting a candidate costs: min over α of 2ε(α) + ln(1/δ)/(α−1).
+
+    Under pure DP it is 2ε, whatever δ is.
+    """
+    if (pure := promise.as_pure()) is not None:
+        return 2 * pure.epsilon
+    curve = promise.as_renyi() or promise.to_renyi(DEFAULT_ORDERS)
     orders, losses = np.array(curve.orders), np.array(curve.epsilons)
     return float(np.min(2 * losses - np.log(delta) / (orders - 1)))
 

@@ -58,15 +58,32 @@ class Margins:
 
     def deviations(self, attempt: int, *, part: float = 1.0) -> float:
         """Return z_t: how many standard deviations of its noise a score must clear the bar by."""
-        allowed = part * (1 - self.confidence) * self.shares[attempt] / max(self.runs[attempt], 1.0)
-        return max(0.0, NormalDist().inv_cdf(1 - min(allowed, 0.5)))
+        return max(0.0, NormalDist().inv_cdf(1 - min(self._allowed(attempt, part), 0.5)))
 
-    def margin(self, attempt: int, deviation: float, unit: float, *, part: float = 1.0) -> float:
-        """Return the margin of a score with noise ``deviation`` whose smallest step is ``unit``.
+    def margin(
+        self,
+        attempt: int,
+        deviation: float,
+        unit: float,
+        *,
+        part: float = 1.0,
+        law: str = "gaussian",
+    ) -> float:
+        """Return the margin of a score whose smallest step is ``unit``.
 
-        Without noise (public scoring) the margin is 0.
+        ``deviation`` is the standard deviation of Gaussian noise, or the scale b of discrete
+        Laplace noise (``law="laplace"``), whose upper tail at m is at most e^{−m/b}. Without noise
+        (public scoring) the margin is 0.
         """
-        return 0.0 if deviation == 0 else self.deviations(attempt, part=part) * deviation + unit
+        if deviation == 0:
+            return 0.0
+        if law == "laplace":
+            return -math.log(min(self._allowed(attempt, part), 1.0)) * deviation
+        return self.deviations(attempt, part=part) * deviation + unit
+
+    def _allowed(self, attempt: int, part: float) -> float:
+        """Return β_t/R_t: the probability of a wrong pass that one scored run may have."""
+        return part * (1 - self.confidence) * self.shares[attempt] / max(self.runs[attempt], 1.0)
 
     def sampling(self, attempt: int, rows: int, spread: float) -> float:
         """Return how far a score on ``rows`` rows may lie above its expectation.
@@ -74,8 +91,7 @@ class Margins:
         ``spread`` is the range of one row's contribution: 1 for accuracy, the loss bound for
         squared errors. Half of the allowed error is used.
         """
-        allowed = (1 - self.confidence) / 2 * self.shares[attempt] / max(self.runs[attempt], 1.0)
-        return spread * math.sqrt(-math.log(allowed) / (2 * rows))
+        return spread * math.sqrt(-math.log(self._allowed(attempt, 0.5)) / (2 * rows))
 
 
 @dataclass(frozen=True)

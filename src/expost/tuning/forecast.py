@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -25,6 +25,7 @@ from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.rationals import exact_positive
 from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, plan_attempts, reach_of
+from expost.selection.attempts.schedule import level_of
 from expost.selection.candidate import Candidate
 from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
@@ -230,11 +231,16 @@ def _to_a_bar(
     )
 
 
-def ladder_of(candidates: Sequence[Candidate], levels: Sequence[float], delta: float) -> Ladder:
+def ladder_of(
+    candidates: Sequence[Candidate],
+    levels: Sequence[float],
+    delta: float,
+    level_of: Callable[[Candidate], float] = level_of,
+) -> Ladder:
     """Return the levels with the promise of a typical (median) setting at each."""
     promises, copies = [], []
     for level in levels:
-        members = [each for each in candidates if each.params["epsilon"] == level]
+        members = [each for each in candidates if level_of(each) == level]
         members.sort(key=lambda each: selection_cost(each.guarantee, delta))
         promises.append(members[len(members) // 2].guarantee)
         copies.append(sum(each.repeats for each in members))

@@ -61,10 +61,15 @@ class Belief:
             raise InvalidInput("belief", "no scenario", "give at least one scenario")
 
     @classmethod
-    def default(cls, levels: int) -> Belief:
-        """Return a robust spread: shares of 50 to 3 % from any level on, 1 % at the last level."""
-        spread = [Scenario(level, share) for level in range(levels) for share in SHARES]
-        return cls(levels, (*spread, Scenario(levels - 1, LEAST_SHARE)))
+    def default(cls, levels: int, copies: int) -> Belief:
+        """Return a robust spread: shares of 50 to 3 % from any level on, 1 % at the last level.
+
+        No share is below one copy in ``copies``, the number of copies at a level: a smaller one
+        would mean that nothing passes.
+        """
+        shares = sorted({max(share, 1 / copies) for share in SHARES}, reverse=True)
+        spread = [Scenario(level, share) for level in range(levels) for share in shares]
+        return cls(levels, (*spread, Scenario(levels - 1, max(LEAST_SHARE, 1 / copies))))
 
     @classmethod
     def of_shares(cls, levels: int, shares: Sequence[float]) -> Belief:

@@ -2,7 +2,7 @@
 
 Given levels, settings, δ and a belief, the planner minimises the expected total ε (relative to
 what a level costs by itself, averaged over the scenarios) subject to a chance of passing of at
-least ``PASS`` in every scenario. It moves one attempt at a time: a larger or smaller overhead,
+least ``PASS`` in every scenario. Runs count a little, too. It moves one attempt at a time: a larger or smaller overhead,
 fewer low levels, more copies, another share of δ, until no single move helps.
 
 Everything here is public and computed before data is read. The schedule affects the cost only: the
@@ -35,6 +35,7 @@ _GROWTH = 1.25  # ratio of neighbouring overheads
 _SHARES = 2.0 ** -np.arange(0.5, 10.0, 0.5)  # shares of δ that are tried
 _MOST_REPEATS = 16
 _SWEEPS = 12
+_RUN_COST = 5e-5  # cost of one run, relative to the charge of the cheapest level
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def plan_attempts(
     count = ATTEMPTS if attempts is None else count_of(attempts, "attempts", at_least=1)
     if count > MOST_ATTEMPTS:
         raise InvalidInput("attempts", attempts, f"give at most {MOST_ATTEMPTS}")
-    believed = Belief.default(len(ladder.epsilons)) if belief is None else belief
+    believed = belief or Belief.default(len(ladder.epsilons), min(ladder.copies))
     search = _Search(ladder, delta, believed)
     moves = search.start(count)
     penalty = 8.0
@@ -101,9 +102,9 @@ class _Search:
         self.shares = belief.shares
         self.pure = delta is None
         self._known: dict[tuple[int, int, int], tuple[Floats, Floats]] = {}
-        alone = self._alone()
-        self.weights = belief.weights / np.array([alone[each.level] for each in belief.scenarios])
-        self.worst = float(alone[-1])
+        self.alone = self._alone()
+        scale = np.array([self.alone[each.level] for each in belief.scenarios])
+        self.weights = belief.weights / scale
 
     def _alone(self) -> Floats:
         """Return what each level costs without any level before it, at a small overhead."""
@@ -187,7 +188,7 @@ class _Search:
             part = min(max(place - low, 0.0), 2.0)
             total += going_on * ((1 - part) * costs[low] + part * costs[low + 1])
             going_on = going_on * miss
-        total += going_on * penalty * self.worst
+        total += going_on * penalty * self.alone[-1]
         return float(total @ self.weights)
 
     def _costs(self, move: _Move) -> tuple[Floats, Floats]:
@@ -203,7 +204,8 @@ class _Search:
                 self.shares[:, move.first :],
             )
             outcomes = np.column_stack([chances.passes, chances.miss])
-            self._known[key] = (charges @ outcomes.T, chances.miss)
+            work = _RUN_COST * self.alone[0] * chances.runs
+            self._known[key] = (charges @ outcomes.T + work, chances.miss)
         return self._known[key]
 
     def least_chance(self, moves: list[_Move]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -140,29 +140,38 @@ class Schedule:
         return [each.as_dict() for each in self.attempts]
 
 
+def level_of(candidate: Candidate) -> float:
+    """Return the level of a candidate: ``params["epsilon"]``."""
+    return float(candidate.params["epsilon"])
+
+
 def candidates_of(
-    candidates: Sequence[Candidate], levels: Sequence[float], attempt: Attempt, *, pure: bool
+    candidates: Sequence[Candidate],
+    levels: Sequence[float],
+    attempt: Attempt,
+    *,
+    pure: bool,
+    level: Callable[[Candidate], float] = level_of,
 ) -> list[Candidate]:
     """Return the candidates of an attempt: those of its levels, level by level.
 
     Parameters
     ----------
     candidates : sequence of Candidate
-        All candidates of the job; ``params["epsilon"]`` names the level.
+        All candidates of the job.
     levels : sequence of float
         The levels in ascending order.
     attempt : Attempt
         Which levels take part, and with how many copies.
     pure : bool
         Under pure DP the drop rate is the candidate's own ε; otherwise it is the level's name.
+    level : callable
+        Names the level of a candidate.
     """
-    kept = [each for each in candidates if each.params["epsilon"] >= levels[attempt.first]]
-    kept.sort(key=lambda each: float(each.params["epsilon"]))
+    kept = [each for each in candidates if level(each) >= levels[attempt.first]]
+    kept.sort(key=level)
     return [
-        each.copies(
-            each.repeats * attempt.repeats,
-            drop_rate=None if pure else float(each.params["epsilon"]),
-        )
+        each.copies(each.repeats * attempt.repeats, drop_rate=None if pure else level(each))
         for each in kept
     ]
 
