@@ -11,7 +11,8 @@ from pathlib import Path
 from reproduction.cli import draw_figure1
 
 from expost import plots
-from expost.selection.plan import OVERHEADS, Plan, charges_at, plan
+from expost.selection.attempts import plan_for_bar
+from expost.selection.plan import Plan, plan
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -71,10 +72,10 @@ def main() -> None:
     job = plan([round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05)
     charges(FIGURES / "charges.png", job)
     certainty(FIGURES / "certainty.png")
-    overheads = sorted({*OVERHEADS[::2], job.overhead})
-    ours, theirs = zip(*(charges_at(job, each) for each in overheads), strict=True)
-    path = FIGURES / "plan.png"
-    plots.draw_plan(job, path, overheads=overheads, charges=ours, paper=theirs)
+    levels = [level.epsilon for level in job.levels]
+    promises = [each.guarantee for each in job.candidates]
+    bar = plan_for_bar(levels, promises, 162, delta=1e-6)
+    plots.draw_reach(FIGURES / "plan.png", bar.reach, delta=1e-6)
     draw_figure1(FIGURES / "figure1.png")
 
 

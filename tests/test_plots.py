@@ -85,11 +85,14 @@ def check(figure: Any) -> None:
 
 @pytest.mark.parametrize("levels", [1, 2, 10])
 def test_a_plan_has_readable_labels(kept: list[Any], levels: int) -> None:
-    from expost.selection.plan import charges_at, plan
+    from expost.selection.attempts import ReachRow
 
-    job = plan([0.1 * level for level in range(1, levels + 1)], 20, delta=1e-6, overhead=0.05)
-    ours, paper = zip(*(charges_at(job, each) for each in (0.05, 1.0)), strict=True)
-    plots.draw_plan(job, Path("unused.png"), overheads=(0.05, 1.0), charges=ours, paper=paper)
+    rows = [
+        ReachRow(0.1 * level, share, 0.995, 0.3 * level, 0.4 * level, 20.0 / share)
+        for level in range(1, levels + 1)
+        for share in (0.5, 0.1, 0.02)
+    ]
+    plots.draw_reach(Path("unused.png"), rows, delta=1e-6)
     check(kept[0])
 
 

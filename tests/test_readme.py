@@ -4,6 +4,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from expost import SimulationRandomness
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,6 +22,25 @@ def test_the_example_runs_as_written():
     )
     assert done.returncode == 0, done.stderr
     assert "PureDP(epsilon=" in done.stdout
+    assert "passed" in done.stdout
+
+
+def test_the_example_passes_almost_always():
+    """99 % of runs: 1,000 simulated ones may miss at most 20 (probability 0.002 at exactly 99 %)."""
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(example.split("release = ")[0], names)
+    selector, candidates = names["selector"], names["candidates"]
+    source = SimulationRandomness(99)
+    missed = sum(
+        not selector.select(
+            candidates, names["visits"], score=names["precise"], randomness=source, simulation=True
+        ).passed
+        for _ in range(1000)
+    )
+    assert missed <= 20
 
 
 def test_ci_calls_what_the_readme_gives():

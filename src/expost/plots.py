@@ -286,7 +286,7 @@ def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
         chance = min(row.p_pass for row in rows if row.share in shares)
         left.set(xlabel="settings pass from this level ε on", ylabel=f"total ε at δ = {delta:g}")
         left.set_ylim(bottom=0)
-        left.set_title(f"Cost of passing (chance ≥ {100 * chance:.3g} %)", loc="left")
+        left.set_title(f"Cost of passing (chance ≥ {int(1000 * chance) / 10:g} %)", loc="left")
         left.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
         right.set(xlabel="settings pass from this level ε on", ylabel="trainings made (mean)")
         right.set(yscale="log")

@@ -235,13 +235,6 @@ def level_promises(
     return [dpsgd_curve(sampling_rate, float(noise), steps) for noise in noises]
 
 
-def charges_at(job: Plan, overhead: float) -> tuple[list[float], list[float]]:
-    """Return the charges of a job's levels at another overhead, and the paper's (for figures)."""
-    selector = _selector(job.candidates, job.delta, overhead)
-    rows = _levels(selector, job.candidates, job.configurations * job.repeats, job.counts)
-    return [row.charge for row in rows], [row.charge_paper for row in rows]
-
-
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:
     """Return the selector whose overhead is this fraction of the first level's drop rate."""
     # With overhead 1, `law.overhead` is the lattice step.
