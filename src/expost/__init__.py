@@ -7,7 +7,6 @@ released answer cost.
 from typing import TYPE_CHECKING, Any
 
 from expost._version import __version__
-from expost.analytics.query import count
 from expost.errors import ExpostError
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.mechanisms.outcome import FAILED, NOTHING
@@ -24,6 +23,7 @@ from expost.selection.release import Release
 from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
 
 if TYPE_CHECKING:
+    from expost.analytics.query import count, mean, sum
     from expost.tuning.job import tune
 
 __all__ = [
@@ -53,14 +53,20 @@ __all__ = [
     "TruncatedNegativeBinomial",
     "__version__",
     "count",
+    "mean",
+    "sum",
     "tune",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """``expost.tune`` is imported at first use: training is a room of its own."""
+    """Import the queries and ``tune`` at first use."""
     if name == "tune":
         from expost.tuning.job import tune
 
         return tune
+    if name in ("count", "mean", "sum"):
+        from expost.analytics import query
+
+        return getattr(query, name)
     raise AttributeError(f"module 'expost' has no attribute {name!r}")
