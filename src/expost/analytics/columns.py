@@ -102,7 +102,7 @@ def check_column(table: Any, option: str, name: str, engine: str) -> None:
             option, name, f"{engine} cannot tell it from a column with other capitals; rename one"
         )
     kind = table[name].type()
-    if kind.is_nested() or kind.is_unknown() or kind.is_json():
+    if kind.is_nested() or (kind.is_unknown() and engine == "postgres"):
         raise InvalidInput(
             option, name, "its type is not supported: give a column of text, numbers or dates"
         )

@@ -113,7 +113,7 @@ def totals(pairs: Any, most: int | None, salt: str, *, collated: bool = True) ->
     ranked = pairs.mutate(**{_RANK: place}).filter(ibis._[_RANK] < 2 * most)
     kept = ranked[_RANK] < most
     sums = {name: kept.ifelse(ranked[name], 0).sum().cast("int64") for name in names}
-    left_out = {_DROPPED: (~kept).cast("int64").sum(), _RANK: kept.cast("int64").sum()}
+    left_out = {_DROPPED: kept.ifelse(0, 1).sum(), _RANK: kept.ifelse(1, 0).sum()}
     return ranked.group_by(GROUP).aggregate(**sums, **left_out)
 
 

@@ -182,7 +182,7 @@ def _search(
     allowed = 1 - confidence
     factors = np.full(len(levels.costs), 1.04)
     factors[shared] = 1.0
-    patience = np.ones(len(factors))
+    patience, step = np.ones(len(factors)), _STEP
     patience[shared] = 1 / 32
     while True:
         parts, total = misses(levels, *limits(factors), signed=signed)
@@ -190,7 +190,8 @@ def _search(
         if not excess.any():
             return factors
         guilty = parts[:, excess] > 0.1 * total[excess]
-        steps = np.where(guilty, 0.3 * np.log(total[excess] / allowed) + _STEP, 0.0).max(axis=1)
+        step *= 1.01  # so that the search ends
+        steps = np.where(guilty, 0.3 * np.log(total[excess] / allowed) + step, 0.0).max(axis=1)
         factors *= 1 + patience * steps
         patience[shared] = min(1.0, patience[shared] * 1.1)
 
@@ -260,6 +261,6 @@ def _least_cut(direct: Floats, alone: Floats, again: Floats) -> Floats:
 
 
 def _true_values(finest: float, coarsest: float) -> Floats:
-    start, end = math.log(max(finest / 4, 0.5)), math.log(max(coarsest, 2.0) * 4)
+    start, end = math.log(max(finest / 4, 1e-6)), math.log(max(coarsest, 1e-5) * 4)
     folds = np.exp(np.linspace(start, end, int((end - start) * _COUNTS_PER_FOLD) + 2))
     return np.concatenate([np.linspace(0.0, folds[0], 20)[:-1], folds, [math.inf]])

@@ -51,7 +51,8 @@ def upper(levels: NoiseLevels, level: int, x: Floats) -> Floats:
         return np.asarray(0.5 * discrete_mass(scale) * np.exp(-x / scale))
     shift, factor = lattice(levels.costs, levels.sensitivity)[level]
     normal = factor * normal_above((x - shift) / scale)
-    return np.minimum(normal, np.exp(-np.square(x / scale) / 2))  # averages are sub-Gaussian
+    bounded = np.minimum(normal, np.exp(-np.square(x / scale) / 2))  # averages are sub-Gaussian
+    return np.where(x <= 0, 1.0, bounded)  # 0 itself may have more mass than a normal law there
 
 
 def lower(levels: NoiseLevels, level: int, x: Floats) -> Floats:
@@ -61,7 +62,9 @@ def lower(levels: NoiseLevels, level: int, x: Floats) -> Floats:
         found = 0.5 * discrete_mass(scale) * np.exp(-(inside + 1) / scale)
     else:
         shift, factor = lattice(levels.costs, levels.sensitivity)[level]
-        found = max(0.0, 2 - factor) * normal_below((inside + shift) / scale + 1e-9)
+        rate = 2 * math.pi**2 * float(levels.scales[0]) ** 2
+        mass = 1 + 2 * math.exp(-rate) / -math.expm1(-3 * rate)  # of the first release's lattice
+        found = max(0.0, 2 - factor) / mass * normal_below((inside + 2 * shift) / scale + 1e-9)
     return np.where(x < 0, 0.0, found)
 
 
@@ -140,9 +143,10 @@ def fresh(fine: float, coarse: float) -> float:
 def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> tuple[tuple[float, float], ...]:
     """Return for each Gaussian level n a (shift, factor) that compares Z_n with a normal N.
 
-    P(Z_n ≥ x) ≤ factor·P(N ≥ x − shift) and P(Z_n > x) ≥ (2 − factor)·P(N ≥ x + shift). Z_n is an
-    average of discrete Gaussians, each within ½ of a normal variable in law: (½, 1). Or so for the
-    first alone, of weight c_0/c_n; once that one is normal, release k has a density within a factor
+    P(Z_n ≥ x) ≤ factor·P(N ≥ x − shift) for x > 0. From below the shift is twice as long: a sum over
+    the integers from k on is at least the integral from k on (:func:`lower`). Z_n is an average of
+    discrete Gaussians, each at most ½ above a normal variable in law: (½, 1). Or so for the first
+    alone, of weight c_0/c_n; once that one is normal, release k has a density within a factor
     1 ± ε_k of the normal one, ε_k = 2·Σ_m e^{−am²} with a = π²·Δ²·c_{k−1}/((c_k−c_{k−1})c_k)
     (Poisson summation). As e^{−am²} ≤ e^{−a(3m−2)}, the sum is at most e^{−a}/(1−e^{−3a}).
     """

@@ -50,6 +50,7 @@ _FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
 _FIRST_PART = 1000  # the first look at m groups costs at most the total over this
 _LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
+_ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 
 
@@ -114,6 +115,7 @@ def make_job(
     most = max(1, min(groups, groups if most_groups is None else most_groups))
     last = total if order == RACE else total / _PATIENCE
     last = min(total, last if max_group is None else max_group)
+    last = min(last, Fraction(_ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
     least = _LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
     if last < least:
         field = "epsilon" if max_group is None else "max_group_epsilon"
