@@ -185,7 +185,7 @@ def _search(
     patience, step = np.ones(len(factors)), _STEP
     patience[shared] = 1 / 32
     while True:
-        parts, total = misses(levels, *limits(factors), signed=signed)
+        parts, total = misses(levels, *limits(factors), signed=signed, beyond=1e-4 * allowed)
         excess = total > allowed
         if not excess.any():
             return factors
@@ -204,13 +204,19 @@ def worst_miss(
 
 
 def misses(
-    levels: NoiseLevels, widths: Floats, least: Floats, *, signed: bool = False
+    levels: NoiseLevels,
+    widths: Floats,
+    least: Floats,
+    *,
+    signed: bool = False,
+    beyond: float = 1e-5,
 ) -> tuple[Floats, Floats]:
     """Return bounds per level and true value (roughly), and their total per true value.
 
     A true value stands for the interval up to the next one: each bound takes the end at which it
-    is larger.
+    is larger. ``beyond`` bounds what tails outside their windows add in all.
     """
+    least_tail = min(_NEGLIGIBLE, beyond / (4 * len(widths)))
     values = _true_values(float(least.min()), float(least.max()))
     first, last = values[:-1], values[1:]
     size = len(first)
@@ -218,7 +224,7 @@ def misses(
     low = np.full((len(widths), size), 0.0)
     reached, before = np.ones(size), np.full(size, math.inf)
     for level, (width, smallest) in enumerate(zip(widths, least, strict=True)):
-        near = _window(levels, level, smallest, first, last)
+        near = _window(levels, level, smallest, first, last, least_tail)
         here, there = smallest - last[near], smallest - first[near]  # thresholds of z_n, both ends
         edge = np.maximum(here, width)
         high = alone[level, near] = tails.upper(levels, level, edge)
@@ -233,17 +239,18 @@ def misses(
         if signed:
             low[level] += tails.upper(levels, level, smallest + first)
         passed = np.where(there < 0, tails.upper(levels, level, np.maximum(-there, 0)), 1.0)
-        reached = np.where(first > smallest, _NEGLIGIBLE, 1.0)
+        reached = np.where(first > smallest, least_tail, 1.0)
         reached[near] = passed
         before = smallest - first
     total = low.sum(axis=0) + _least_cut(direct, alone, again)
-    return direct + low, total + 4 * len(widths) * _NEGLIGIBLE
+    return direct + low, total + 4 * len(widths) * least_tail
 
 
 def _window(levels: NoiseLevels, level: int, smallest: float, first: Floats, last: Floats) -> slice:
     """The true values for which noise decides at this level; beyond, tails are negligible."""
-    reach = float(levels.scales[level]) * (17.0 if levels.law == "laplace" else 5.7)
-    reach += 1 if levels.law == "laplace" else 2
+    folds = -math.log(least_tail)
+    far = folds if levels.law == "laplace" else math.sqrt(2 * folds)
+    reach = float(levels.scales[level]) * far + 2
     return slice(
         int(np.searchsorted(last, smallest - reach)), int(np.searchsorted(first, smallest + reach))
     )
