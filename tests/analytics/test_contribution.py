@@ -66,10 +66,11 @@ def test_dropped_pairs_are_counted_up_to_m_per_user():
 def law(users: dict[int, int], groups: int, share: Fraction, rate: float) -> list[float]:
     """The exponential mechanism, written down once more."""
     everybody = sum(users.values())
-    quality = [
-        -abs(sum(n for size, n in users.items() if size > cap) - float(share) * everybody)
-        for cap in range(1, groups + 1)
+    above = [
+        sum(n for size, n in users.items() if size > cap) - float(share) * everybody
+        for cap in range(groups + 1)
     ]
+    quality = [-max(above[cap], -above[cap - 1]) for cap in range(1, groups + 1)]
     weights = [math.exp(rate * q / 2) for q in quality]
     return [weight / sum(weights) for weight in weights]
 

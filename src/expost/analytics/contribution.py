@@ -9,8 +9,9 @@ most ``rows`` are kept (sums and means: those with the smallest hash of their va
 value cannot be told apart, so it does not matter which of them is kept).
 
 **m chosen privately** (:func:`choose_cap`). Each user has one number, the groups they are in. The
-exponential mechanism chooses the m for which the number of users above m is closest to a share q of
-all users. Adding a user changes the quality −|above(m) − q·users| by less than 1, so accepting m
+exponential mechanism looks for the least m that at most a share q of all users is above: its quality
+is −max(above(m) − q·users, q·users − above(m′)), m′ the candidate before m, above(0) = users. Adding
+a user changes either term by at most 1, so accepting m
 with probability e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). Coins are exact.
 
 **The share of dropped pairs** (:func:`dropped_share`). Kept pairs and dropped pairs, the latter at
@@ -194,9 +195,11 @@ def choose_cap(
     candidates = _candidates(min(groups, _MOST_CAP))
     everybody = sum(users.values())
     quality = []
+    before = everybody
     for cap in candidates:
         above = sum(number for size, number in users.items() if size > cap)
-        quality.append(-abs(above - share * everybody))
+        quality.append(-max(above - share * everybody, share * everybody - before))
+        before = above
     best = max(quality)
     while True:
         place = randomness.below(len(candidates))

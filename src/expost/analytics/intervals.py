@@ -246,7 +246,14 @@ def misses(
     return direct + low, total + 4 * len(widths) * least_tail
 
 
-def _window(levels: NoiseLevels, level: int, smallest: float, first: Floats, last: Floats) -> slice:
+def _window(
+    levels: NoiseLevels,
+    level: int,
+    smallest: float,
+    first: Floats,
+    last: Floats,
+    least_tail: float,
+) -> slice:
     """The true values for which noise decides at this level; beyond, tails are negligible."""
     folds = -math.log(least_tail)
     far = folds if levels.law == "laplace" else math.sqrt(2 * folds)

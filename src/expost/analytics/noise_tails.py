@@ -28,9 +28,8 @@ _BANDS = (0.0, 0.2, 0.4, 0.7, 1.1, 1.6, 2.5)  # in deviations; the last one is o
 
 def normal_above(x: npt.ArrayLike) -> Floats:
     """Return an upper bound of P(N(0, 1) ≥ x), within 1e-6 of it relatively for x ≤ 37."""
-    return np.exp(
-        np.interp(np.asarray(x, dtype=float), _GRID, _LOG_TAIL, left=0.0) + _INTERPOLATION
-    )
+    logs = np.interp(np.asarray(x, dtype=float), _GRID, _LOG_TAIL, left=0.0)
+    return np.asarray(np.exp(logs + _INTERPOLATION))
 
 
 def normal_below(x: npt.ArrayLike) -> Floats:
