@@ -189,8 +189,9 @@ def _search(
         excess = total > allowed
         if not excess.any():
             return factors
-        guilty = parts[:, excess] > 0.1 * total[excess]
-        step *= 1.01  # so that the search ends
+        here = parts[:, excess]
+        guilty = here >= np.minimum(0.1 * total[excess], 0.5 * here.max(axis=0))
+        step *= 1.07  # so that the search ends soon
         steps = np.where(guilty, 0.3 * np.log(total[excess] / allowed) + step, 0.0).max(axis=1)
         factors *= 1 + patience * steps
         patience[shared] = min(1.0, patience[shared] * 1.1)
