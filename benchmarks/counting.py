@@ -14,7 +14,9 @@ from pathlib import Path
 import duckdb
 
 from benchmarks.measure import Row, interleaved
-from expost.analytics.sources import count_users, open_source, pair_columns
+from expost.analytics.columns import Measure, pair_columns
+from expost.analytics.contribution import measured, run_totals, totals
+from expost.analytics.sources import open_source
 
 GROUPS = 10_000
 PAIRS_PER_USER = 8
@@ -27,6 +29,7 @@ def rows() -> Iterator[Row]:
         path = Path(folder) / "pairs.parquet"
         make_pairs(path, pairs)
         yield counting(path, pairs)
+        yield capped(path, pairs)
 
 
 def make_pairs(path: Path, pairs: int) -> None:
@@ -52,7 +55,7 @@ def counting(path: Path, pairs: int) -> Row:
     keys = [f"group {place}" for place in range(1000)]
     query = f"SELECT g, count(DISTINCT u) FROM read_parquet('{path}') GROUP BY g"
     ours, theirs = interleaved(
-        lambda: count_users(pair_columns(open_source(path), "g", "u"), keys),
+        lambda: ours_on(path, keys, None),
         lambda: duckdb.connect().execute(query).fetchall(),
         turns=5 if pairs <= 10**7 else 3,
     )
@@ -64,3 +67,27 @@ def counting(path: Path, pairs: int) -> Row:
         theirs,
         "≥ 0.91× (overhead ≤ 10 %)",
     )
+
+
+def ours_on(path: Path, keys: list[str] | None, most: int | None) -> object:
+    """The query of ``expost count`` through a source opened afresh."""
+    rows = pair_columns(open_source(path), "g", "u")
+    pairs = measured(rows, Measure(), keys, "salt")
+    return run_totals(totals(pairs, most, "salt", collated=False))
+
+
+def capped(path: Path, pairs: int, most: int = 5) -> Row:
+    """The same with a cap of groups per user, against bare SQL with the same cap."""
+    query = f"""
+        SELECT g, count(*) FROM (
+            SELECT u, g, row_number() OVER (
+                PARTITION BY u ORDER BY hash('salt' || u::VARCHAR || g), g
+            ) AS rank FROM (SELECT DISTINCT u, g FROM read_parquet('{path}'))
+        ) WHERE rank <= {most} GROUP BY g"""
+    ours, theirs = interleaved(
+        lambda: ours_on(path, None, most),
+        lambda: duckdb.connect().execute(query).fetchall(),
+        turns=3,
+    )
+    what = f"expost count with a cap of {most} groups per user, {pairs:.0e} pairs"
+    return Row(what, ours, "bare SQL with the same cap", theirs, "≥ 0.67× (at most 1.5× the time)")

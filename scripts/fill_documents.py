@@ -47,6 +47,17 @@ def coverage() -> str:
     return "\n".join(lines)
 
 
+def comparison() -> str:
+    """Groups answered and right, by ``expost count`` and by one capped histogram."""
+    path = DOCS / "results" / "counting_comparison.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    lines = ["| what | noise | answered | of them right | spent |", "|---|---|---|---|---|"]
+    for row in rows:
+        numbers = f"{row['answered']:.1f} | {row['right']:.1f} | {row['spent']:.3g}"
+        lines.append(f"| {row['what']} | {row['noise']} | {numbers} |")
+    return "\n".join(lines)
+
+
 def table3(task: str) -> str:
     """Tabulate mean ex-post ε and pass rate of one task of Table 3, by bar and first level."""
     rows = json.loads((DOCS / "results" / f"table3_{task}.json").read_text(encoding="utf-8"))[
@@ -186,6 +197,7 @@ def main() -> None:
     for task in ("mnist", "gisette", "twitter", "twitter-blog"):
         fill(DOCS / "reproduction.md", f"table3-{task}", table3(task))
     fill(DOCS / "counting.md", "coverage", coverage())
+    fill(DOCS / "counting.md", "comparison", comparison())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
     for marker, name in (("grid", "fleet_grid"), ("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
         if (DOCS / "results" / f"{name}.json").exists():

@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from expost._version import __version__
-from expost.analytics.query import count
 from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
 from expost.errors import (
     BudgetRefused,
@@ -46,6 +45,7 @@ from expost.selection.release import Release
 from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
 
 if TYPE_CHECKING:
+    from expost.analytics.query import count, mean, sum
     from expost.tuning.certificate import Tuned
     from expost.tuning.job import tune
     from expost.tuning.model import Model, load_model
@@ -97,10 +97,15 @@ __all__ = [
     "__version__",
     "count",
     "load_model",
+    "mean",
+    "sum",
     "tune",
 ]
 
 _LAZY = {
+    "count": "expost.analytics.query",
+    "mean": "expost.analytics.query",
+    "sum": "expost.analytics.query",
     "Model": "expost.tuning.model",
     "Tuned": "expost.tuning.certificate",
     "load_model": "expost.tuning.model",

@@ -9,6 +9,7 @@ fails here about once in 75,000 changes of all seeds. On the machine where this 
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from itertools import product
 
@@ -17,9 +18,10 @@ import pytest
 from scipy import stats
 
 from expost import SimulationRandomness
-from expost.analytics.counting import GIVEN, Counting, CountingJob
-from expost.analytics.intervals import StoppingRule, half_width, lattice, make_rule, worst_miss
+from expost.analytics.intervals import StoppingRule, half_width, make_rule, worst_miss
 from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels, NoiseLevels, geometric_grid
+from expost.analytics.noise_tails import lattice, lower, normal_above, normal_below, upper
+from expost.analytics.refinement import GIVEN, Job, Refinement, Wanted, make_job
 from expost.errors import InvalidInput
 from tests.analytics import laws
 
@@ -201,7 +203,7 @@ def test_finer_levels_ask_for_less(law, ratio, confidence, name):
     """The race sorts by these; catches thresholds that rise again."""
     rule = rule_of(law, ratio, confidence, name)
     assert (np.diff(rule.least) <= 0).all()
-    assert rule.factor >= 1
+    assert (rule.half_widths >= half_width(levels_of(law, ratio), confidence) * (1 - 1e-12)).all()
     if name == "confidence":
         np.testing.assert_allclose(rule.half_widths, rule.within * rule.least)
 
@@ -212,8 +214,8 @@ def test_the_job_publishes_these_intervals(law):
     levels, rule = levels_of(law, 2**0.5), rule_of(law, 2**0.5, 0.9, "confidence")
     sizes = np.repeat([0, 7, 25, 60, 150], 2000)
     names = [f"{place}" for place in range(len(sizes))]
-    job = CountingJob(levels, rule, 10**6, GIVEN, 5.0)
-    counting = Counting(job, names, sizes, SimulationRandomness(6))
+    job = Job(levels, rule, Fraction(10**6), GIVEN, len(sizes), 0)
+    counting = Refinement(job, names, sizes, SimulationRandomness(6))
     answers = list(counting)
     assert 2000 < len(answers) < len(sizes)
     outside = np.zeros(len(sizes), dtype=bool)
@@ -226,6 +228,68 @@ def test_the_job_publishes_these_intervals(law):
     )  # a group is answered and missed, or not answered and missed: 0.1 each
     assert all(outside[sizes == size].sum() <= most for size in np.unique(sizes))
     assert outside.any()
+
+
+def stopped_misses(noise: np.ndarray, count: int, rule: StoppingRule) -> int:
+    """Paths on which a value of either sign is answered with an interval that misses."""
+    good = np.abs(count + noise) >= rule.least[:, None]
+    stop = good.argmax(axis=0)
+    missed = np.abs(noise[stop, np.arange(noise.shape[1])]) > rule.half_widths[stop] + 1e-9
+    return int((good.any(axis=0) & missed).sum())
+
+
+@pytest.mark.parametrize("law", LEVELS)
+@pytest.mark.parametrize("within", [0.1, 0.5])
+def test_values_of_either_sign_cover(law, within):
+    """Sums: an estimate that is large and negative stops too. False alarm 1e-8 per check."""
+    levels, noise = levels_of(law, 2**0.5), noise_of(law, 2**0.5)
+    rule = make_rule(levels, within, 0.9, signed=True)
+    most = stats.binom.isf(FALSE_ALARM, PATHS, 0.1)
+    assert max(stopped_misses(noise, count, rule) for count in COUNTS) <= most
+
+
+@pytest.mark.parametrize("law", LEVELS)
+@pytest.mark.parametrize(("within", "confidence"), [(0.1, 0.9), (0.2, 0.9), (0.5, 0.95)])
+def test_the_default_ladder_covers(law, within, confidence):
+    """The levels that ``count`` uses, sensitivity 8 as for counts in eighths; many sizes."""
+    total = Fraction(2) if law == "laplace" else Fraction(1, 12)
+    wanted = Wanted(within, None, confidence)
+    job = make_job(300, wanted, law=law, total=total, sensitivity=8, most_groups=10)
+    noise = job.levels.estimates(np.zeros(20_000, dtype=np.int64), SimulationRandomness(11))
+    sizes = np.unique(np.geomspace(8 * 20, 8 * 20_000, 80).astype(int))
+    worst = max(misses(noise, size, job.rule.least, job.rule.half_widths) for size in sizes)
+    assert worst <= stats.binom.isf(FALSE_ALARM, 20_000, 1 - confidence)
+    assert worst > 0.2 * 20_000 * (1 - confidence)  # else the intervals would be far too wide
+
+
+def test_the_shared_level_pays_little_for_stopping():
+    """Within 10 % at 90 % the level that all groups can afford is widened by less than 3 %."""
+    job = make_job(300, Wanted(), law="laplace", total=Fraction(2), sensitivity=8, most_groups=10)
+    assert job.rule.factor < 1.03
+
+
+@pytest.mark.parametrize("law", LEVELS)
+def test_tail_bounds_hold_on_both_sides(law):
+    """upper and lower around the exact tail of one level. Catches a bound on the wrong side."""
+    for scale in (0.7, 1.3, 4.0, 9.5):
+        levels = LEVELS[law]((1 / scale if law == "laplace" else 0.5 / scale**2,))
+        values = np.arange(-400, 401)
+        chances = (
+            laws.laplace(1 / scale, values) if law == "laplace" else laws.gaussian(scale**2, values)
+        )
+        for x in np.linspace(0, 6 * scale, 50):
+            at_least, above = chances[values >= x].sum(), chances[values > x].sum()
+            assert upper(levels, 0, np.array([x]))[0] >= at_least * (1 - 1e-9)
+            assert lower(levels, 0, np.array([x]))[0] <= above * (1 + 1e-9)
+
+
+def test_the_normal_tail_is_bracketed():
+    """Against scipy from −7 to 36 deviations."""
+    points = np.linspace(-7, 36, 2000)
+    exact = stats.norm.sf(points)
+    assert (normal_above(points) >= exact).all()
+    assert (normal_below(points) <= exact).all()
+    np.testing.assert_allclose(normal_above(points), exact, rtol=1e-6)
 
 
 @pytest.mark.parametrize("within", [0, 1, -0.1, 1.5, float("nan")])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,17 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.private_keys import select_groups, threshold
-from expost.analytics.sources import as_table, count_bounded, pair_columns
+from expost.analytics.columns import Measure, pair_columns
+from expost.analytics.contribution import measured, run_totals, totals
+from expost.analytics.private_keys import (
+    KeySelection,
+    best_selection,
+    gaussian_threshold,
+    laplace_threshold,
+)
+from expost.analytics.sources import as_table
 from expost.errors import InvalidInput
+from tests.analytics import laws
 
 FALSE_ALARM = 1e-6
 Histogram = dict[str, int]
@@ -74,7 +83,7 @@ HISTOGRAMS = [
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 0.01), (3.0, 0.2), (0.05, 1e-3)])
 def test_the_selection_is_private(contributions, epsilon, delta):
     """Every small histogram, every person in it, both ways. Catches a threshold too low and noise too small for many groups."""
-    limit = threshold(epsilon, delta, contributions)
+    limit = laplace_threshold(epsilon, delta, contributions)
     for histogram in HISTOGRAMS:
         for size in range(1, min(contributions, len(histogram)) + 1):
             for groups in combinations(histogram, size):
@@ -86,17 +95,21 @@ def test_the_selection_is_private(contributions, epsilon, delta):
 @pytest.mark.parametrize("contributions", [1, 2, 3, 10])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 5e-7), (5.0, 0.01)])
 def test_the_threshold_is_just_high_enough(contributions, epsilon, delta):
-    """One person alone passes with at most δ/contributions; two steps lower they would not (one step is left for rounding)."""
-    limit = threshold(epsilon, delta, contributions)
-    assert passing(1, limit, epsilon, contributions) <= delta / contributions
-    assert passing(1, limit - 2, epsilon, contributions) > delta / contributions
+    """No group of one person passes but with chance δ; one step lower it would."""
+    limit = laplace_threshold(epsilon, delta, contributions)
+
+    def any_of(chance: float) -> float:
+        return -math.expm1(contributions * math.log1p(-chance))
+
+    assert any_of(passing(1, limit, epsilon, contributions)) <= delta
+    assert any_of(passing(1, limit - 1, epsilon, contributions)) > delta * (1 - 1e-6)
 
 
 def test_a_threshold_for_one_group_is_not_enough_for_three():
     """The mutant must fail: the threshold that would do if each person were in one group, with noise for three."""
     epsilon, delta = 1.0, 0.01
     everything = {"a": 1, "b": 1, "c": 1}
-    limit = threshold(epsilon, delta, 1)
+    limit = laplace_threshold(epsilon, delta, 1)
     assert hockey_stick(everything, {}, limit, epsilon, 3) > delta
 
 
@@ -104,7 +117,7 @@ def test_noise_for_one_group_is_not_enough_for_three():
     """The mutant must fail: groups that exist either way, whose noise is scaled to one group."""
     epsilon, delta = 1.0, 1e-4
     many = {"a": 9, "b": 9, "c": 9}
-    limit = threshold(epsilon, delta, 1)
+    limit = laplace_threshold(epsilon, delta, 1)
     assert hockey_stick(many, without(many, ("a", "b", "c")), limit, epsilon, 1) > delta
 
 
@@ -113,31 +126,104 @@ def test_noise_for_one_group_is_not_enough_for_three():
 def test_groups_pass_as_often_as_the_law_says(contributions, count):
     """Catches noise of another scale than the threshold is made for."""
     draws, epsilon, delta = 100_000, 1.0, 0.01
-    passed = select_groups(
-        np.full(draws, count), epsilon, delta, contributions, SimulationRandomness(count)
+    limit = laplace_threshold(epsilon, delta, contributions)
+    selection = KeySelection("laplace", epsilon, delta, contributions, limit)
+    passed = selection.select(np.full(draws, count), SimulationRandomness(count))
+    chance = passing(
+        count, laplace_threshold(epsilon, delta, contributions), epsilon, contributions
     )
-    chance = passing(count, threshold(epsilon, delta, contributions), epsilon, contributions)
     assert stats.binomtest(int(passed.sum()), draws, chance).pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("delta", [0, 1, -0.1, 2, float("nan")])
 def test_delta_lies_between_0_and_1(delta):
     with pytest.raises(InvalidInput, match="delta"):
-        select_groups(np.array([5]), 1.0, delta, 1, SimulationRandomness(1))
+        best_selection(1.0, delta, 1)
 
 
 @pytest.mark.parametrize("contributions", [0, -1, 1.5, True, "2"])
 def test_contributions_are_whole_numbers(contributions):
     with pytest.raises(InvalidInput, match="max_groups_per_user"):
-        select_groups(np.array([5]), 1.0, 0.01, contributions, SimulationRandomness(1))
+        best_selection(1.0, 0.01, contributions)
 
 
-def bounded(pairs: list[tuple[str | None, str | None]], contributions: int) -> Histogram:
-    table = as_table(
-        pa.table({"u": [user for user, _ in pairs], "g": [group for _, group in pairs]})
-    )
-    found = count_bounded(pair_columns(table, "g", "u"), contributions)
-    return dict(zip(found.groups, found.counts.tolist(), strict=True))
+def gaussian_passing(count: int, limit: int, variance: float) -> float:
+    """P(count + Z ≥ limit) for discrete Gaussian noise; a group nobody is in is not there."""
+    reach = np.arange(limit - count, limit - count + int(60 * variance**0.5) + 60)
+    return float(laws.gaussian(variance, reach).sum()) if count else 0.0
+
+
+@pytest.mark.parametrize("contributions", [1, 2, 5])
+@pytest.mark.parametrize(("rho", "delta"), [(0.01, 1e-6), (0.2, 1e-3), (2.0, 0.05)])
+def test_the_gaussian_threshold_hides_one_person(contributions, rho, delta):
+    """Exact: m groups of one person, none may show but with chance δ; three steps lower they do."""
+    limit = gaussian_threshold(rho, delta, contributions)
+    chance = gaussian_passing(1, limit, contributions / (2 * rho))
+    assert 1 - (1 - chance) ** contributions <= delta
+    lower = gaussian_passing(1, limit - 3, contributions / (2 * rho))
+    assert 1 - (1 - lower) ** contributions > delta * 0.9
+
+
+@pytest.mark.parametrize("contributions", [1, 2, 3])
+@pytest.mark.parametrize(("rho", "delta"), [(0.02, 1e-3), (0.5, 0.01)])
+def test_gaussian_selection_is_approximately_zcdp(contributions, rho, delta):
+    """Without the event that a group of one person shows, Rényi divergences are at most ρα.
+
+    Catches noise for fewer groups than a user is in.
+    """
+    variance = contributions / (2 * rho)
+    limit = gaussian_threshold(rho, delta, contributions)
+    for order in (1.5, 2.0, 8.0, 32.0):
+        moment = 0.0
+        for chances in ((9, 8), (8, 9)):
+            p, q = (gaussian_passing(count, limit, variance) for count in chances)
+            both = p**order * q ** (1 - order) + (1 - p) ** order * (1 - q) ** (1 - order)
+            moment = max(moment, contributions * math.log(both) / (order - 1))
+        assert moment <= rho * order
+
+
+def test_gaussian_noise_beats_laplace_for_many_groups():
+    """The threshold grows with √m, not with m; the smaller of the two is taken."""
+    for contributions in (1, 3, 10, 50):
+        chosen = best_selection(0.008, 5e-7, contributions)
+        laplace = laplace_threshold(math.sqrt(0.016), 5e-7, contributions)
+        assert chosen.noise == "gaussian"
+        assert chosen.threshold < laplace
+
+
+def test_thresholds_are_no_larger_than_opendp_needs():
+    """OpenDP's Laplace threshold: the least one whose map gives at most δ at the same noise."""
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    for epsilon, delta, contributions in ((1.0, 1e-6, 1), (0.5, 1e-6, 3), (2.0, 1e-9, 10)):
+        ours = laplace_threshold(epsilon, delta, contributions)
+        space = (
+            dp.map_domain(dp.atom_domain(T=str), dp.atom_domain(T=int)),
+            dp.l01inf_distance(dp.absolute_distance(T=int)),
+        )
+        needed = next(
+            limit
+            for limit in range(max(1, ours - 60), ours + 60)
+            if dp.m.make_laplace_threshold(*space, contributions / epsilon, limit).map(
+                (contributions, contributions, 1)
+            )[1]
+            <= delta
+        )
+        assert ours <= needed + 1
+
+
+def capped_pairs(pairs: list[tuple[str | None, str | None]], salt: str) -> Any:
+    columns = {"u": [user for user, _ in pairs], "g": [group for _, group in pairs]}
+    table = as_table(pa.table(columns, schema=pa.schema([("u", pa.string()), ("g", pa.string())])))
+    return measured(pair_columns(table, "g", "u"), Measure(), None, salt)
+
+
+def bounded(
+    pairs: list[tuple[str | None, str | None]], contributions: int, salt: str = "salt"
+) -> Histogram:
+    found = run_totals(totals(capped_pairs(pairs, salt), contributions, salt))
+    counted = dict(zip(found.groups, found.first.tolist(), strict=True))
+    return {group: count for group, count in counted.items() if count}
 
 
 BUSY = [("busy", f"group {place:03}") for place in range(100)]
@@ -150,9 +236,21 @@ class TestBounding:
     @pytest.mark.parametrize("most", [1, 3, 10, 100, 1000])
     def test_a_person_in_a_hundred_groups_counts_in_at_most_so_many(self, most):
         """Catches a bound on rows instead of groups: all rows are there three times."""
-        assert bounded(BUSY * 3, most) == {
-            f"group {place:03}": 1 for place in range(min(most, 100))
-        }
+        found = bounded(BUSY * 3, most)
+        assert len(found) == min(most, 100)
+        assert set(found.values()) == {1}
+
+    def test_every_group_has_a_chance(self):
+        """Catches the first by name: with everybody in 20 groups only ten of them were ever found."""
+        crowd = [(f"user {u}", f"group {g:03}") for u in range(200) for g in range(20)]
+        found = bounded(crowd, 10)
+        assert len(found) == 20
+        spread = stats.chisquare(list(found.values())).pvalue
+        assert spread > FALSE_ALARM
+
+    def test_another_salt_is_another_choice(self):
+        """Catches a salt that is not used."""
+        assert bounded(BUSY, 10, "one") != bounded(BUSY, 10, "two")
 
     @pytest.mark.parametrize("most", [1, 3, 10])
     def test_a_person_moves_so_many_counts_by_one(self, most):

@@ -1,8 +1,17 @@
-"""Counts to the accuracy you need.
+"""Counts, sums and means to the accuracy you need.
 
-``levels``     noise levels of a refinement, and exact noise for many groups at once
-``rules``      when an estimate is good enough, and intervals that keep their coverage although the estimate decides
-``counting``   the job: which group is refined next, what it costs, what is released
-``source``     tables: files, databases, data frames → one count per group
-``partition``  which groups exist, privately
+``query``         the public functions
+``request``       settings, checked before anything is charged
+``execution``     reserve, read, refine, settle
+``sources``       tables: files, databases, data frames
+``columns``       the columns of a request, and conditions on rows
+``contribution``  capping users to m groups, choosing m, the share of dropped pairs
+``refinement``    which group is looked at next, and the charge: the sum of the m largest
+``means``         two sums on one path
+``noise_levels``  costs of looks, coarse to fine, and exact noise
+``noise_tails``   bounds on that noise
+``intervals``     when to stop, and intervals that hold although the estimate decides
+``private_keys``  which groups exist, privately
+``plan``          what a request would cost, without data
+``certificate``   what is released, and its certificate
 """

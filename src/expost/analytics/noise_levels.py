@@ -1,12 +1,19 @@
-"""Noise levels of a refinement: a geometric grid of ε (Laplace) or ρ (Gaussian), coarse to fine, and estimates at each.
+"""Noise levels of a refinement: costs in ε (Laplace) or ρ (Gaussian), coarse to fine.
 
-A group looked at up to level n has cost ε_n (or ρ_n), whatever was seen before (``mechanisms.noise_reduction``). A finer grid therefore
-costs nothing in privacy: it stops closer to the need (less ε wasted), but looks more often, which the coverage of the intervals has to pay
-for (``rules``).
+A group that was looked at up to level n has cost ε_n (or ρ_n), whatever was seen before
+(``mechanisms.noise_paths``). More levels therefore cost nothing in privacy: the refinement stops
+closer to what is needed. More looks must be paid for by the coverage of the intervals
+(``intervals``).
+
+:func:`ladder` makes the default levels: ratio √2 while a look costs little, ratio 1.2 around the
+level that every group can afford. All values are integers (counts, or sums in grid units) and the
+noise is drawn on the integers, exactly.
+Tests: ``tests/analytics/test_noise_levels.py``.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,10 +30,11 @@ from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_positive
 
 MOST_LEVELS = 400
+COARSE_RATIO, FINE_RATIO = math.sqrt(2), 1.2
 
 
 def geometric_grid(first: Number, last: Number, ratio: Number) -> tuple[float, ...]:
-    """first, first·ratio, … and ``last``; each a float, which is taken as the rational it is."""
+    """Return first, first·ratio, … and ``last``; each float is taken as the rational it is."""
     low, high = exact_positive(first, "first level"), exact_positive(last, "last level")
     if exact(ratio, "ratio") <= 1:
         raise InvalidInput("ratio", ratio, "give a number > 1")
@@ -43,11 +51,31 @@ def geometric_grid(first: Number, last: Number, ratio: Number) -> tuple[float, .
     return (*[each for each in grid if each < float(high)], float(high))
 
 
+def ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
+    """Return the default levels: ``shared`` is what every group can afford, ``last`` what one can.
+
+    Next to ``shared`` come shared/1.08, shared/1.5 and shared·1.44; further away the ratio is 1.2,
+    and √2 where a look costs less than an eighth of ``shared``. Looks at other places near
+    ``shared`` would make its intervals wider (found by trial; any levels are valid).
+    """
+    low, middle, high = float(first), min(float(shared), float(last)), float(last)
+    start = min(middle / 1.5, max(low, middle / 8))
+    levels = [
+        middle / 1.08,
+        middle,
+        *geometric_grid(low, max(low, start), COARSE_RATIO),
+        *geometric_grid(start, middle / 1.5, FINE_RATIO),
+        *geometric_grid(min(high, middle * 1.44), high, FINE_RATIO),
+    ]
+    return tuple(sorted({each for each in levels if low <= each <= high}))
+
+
 @dataclass(frozen=True)
 class NoiseLevels(ABC):
-    """Costs per level, ascending, and the noise that goes with them for counts of sensitivity 1."""
+    """Costs per level, ascending, and the noise of values that one user changes by ``sensitivity``."""
 
     costs: tuple[float, ...]
+    sensitivity: int = 1
 
     law = "laplace"
 
@@ -58,42 +86,45 @@ class NoiseLevels(ABC):
 
     @abstractmethod
     def estimates(self, counts: npt.NDArray[np.int64], randomness: Randomness) -> Floats:
-        """Noisy counts (levels × groups): row n may be looked at once cost n is paid."""
+        """Noisy values (levels × groups): row n may be looked at once cost n is paid."""
 
 
 @dataclass(frozen=True)
 class LaplaceLevels(NoiseLevels):
-    """Pure DP: cost ε, scale 1/ε."""
+    """Pure DP: cost ε, scale sensitivity/ε."""
 
     law = "laplace"
 
     @property
     def scales(self) -> Floats:
-        return 1.0 / np.array(self.costs)
+        return self.sensitivity / np.array(self.costs)
 
     def estimates(self, counts: npt.NDArray[np.int64], randomness: Randomness) -> Floats:
-        exact_scales = [1 / Fraction(cost) for cost in self.costs]
+        exact_scales = [self.sensitivity / Fraction(cost) for cost in self.costs]
         return (laplace_paths(exact_scales, len(counts), randomness) + counts).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class GaussianLevels(NoiseLevels):
-    """zCDP: cost ρ, variance 1/(2ρ); the estimate is the inverse-variance average of independent discrete releases."""
+    """zCDP: cost ρ, variance sensitivity²/(2ρ).
+
+    The estimate is the inverse-variance average of independent discrete Gaussian releases.
+    """
 
     law = "gaussian"
 
     @property
     def scales(self) -> Floats:
-        return np.sqrt(0.5 / np.array(self.costs))
+        return self.sensitivity * np.sqrt(0.5 / np.array(self.costs))
 
     def estimates(self, counts: npt.NDArray[np.int64], randomness: Randomness) -> Floats:
         averages = np.empty((len(self.costs), len(counts)))
         total = np.zeros(len(counts))
         before = Fraction(0)
         for level, cost in enumerate(self.costs):
-            increment = Fraction(cost) - before  # in ρ; a release of variance 1/(2·increment)
+            increment = Fraction(cost) - before  # in ρ; variance sensitivity²/(2·increment)
             release = counts + samplers.discrete_gaussian(
-                1 / (2 * increment), len(counts), randomness
+                self.sensitivity**2 / (2 * increment), len(counts), randomness
             )
             total += float(increment) * release
             averages[level] = total / cost

@@ -1,51 +1,108 @@
-"""Which groups exist, privately: noisy counts above a threshold (Korolova et al. 2009; Google's partition selection).
+"""Which groups exist, privately: noisy counts above a threshold.
 
-Each person contributes to at most ``contributions`` groups (the first by name: a choice that looks at that person's groups only). Group
-counts then change by at most one in at most that many groups. With discrete Laplace noise of scale contributions/ε, keeping groups whose
-noisy count reaches t is (ε, δ)-DP when a group of one person passes with probability at most δ/contributions:
-P(1 + Z ≥ t) = p^{t−1}/(1+p), p = e^{−ε/contributions}.
-Test: ``tests/analytics/test_private_keys.py`` (exact, by enumeration).
+Each user keeps at most m groups, chosen by a salted hash (``contribution``). Group counts then
+change by at most one in at most m groups. Noise is added to the counts of the groups that occur, and
+a group is released if its noisy count reaches the threshold t. A group of one user that occurs in
+only one of two neighbouring tables is released with probability p = P(1 + Z ≥ t); of at most m such
+groups none is released with probability at least (1 − p)^m. The other groups cost what their noise
+costs. So with 1 − (1 − p)^m ≤ δ the selection is
+
+- Laplace, scale m/ε: (ε, δ)-DP (Korolova et al. 2009);
+- Gaussian, variance m/(2ρ): ρ-zCDP except with probability δ, that is δ-approximate ρ-zCDP
+  (Bun and Steinke 2016, Definition 8.1), which composes with the counts by adding ρ and δ.
+
+The Gaussian threshold grows with √m, the Laplace one with m. The threshold is the least integer
+that the bound allows: p is bounded from above by the exact discrete Laplace tail, or by the normal
+tail moved by ½ (a discrete Gaussian is at most a normal variable plus ½ in law).
+Test: ``tests/analytics/test_private_keys.py`` (exact, by enumeration; against OpenDP's threshold).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from expost.errors import InvalidInput
-from expost.privacy.guarantees import ApproxDP
 from expost.randomness import samplers
 from expost.randomness.source import Randomness
 from expost.rationals import count_of, exact_positive
 
 
-def threshold(epsilon: float, delta: float, contributions: int) -> int:
-    """The least t for which a group of one person passes with probability at most δ/contributions (one step on the safe side)."""
-    rate = float(exact_positive(epsilon, "epsilon")) / contributions
-    # p^{t−1}/(1+p) ≤ δ/c  ⇔  (t−1)·rate ≥ −ln(δ/c) − ln(1+p)
-    needed = (-math.log(delta / contributions) - math.log1p(math.exp(-rate))) / rate
-    return 1 + math.ceil(needed * (1 + 1e-12)) + 1
+@dataclass(frozen=True)
+class KeySelection:
+    """How groups are found: noise, its cost (ε or ρ), δ, the cap and the threshold."""
+
+    noise: str
+    cost: float
+    delta: float
+    contributions: int
+    threshold: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the public facts for JSON."""
+        name = "epsilon" if self.noise == "laplace" else "rho"
+        return {
+            "noise": self.noise,
+            name: self.cost,
+            "delta": self.delta,
+            "max_groups_per_user": self.contributions,
+            "threshold": self.threshold,
+        }
+
+    def select(
+        self, counts: npt.NDArray[np.int64], randomness: Randomness
+    ) -> npt.NDArray[np.bool_]:
+        """Return which groups are released, given their counts after the cap."""
+        cost = exact_positive(self.cost, "cost")
+        if self.noise == "laplace":
+            noise = samplers.discrete_laplace(self.contributions / cost, len(counts), randomness)
+        else:
+            variance = Fraction(self.contributions) / (2 * cost)
+            noise = samplers.discrete_gaussian(variance, len(counts), randomness)
+        return np.asarray(counts + noise >= self.threshold)
 
 
-def select_groups(
-    counts: npt.NDArray[np.int64],
-    epsilon: float,
-    delta: float,
-    contributions: int,
-    randomness: Randomness,
-) -> npt.NDArray[np.bool_]:
-    """Which groups are released, given their counts after bounding contributions. Keeps ``partition_guarantee``."""
+def best_selection(rho: float, delta: float, contributions: int) -> KeySelection:
+    """Return the selection of cost ρ with the smaller threshold.
+
+    Laplace noise of ε = √(2ρ) is ρ-zCDP; both kinds then compose with the counts in the same way.
+    """
+    check(delta, contributions)
+    epsilon = math.sqrt(2 * rho) * (1 - 1e-12)
+    laplace = laplace_threshold(epsilon, delta, contributions)
+    gaussian = gaussian_threshold(rho, delta, contributions)
+    if laplace < gaussian:
+        return KeySelection("laplace", epsilon, delta, contributions, laplace)
+    return KeySelection("gaussian", rho, delta, contributions, gaussian)
+
+
+def check(delta: float, contributions: int) -> None:
+    """Refuse a δ or a cap that cannot be meant."""
     count_of(contributions, "max_groups_per_user", at_least=1)
     if not 0 < delta < 1:
         raise InvalidInput("delta", delta, "give 0 < delta < 1")
-    scale = contributions / exact_positive(epsilon, "epsilon")
-    noisy = counts + samplers.discrete_laplace(Fraction(scale), len(counts), randomness)
-    return np.asarray(noisy >= threshold(epsilon, delta, contributions))
 
 
-def partition_guarantee(epsilon: float, delta: float) -> ApproxDP:
-    """What the selection of groups promises."""
-    return ApproxDP(epsilon, delta)
+def chance_of_one(delta: float, contributions: int) -> float:
+    """Return the largest p with 1 − (1 − p)^m ≤ δ, rounded down."""
+    return -math.expm1(math.log1p(-delta) / contributions) * (1 - 1e-9)
+
+
+def laplace_threshold(epsilon: float, delta: float, contributions: int) -> int:
+    """Return the least t with P(1 + Z ≥ t) = q^{t−1}/(1+q) ≤ p, q = e^{−ε/m}."""
+    rate = float(exact_positive(epsilon, "epsilon")) / contributions
+    needed = -math.log(chance_of_one(delta, contributions)) - math.log1p(math.exp(-rate))
+    return 1 + max(1, math.ceil(needed / rate * (1 + 1e-12)))
+
+
+def gaussian_threshold(rho: float, delta: float, contributions: int) -> int:
+    """Return the least t with P(N ≥ t − 1 − ½) ≤ p, where N has variance m/(2ρ)."""
+    deviation = math.sqrt(contributions / (2 * float(exact_positive(rho, "rho"))))
+    quantile = -NormalDist().inv_cdf(chance_of_one(delta, contributions))
+    return 1 + max(1, math.ceil(deviation * quantile * (1 + 1e-9) + 0.5))

@@ -1,307 +1,271 @@
-"""``expost.count``: counts to the accuracy you need, from a table or from counts."""
+"""``expost.count``, ``expost.sum`` and ``expost.mean``: answers as accurate as you need them."""
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from expost.analytics.counting import GIVEN, RACE, Answer, Counting, CountingJob, make_job
-from expost.analytics.private_keys import partition_guarantee, select_groups
-from expost.analytics.sources import (
-    GroupCounts,
-    as_table,
-    count_bounded,
-    count_users,
-    may_collate,
-    open_source,
-    pair_columns,
-)
+from expost.analytics.certificate import CountResult
+from expost.analytics.columns import Measure
+from expost.analytics.execution import Released, run
+from expost.analytics.request import make_request
 from expost.budget.charging import Account, LedgerLike
 from expost.errors import InvalidInput
-from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ZCDP, ApproxDP, Guarantee, PureDP
 from expost.randomness.source import Randomness, require_protection
-from expost.rationals import count_of, exact, exact_positive, round_down, round_up
+from expost.rationals import Number, count_of, exact, exact_positive
 
-_SHARES = 1000  # a ledger entry is settled in thousandths of the job's worst case, rounded up
-_TOO_MANY = (
-    2**53
-)  # above, a float would no longer hold a count, and its noise might not fit into 64 bits
-_MOST_GROUPS = 10**6
-_LEAST_KEYS = 1e-12  # of ε a group: below, noise is beyond what the samplers draw
-_KEYS_SHARE = 0.1  # of ε, and half of δ, goes to finding out privately which groups exist
-
-
-@dataclass(frozen=True)
-class CountResult:
-    """What was released: answers, groups that could not be answered, what was spent, and what it guarantees.
-
-    ``spent`` and ``remaining`` are what the counts cost, in the unit of their noise: ε without δ, ρ of zCDP with one. ``keys`` is what
-    finding the groups cost. ``guarantee`` covers everything.
-    """
-
-    answers: tuple[Answer, ...]
-    unanswered: tuple[Answer, ...]
-    spent: float
-    remaining: float
-    unit: str
-    within: float
-    confidence: float
-    factor: float
-    guarantee: Guarantee
-    keys: Guarantee | None
-    simulated: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form of ``expost count``."""
-        return {
-            "answers": [answer.as_dict() for answer in self.answers],
-            "unanswered": [_plain(answer) for answer in self.unanswered],
-            "spent": self.spent,
-            "remaining": self.remaining,
-            "unit": self.unit,
-            "within": self.within,
-            "confidence": self.confidence,
-            "interval_factor": self.factor,
-            "guarantee": self.guarantee.as_dict(),
-            "keys": None if self.keys is None else self.keys.as_dict(),
-            "simulated": self.simulated,
-        }
+_DEFAULT_ROWS = 10
+_GRID_STEPS = 2**10  # grid units in the larger bound, unless the caller gives a grid
+_MOST_UNITS = 2**31  # sums of this many units and rows stay inside 64 bits
 
 
 def count(
     data: Any,
     *,
-    by: str | None = None,
+    by: str | Sequence[str] | None = None,
     user: str | None = None,
-    within: float = 0.1,
+    within: float | None = None,
+    plus_minus: float | None = None,
     epsilon: float,
     delta: float | None = None,
-    keys: Sequence[str] | None = None,
+    keys: Sequence[Any] | None = None,
     private_keys: bool = False,
-    max_groups_per_user: int = 10,
+    max_groups_per_user: int | str | None = None,
+    rows: bool = False,
+    max_rows_per_user: int | None = None,
+    where: Sequence[str] = (),
     order: str | None = None,
     prior: Mapping[str, float] | None = None,
     max_group_epsilon: float | None = None,
     confidence: float = 0.9,
     rule: str = "confidence",
-    ratio: float = math.sqrt(2),
+    ratio: float | None = None,
     table: str | None = None,
+    delimiter: str | None = None,
     ledger: LedgerLike | None = None,
     budget: str | None = None,
     analyst: str = "",
     memo: str = "expost count",
-    released: Callable[[Answer, float], None] | None = None,
+    released: Released | None = None,
     on_ignored: Callable[[bool], None] | None = None,
     randomness: Randomness | None = None,
     simulation: bool = False,
 ) -> CountResult:
-    """Count distinct users per group, each within a relative error, as many groups as the budget allows.
+    """Count distinct users (or rows) per group, each to the error you need.
 
-    ``data``       a CSV or Parquet file, a connection URL (with ``table``), a pandas, polars, pyarrow or Ibis table, or a mapping
-                   group → count
-    ``by, user``   the columns that name the group and the person; privacy is per person, with all their rows
-    ``keys``       the groups, publicly known; absent ones count 0. Otherwise ``private_keys=True`` finds them privately (needs
-                   ``delta``; each person then counts in at most ``max_groups_per_user`` groups for that purpose)
-    ``order``      ``given`` (as listed) or ``race`` (the cheapest to finish next; default); ``prior`` (public expected sizes) sorts,
-                   largest first
-    ``ledger``     reserves the whole budget first, and settles at what was looked at (also after an interrupt)
-    ``released``   hears of each answer as it is made, with the budget spent so far; may be published
-    ``on_ignored`` hears whether rows without user or group were ignored; for the curator only
+    Parameters
+    ----------
+    data : str, Path, table or mapping
+        A file, folder or glob, a connection URL (with ``table``), a pandas, polars, pyarrow, Ibis
+        or Spark table, or a mapping from group to count.
+    by : str or sequence of str, optional
+        Columns of the group. Without them there is one total.
+    user : str
+        Column of the person. Privacy is per person, with all their rows.
+    within : float, optional
+        Wanted relative error (default 0.1).
+    plus_minus : float, optional
+        Wanted absolute error, instead of ``within``.
+    epsilon, delta : float
+        Total privacy budget. Without ``delta`` noise is Laplace, with it Gaussian (zCDP).
+    keys : sequence, optional
+        The groups, publicly known; absent ones count 0. One tuple per group if ``by`` names several
+        columns.
+    private_keys : bool
+        Find the groups privately instead; needs ``delta``.
+    max_groups_per_user : int, "auto" or None
+        m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
+        m dearest groups are then charged. ``"auto"`` chooses m privately. None: all groups, and
+        every group is charged (with ``private_keys``: 10). For a mapping, m is your promise.
+    rows : bool
+        Count rows instead of users, at most ``max_rows_per_user`` (default 10) per user and group.
+    where : sequence of str
+        Conditions on columns, such as ``"status=active"`` or ``"age>=18"``.
+    order, prior, max_group_epsilon
+        ``"race"`` (default) or ``"given"``; public expected sizes that sort the groups; the most
+        that one group may cost.
+    confidence, rule, ratio
+        Coverage of the intervals, the stop rule, and the ratio of the noise levels.
+    table, delimiter : str, optional
+        Table of a database; delimiter of a text file.
+    ledger, budget, analyst, memo
+        The ledger to charge. The worst case is reserved first and settled at what was looked at.
+    released : callable, optional
+        Called with each answer and the charge so far, before the ledger is settled.
+    on_ignored : callable, optional
+        Called with whether rows without user or group were ignored; for the curator only.
+
+    Returns
+    -------
+    CountResult
+        Answers with intervals, the other groups, what was spent and what it guarantees.
+
+    Raises
+    ------
+    InvalidInput
+        A setting, column or file is wrong. Nothing was charged.
+    BudgetRefused
+        The budget cannot pay the worst case. Nothing was charged.
+
+    References
+    ----------
+    ``docs/counting.md`` states the guarantee and its proof.
     """
-    source = require_protection(randomness, simulation=simulation)
-    account = Account(ledger, budget, analyst, memo)
-    account.check_simulation(source.simulated)
-    _check_keys(data, keys, private_keys, delta)
-    if count_of(max_groups_per_user, "max_groups_per_user", at_least=1) > _MOST_GROUPS:
-        raise InvalidInput(
-            "max_groups_per_user", max_groups_per_user, f"give at most {_MOST_GROUPS}"
-        )
-    expected = (
-        None
-        if prior is None
-        else {str(group): float(exact(size, "prior")) for group, size in prior.items()}
-    )
-    key_epsilon = _KEYS_SHARE * float(epsilon) if private_keys else 0.0
-    key_delta = float(delta or 0) / 2 if private_keys else 0.0
-    settings: dict[str, Any] = {
-        "within": within,
-        "epsilon": round_down(exact_positive(epsilon, "epsilon") - Fraction(key_epsilon)),
-        "delta": None if delta is None else float(delta) - key_delta,
-        "confidence": confidence,
-        "rule": rule,
-        "ratio": ratio,
-        "order": order or (GIVEN if prior is not None else RACE),
-        "max_group": max_group_epsilon,
-    }
-    if private_keys and key_epsilon < _LEAST_KEYS * max_groups_per_user:
-        raise InvalidInput(
-            "epsilon",
-            epsilon,
-            "too little to find groups privately: give more, or fewer max_groups_per_user",
-        )
-    plan = make_job(1 if keys is None else len(keys), **settings)
-    opened = _open(
-        data, by, user, table
-    )  # everything that can be wrong with the request is found before it is charged
-    charges = _charges(plan, float(epsilon), delta, private_keys, ledger, budget)
-    with account.reserve(charges) as reserved:
-        private = _private_counts(
-            opened, keys, private_keys, max_groups_per_user, key_epsilon, key_delta, source
-        )
-        if on_ignored is not None:
-            on_ignored(private.rows_ignored)
-        groups, counts = _sorted(private, expected)
-        job = plan if keys is not None else make_job(len(groups), **settings)
-        counting = Counting(job, groups, counts, source)
-        answers = []
-        try:
-            for answer in counting:
-                answers.append(answer)
-                if released is not None:
-                    released(answer, float(counting.spent))
-        finally:
-            reserved.settle(_share(counting.spent, job.total, len(charges)))
-    return CountResult(
-        answers=tuple(answers),
-        unanswered=tuple(counting.unanswered),
-        spent=round_up(counting.spent),
-        remaining=round_down(counting.remaining),
-        unit="epsilon" if delta is None else "rho",
-        within=within,
-        confidence=confidence,
-        factor=job.rule.factor,
-        guarantee=PureDP(float(epsilon))
-        if delta is None
-        else ApproxDP(float(epsilon), float(delta)),
-        keys=partition_guarantee(key_epsilon, key_delta) if private_keys else None,
-        simulated=source.simulated,
+    if not rows and max_rows_per_user is not None:
+        raise InvalidInput("max_rows_per_user", max_rows_per_user, "it belongs to rows=True")
+    measure = Measure()
+    if rows:
+        most = count_of(max_rows_per_user or _DEFAULT_ROWS, "max_rows_per_user", at_least=1)
+        measure = Measure("rows", rows=most)
+    options = {name: value for name, value in locals().items() if name in _REQUEST}
+    return _ask(
+        data,
+        measure,
+        options,
+        ledger,
+        budget,
+        analyst,
+        memo,
+        released,
+        on_ignored,
+        randomness,
+        simulation,
     )
 
 
-def _open(data: Any, by: str | None, user: str | None, table: str | None) -> Any:
-    """Checked counts, or the two columns of an opened table; nothing is counted yet."""
-    if isinstance(data, Mapping):
-        return {str(group): _whole(group, number) for group, number in data.items()}
-    if by is None or user is None:
-        raise InvalidInput(
-            "by, user", (by, user), "name the columns of the group and of the person"
-        )
-    opened = open_source(data, table) if isinstance(data, (str, Path)) else as_table(data)
-    return pair_columns(opened, by, user, collated=may_collate(data))
+def sum(
+    data: Any,
+    column: str,
+    *,
+    bounds: tuple[Number, Number],
+    grid: Number | None = None,
+    max_rows_per_user: int = 1,
+    memo: str = "expost sum",
+    **options: Any,
+) -> CountResult:
+    """Sum a column per group, each to the error you need.
+
+    Parameters
+    ----------
+    data : str, Path or table
+        As in :func:`count`.
+    column : str
+        Column of the values. NULL, NaN, infinite and non-numeric values contribute nothing.
+    bounds : (low, high)
+        Public bounds; values are clipped to them.
+    grid : float, optional
+        Values are rounded to multiples of it, and noise is exact on them. Default: 1 for whole
+        bounds of at most 1024, else the larger bound divided by about 1024 (a power of two).
+    max_rows_per_user : int
+        How many rows of a user count in one group.
+    **options
+        The other options of :func:`count`: ``by``, ``user``, ``within`` or ``plus_minus``,
+        ``epsilon``, ``delta``, ``keys``, ``private_keys``, ``max_groups_per_user``, ``where``, ….
+
+    Returns
+    -------
+    CountResult
+        As in :func:`count`.
+    """
+    return _valued("sum", data, column, bounds, grid, max_rows_per_user, memo, options)
 
 
-def _check_keys(
-    data: Any, keys: Sequence[str] | None, private_keys: bool, delta: float | None
-) -> None:
-    if keys is not None and private_keys:
-        raise InvalidInput("keys", "a list and private_keys", "give one of the two")
-    if keys is None and not private_keys:
-        raise InvalidInput(
-            "keys",
-            None,
-            "which groups exist is private too: list them (keys), or find them privately (private_keys, with a delta)",
-        )
-    if private_keys and delta is None:
-        raise InvalidInput("delta", None, "finding groups privately needs a δ > 0")
-    if private_keys and isinstance(data, Mapping):
-        raise InvalidInput(
-            "private_keys",
-            True,
-            "a mapping of counts does not say who is in which group; give the table",
-        )
-    if keys is not None and (isinstance(keys, str) or not len(keys)):
-        raise InvalidInput("keys", keys, "give a non-empty list of group names")
-    if keys is not None and len(set(keys)) != len(keys):
-        raise InvalidInput("keys", "with repeats", "name each group once")
+def mean(
+    data: Any,
+    column: str,
+    *,
+    bounds: tuple[Number, Number],
+    grid: Number | None = None,
+    max_rows_per_user: int = 1,
+    memo: str = "expost mean",
+    **options: Any,
+) -> CountResult:
+    """Average a column per group, each to the error you need.
+
+    Numerator and denominator share one noise path; the interval is for the ratio. Parameters and
+    result are those of :func:`sum`.
+    """
+    return _valued("mean", data, column, bounds, grid, max_rows_per_user, memo, options)
 
 
-def _private_counts(
-    opened: Any,
-    keys: Sequence[str] | None,
-    private_keys: bool,
-    contributions: int,
-    key_epsilon: float,
-    key_delta: float,
-    randomness: Randomness,
-) -> GroupCounts:
-    """The groups to count and their true counts; with private keys the groups come from a private selection."""
-    names = None if keys is None else [str(key) for key in keys]
-    if isinstance(opened, dict):
-        listed = tuple(names or ())
-        return GroupCounts(
-            listed, np.array([opened.get(key, 0) for key in listed], dtype=np.int64), False
-        )
-    if private_keys:
-        bounded = count_bounded(opened, contributions)
-        passed = select_groups(bounded.counts, key_epsilon, key_delta, contributions, randomness)
-        names = [group for group, keep in zip(bounded.groups, passed, strict=True) if keep]
-    return count_users(opened, names or [])
-
-
-def _whole(group: object, number: object) -> int:
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, (int, np.integer))
-        or not 0 <= number < _TOO_MANY
-    ):
-        raise InvalidInput(
-            f"counts[{group!r}]", type(number).__name__, "give whole numbers ≥ 0 and < 2^53"
-        )
-    return int(number)
-
-
-def _sorted(private: GroupCounts, prior: Mapping[str, float] | None) -> tuple[tuple[str, ...], Any]:
-    if prior is None:
-        return private.groups, private.counts
-    order = sorted(
-        range(len(private.groups)), key=lambda place: -prior.get(private.groups[place], 0.0)
+_REQUEST = frozenset(
+    (
+        *("by", "user", "where", "within", "plus_minus", "confidence", "rule", "epsilon", "delta"),
+        *("keys", "private_keys", "max_groups_per_user", "order", "prior", "max_group_epsilon"),
+        *("ratio", "table", "delimiter"),
     )
-    return tuple(private.groups[place] for place in order), private.counts[order]
+)
+_RUN = ("ledger", "budget", "analyst", "memo", "released", "on_ignored", "randomness", "simulation")
 
 
-def _charges(
-    job: CountingJob,
-    epsilon: float,
-    delta: float | None,
-    private_keys: bool,
+def _valued(
+    kind: str,
+    data: Any,
+    column: str,
+    bounds: tuple[Number, Number],
+    grid: Number | None,
+    rows: int,
+    memo: str,
+    options: dict[str, Any],
+) -> CountResult:
+    unknown = builtins.sorted(set(options) - _REQUEST - set(_RUN))
+    if unknown:
+        raise TypeError(f"{kind}() got an unexpected option {unknown[0]!r}")
+    if "epsilon" not in options:
+        raise InvalidInput("epsilon", None, "it is required: pass a positive number")
+    measure = value_measure(kind, column, bounds, grid, rows)
+    asked = {"by": None, "user": None} | {k: v for k, v in options.items() if k in _REQUEST}
+    rest: dict[str, Any] = dict.fromkeys(_RUN) | {"analyst": "", "simulation": False, "memo": memo}
+    rest |= {name: value for name, value in options.items() if name in _RUN}
+    return _ask(data, measure, asked, **rest)
+
+
+def value_measure(
+    kind: str, column: str, bounds: tuple[Number, Number], grid: Number | None, rows: int
+) -> Measure:
+    """Return the measure of a sum or a mean: bounds in units of the grid, rounded outwards."""
+    if isinstance(bounds, (str, bytes)) or len(tuple(bounds)) != 2:
+        raise InvalidInput("bounds", bounds, "give a lower and an upper bound")
+    low, high = (exact(each, "bounds") for each in bounds)
+    if not low < high:
+        raise InvalidInput("bounds", bounds, "the lower bound must be below the upper one")
+    most = count_of(rows, "max_rows_per_user", at_least=1)
+    step = _default_grid(low, high) if grid is None else exact_positive(grid, "grid")
+    first, last = math.floor(low / step), math.ceil(high / step)
+    if max(abs(first), abs(last), last - first) * most > _MOST_UNITS:
+        raise InvalidInput("grid", float(step), "too fine for these bounds: give a larger one")
+    return Measure(kind, column, most, step, first, last)
+
+
+def _default_grid(low: Fraction, high: Fraction) -> Fraction:
+    """1 for whole bounds up to 1024, else a power of two near a 1024th of the larger bound."""
+    largest = max(abs(low), abs(high))
+    if low.denominator == high.denominator == 1 and largest <= _GRID_STEPS:
+        return Fraction(1)
+    return Fraction(2) ** math.floor(math.log2(largest / _GRID_STEPS))
+
+
+def _ask(
+    data: Any,
+    measure: Measure,
+    options: dict[str, Any],
     ledger: LedgerLike | None,
     budget: str | None,
-) -> Charges:
-    """What the job may cost: thousandths of its total, in the terms of the ledger's budget.
-
-    Pure: ε. With δ and known groups: ρ in a zCDP (or Rényi) budget, which gives back what was not used; in an (ε, δ) budget the whole
-    (ε, δ), because the conversion of a realised ρ would need one order for all outcomes. With private groups: the whole (ε, δ).
-    """
-    total = job.total
-    if delta is None:
-        return _shares([PureDP(round_up(total * part / _SHARES)) for part in range(_SHARES + 1)])
-    kind = ledger.kind_of(budget) if ledger is not None else "approx"
-    if kind in ("zcdp", "renyi") and not private_keys:
-        return _shares([ZCDP(round_up(total * part / _SHARES)) for part in range(_SHARES + 1)])
-    whole: Guarantee = ApproxDP(epsilon, delta)
-    if private_keys:
-        whole = whole.at_worst(partition_guarantee(_KEYS_SHARE * epsilon, delta / 2))
-    return Charges.from_list([whole], whole)
-
-
-def _shares(levels: list[Any]) -> Charges:
-    return Charges(tuple(levels), tuple(range(len(levels))), levels[-1])
-
-
-def _share(spent: Fraction, total: Fraction, outcomes: int) -> int:
-    return 0 if outcomes == 1 else min(_SHARES, math.ceil(spent / total * _SHARES))
-
-
-def _plain(answer: Answer) -> dict[str, Any]:
-    """An answer for JSON, which has neither NaN nor infinity."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in answer.as_dict().items()
-    }
+    analyst: str,
+    memo: str,
+    released: Released | None,
+    on_ignored: Callable[[bool], None] | None,
+    randomness: Randomness | None,
+    simulation: bool,
+) -> CountResult:
+    """Check, open, run."""
+    source = require_protection(randomness, simulation=simulation)
+    if ledger is None and (budget is not None or analyst):
+        raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
+    account = Account(ledger, budget, analyst, memo)
+    account.check_simulation(source.simulated)
+    request = make_request(data, measure, **options)
+    return run(request, account, source, released, on_ignored)

@@ -1,11 +1,10 @@
-"""Tables: CSV, Parquet, databases and data frames, through Ibis. The counting runs inside the engine; one row per group comes back.
+"""Opening tables: files, folders, databases, data frames, through Ibis. Nothing is ever written.
 
-Rows whose user or group is NULL belong to nobody or to no group: they are ignored. Whether there were any is said to the curator only.
-Columns are addressed as columns, never pasted into SQL, so a name with quotes in it is just a name.
-
-How rows are read must not depend on the rows, or one person could change every count. So the delimiter of a CSV file is that of its header,
-quotes are double, and nothing is guessed; and groups are told apart byte by byte, whatever collation a database column has (else the name
-under which "Ann" and "ann" are counted together would be that of whichever row comes first).
+How rows are read must not depend on the rows, or one person could change every count. So the
+delimiter of a CSV file is that of its header (or the one given), quotes are double, all columns are
+text and nothing is guessed. JSON lines are read as text columns of the given names; lines that are
+not JSON are ignored. Database files are opened read-only, and a missing one is an error.
+Tests: ``tests/analytics/test_sources.py`` (with real servers).
 """
 
 from __future__ import annotations
@@ -14,86 +13,205 @@ import csv
 import gzip
 import io
 import re
+import sqlite3
 import tempfile
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-import numpy as np
-import numpy.typing as npt
+from expost.analytics.engine import ibis_module
+from expost.errors import InvalidInput
 
-from expost.errors import InvalidInput, MissingExtra
-
-_GROUP, _COUNT, _NULLS = "expost_group", "expost_count", "expost_nulls"
-_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".parquet")
+_TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
+_JSON = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+_DUCKDB, _SQLITE = (".duckdb", ".ddb"), (".sqlite", ".sqlite3", ".db")
+_SUFFIXES = (*_TEXT, *_JSON, ".parquet", *_DUCKDB, *_SQLITE)
 _DELIMITERS = (",", ";", "\t", "|")
-_CASELESS = ("duckdb", "pyspark")  # engines for which the columns g and G are one
-_BYTES = {  # functions from text to bytes and back, with their further arguments
-    "duckdb": ("encode", "decode", ()),
-    "postgres": ("convert_to", "convert_from", ("UTF8",)),
-    "pyspark": ("encode", "decode", ("UTF-8",)),
-}
 
 
-@dataclass(frozen=True)
-class GroupCounts:
-    """Distinct users per group. Private: never shown as it is."""
+def open_source(
+    source: str | Path,
+    table: str | None = None,
+    *,
+    delimiter: str | None = None,
+    columns: Sequence[str] = (),
+) -> Any:
+    """Open a file, a folder, a glob, or a table behind a connection URL as an Ibis table.
 
-    groups: tuple[str, ...]
-    counts: npt.NDArray[np.int64] = field(repr=False)
-    rows_ignored: bool
-
-
-def open_source(source: str | Path, table: str | None = None) -> Any:
-    """An Ibis table from a file name, or from a connection URL and the name of a table."""
-    ibis = _ibis()
+    Parameters
+    ----------
+    source : str or Path
+        A CSV, TSV, JSON-lines or Parquet file (text files may be gzipped), a folder or a glob of
+        files of one kind, a DuckDB or SQLite file, or a URL (``duckdb://``, ``postgresql://``,
+        ``pyspark://``, …).
+    table : str, optional
+        The table of a database; ``schema.table`` is understood. On Spark also a Parquet path.
+    delimiter : str, optional
+        The delimiter of a text file; by default it is read from the header.
+    columns : sequence of str
+        The columns that will be used; JSON lines and SQLite need them.
+    """
     text = str(source)
     if "://" in text:
-        if not table:
-            raise InvalidInput(
-                "table", table, "say which table of the database to count, with --table"
-            )
-        try:
-            connection = ibis.connect(text)
-            return connection.table(table)
-        except Exception as error:
-            raise InvalidInput(
-                "source", _without_password(text), f"cannot be opened: {_harmless(error, text)}"
-            ) from None
-    path = Path(text)
-    if not path.is_file():
-        raise InvalidInput(
-            "source", text, "there is no such file; give a CSV or Parquet file, or a connection URL"
-        )
-    if not text.lower().endswith(_SUFFIXES):
-        raise InvalidInput("source", text, "give a file ending in " + ", ".join(_SUFFIXES))
+        return _open_url(text, table)
+    files = _files(text)
+    suffix = _suffix(files[0])
+    if any(_suffix(each) != suffix for each in files):
+        raise InvalidInput("source", text, "the files are of different kinds; name one kind")
+    if suffix in (*_DUCKDB, *_SQLITE):
+        return _open_database(files[0], suffix, table, columns)
     try:
-        if text.lower().endswith(".parquet"):
-            return _engine().read_parquet(_literal(path))
-        return _engine().read_csv(_literal(path), **_csv_format(path))
+        return _read(files, suffix, delimiter, columns)
     except InvalidInput:
         raise
     except Exception as error:  # messages may quote what they stumbled over
-        reason = (
-            error.strerror
-            if isinstance(error, OSError) and error.strerror
-            else type(error).__name__
-        )
+        known = isinstance(error, OSError) and error.strerror
+        reason = error.strerror if known else type(error).__name__  # type: ignore[attr-defined]
         raise InvalidInput("source", text, f"cannot be read: {reason}") from None
 
 
+def _files(text: str) -> list[Path]:
+    """The files that a name means: itself, those in the folder, or those that match the glob."""
+    path = Path(text)
+    if path.is_file():
+        found = [path]
+    elif path.is_dir():
+        found = sorted(each for each in path.iterdir() if each.is_file() and _suffix(each))
+    else:
+        start = Path(path.anchor) if path.is_absolute() else Path()
+        pattern = str(path.relative_to(path.anchor)) if path.is_absolute() else text
+        matched = start.glob(pattern) if re.search(r"[*?\[]", text) else ()
+        found = sorted(each for each in matched if each.is_file())
+    if not found:
+        raise InvalidInput(
+            "source", text, "there is no such file; give a file, a folder, a glob or a URL"
+        )
+    if not _suffix(found[0]):
+        raise InvalidInput("source", text, "give a file ending in " + ", ".join(_SUFFIXES))
+    return found
+
+
+def _suffix(path: Path) -> str:
+    """The known ending of a file name, or an empty text."""
+    name = path.name.lower()
+    return max((each for each in _SUFFIXES if name.endswith(each)), key=len, default="")
+
+
+def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Sequence[str]) -> Any:
+    names = [_literal(path) for path in files]
+    if suffix == ".parquet":
+        return _engine().read_parquet(names)
+    if suffix in _JSON:
+        wanted = dict.fromkeys(columns, "VARCHAR")
+        if not wanted:
+            raise InvalidInput("columns", None, "name the columns of a JSON-lines file")
+        return _engine().read_json(
+            names, columns=wanted, format="newline_delimited", ignore_errors=True
+        )
+    formats = [_csv_format(path, delimiter) for path in files]
+    if any(each != formats[0] for each in formats):
+        raise InvalidInput("source", str(files[0].parent), "the files have different headers")
+    return _engine().read_csv(names, **formats[0])
+
+
+def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence[str]) -> Any:
+    """A table of a database file, read-only."""
+    if not table:
+        raise InvalidInput("table", table, "say which table of the database to use, with --table")
+    try:
+        if suffix in _DUCKDB or _is_duckdb(path):
+            return _named(ibis_module().duckdb.connect(str(path), read_only=True), table)
+        return _read_sqlite(path, table, columns)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            "source", str(path), f"cannot be opened: {type(error).__name__}"
+        ) from None
+
+
+def _is_duckdb(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(12)[8:12] == b"DUCK"
+
+
+def _read_sqlite(path: Path, table: str, columns: Sequence[str]) -> Any:
+    """The wanted columns as text: SQLite columns have no fixed type, so nothing else is total."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+    try:
+        rows = connection.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        known = [row[0] for row in rows]
+        if not known:
+            raise InvalidInput("table", table, "the database has no such table")
+        wanted = [name for name in columns if name in known] or known
+        listed = ", ".join(f"CAST({_quoted(name)} AS TEXT)" for name in wanted)
+        found = connection.execute(f"SELECT {listed} FROM {_quoted(table)}").fetchall()
+    finally:
+        connection.close()
+    arrays = {
+        name: pa.array([row[place] for row in found], pa.string())
+        for place, name in enumerate(wanted)
+    }
+    return _engine().create_table("expost_rows", pa.table(arrays), temp=True)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _open_url(url: str, table: str | None) -> Any:
+    ibis = ibis_module()
+    if not table:
+        raise InvalidInput("table", table, "say which table of the database to use, with --table")
+    try:
+        if url.startswith("duckdb://"):
+            path = Path(url.removeprefix("duckdb://").partition("?")[0])
+            if not path.is_file():
+                raise InvalidInput(
+                    "source", _without_password(url), "cannot be opened: there is no such file"
+                )
+            return _named(ibis.duckdb.connect(str(path), read_only=True), table)
+        if url.startswith("sqlite://"):
+            path = Path(url.removeprefix("sqlite://").partition("?")[0])
+            if not path.is_file():
+                raise InvalidInput("source", str(path), "cannot be opened: there is no such file")
+            return _read_sqlite(path, table, ())
+        return _named(ibis.connect(url), table)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            "source", _without_password(url), f"cannot be opened: {_harmless(error, url)}"
+        ) from None
+
+
+def _named(connection: Any, table: str) -> Any:
+    """A table by its name, by schema and name, or (on Spark) by the path of its Parquet files."""
+    if connection.name == "pyspark" and ("/" in table or table.endswith(".parquet")):
+        return connection.read_parquet(table)
+    try:
+        return connection.table(table)
+    except Exception:
+        schema, _, name = table.partition(".")
+        if not name:
+            raise
+        return connection.table(name, database=schema)
+
+
 def _engine() -> Any:
-    """DuckDB in memory; what does not fit goes to a folder that others cannot read (by default: .tmp, wherever one happens to be)."""
+    """DuckDB in memory; what does not fit goes to a folder that others cannot read."""
     folder = tempfile.TemporaryDirectory(prefix="expost")
-    connection = _ibis().duckdb.connect(temp_directory=folder.name)
+    connection = ibis_module().duckdb.connect(temp_directory=folder.name)
     weakref.finalize(connection, folder.cleanup)
     return connection
 
 
-def _csv_format(path: Path) -> dict[str, Any]:
+def _csv_format(path: Path, delimiter: str | None = None) -> dict[str, Any]:
     """All that DuckDB would otherwise guess from the rows; from the header alone."""
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     with opener(path, "rb") as stream:
@@ -105,11 +223,15 @@ def _csv_format(path: Path) -> dict[str, Any]:
     if line.count(b'"') % 2:
         raise InvalidInput("source", str(path), "a quote in the line of column names is not closed")
     header = line.decode("utf-8-sig")
-    delimiters = ("\t",) if path.suffix.lower() == ".tsv" else _DELIMITERS
+    delimiters: Sequence[str] = _DELIMITERS
+    if delimiter is not None:
+        delimiters = (delimiter,)
+    elif path.name.lower().endswith((".tsv", ".tsv.gz")):
+        delimiters = ("\t",)
     parsed = [
         next(csv.reader(io.StringIO(header, newline=""), delimiter=each), []) for each in delimiters
     ]
-    names, delimiter = max(zip(parsed, delimiters, strict=True), key=lambda found: len(found[0]))
+    names, found = max(zip(parsed, delimiters, strict=True), key=lambda pair: len(pair[0]))
     if not any(names):
         raise InvalidInput("source", str(path), "the first line must name the columns")
     names = [name or f"column{place}" for place, name in enumerate(names)]
@@ -123,7 +245,7 @@ def _csv_format(path: Path) -> dict[str, Any]:
     return {
         "header": True,
         "auto_detect": False,
-        "delim": delimiter,
+        "delim": found,
         "quote": '"',
         "escape": '"',
         "columns": columns,
@@ -137,127 +259,35 @@ def _literal(path: Path) -> str:
 
 def as_table(data: Any) -> Any:
     """An Ibis table from one, or from a pandas, polars or pyarrow table."""
-    ibis = _ibis()
+    ibis = ibis_module()
     if isinstance(data, ibis.Table):
         return data
+    if type(data).__module__.startswith("pyspark."):
+        return _spark_table(data)
     try:
         return ibis.memtable(data)
     except Exception:
         raise InvalidInput(
             "table",
             type(data).__name__,
-            "give an Ibis, pandas, polars or pyarrow table of plain columns, or a mapping group → count",
+            "give an Ibis, pandas, polars or pyarrow table of plain columns, a Spark data frame, "
+            "or a mapping group → count",
         ) from None
 
 
-def count_users(pairs: Any, keys: Sequence[str]) -> GroupCounts:
-    """Distinct users in each of the listed groups (absent ones count 0)."""
-    found = _aggregate(pairs)
-    counted = {
-        str(group): int(count)
-        for group, count in zip(found[_GROUP], found[_COUNT], strict=True)
-        if group is not None
-    }
-    ignored = any(
-        group is None or nulls for group, nulls in zip(found[_GROUP], found[_NULLS], strict=True)
-    )
-    return GroupCounts(
-        tuple(keys), np.array([counted.get(group, 0) for group in keys], dtype=np.int64), ignored
-    )
-
-
-def count_bounded(pairs: Any, contributions: int) -> GroupCounts:
-    """Users per group when each user counts in at most ``contributions`` groups, the first by name."""
-    ibis = _ibis()
-    pairs = pairs.filter(pairs[_GROUP].notnull() & pairs["expost_user"].notnull()).distinct()
-    rank = ibis.row_number().over(ibis.window(group_by="expost_user", order_by=_GROUP))
-    bounded = pairs.mutate(expost_rank=rank).filter(ibis._.expost_rank < contributions)
-    found = _fetch(bounded.group_by(_GROUP).aggregate(**{_COUNT: ibis._.count()}))
-    order = sorted(range(len(found[_GROUP])), key=lambda place: str(found[_GROUP][place]))
-    groups = tuple(str(found[_GROUP][place]) for place in order)
-    return GroupCounts(
-        groups, np.array([int(found[_COUNT][place]) for place in order], dtype=np.int64), False
-    )
-
-
-def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> Any:
-    """The two columns that matter, under names of ours; groups as text, ``collated`` if it may have a collation to be rid of."""
-    ibis = _ibis()
-    known, engine = list(table.columns), ibis.get_backend(table).name
-    for option, name in (("by", by), ("user", user)):
-        if name not in known:
-            raise InvalidInput(option, name, _columns_of(known))
-        if engine in _CASELESS and sum(each.lower() == name.lower() for each in known) > 1:
-            raise InvalidInput(
-                option,
-                name,
-                f"{engine} cannot tell it from a column with other capitals; rename one",
-            )
-    group = table[by]
-    text = group if group.type().is_string() else group.cast("string")
-    return table.select(
-        **{_GROUP: _byte_by_byte(text, engine) if collated else text, "expost_user": table[user]}
-    )
-
-
-def _columns_of(known: Sequence[str]) -> str:
-    """What columns there are; not where one has a line break in its name, which may be a row that a quote has drawn into the header."""
-    if any("\n" in name or "\r" in name for name in known):
-        return f"the table has {len(known)} other columns (a name with a line break: is a quote missing in the first line?)"
-    return "the table has the columns " + ", ".join(repr(each) for each in known[:50])
+def _spark_table(frame: Any) -> Any:
+    """A Spark data frame, under a name of its own in its session."""
+    ibis = ibis_module()
+    name = f"expost_{id(frame):x}"
+    frame.createOrReplaceTempView(name)
+    return ibis.pyspark.connect(frame.sparkSession).table(name)
 
 
 def may_collate(data: Any) -> bool:
     """Whether text columns may have a collation: those of databases, not of files and data frames."""
-    return "://" in str(data) if isinstance(data, (str, Path)) else isinstance(data, _ibis().Table)
-
-
-def _byte_by_byte(text: Any, engine: str) -> Any:
-    """The same text without the collation of its column."""
-    ibis = _ibis()
-    if engine not in _BYTES:
-        return text
-    there, back, further = _BYTES[engine]
-    shape, more = (_with_encoding, ("string",)) if further else (_alone, ())
-    encode = ibis.udf.scalar.builtin(shape, name=there, signature=(("string", *more), "binary"))
-    decode = ibis.udf.scalar.builtin(shape, name=back, signature=(("binary", *more), "string"))
-    return decode(encode(text, *further), *further)
-
-
-def _alone(value: Any) -> Any:
-    """The shape of a function of the engine; Ibis wants a Python function to read it from."""
-
-
-def _with_encoding(value: Any, encoding: Any) -> Any:
-    """The same, with the name of an encoding."""
-
-
-def _aggregate(pairs: Any) -> dict[str, list[Any]]:
-    ibis = _ibis()
-    user = ibis._.expost_user
-    counted = pairs.group_by(_GROUP).aggregate(
-        **{_COUNT: user.nunique(), _NULLS: user.isnull().any()}
-    )
-    return _fetch(counted)
-
-
-def _fetch(expression: Any) -> dict[str, list[Any]]:
-    try:
-        table = expression.to_pyarrow()
-    except Exception as error:
-        line = re.search(r"CSV Error on Line: \d+", str(error))  # other messages may quote a value
-        raise InvalidInput(
-            "source", "the table", f"cannot be counted: {line[0] if line else type(error).__name__}"
-        ) from None
-    return {name: table.column(name).to_pylist() for name in table.column_names}
-
-
-def _ibis() -> Any:
-    try:
-        import ibis
-    except ImportError:
-        raise MissingExtra("ibis-framework", "analytics") from None
-    return ibis
+    if isinstance(data, (str, Path)):
+        return "://" in str(data) or str(data).lower().endswith((*_DUCKDB, *_SQLITE))
+    return isinstance(data, ibis_module().Table) or type(data).__module__.startswith("pyspark.")
 
 
 def _first_line(error: Exception) -> str:

@@ -69,6 +69,11 @@ class Reserved:
         self._ledger, self._reservation = ledger, reservation
 
     @property
+    def reservation_id(self) -> str | None:
+        """The name of the reservation in the ledger, None without a ledger."""
+        return getattr(self._reservation, "id", None)
+
+    @property
     def already_settled(self) -> bool:
         """Whether an earlier call settled this reservation, as in a resumed selection."""
         return self._ledger is not None and self._ledger.status_of(self._reservation) == "settled"

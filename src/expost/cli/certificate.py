@@ -5,6 +5,8 @@ Tests: ``tests/cli/test_cli.py``, ``tests/fuzz/test_certificates.py``.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from expost.analytics.certificate import KIND, check_certificate
+from expost.cli import count_output
 from expost.cli.output import Json, in_words, show, visible
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
@@ -29,6 +33,14 @@ def certificate(
     as_json: Json = False,
 ) -> None:
     """Show a certificate: what was released, what it cost, and which theorem guarantees it."""
+    counted = _count_certificate(file)
+    if counted is not None:
+        show(
+            dict(counted),
+            as_json=as_json,
+            render=lambda console: count_output.render_certificate(console, counted),
+        )
+        return
     release = Release.load(file)
     try:
         document = release.as_dict(encode=plain)
@@ -37,6 +49,16 @@ def certificate(
             "file", str(file), "its values are nested too deeply to be a certificate"
         ) from None
     show(document, as_json=as_json, render=lambda console: _render(console, release))
+
+
+def _count_certificate(file: Path) -> Mapping[str, Any] | None:
+    """The certificate of a count, or None if the file is of another kind."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    is_count = isinstance(record, dict) and record.get("kind") == KIND
+    return check_certificate(record) if is_count else None
 
 
 def _render(console: Console, release: Release) -> None:

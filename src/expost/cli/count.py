@@ -1,4 +1,4 @@
-"""``expost count``: distinct users per group, each to the accuracy you need."""
+"""``expost count``: counts, sums and means per group, each to the accuracy you need."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from expost import plots
-from expost.analytics.counting import Answer
-from expost.analytics.query import CountResult
-from expost.analytics.query import count as count_groups
+from expost.analytics import plan as plans
+from expost.analytics import query
+from expost.analytics.certificate import CountResult
+from expost.analytics.columns import Measure
+from expost.analytics.refinement import Answer
 from expost.budget.ledger import Ledger
-from expost.cli.output import Json, notes, show, visible
+from expost.cli import count_output
+from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
 
-_SHOWN = 40
+INTERRUPTED = 130
 
 
 class Order(StrEnum):
@@ -43,31 +43,63 @@ def count(
     source: Annotated[
         str,
         typer.Argument(
-            help="A CSV or Parquet file, or a connection URL (duckdb://, postgresql://, pyspark://)."
+            help="A CSV, TSV, JSON-lines or Parquet file, a folder or glob of them, a DuckDB or "
+            "SQLite file, or a connection URL (duckdb://, postgresql://, pyspark://)."
         ),
     ],
-    by: Annotated[str, typer.Option(help="Column of the group.")],
-    user: Annotated[str, typer.Option(help="Column of the person.")],
     epsilon: Annotated[float, typer.Option(help="Total privacy budget ε.")],
-    within: Annotated[float, typer.Option(help="Wanted relative error.")] = 0.1,
+    user: Annotated[str, typer.Option(help="Column of the person.")],
+    by: Annotated[
+        list[str] | None, typer.Option(help="Column of the group; repeat it for several.")
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option(help="Wanted relative error (default 0.1).")
+    ] = None,
+    plus_minus: Annotated[
+        float | None, typer.Option("--plus-minus", help="Wanted absolute error instead.")
+    ] = None,
     delta: Annotated[
         float | None, typer.Option(help="Total δ: Gaussian noise, charged in zCDP.")
     ] = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Count rows, not users.")] = False,
+    sum_column: Annotated[str | None, typer.Option("--sum", help="Sum this column.")] = None,
+    mean_column: Annotated[str | None, typer.Option("--mean", help="Average this column.")] = None,
+    bounds: Annotated[
+        tuple[float, float] | None,
+        typer.Option(help="Public bounds of the values; values are clipped to them."),
+    ] = None,
+    grid: Annotated[
+        float | None, typer.Option(help="Values are rounded to multiples of this.")
+    ] = None,
+    max_groups_per_user: Annotated[
+        str | None,
+        typer.Option(
+            help="In how many groups a person counts: a number, auto (chosen privately) or none. "
+            "Only the dearest groups of this number are charged."
+        ),
+    ] = None,
+    max_rows_per_user: Annotated[
+        int | None,
+        typer.Option(help="Rows of a person that count in one group (rows: 10, else 1)."),
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Condition on rows: status=active, age>=18. Repeat.")
+    ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="File with the groups, one a line; publicly known.")
+        Path | None,
+        typer.Option(
+            help="File with the groups, one per line (CSV for several columns); publicly known."
+        ),
     ] = None,
     private_keys: Annotated[
         bool,
         typer.Option(
-            "--private-keys", help="Find the groups privately; costs a tenth of ε, half of δ."
+            "--private-keys", help="Find the groups privately; costs a tenth, and half of δ."
         ),
     ] = False,
-    max_groups_per_user: Annotated[
-        int,
-        typer.Option(
-            help="With --private-keys: groups in which a person counts, for finding them."
-        ),
-    ] = 10,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what groups would cost; reads no data.")
+    ] = False,
     order: Annotated[
         Order | None, typer.Option(help="As in the keys file, or the cheapest to finish next.")
     ] = None,
@@ -82,97 +114,193 @@ def count(
         StopRule, typer.Option(help="confidence: half-width within the error; paper: its σ-rule.")
     ] = StopRule.confidence,
     ratio: Annotated[
-        float, typer.Option(help="Ratio of the refinement grid; finer is free in privacy.")
-    ] = 2**0.5,
+        float | None, typer.Option(help="Constant ratio of the noise levels, instead of ours.")
+    ] = None,
     table: Annotated[str | None, typer.Option(help="Table of the database.")] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Delimiter of a text file; else that of its header.")
+    ] = None,
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
     analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
     out: Annotated[
         Path | None, typer.Option(help="Write answers to this CSV as they are released.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a figure of the estimates.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a figure.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Unique users per group, each within the wanted error, as many groups as the budget allows."""
+    """Answers per group, each within the wanted error, as many groups as the budget allows."""
     plots.check_path(plot)
-    if out is not None and out.exists():
+    _check_files(out, certificate)
+    listed = None if keys is None else read_keys(keys, len(by or ()))
+    kind = _kind(rows, sum_column, mean_column, bounds)
+    options: dict[str, Any] = {
+        "within": within,
+        "plus_minus": plus_minus,
+        "epsilon": epsilon,
+        "delta": delta,
+        "private_keys": private_keys,
+        "max_groups_per_user": parse_cap(max_groups_per_user),
+        "order": None if order is None else order.value,
+        "max_group_epsilon": max_group_epsilon,
+        "confidence": confidence,
+        "rule": rule.value,
+        "ratio": ratio,
+    }
+    if plan:
+        measure = _measure(kind, sum_column or mean_column, bounds, grid, max_rows_per_user)
+        _show_plan(None if listed is None else len(listed), measure, options, plot, as_json)
+        return
+    if ledger is None and (budget is not None or analyst):
         raise InvalidInput(
-            "out", str(out), "the file exists already; name another, so that no answers are lost"
+            "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
         )
-    listed = None if keys is None else read_keys(keys)
-    expected = None if prior is None else read_prior(prior)
-    opened = None if ledger is None else Ledger.open(ledger)
-    stream = None if out is None else out.open("x", encoding="utf-8", newline="")
-    writer = None if stream is None else _Writer(stream)
-    made = 0
+    options |= {
+        "by": by,
+        "user": user,
+        "where": where or (),
+        "keys": listed,
+        "prior": None if prior is None else read_prior(prior),
+        "table": table,
+        "delimiter": delimiter,
+        "ledger": None if ledger is None else Ledger.open(ledger),
+        "budget": budget,
+        "analyst": analyst,
+    }
+    if kind in ("sum", "mean"):
+        options |= {"bounds": bounds, "grid": grid, "max_rows_per_user": max_rows_per_user or 1}
+        function: Any = getattr(query, kind)
+        arguments: tuple[Any, ...] = (source, sum_column or mean_column)
+    else:
+        options |= {"rows": rows, "max_rows_per_user": max_rows_per_user}
+        function, arguments = query.count, (source,)
+    run = _Run(out, _total(epsilon, delta))
+    result = run.ask(function, arguments, options, as_json)
+    _finish(result, certificate, plot, as_json, run.failure)
+
+
+def _finish(
+    result: CountResult,
+    certificate: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    failure: OSError | None,
+) -> None:
+    """Show the answers first: they are paid for, whatever becomes of the files."""
+    for warning in result.warnings:
+        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
+    show(
+        result.as_dict(),
+        as_json=as_json,
+        render=lambda console: count_output.render(console, result),
+    )
+    if certificate is not None:
+        result.save(certificate)
+        notes.print(f"certificate: {certificate}", markup=False)
+    if plot is not None:
+        count_output.draw(result, plot)
+        notes.print(f"figure: {plot}", markup=False)
+    if failure is not None:
+        raise failure
+
+
+def _show_plan(
+    groups: int | None,
+    measure: Measure,
+    options: dict[str, Any],
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    planned = plans.plan(groups=groups, measure=measure, **options)
+    show(
+        planned.as_dict(),
+        as_json=as_json,
+        render=lambda console: count_output.render_plan(console, planned),
+    )
+    if plot is not None:
+        plans.draw(planned, plot)
+        notes.print(f"figure: {plot}", markup=False)
+
+
+def _kind(
+    rows: bool, total: str | None, mean: str | None, bounds: tuple[float, float] | None
+) -> str:
+    """What is asked for: users, rows, sum or mean."""
+    chosen = [
+        name
+        for name, given in (("rows", rows), ("sum", total is not None), ("mean", mean is not None))
+        if given
+    ]
+    if len(chosen) > 1:
+        raise InvalidInput("--" + chosen[1], "with --" + chosen[0], "ask for one of them")
+    valued = chosen in (["sum"], ["mean"])
+    if valued and bounds is None:
+        raise InvalidInput("bounds", None, f"--{chosen[0]} needs public bounds: --bounds LO HI")
+    if bounds is not None and not valued:
+        raise InvalidInput("bounds", bounds, "bounds belong to --sum and --mean")
+    return chosen[0] if chosen else "users"
+
+
+def _measure(
+    kind: str,
+    column: str | None,
+    bounds: tuple[float, float] | None,
+    grid: float | None,
+    rows: int | None,
+) -> Measure:
+    if kind in ("sum", "mean"):
+        assert bounds is not None
+        assert column is not None
+        return query.value_measure(kind, column, bounds, grid, rows or 1)
+    return Measure("rows", rows=rows or 10) if kind == "rows" else Measure()
+
+
+def parse_cap(text: str | None) -> int | str | None:
+    """Return ``--max-groups-per-user`` as a number, ``auto`` or None."""
+    if text is None or text == "none":
+        return None
+    if text == "auto":
+        return text
     try:
-        with _progress() as progress:
-            task = progress.add_task("budget", total=1.0, answers=0)
+        return int(text)
+    except ValueError:
+        raise InvalidInput(
+            "max_groups_per_user", text, "give a whole number, auto or none"
+        ) from None
 
-            def released(answer: Answer, spent: float) -> None:
-                nonlocal made
-                made += 1
-                if writer is not None:
-                    writer.write(answer, answered=True)
-                progress.update(task, completed=min(1.0, spent / total), answers=made)
 
-            total = _total(epsilon, delta)
-            result = count_groups(
-                source,
-                by=by,
-                user=user,
-                within=within,
-                epsilon=epsilon,
-                delta=delta,
-                keys=listed,
-                private_keys=private_keys,
-                max_groups_per_user=max_groups_per_user,
-                order=None if order is None else order.value,
-                prior=expected,
-                max_group_epsilon=max_group_epsilon,
-                confidence=confidence,
-                rule=rule.value,
-                ratio=ratio,
-                table=table,
-                ledger=opened,
-                budget=budget,
-                analyst=analyst,
-                released=released,
-                on_ignored=lambda ignored: notes.print(
-                    f"rows ignored: {'yes' if ignored else 'no'}"
-                ),
+def _check_files(out: Path | None, certificate: Path | None) -> None:
+    for name, path in (("out", out), ("certificate", certificate)):
+        if path is None:
+            continue
+        if path.exists():
+            raise InvalidInput(
+                name, str(path), "the file exists already; name another, so that nothing is lost"
             )
-        if writer is not None:
-            for answer in result.unanswered:
-                writer.write(answer, answered=False)
-    except BaseException:
-        if out is not None and not made:
-            out.unlink(missing_ok=True)  # nothing is lost, and the same command may be given again
-        raise
-    finally:
-        if stream is not None:
-            stream.close()
-    show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result))
-    if plot is not None:  # after the answers: they are paid for, whatever becomes of the figure
-        draw(result, plot)
-        notes.print(f"figure: {plot}")
+        if not path.resolve().parent.is_dir():
+            raise InvalidInput(name, str(path), "the folder does not exist")
 
 
-def read_keys(path: Path) -> list[str]:
-    """Group names, one a line; empty lines are skipped."""
+def read_keys(path: Path, columns: int = 1) -> list[Any]:
+    """Return group names, one per line (a CSV row for several columns); skips empty lines."""
     try:
-        names = [line.rstrip("\r\n") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise InvalidInput("keys", str(path), "the file is no UTF-8 text") from None
-    listed = [name for name in names if name]
+        raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
+    lines = [line.rstrip("\r\n") for line in text.split("\n")]
+    listed: list[Any] = [line for line in lines if line]
+    if columns > 1:
+        listed = [tuple(row) for row in csv.reader(listed)]
     if not listed:
         raise InvalidInput("keys", str(path), "the file names no group")
     return listed
 
 
 def read_prior(path: Path) -> dict[str, float]:
-    """A CSV of group,size, with or without a header."""
+    """Return a CSV of group,size, with or without a header."""
     sizes: dict[str, float] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -185,10 +313,81 @@ def read_prior(path: Path) -> dict[str, float]:
                             "prior", f"line {number}", "give lines of group,size"
                         ) from None
     except (UnicodeDecodeError, csv.Error):
-        raise InvalidInput("prior", str(path), "the file is no UTF-8 text of group,size") from None
+        raise InvalidInput("prior", str(path), "the file is not UTF-8 text of group,size") from None
     if not sizes:
         raise InvalidInput("prior", str(path), "the file names no group")
     return sizes
+
+
+class _Run:
+    """One request from the command line: progress, the file of answers, Ctrl-C."""
+
+    def __init__(self, out: Path | None, total: float) -> None:
+        self._out, self._total = out, total
+        self._made: list[Answer] = []
+        self.failure: OSError | None = None  # of the file of answers; they are shown all the same
+
+    def ask(
+        self, function: Any, arguments: tuple[Any, ...], options: dict[str, Any], as_json: bool
+    ) -> CountResult:
+        """Run the request; answers go to the file before the ledger is settled."""
+        out = self._out
+        stream = None if out is None else out.open("x", encoding="utf-8", newline="")
+        writer = None if stream is None else _Writer(stream)
+        try:
+            with _progress() as progress:
+                task = progress.add_task("budget", total=1.0, answers=0)
+
+                def released(answer: Answer, spent: float) -> None:
+                    self._made.append(answer)
+                    self._write(writer, answer, answered=True)
+                    share = min(1.0, spent / self._total)
+                    progress.update(task, completed=share, answers=len(self._made))
+
+                result: CountResult = function(
+                    *arguments, **options, released=released, on_ignored=_say_ignored
+                )
+            for answer in result.unanswered:
+                self._write(writer, answer, answered=False)
+        except BaseException as error:
+            if out is not None and not self._made:
+                out.unlink(missing_ok=True)  # nothing is lost: the same command may be given again
+            if isinstance(error, KeyboardInterrupt):
+                self._interrupted(as_json)
+            raise
+        finally:
+            if stream is not None:
+                self._close(stream)
+        return result
+
+    def _write(self, writer: _Writer | None, answer: Answer, *, answered: bool) -> None:
+        if writer is None or self.failure is not None:
+            return
+        try:
+            writer.write(answer, answered=answered)
+        except OSError as error:
+            self.failure = error
+
+    def _close(self, stream: TextIO) -> None:
+        try:
+            stream.close()
+        except OSError as error:
+            self.failure = self.failure or error
+
+    def _interrupted(self, as_json: bool) -> None:
+        """Show answers that were paid for and are in no file, then exit with code 130."""
+        notes.print("interrupted; what was looked at is charged")
+        if self._made and (self._out is None or self.failure is not None):
+            document = {
+                "interrupted": True,
+                "answers": [answer.as_dict() for answer in self._made],
+            }
+            show(
+                document,
+                as_json=as_json,
+                render=lambda console: count_output.render_answers(console, self._made),
+            )
+        raise typer.Exit(INTERRUPTED)
 
 
 class _Writer:
@@ -200,17 +399,15 @@ class _Writer:
         self._rows.writerow(["group", "estimate", "low", "high", "spent", "answered"])
 
     def write(self, answer: Answer, *, answered: bool) -> None:
-        self._rows.writerow(
-            [
-                answer.group,
-                answer.estimate,
-                answer.low,
-                answer.high,
-                answer.spent,
-                "yes" if answered else "no",
-            ]
-        )
+        """Write one answer and flush it."""
+        facts = [answer.estimate, answer.low, answer.high, answer.spent]
+        name = " / ".join(answer.group) if isinstance(answer.group, tuple) else answer.group
+        self._rows.writerow([name, *facts, "yes" if answered else "no"])
         self._stream.flush()
+
+
+def _say_ignored(ignored: bool) -> None:
+    notes.print(f"rows ignored: {'yes' if ignored else 'no'}")
 
 
 def _progress() -> Progress:
@@ -220,87 +417,12 @@ def _progress() -> Progress:
         TextColumn("{task.percentage:.0f} %  {task.fields[answers]} answers"),
         TimeElapsedColumn(),
     )
-    return Progress(*columns, console=notes, transient=True)
+    return Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
 
 
 def _total(epsilon: float, delta: float | None) -> float:
-    return epsilon if delta is None else gaussian_for(epsilon, delta).rho
-
-
-def _render(console: Console, result: CountResult) -> None:
-    table = Table(
-        title=f"{len(result.answers)} groups within {result.within:.0%}", title_justify="left"
-    )
-    for heading in ("group", "estimate", f"{result.confidence:.0%} interval", "spent"):
-        table.add_column(
-            heading, justify="left" if heading == "group" else "right", overflow="fold"
-        )
-    for answer in result.answers[:_SHOWN]:
-        table.add_row(
-            Text(visible(answer.group)),
-            f"{answer.estimate:,.0f}",
-            f"{answer.low:,.0f} – {answer.high:,.0f}",
-            f"{answer.spent:.4g}",
-        )
-    console.print(table)
-    if len(result.answers) > _SHOWN:
-        console.print(f"… and {len(result.answers) - _SHOWN} more (--out or --json for all).")
-    unit = {"epsilon": "ε", "rho": "ρ"}[result.unit]
-    console.print(
-        f"{len(result.unanswered)} groups not answered. Spent {unit} = {result.spent:.4g}, {result.remaining:.2g} remains. "
-        f"Everything released keeps {_describe(result)}."
-    )
-
-
-def _describe(result: CountResult) -> str:
-    facts = result.guarantee.as_dict()
-    return (
-        f"ε = {facts['epsilon']:g}"
-        + (f", δ = {facts['delta']:g}" if "delta" in facts else "")
-        + " for every person"
-    )
-
-
-def draw(result: CountResult, path: Path) -> None:
-    """Estimates with their intervals, largest first; answered groups and the rest."""
-    drawn, (axes,) = plots.figure(1, width=8)
-    looked_at = [(answer, True) for answer in result.answers] + [
-        (answer, False) for answer in result.unanswered if answer.spent > 0
-    ]
-    ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
-    for answered, colour, label in (
-        (True, plots.INK[0], "answered"),
-        (False, plots.INK[1], "not answered (looser interval)"),
-    ):
-        chosen: list[Any] = [
-            (place, answer) for place, (answer, state) in enumerate(ordered) if state is answered
-        ]
-        if chosen:
-            places, values = (
-                [place for place, _ in chosen],
-                [max(answer.estimate, 0.5) for _, answer in chosen],
-            )
-            below = [
-                value - max(answer.low, 0.5) if value > answer.low else 0.0
-                for value, (_, answer) in zip(values, chosen, strict=True)
-            ]
-            above = [
-                max(answer.high - value, 0.0)
-                for value, (_, answer) in zip(values, chosen, strict=True)
-            ]
-            axes.errorbar(
-                places,
-                values,
-                yerr=[below, above],
-                fmt=".",
-                color=colour,
-                ecolor=colour,
-                elinewidth=0.8,
-                markersize=3,
-                label=label,
-            )
-    axes.set(yscale="log", xlabel="groups, by estimate", ylabel="users")
-    axes.set_title(f"Users per group, {len(result.answers)} within {result.within:.0%}", loc="left")
-    if ordered:
-        axes.legend(fontsize=8)
-    plots.save(drawn, path)
+    """The total in the unit of what is spent; 1 where the request will be refused anyway."""
+    try:
+        return epsilon if delta is None else gaussian_for(epsilon, delta).rho
+    except InvalidInput:
+        return 1.0

@@ -1,4 +1,5 @@
-"""The counting job: it never overspends, looks at nothing it has not paid for, and keeps its guarantee for a person with all their rows."""
+"""The refinement: it never overspends, looks at nothing that is not paid for, and the sum of the m
+largest group costs bounds what any transcript tells about a person with all their rows."""
 
 from __future__ import annotations
 
@@ -16,24 +17,35 @@ from reproduction.counting.tables import synthetic
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.counting import GIVEN, RACE, Answer, Counting, CountingJob, make_job
+from expost.analytics.columns import Measure, pair_columns
+from expost.analytics.contribution import measured, run_totals, totals
 from expost.analytics.intervals import StoppingRule, half_width, paper_least
 from expost.analytics.noise_levels import LaplaceLevels, NoiseLevels, geometric_grid
-from expost.analytics.sources import as_table, count_users, pair_columns
+from expost.analytics.refinement import GIVEN, RACE, Answer, Charge, Job, Refinement
+from expost.analytics.sources import as_table
 from expost.mechanisms.noise_paths import simulate_laplace_paths
+from expost.privacy.conversions import gaussian_for
 from tests.analytics import laws
 
 
-def cheap_job(levels: NoiseLevels, total: Fraction, order: str, within: float = 0.1) -> CountingJob:
+def cheap_job(
+    levels: NoiseLevels, total: Fraction, order: str, within: float = 0.1, most: int = 10**6
+) -> Job:
     """A job whose rule needs no calibration: fit for everything but coverage."""
     widths = half_width(levels, 0.9)
-    return CountingJob(
+    return Job(
         levels,
         StoppingRule(within, 0.9, "paper", 1.0, paper_least(levels, within), widths, widths),
         total,
         order,
-        0.0,
+        most,
+        shared(levels, total, most),
     )
+
+
+def shared(levels: NoiseLevels, total: Fraction, most: int) -> int:
+    """The finest level that ``most`` groups can afford, at least the first."""
+    return max([0, *(n for n, cost in enumerate(levels.costs) if Fraction(cost) * most <= total)])
 
 
 def names(counts: list[int]) -> list[str]:
@@ -53,15 +65,18 @@ class Quick(NoiseLevels):
 
 
 @st.composite
-def jobs(draw: Any) -> tuple[CountingJob, list[int]]:
+def jobs(draw: Any) -> tuple[Job, list[int]]:
     counts = draw(st.lists(st.integers(0, 5000), min_size=1, max_size=12))
     total = Fraction(draw(st.floats(0.01, 50)))
     cap = float(total * draw(st.fractions(Fraction(1, 100), 1)))
     first = cap * draw(st.floats(0.001, 1))
     levels = Quick(geometric_grid(first, cap, draw(st.sampled_from([1.1, math.sqrt(2), 2, 5]))))
-    return cheap_job(
-        levels, total, draw(st.sampled_from([RACE, GIVEN])), draw(st.sampled_from([0.1, 0.5]))
-    ), counts
+    most = draw(st.integers(1, len(counts)))
+    order = draw(st.sampled_from([RACE, GIVEN]))
+    if order == RACE:  # every group is looked at once at least
+        first = min(levels.costs[0], float(total) / most * 0.99)
+        levels = Quick((first, *(cost for cost in levels.costs if cost > first)))
+    return cheap_job(levels, total, order, draw(st.sampled_from([0.1, 0.5])), most), counts
 
 
 @settings(max_examples=150, deadline=None)
@@ -69,18 +84,20 @@ def jobs(draw: Any) -> tuple[CountingJob, list[int]]:
 def test_no_job_overspends(drawn, seed):
     """Exactly, in rationals, at every answer: catches a price in floats, a level paid twice or not at all, a cap that is passed."""
     job, counts = drawn
-    counting = Counting(job, names(counts), np.array(counts), SimulationRandomness(seed))
+    counting = Refinement(job, names(counts), np.array(counts), SimulationRandomness(seed))
     answers = []
     for answer in counting:
         assert counting.spent <= job.total
         answers.append(answer)
     published = [*answers, *counting.unanswered]
     assert sorted(answer.group for answer in published) == sorted(names(counts))
-    assert counting.spent == sum(Fraction(answer.spent) for answer in published) <= job.total
+    dearest = sorted((Fraction(answer.spent) for answer in published), reverse=True)
+    assert counting.spent == sum(dearest[: job.most_groups]) <= job.total
     assert counting.remaining == job.total - counting.spent
     costs = list(job.levels.costs)
     assert all(answer.spent in (0.0, *costs) for answer in published)
-    assert all(answer.estimate >= job.rule.least[costs.index(answer.spent)] for answer in answers)
+    for group, level in counting._stopped.items():
+        assert counting._estimates[level, group] >= job.rule.least[level]
 
 
 @settings(max_examples=25, deadline=None)
@@ -90,8 +107,9 @@ def test_no_job_overspends(drawn, seed):
     st.sampled_from([None, 1e-6]),
     st.sampled_from([None, 0.01, 0.5, 100]),
     st.sampled_from([RACE, GIVEN]),
+    st.sampled_from([None, 1, 3]),
 )
-def test_no_count_overspends(counts, epsilon, delta, cap, order):
+def test_no_count_overspends(counts, epsilon, delta, cap, order, most):
     """The same through the front door, where the grid is chosen and the results are rounded."""
     data = dict(zip(names(counts), counts, strict=True))
     result = expost.count(
@@ -102,13 +120,14 @@ def test_no_count_overspends(counts, epsilon, delta, cap, order):
         max_group_epsilon=cap,
         order=order,
         ratio=2,
+        max_groups_per_user=most,
         randomness=SimulationRandomness(1),
         simulation=True,
     )
     total = epsilon if delta is None else make_total(epsilon, delta)
-    assert sum(
-        Fraction(answer.spent) for answer in (*result.answers, *result.unanswered)
-    ) <= Fraction(total)
+    published = (*result.answers, *result.unanswered)
+    dearest = sorted((Fraction(answer.spent) for answer in published), reverse=True)
+    assert sum(dearest[: most or len(counts)]) <= Fraction(result.spent) <= Fraction(total)
     assert result.spent <= total
     assert 0 <= result.remaining <= total
     if cap is not None and delta is None:
@@ -116,17 +135,7 @@ def test_no_count_overspends(counts, epsilon, delta, cap, order):
 
 
 def make_total(epsilon: float, delta: float) -> float:
-    return make_job(
-        1,
-        within=0.1,
-        epsilon=epsilon,
-        delta=delta,
-        confidence=0.9,
-        rule="paper",
-        ratio=9,
-        order=GIVEN,
-        max_group=None,
-    ).total
+    return gaussian_for(epsilon, delta).rho
 
 
 @pytest.mark.parametrize("order", [RACE, GIVEN])
@@ -174,11 +183,13 @@ class Watched:
 
     def __init__(self, values: dict[tuple[int, int], int]) -> None:
         self.values = values
-        self.counting: Counting | None = None
+        self.counting: Refinement | None = None
 
-    def __getitem__(self, place: tuple[int, int]) -> int:
+    def __getitem__(self, place: tuple[int, Any]) -> Any:
+        if isinstance(place[1], np.ndarray):
+            return np.array([self[place[0], int(group)] for group in place[1]], dtype=float)
         level, group = int(place[0]), int(place[1])
-        if level > self.counting._level[group] or level < 0:
+        if level > self.counting._charge.level[group] or level < 0:
             raise Unpaid(place)
         if (level, group) not in self.values:
             raise Unread(level, group)
@@ -196,12 +207,12 @@ Transcript = tuple[tuple[Answer, ...], tuple[Answer, ...], Fraction]
 Leaf = tuple[Transcript, dict[tuple[int, int], int]]
 
 
-def transcripts(job: CountingJob, window: range) -> Iterator[Leaf]:
+def transcripts(job: Job, window: range) -> Iterator[Leaf]:
     """Every transcript that values from the window can lead to, each with the values that were looked at."""
     pending: list[dict[tuple[int, int], int]] = [{}]
     while pending:
         values = pending.pop()
-        counting = Counting(job, ["a", "b"], np.zeros(2, dtype=np.int64), None)
+        counting = Refinement(job, ["a", "b"], np.zeros(2, dtype=np.int64), None)
         counting._estimates.values, counting._estimates.counting = values, counting
         try:
             answers = tuple(counting)
@@ -239,9 +250,13 @@ def law_of(
     return law
 
 
-def loss(law: dict[Transcript, float], other: dict[Transcript, float]) -> float:
+def loss(
+    law: dict[Transcript, float],
+    other: dict[Transcript, float],
+    charge: Callable[[Transcript], float] = lambda transcript: float(transcript[2]),
+) -> float:
     """By how much the worst transcript exceeds what it says it cost."""
-    return max(abs(math.log(law[each] / other[each])) - float(each[2]) for each in law)
+    return max(abs(math.log(law[each] / other[each])) - charge(each) for each in law)
 
 
 PERSON_IN_BOTH = [
@@ -258,7 +273,8 @@ PERSON_IN_BOTH = [
 def true_counts(pairs: list[tuple[str, str]]) -> list[int]:
     """Through the engine, as the job gets them."""
     table = as_table({"u": [user for user, _ in pairs], "g": [group for _, group in pairs]})
-    return count_users(pair_columns(table, "g", "u"), ["a", "b"]).counts.tolist()
+    pairs = measured(pair_columns(table, "g", "u"), Measure(), ["a", "b"], "salt")
+    return run_totals(totals(pairs, None, "salt")).on(["a", "b"]).first.tolist()
 
 
 JOBS = [
@@ -276,12 +292,13 @@ def enumerated(request: pytest.FixtureRequest) -> tuple[list[Leaf], tuple[float,
     order, costs, total = request.param
     levels = WatchedLevels(costs)
     widths = half_width(levels, 0.5)
-    job = CountingJob(
+    job = Job(
         levels,
         StoppingRule(0.5, 0.5, "test", 1.0, LEAST[: len(costs)], widths, widths),
         Fraction(total),
         order,
-        total,
+        2,
+        0,
     )
     leaves = list(transcripts(job, range(-4, 8)))
     levels_seen = {
@@ -336,9 +353,9 @@ class TestGuaranteeByEnumeration:
 def test_the_watch_catches_a_look_at_the_future():
     """The test of the test: a job that peeks at the finest level before paying for it is stopped."""
 
-    class Peeking(Counting):
-        def _good(self, group: int) -> bool:
-            return bool(self._estimates[len(self._job.levels.costs) - 1, group] > 0)
+    class Peeking(Refinement):
+        def _good(self, level: int, group: int) -> bool:
+            return bool(self._estimates[len(self.job.levels.costs) - 1, group] > 0)
 
     levels = WatchedLevels((0.5, 1.0))
     counting = Peeking(
@@ -432,3 +449,128 @@ class TestInput:
     def test_seeded_randomness_is_refused(self):
         with pytest.raises(expost.errors.SimulationOnly):
             expost.count({"a": 5}, keys=["a"], epsilon=1, randomness=SimulationRandomness(1))
+
+
+def small_job(order: str, costs: tuple[float, ...], total: float, most: int) -> list[Leaf]:
+    """All transcripts of a job with two groups of which a user is in at most ``most``."""
+    levels = WatchedLevels(costs)
+    widths = half_width(levels, 0.5)
+    rule = StoppingRule(0.5, 0.5, "test", 1.0, LEAST[: len(costs)], widths, widths)
+    exact = Fraction(total)
+    job = Job(levels, rule, exact, order, most, shared(levels, exact, most))
+    return list(transcripts(job, range(-2, 6)))
+
+
+CAPPED = [
+    (RACE, (0.5, 1.0), 1.0),
+    (GIVEN, (0.5, 1.0), 1.0),
+    (RACE, (0.4, 0.9), 0.6),
+    (GIVEN, (1.0, 1.7), 1.7),
+]
+
+
+def fewer_largest(transcript: Transcript) -> float:
+    """The mutant's charge: the m − 1 largest costs, here none."""
+    return 0.0
+
+
+class TestTheLargestByEnumeration:
+    """Users are in at most one of two groups, all groups are looked at, one is charged."""
+
+    @pytest.fixture(scope="class", params=CAPPED, ids=lambda job: f"{job[0]}-{job[1]}")
+    def capped(self, request: pytest.FixtureRequest) -> tuple[list[Leaf], tuple[float, ...]]:
+        order, costs, total = request.param
+        return small_job(order, costs, total, 1), costs
+
+    @pytest.mark.parametrize("without", [[2, 2], [3, 1]])
+    def test_no_transcript_tells_more_than_the_dearest_group(self, capped, without):
+        """Both choices of the user's group. Catches a charge below the sum of the m largest."""
+        leaves, costs = capped
+        here, there = (law_of(leaves, costs, each, coupled) for each in ([3, 2], without))
+        assert loss(here, there) <= 1e-9
+        assert max(each[2] for each in here) <= Fraction(max(costs))
+
+    def test_some_transcript_uses_it_up(self, capped):
+        """Near equality: the user's group is the dearest one."""
+        leaves, costs = capped
+        laws_of = [law_of(leaves, costs, each, coupled) for each in ([3, 2], [2, 2], [3, 1])]
+        closest = max(loss(laws_of[0], laws_of[1]), loss(laws_of[0], laws_of[2]))
+        assert closest == pytest.approx(0, abs=1e-9)
+
+    def test_one_fewer_is_not_enough(self, capped):
+        """The mutant must fail: m − 1 largest."""
+        leaves, costs = capped
+        here, there = (law_of(leaves, costs, each, coupled) for each in ([3, 2], [2, 2]))
+        assert loss(here, there, fewer_largest) > 0.3
+
+    def test_a_cap_after_counting_is_not_enough(self, capped):
+        """The mutant must fail: the user still counts in both groups."""
+        leaves, costs = capped
+        here, there = (law_of(leaves, costs, each, coupled) for each in ([3, 2], [2, 1]))
+        assert loss(here, there) > 0.3
+
+    def test_a_choice_that_depends_on_others_is_not_enough(self, capped):
+        """The mutant must fail: without the user somebody else moves from one group to the other."""
+        leaves, costs = capped
+        here, there = (law_of(leaves, costs, each, coupled) for each in ([3, 2], [1, 3]))
+        assert loss(here, there) > 0.3
+
+    def test_all_groups_are_looked_at(self, capped):
+        """Looking at every group is free up to the dearest one."""
+        leaves, _ = capped
+        for (answers, others, spent), _ in leaves:
+            assert all(Fraction(answer.spent) == spent for answer in (*answers, *others))
+
+
+@given(
+    st.lists(st.integers(-1, 3), min_size=1, max_size=9),
+    st.integers(1, 9),
+    st.integers(0, 8),
+    st.integers(0, 3),
+)
+def test_the_charge_is_the_sum_of_the_largest(levels, most, group, wanted):
+    """Against sorting. Catches a group counted twice, and a preview that differs from paying."""
+    costs = (0.1, 0.3, 0.7, 1.5)
+    charge = Charge(costs, len(levels), most)
+    for place, level in enumerate(levels):
+        if level >= 0:
+            charge.pay(np.array([place]), level)
+
+    def largest(levels: list[int]) -> Fraction:
+        paid = sorted((Fraction(costs[level]) for level in levels if level >= 0), reverse=True)
+        return sum(paid[:most], Fraction(0))
+
+    assert charge.spent == largest(levels)
+    place = group % len(levels)
+    moved = [*levels[:place], wanted, *levels[place + 1 :]]
+    assert charge.after(place, wanted) == largest(moved)
+    before = charge.free_level
+    if before >= 0:
+        charge.pay(np.flatnonzero(charge.level < before), before)
+        assert charge.spent == largest(levels)
+
+
+def test_the_first_look_costs_next_to_nothing():
+    """One group of 100,000 at ε = 10."""
+    result = expost.count({"a": 100_000}, keys=["a"], epsilon=10)
+    assert len(result.answers) == 1
+    assert result.spent <= 0.002
+
+
+@pytest.mark.parametrize(("within", "most"), [(0.1, 0.95), (0.2, 0.5)])
+def test_easy_errors_leave_most_of_the_budget(within, most):
+    """1,000 groups, users in at most 3: all answered, and far below ε = 1 where the error is easy."""
+    sizes = np.arange(1, 1001) ** -0.8
+    counts = (600_000 * sizes / sizes.sum()).astype(int)
+    data = {f"g{place}": int(size) for place, size in enumerate(counts)}
+    result = expost.count(
+        data,
+        keys=list(data),
+        epsilon=1,
+        within=within,
+        max_groups_per_user=3,
+        randomness=SimulationRandomness(4),
+        simulation=True,
+    )
+    assert len(result.answers) == 1000
+    assert result.spent <= most

@@ -1,0 +1,218 @@
+"""The columns of a request: the person, the groups, a value, and conditions on rows.
+
+Columns are addressed as columns, never pasted into SQL, so a name with quotes in it is just a name.
+Rows whose user or group is NULL belong to nobody or to no group: they are ignored. A value that is
+NULL, NaN, infinite or no number counts as missing: its row contributes nothing, and no row can make
+a request fail. Column types that cannot work are refused before anything is charged.
+
+Groups are told apart byte by byte, whatever collation a database column has (else the name under
+which "Ann" and "ann" are counted together would be that of whichever row comes first).
+Tests: ``tests/analytics/test_sources.py``, ``tests/analytics/test_sums.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from expost.analytics.engine import ibis_module
+from expost.errors import InvalidInput
+
+USER, GROUP, VALUE = "expost_user", "expost_group", "expost_value"
+SEPARATOR = "\x1f"  # between the names of several grouping columns
+TOTAL = "all"
+_CASELESS = ("duckdb", "pyspark")  # engines for which the columns g and G are one
+_BYTES = {  # functions from text to bytes and back, with their further arguments
+    "duckdb": ("encode", "decode", ()),
+    "postgres": ("convert_to", "convert_from", ("UTF8",)),
+    "pyspark": ("encode", "decode", ("UTF-8",)),
+}
+_CONDITION = re.compile(r"\s*(.+?)\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured per user and group, in integer units of ``grid``.
+
+    ``kind`` is ``users``, ``rows``, ``sum`` or ``mean``. ``rows`` is the cap of rows per user and
+    group. ``low`` and ``high`` are the public bounds of a value, in grid units.
+    """
+
+    kind: str = "users"
+    column: str | None = None
+    rows: int = 1
+    grid: Fraction = Fraction(1)
+    low: int = 0
+    high: int = 1
+
+    @property
+    def sensitivity(self) -> int:
+        """How much one user can change the value of one group, in grid units."""
+        if self.kind == "mean":  # Σ(v − low) and Σ(high − v) add up to rows·(high − low)
+            return self.rows * (self.high - self.low)
+        return self.rows * max(abs(self.low), abs(self.high))
+
+    @property
+    def signed(self) -> bool:
+        """Whether a value of a group can be negative."""
+        return self.kind == "sum" and self.low < 0
+
+
+def select(
+    table: Any,
+    by: Sequence[str],
+    user: str,
+    measure: Measure | None = None,
+    where: Sequence[str] = (),
+    *,
+    collated: bool = False,
+) -> Any:
+    """Return the columns that matter under our names; ``collated`` if text may have a collation."""
+    ibis = ibis_module()
+    engine = ibis.get_backend(table).name
+    for option, name in (*(("by", name) for name in by), ("user", user)):
+        check_column(table, option, name, engine)
+    for condition in where:
+        table = table.filter(_condition(table, condition, engine, collated))
+    names = [_text(table[name], engine, collated) for name in by]
+    columns = {GROUP: ibis.literal(TOTAL) if not names else names[0], USER: table[user]}
+    if len(names) > 1:
+        columns[GROUP] = _joined(names)
+    if measure is not None and measure.column is not None:
+        check_column(table, "column", measure.column, engine)
+        columns[VALUE] = grid_units(table[measure.column], measure, engine)
+    return table.select(**columns)
+
+
+def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> Any:
+    """Return the columns of one group and one user under our names."""
+    return select(table, [by], user, collated=collated)
+
+
+def check_column(table: Any, option: str, name: str, engine: str) -> None:
+    """Refuse a column that is not there, that is ambiguous, or whose type has no text."""
+    known = list(table.columns)
+    if name not in known:
+        raise InvalidInput(option, name, _columns_of(known))
+    if engine in _CASELESS and sum(each.lower() == name.lower() for each in known) > 1:
+        raise InvalidInput(
+            option, name, f"{engine} cannot tell it from a column with other capitals; rename one"
+        )
+    kind = table[name].type()
+    if kind.is_nested() or (kind.is_unknown() and engine == "postgres"):
+        raise InvalidInput(
+            option, name, "its type is not supported: give a column of text, numbers or dates"
+        )
+
+
+def _columns_of(known: Sequence[str]) -> str:
+    """The columns there are; not those with a line break, which may be rows drawn into a header."""
+    if any("\n" in name or "\r" in name for name in known):
+        return (
+            f"the table has {len(known)} other columns (a name with a line break: is a quote "
+            "missing in the first line?)"
+        )
+    return "the table has the columns " + ", ".join(repr(each) for each in known[:50])
+
+
+def _text(column: Any, engine: str, collated: bool) -> Any:
+    text = column if column.type().is_string() else column.cast("string")
+    return byte_by_byte(text, engine) if collated else text
+
+
+def _joined(names: list[Any]) -> Any:
+    """Several names as one text; NULL if one of them is, or holds the separator."""
+    whole = names[0]
+    for name in names[1:]:
+        whole = whole + SEPARATOR + name
+    clean = names[0].notnull()
+    for name in names:
+        clean = clean & name.notnull() & ~name.contains(SEPARATOR)
+    return clean.ifelse(whole, ibis_module().null("string"))
+
+
+def byte_by_byte(text: Any, engine: str) -> Any:
+    """Return the same text without the collation of its column."""
+    ibis = ibis_module()
+    if engine not in _BYTES:
+        return text
+    there, back, further = _BYTES[engine]
+    shape, more = (_with_encoding, ("string",)) if further else (_alone, ())
+    encode = ibis.udf.scalar.builtin(shape, name=there, signature=(("string", *more), "binary"))
+    decode = ibis.udf.scalar.builtin(shape, name=back, signature=(("binary", *more), "string"))
+    return decode(encode(text, *further), *further)
+
+
+def _alone(value: Any) -> Any:
+    """The shape of a function of the engine; Ibis wants a Python function to read it from."""
+
+
+def _with_encoding(value: Any, encoding: Any) -> Any:
+    """The same, with the name of an encoding."""
+
+
+def number(column: Any, engine: str, option: str) -> Any:
+    """Return a column as float64, NULL where it is no finite number; never fails on a row."""
+    kind = column.type()
+    if kind.is_boolean():
+        column = column.cast("int8")
+    elif kind.is_string() and engine == "duckdb":
+        column = column.try_cast("float64")
+    elif not kind.is_numeric():
+        raise InvalidInput(
+            option, column.get_name(), "it holds no numbers: give a column of numbers"
+        )
+    value = column.cast("float64")
+    odd = value.isnan() | value.isinf()
+    return odd.ifelse(ibis_module().null("float64"), value)
+
+
+def grid_units(column: Any, measure: Measure, engine: str) -> Any:
+    """Return values in grid units, clipped to the bounds; what is no number is NULL."""
+    value = number(column, engine, "column")
+    edge = 2.0**60 * float(measure.grid)  # before the division, so that nothing overflows
+    scaled = (value.clip(-edge, edge) / float(measure.grid) + 0.5).floor()
+    return scaled.clip(float(measure.low), float(measure.high)).cast("int64")
+
+
+def _condition(table: Any, text: str, engine: str, collated: bool) -> Any:
+    """One ``--where`` condition as a truth value of the engine; NULL where a cell is missing."""
+    found = _CONDITION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise InvalidInput("where", text, "give conditions like status=active or age>=18")
+    name, sign, wanted = found.groups()
+    check_column(table, "where", name, engine)
+    left, right = _comparable(table[name], wanted, sign, engine, collated)
+    if sign in ("=", "=="):
+        return left == right
+    return {
+        "!=": left.__ne__,
+        ">": left.__gt__,
+        "<": left.__lt__,
+        ">=": left.__ge__,
+        "<=": left.__le__,
+    }[sign](right)
+
+
+def _comparable(
+    column: Any, wanted: str, sign: str, engine: str, collated: bool
+) -> tuple[Any, Any]:
+    """Both sides of a condition: numbers if the column or an inequality says so, else text."""
+    kind = column.type()
+    if kind.is_boolean():
+        if wanted.lower() not in ("true", "false"):
+            raise InvalidInput("where", wanted, "this column is true or false")
+        return column, wanted.lower() == "true"
+    try:
+        as_number: float | None = float(wanted)
+    except ValueError:
+        as_number = None
+    textual = kind.is_string() and (sign in ("=", "==", "!=") or as_number is None)
+    if kind.is_numeric() or (kind.is_string() and not textual):
+        if as_number is None or as_number != as_number:
+            raise InvalidInput("where", wanted, "this column holds numbers: compare with a number")
+        return number(column, engine, "where"), as_number
+    return _text(column, engine, collated), wanted

@@ -1,0 +1,40 @@
+"""Ibis, imported at first use, and how results are fetched without quoting data in errors."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from expost.errors import InvalidInput, MissingExtra
+
+
+def ibis_module() -> Any:
+    """Return the ``ibis`` module, or say how to install it."""
+    try:
+        import ibis
+    except ImportError:
+        raise MissingExtra("ibis-framework", "analytics") from None
+    return ibis
+
+
+def fetch(expression: Any) -> dict[str, list[Any]]:
+    """Run a query and return its columns; an error names a line or a kind, never a value."""
+    try:
+        table = expression.to_pyarrow()
+    except Exception as error:
+        line = re.search(r"CSV Error on Line: \d+", str(error))  # other messages may quote a value
+        raise InvalidInput(
+            "source", "the table", f"cannot be counted: {line[0] if line else type(error).__name__}"
+        ) from None
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def check_compiles(expression: Any) -> None:
+    """Refuse a query that the engine's dialect cannot express; nothing is run."""
+    ibis = ibis_module()
+    try:
+        ibis.to_sql(expression, dialect=ibis.get_backend(expression).name)
+    except Exception as error:
+        raise InvalidInput(
+            "source", "the table", f"the query cannot be written for it: {type(error).__name__}"
+        ) from None

@@ -1,0 +1,315 @@
+"""Running a checked request: reserve, read, refine, settle.
+
+One reservation covers the whole request. It is settled at what was looked at, also after an
+exception or Ctrl-C, and at nothing if nothing had been looked at. Answers are handed to the caller
+before the reservation is settled.
+Tests: ``tests/analytics/test_query.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from expost.analytics import contribution
+from expost.analytics.certificate import CountResult
+from expost.analytics.columns import GROUP, SEPARATOR, USER
+from expost.analytics.contribution import GroupValues
+from expost.analytics.engine import fetch
+from expost.analytics.means import MeanRefinement
+from expost.analytics.private_keys import KeySelection
+from expost.analytics.refinement import Answer, Refinement
+from expost.analytics.request import Request
+from expost.budget.charging import Account
+from expost.errors import InvalidInput
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ZCDP, PureDP, zero_like
+from expost.randomness.source import Randomness
+from expost.rationals import round_down, round_up
+
+_SHARES = [Fraction(part, 1000) for part in range(1, 1001)]
+_SMALL = [Fraction(1, 1000) * Fraction(20, 21) ** place for place in range(250, 0, -1)]
+_PARTS = [*_SMALL, *_SHARES]  # of the worst case, at which a ledger entry may be settled
+
+Released = Callable[[Answer, float], None]
+
+
+@dataclass
+class Progress:
+    """What has been bought so far; ``side`` is everything but the values."""
+
+    side: Fraction = Fraction(0)
+    most: int | None = None
+    dropped: dict[str, float] | None = None
+    selection: KeySelection | None = None
+    refinement: Refinement | None = None
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def spent(self) -> Fraction:
+        """The charge so far."""
+        return self.side + (Fraction(0) if self.refinement is None else self.refinement.spent)
+
+
+def run(
+    request: Request,
+    account: Account,
+    randomness: Randomness,
+    released: Released | None,
+    on_ignored: Callable[[bool], None] | None,
+) -> CountResult:
+    """Run a request and return what it releases."""
+    charges = _charges(request, account)
+    progress = Progress()
+    with account.reserve(charges) as reserved:
+        try:
+            if on_ignored is not None:
+                on_ignored(_ignores_rows(request))
+            groups, values = _values(request, progress, randomness)
+            refinement = _refinement(request, progress, groups, values, randomness)
+            progress.refinement = refinement
+            for answer in refinement:
+                progress.answers.append(_published(request, answer))
+                if released is not None:
+                    released(progress.answers[-1], round_up(progress.spent))
+        finally:
+            reserved.settle(_outcome(progress.spent, request.total, charges))
+    identity = None
+    if account.ledger is not None:
+        identity = {
+            "ledger": account.ledger.identity,
+            "budget": account.budget,
+            "analyst": account.analyst,
+            "reservation": reserved.reservation_id,
+        }
+    return _result(request, progress, identity, randomness.simulated)
+
+
+def _values(
+    request: Request, progress: Progress, randomness: Randomness
+) -> tuple[list[Any], GroupValues]:
+    """The groups and their private values, after the cap; pays for m, the share and the groups."""
+    if request.from_counts:
+        progress.most = request.cap if isinstance(request.cap, int) else None
+        listed = list(request.keys or ())
+        numbers = np.array([request.data.get(key, 0) for key in listed], dtype=np.int64)
+        return listed, GroupValues(tuple(listed), numbers)
+    salt = contribution.new_salt(randomness)
+    pairs = contribution.measured(request.rows(), request.measure, request.keys, salt)
+    progress.most = _cap(request, progress, pairs, randomness)
+    limit = progress.most
+    if limit is not None and request.most_known is not None and limit >= request.most_known:
+        limit = None  # nobody is in more groups than there are
+    values = contribution.run_totals(
+        contribution.totals(pairs, limit, salt, collated=request.collated)
+    )
+    price = request.cost_of_dropped(progress.most)
+    if price and progress.most is not None:
+        progress.side += price
+        progress.dropped = contribution.dropped_share(
+            values.kept,
+            values.dropped,
+            progress.most,
+            price,
+            request.law,
+            request.wanted.confidence,
+            randomness,
+        )
+    if request.keys is not None:
+        return list(request.keys), values.on(request.keys)
+    assert progress.most is not None
+    progress.selection = request.selection(progress.most)
+    progress.side += request.cost_of_keys()
+    counts = values.first
+    if request.measure.kind != "users":
+        users = replace(request.measure, kind="users", column=None)
+        counts = (
+            contribution.run_totals(
+                contribution.totals(
+                    contribution.measured(request.rows(), users, None, salt),
+                    limit,
+                    salt,
+                    collated=request.collated,
+                )
+            )
+            .on(values.groups)
+            .first
+        )
+    passed = progress.selection.select(counts, randomness)
+    found = [group for group, keep in zip(values.groups, passed, strict=True) if keep]
+    return found, values.on(found)
+
+
+def _cap(request: Request, progress: Progress, pairs: Any, randomness: Randomness) -> int | None:
+    """m: as given, 1 if there is one group, or chosen privately."""
+    if not isinstance(request.cap, str):
+        return request.cap
+    if not request.chooses_cap:
+        return 1
+    users = contribution.run_groups_per_user(contribution.groups_per_user(pairs))
+    progress.side += request.cost_of_cap()
+    within = Fraction(request.wanted.within or Fraction(1, 10))
+    groups = request.most_known or 10**9
+    return contribution.choose_cap(users, groups, within / 4, request.cap_rate(), randomness)
+
+
+def _refinement(
+    request: Request,
+    progress: Progress,
+    groups: list[Any],
+    values: GroupValues,
+    randomness: Randomness,
+) -> Refinement:
+    job = request.job(max(1, len(groups)), progress.most)
+    names = [_name(group, request) for group in groups]
+    if values.second is None:
+        return Refinement(job, names, values.first * request.finer, randomness)
+    return MeanRefinement(
+        job,
+        names,
+        values.first,
+        values.second,
+        randomness,
+        low=request.measure.low,
+        high=request.measure.high,
+        plus_minus=request.wanted.plus_minus,
+    )
+
+
+def _name(group: str, request: Request) -> Any:
+    return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
+
+
+def _published(request: Request, answer: Answer) -> Answer:
+    """An answer in the unit of the data; counts are never negative."""
+    unit = float(request.measure.grid / request.finer)
+    numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
+    if request.measure.kind != "mean" and not request.measure.signed:
+        numbers = [number if number != number else max(0.0, number) for number in numbers]
+    return replace(answer, estimate=numbers[0], low=numbers[1], high=numbers[2])
+
+
+def _ignores_rows(request: Request) -> bool:
+    """Whether there are rows without user or group; for the curator only."""
+    if request.from_counts:
+        return False
+    rows = request.rows()
+    missing = rows.filter(rows[GROUP].isnull() | rows[USER].isnull())
+    return bool(fetch(missing.select(found=missing[USER].isnull()).limit(1))["found"])
+
+
+def _charges(request: Request, account: Account) -> Charges:
+    """What the request may cost: nothing, or parts of its total, in the terms of the budget.
+
+    Pure: ε. With δ and known groups: ρ in a zCDP (or Rényi) budget, which gives back what was not
+    used; in an (ε, δ) budget the whole (ε, δ), because converting a realised ρ would need one order
+    for all outcomes. With private groups: the whole (ε, δ).
+    """
+    if request.delta is None:
+        return _parts([PureDP(round_up(request.total * part)) for part in _PARTS])
+    kind = account.ledger.kind_of(account.budget) if account.ledger is not None else "approx"
+    if kind in ("zcdp", "renyi") and not request.private:
+        return _parts([ZCDP(round_up(request.total * part)) for part in _PARTS])
+    return _parts([request.guarantee])
+
+
+def _parts(levels: list[Any]) -> Charges:
+    """Charges with nothing as the last resort; one δ covers all outcomes, so nothing has it too."""
+    nothing = zero_like(levels[-1])
+    if levels[-1].shared_delta is not None:
+        nothing = replace(levels[-1], epsilon=0.0)
+    return Charges(tuple(levels), tuple(range(len(levels))), nothing)
+
+
+def _outcome(spent: Fraction, total: Fraction, charges: Charges) -> int | None:
+    """The cheapest charge that covers what was spent; None for nothing."""
+    if not spent:
+        return None
+    if len(charges) == 1:
+        return 0
+    share = spent / total
+    return next((place for place, part in enumerate(_PARTS) if part >= share), len(_PARTS) - 1)
+
+
+def _result(
+    request: Request, progress: Progress, identity: dict[str, Any] | None, simulated: bool
+) -> CountResult:
+    refinement = progress.refinement
+    if refinement is None:
+        raise InvalidInput("source", "the table", "nothing was looked at")
+    capped = progress.most
+    grid = float(request.measure.grid)
+    wanted = request.wanted
+    return CountResult(
+        answers=tuple(progress.answers),
+        unanswered=tuple(_published(request, answer) for answer in refinement.unanswered),
+        spent=round_up(progress.spent),
+        remaining=round_down(request.total - progress.spent),
+        unit="epsilon" if request.delta is None else "rho",
+        within=wanted.within,
+        plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
+        confidence=wanted.confidence,
+        factor=refinement.job.rule.factor,
+        max_groups_per_user=capped,
+        dropped_share=progress.dropped,
+        guarantee=request.guarantee,
+        keys=None if progress.selection is None else progress.selection.as_dict(),
+        warnings=_warnings(request, progress),
+        query=_query(request),
+        source=request.source,
+        public=_public(request, progress),
+        simulated=simulated,
+        ledger=identity,
+    )
+
+
+def _warnings(request: Request, progress: Progress) -> tuple[str, ...]:
+    found = []
+    within = request.wanted.within or 0.1
+    if progress.dropped is not None and progress.dropped["estimate"] > within / 2:
+        found.append(
+            f"Capping, not noise, limits accuracy: about {progress.dropped['estimate']:.0%} of "
+            f"(user, group) pairs were dropped at {progress.most} groups per user. "
+            "Values are too low by about as much; a larger cap keeps more."
+        )
+    return tuple(found)
+
+
+def _query(request: Request) -> dict[str, Any]:
+    measure = request.measure
+    bounds = [float(measure.low * measure.grid), float(measure.high * measure.grid)]
+    valued = measure.column is not None
+    return {
+        "kind": {"users": "count"}.get(measure.kind, measure.kind),
+        "column": measure.column,
+        "bounds": bounds if valued else None,
+        "grid": float(measure.grid) if valued else None,
+        "by": list(request.by),
+        "user": request.user,
+        "where": list(request.where),
+        "within": request.wanted.within,
+        "plus_minus": None
+        if request.wanted.plus_minus is None
+        else float(request.wanted.plus_minus * measure.grid),
+        "confidence": request.wanted.confidence,
+    }
+
+
+def _public(request: Request, progress: Progress) -> dict[str, Any]:
+    return {
+        "keys": "found privately" if request.private else "listed",
+        "groups": None if request.keys is None else len(request.keys),
+        "max_rows_per_user": None if request.measure.kind == "users" else request.measure.rows,
+        "max_groups_per_user": "chosen privately" if request.chooses_cap else "given",
+        "total": round_up(request.total),
+        "noise": request.law,
+        "shares": {
+            "max_groups_per_user": round_up(request.cost_of_cap()),
+            "dropped_share": round_up(request.cost_of_dropped(progress.most)),
+            "keys": round_up(request.cost_of_keys()),
+        },
+    }

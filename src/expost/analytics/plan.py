@@ -1,0 +1,191 @@
+"""What a request would cost, before anything is asked: public settings only, no data.
+
+For a group of a given size the plan says at which cost its looks would stop if the noise were 0, and
+how many groups of that size the total can answer: all of them if each needs at most total/m, else
+total divided by the cost of one.
+Tests: ``tests/analytics/test_plan.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expost import plots
+from expost.analytics.columns import Measure
+from expost.analytics.intervals import simultaneous_half_width
+from expost.analytics.refinement import Job
+from expost.analytics.request import AUTO, KEYS_CAP, Request, make_request
+
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
+
+
+@dataclass(frozen=True)
+class SizePlan:
+    """Groups of one size: what one needs, and how many can be answered (None: all of them)."""
+
+    size: int
+    cost: float | None
+    groups: int | None
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """The plan of a request. ``unit`` is ``epsilon`` or ``rho``, as for what is spent."""
+
+    sizes: tuple[SizePlan, ...]
+    unit: str
+    total: float
+    for_values: float
+    max_groups_per_user: int
+    assumed: bool
+    threshold: int | None
+    smallest: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
+        return {
+            "sizes": [vars(each) | {"groups": each.groups} for each in self.sizes],
+            "unit": self.unit,
+            "total": self.total,
+            "for_values": self.for_values,
+            "max_groups_per_user": self.max_groups_per_user,
+            "max_groups_per_user_assumed": self.assumed,
+            "smallest_size_for_all": self.smallest,
+            "threshold": self.threshold,
+        }
+
+
+def plan(
+    *,
+    groups: int | None = None,
+    measure: Measure | None = None,
+    sizes: Sequence[int] = SIZES,
+    max_groups_per_user: int | str | None = None,
+    private_keys: bool = False,
+    **options: Any,
+) -> QueryPlan:
+    """Plan a request: the cost of groups of some sizes, and how many can be answered.
+
+    Parameters
+    ----------
+    groups : int, optional
+        How many groups there are; needed where ``max_groups_per_user`` is None.
+    measure : Measure, optional
+        What is measured; distinct users by default.
+    sizes : sequence of int
+        Users (or rows) per group.
+    max_groups_per_user, private_keys, **options
+        As in :func:`expost.count`: ``epsilon``, ``delta``, ``within``, ``plus_minus``, ….
+    """
+    request = _request(groups, measure or Measure(), max_groups_per_user, private_keys, options)
+    assumed = max_groups_per_user == AUTO
+    known = groups or 10**6
+    most = min(
+        known, KEYS_CAP if assumed else request.cap if isinstance(request.cap, int) else known
+    )
+    job = request.job(known, most)
+    whole = request.counting_total(most)
+    planned = tuple(_size(size, request, job, whole) for size in sizes)
+    least = float(job.rule.least[job.shared]) / request.finer / request.measure.sensitivity
+    return QueryPlan(
+        planned,
+        "epsilon" if request.delta is None else "rho",
+        float(request.total),
+        float(whole),
+        most,
+        assumed,
+        request.selection(most).threshold if private_keys else None,
+        max(0.0, least * request.measure.rows),
+    )
+
+
+def _request(
+    groups: int | None,
+    measure: Measure,
+    cap: int | str | None,
+    private_keys: bool,
+    options: dict[str, Any],
+) -> Request:
+    """The request without its table; a list of numbers stands for the groups."""
+    stand_in = None if private_keys else [str(place) for place in range(min(groups or 2, 10**5))]
+    if private_keys:
+        return make_request(
+            _Nothing(),
+            measure,
+            by="g",
+            user="u",
+            private_keys=True,
+            max_groups_per_user=cap,
+            opened=False,
+            **options,
+        )
+    return make_request(
+        _Nothing(),
+        measure,
+        by="g",
+        user="u",
+        keys=stand_in,
+        max_groups_per_user=cap,
+        opened=False,
+        **options,
+    )
+
+
+class _Nothing:
+    """Stands for a table that nobody reads."""
+
+
+def _size(size: int, request: Request, job: Job, whole: Fraction) -> SizePlan:
+    cost = _cost(size, request, job)
+    if cost is None:
+        return SizePlan(size, None, 0)
+    if Fraction(cost) * job.most_groups <= whole * (1 + Fraction(1, 10**9)):
+        return SizePlan(size, cost, None)
+    return SizePlan(size, cost, int(whole / Fraction(cost)))
+
+
+def _cost(size: int, request: Request, job: Job) -> float | None:
+    """The cost of the first look that is good enough for a group of this size."""
+    measure, costs = request.measure, job.levels.costs
+    if measure.kind == "mean":
+        spread = measure.high - measure.low
+        widths = simultaneous_half_width(job.levels, (1 + request.wanted.confidence) / 2) / size
+        target = request.wanted.plus_minus
+        middle = max(abs(measure.low + measure.high) / 2, spread / 4)
+        fits = widths <= float(target if target is not None else (job.rule.within or 0) * middle)
+    else:
+        unit = measure.sensitivity / measure.rows * request.finer
+        fits = job.rule.least <= size * unit
+    return float(costs[int(np.argmax(fits))]) if bool(fits.any()) else None
+
+
+def draw(planned: QueryPlan, path: Path) -> None:
+    """Draw the cost of a group against its size, and what each group can have."""
+    drawn, (axes,) = plots.figure(1, width=6)
+    shown = [each for each in planned.sizes if each.cost is not None]
+    axes.plot(
+        [each.size for each in shown],
+        [each.cost for each in shown],
+        "o-",
+        color=plots.INK[0],
+        label="one group needs",
+    )
+    share = planned.for_values / planned.max_groups_per_user
+    axes.axhline(
+        share,
+        color=plots.INK[1],
+        linestyle="--",
+        label=f"each of many groups can have (total/{planned.max_groups_per_user})",
+    )
+    axes.axhline(planned.for_values, color=plots.INK[2], linestyle=":", label="total")
+    unit = {"epsilon": "ε", "rho": "ρ"}[planned.unit]
+    axes.set(xscale="log", yscale="log", xlabel="users in the group", ylabel=f"cost {unit}")
+    axes.set_title("What a group costs, by its size", loc="left")
+    axes.legend(fontsize=8)
+    plots.save(drawn, path)

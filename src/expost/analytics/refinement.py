@@ -1,0 +1,378 @@
+"""Which group is looked at next, how finely, and what all looks together cost.
+
+Guarantee. Every user contributes to at most m groups and changes each group's value by at most the
+sensitivity. Each group has its own noise-reduction path (``mechanisms.noise_paths``), so looking at
+a group up to level n costs ε_n (or ρ_n) for a user of that group. For neighbouring tables that
+differ in user u the densities of everything released differ by a product over u's groups only, at
+most m of them. So the release is ex-post ε̃-DP with ε̃ = **the sum of the m largest group costs**,
+and in zCDP the same sum of ρ_g never exceeds the total (a filter). Without a bound on the
+groups per user, m is the number of groups. What is refined next, and when to stop, depends on
+released values only. Sums are exact rationals.
+
+Strategy. All groups are refined level by level up to a level that all can afford: total/m if m is
+below the number of groups, else a fifth of the total in all. Groups that cannot reach the wanted
+error with what is left are left where they are. What is left of the total then refines the groups
+that are cheapest to finish, one at a time (``race``). With ``given`` the groups are refined one
+after another, in their order. At the end every group is refined up to the level of the m-th dearest
+group: the sum of the m largest does not change, so this is free. Groups that stopped before are then
+published at that level, with the interval that holds at all levels at once, if it is narrower.
+Tests: ``tests/analytics/test_refinement.py`` (law by enumeration, mutants, never overspends).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from expost.analytics.intervals import StoppingRule, absolute_rule, half_widths_at, make_rule
+from expost.analytics.noise_levels import (
+    GaussianLevels,
+    LaplaceLevels,
+    NoiseLevels,
+    geometric_grid,
+    ladder,
+)
+from expost.errors import InvalidInput
+from expost.randomness.source import Randomness
+from expost.rationals import round_down, round_up
+
+GIVEN, RACE = "given", "race"
+LAWS: dict[str, type[NoiseLevels]] = {"laplace": LaplaceLevels, "gaussian": GaussianLevels}
+_LARGEST_FIRST = 10**6  # a group of this size stops at the first look, which then costs little
+_FIRST_DEVIATION = 2000  # Gaussian noise up to this deviation is drawn fast
+_FIRST_PART = 1000  # the first look at m groups costs at most the total over this
+_LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
+_LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
+_ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
+_PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A released value: estimate, interval, and what the looks at this group cost."""
+
+    group: Any
+    estimate: float
+    low: float
+    high: float
+    spent: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer with names for JSON."""
+        group = list(self.group) if isinstance(self.group, tuple) else self.group
+        return vars(self) | {"group": group}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How accurate answers must be, in grid units where absolute."""
+
+    within: float | None = 0.1
+    plus_minus: Fraction | None = None
+    confidence: float = 0.9
+    rule: str = "confidence"
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """The public settings of a refinement.
+
+    ``most_groups`` is m, the number of groups that one user can be in. ``shared`` is the level
+    that every group can afford.
+    """
+
+    levels: NoiseLevels
+    rule: StoppingRule
+    total: Fraction
+    order: str
+    most_groups: int
+    shared: int
+
+
+def make_job(
+    groups: int,
+    wanted: Wanted,
+    *,
+    law: str,
+    total: Fraction,
+    sensitivity: int = 1,
+    most_groups: int | None = None,
+    order: str = RACE,
+    max_group: Fraction | None = None,
+    ratio: float | None = None,
+) -> Job:
+    """Choose levels and stop rule for this many groups; touches no data."""
+    if order not in (GIVEN, RACE):
+        raise InvalidInput("order", order, "give 'given' or 'race'")
+    most = max(1, min(groups, groups if most_groups is None else most_groups))
+    last = total if order == RACE else total / _PATIENCE
+    last = min(total, last if max_group is None else max_group)
+    last = min(last, Fraction(_ENOUGH * sensitivity ** (1 if law == "laplace" else 2)))
+    least = _LEAST_COST[law] * (sensitivity if law == "laplace" else sensitivity**2)
+    if last < least:
+        field = "epsilon" if max_group is None else "max_group_epsilon"
+        raise InvalidInput(field, float(last), f"too little for any noise: give ≥ {float(least):g}")
+    if wanted.plus_minus is not None:
+        levels = _absolute_levels(law, wanted, sensitivity)
+        if levels.costs[0] > total:
+            raise InvalidInput(
+                "plus_minus",
+                float(wanted.plus_minus),
+                f"one group alone would cost {levels.costs[0]:.3g} of {float(total):.3g}: "
+                "allow a larger error or a larger epsilon",
+            )
+        return Job(levels, absolute_rule(levels, wanted.confidence), total, GIVEN, most, 0)
+    assert wanted.within is not None
+    shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
+    first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
+    if ratio is None:
+        costs = ladder(round_down(first), round_down(shared), round_down(last))
+    else:
+        costs = geometric_grid(round_down(first), round_down(last), ratio)
+    levels = LAWS[law](costs, sensitivity)
+    place = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
+    rule = make_rule(
+        levels, wanted.within, wanted.confidence, wanted.rule, signed=wanted.signed, shared=place
+    )
+    return Job(levels, rule, total, order, most, place)
+
+
+def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:
+    """A first look at next to no cost: large groups stop there, others lose nothing."""
+    width = Fraction(max(1e-9, min(1.0, wanted.within or 1.0)))
+    costs = {
+        "laplace": Fraction(5, 2) / (width * _LARGEST_FIRST),
+        "gaussian": Fraction(sensitivity**2, 2 * _FIRST_DEVIATION**2),
+    }
+    return min(costs[law], share / _FIRST_PART)
+
+
+def _absolute_levels(law: str, wanted: Wanted, sensitivity: int) -> NoiseLevels:
+    """The one level whose half-width is the wanted absolute error: the cheapest, by bisection."""
+    assert wanted.plus_minus is not None
+    target, miss = float(wanted.plus_minus), np.array([1 - wanted.confidence])
+    low, high = -60.0, 60.0  # of log₂ of the cost
+    for _ in range(200):
+        middle = (low + high) / 2
+        width = half_widths_at(LAWS[law]((2.0**middle,), sensitivity), miss)[0]
+        low, high = (low, middle) if width <= target else (middle, high)
+    if high >= 59:
+        raise InvalidInput("plus_minus", target, "no noise is that small: allow a larger error")
+    return LAWS[law]((round_up(Fraction(2.0**high)),), sensitivity)
+
+
+class Charge:
+    """The running charge of a job: the sum of the m largest group costs, exactly.
+
+    Costs are floats, that is dyadic rationals: sums are made in integers of their common unit.
+    """
+
+    def __init__(self, costs: Sequence[float], groups: int, most_groups: int) -> None:
+        exact = [Fraction(cost) for cost in costs]
+        self._unit = math.lcm(*(cost.denominator for cost in exact))
+        self._costs = [int(cost * self._unit) for cost in exact]
+        self._most, self._all = most_groups, most_groups >= groups
+        self.level = np.full(groups, -1)
+        self._at = [0] * len(costs)  # groups whose last look is at this level
+        self._sum = 0
+
+    @property
+    def spent(self) -> Fraction:
+        """The charge of all looks so far."""
+        return Fraction(self._sum, self._unit)
+
+    def after(self, group: int, level: int) -> Fraction:
+        """Return what the charge would be if ``group`` were looked at up to ``level``."""
+        previous = int(self.level[group])
+        if self._all:
+            old = self._costs[previous] if previous >= 0 else 0
+            return Fraction(self._sum + self._costs[level] - old, self._unit)
+        at = list(self._at)
+        if previous >= 0:
+            at[previous] -= 1
+        at[level] += 1
+        return Fraction(self._largest(at), self._unit)
+
+    @property
+    def free_level(self) -> int:
+        """The level of the m-th dearest group, −1 if fewer than m groups were looked at."""
+        left = self._most
+        for level in range(len(self._at) - 1, -1, -1):
+            left -= self._at[level]
+            if left <= 0:
+                return level
+        return -1
+
+    def pay(self, groups: npt.NDArray[np.int64], level: int) -> None:
+        """Record looks at ``groups`` up to ``level``."""
+        for previous, count in zip(*np.unique(self.level[groups], return_counts=True), strict=True):
+            if previous >= 0:
+                self._at[previous] -= int(count)
+        self._at[level] += len(groups)
+        self.level[groups] = level
+        self._sum = self._largest(self._at)
+
+    def _largest(self, at: Sequence[int]) -> int:
+        """The sum of the m largest: from the finest level down until m groups are counted."""
+        total, left = 0, self._most
+        for cost, count in zip(reversed(self._costs), reversed(at), strict=True):
+            taken = min(left, count)
+            total += taken * cost
+            left -= taken
+            if not left:
+                break
+        return total
+
+
+class Refinement:
+    """A running job: iterate over it to get answers as they are released.
+
+    Afterwards ``unanswered`` and ``spent`` are final. ``values`` are integers in grid units.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        groups: Sequence[Any],
+        values: npt.NDArray[np.int64],
+        randomness: Randomness,
+    ) -> None:
+        self.job, self.groups = job, groups
+        self._estimates = job.levels.estimates(values, randomness)
+        self._charge = Charge(job.levels.costs, len(groups), job.most_groups)
+        self._stopped: dict[int, int] = {}  # group → the level at which it was good enough
+
+    def __iter__(self) -> Iterator[Answer]:
+        order: list[int] = []
+        for group in self._walk():
+            self._stopped[group] = int(self._charge.level[group])
+            order.append(group)
+        yield from (self._answer(group) for group in order)
+
+    @property
+    def spent(self) -> Fraction:
+        """What has been looked at so far, exactly: the sum of the m largest."""
+        return self._charge.spent
+
+    @property
+    def remaining(self) -> Fraction:
+        """What is left of the total."""
+        return self.job.total - self.spent
+
+    @property
+    def unanswered(self) -> list[Answer]:
+        """The other groups at their last level; their intervals hold at all levels at once."""
+        others = (group for group in range(len(self.groups)) if group not in self._stopped)
+        return [self._answer(group) for group in others]
+
+    def _walk(self) -> Iterator[int]:
+        """Every group that becomes good enough, at the moment when it does."""
+        if self.job.order == GIVEN:
+            yield from self._in_order()
+        else:
+            yield from self._sweep()
+            yield from self._race()
+        yield from self._free_looks()
+
+    def _answer(self, group: int) -> Answer:
+        level, rule = int(self._charge.level[group]), self.job.rule
+        if level < 0:
+            return Answer(self.groups[group], math.nan, -math.inf, math.inf, 0.0)
+        width, cost = float(rule.open_half_widths[level]), self.job.levels.costs[level]
+        stopped = self._stopped.get(group)
+        if stopped is not None and rule.half_widths[stopped] <= width:
+            level, width = stopped, float(rule.half_widths[stopped])
+        estimate = float(self._estimates[level, group])
+        return Answer(self.groups[group], estimate, estimate - width, estimate + width, cost)
+
+    def _size(self, level: int, group: Any) -> Any:
+        """The estimate as the stop rule sees it: its size if values may be negative."""
+        found = self._estimates[level, group]
+        return np.abs(found) if self.job.rule.signed else found
+
+    def _good(self, level: int, group: Any) -> Any:
+        """Whether estimates at this level are good enough."""
+        return self._size(level, group) >= self.job.rule.least[level]
+
+    def _reachable(self, level: int, group: Any, wanted: int) -> Any:
+        """Whether the upper end of the interval at ``level`` would stop at level ``wanted``."""
+        upper = self._size(level, group) + self.job.rule.open_half_widths[level]
+        return upper >= self.job.rule.least[wanted]
+
+    def _enough(self, level: int, group: int) -> int:
+        """The level at which the group would stop if its estimate were exact."""
+        return int(np.searchsorted(-self.job.rule.least, -float(self._size(level, group))))
+
+    def _refine(self, group: int) -> bool:
+        """Look at the next level of a group, if there is one and the total pays for it."""
+        level = int(self._charge.level[group]) + 1
+        if level >= len(self.job.levels.costs):
+            return False
+        if self._charge.after(group, level) > self.job.total:
+            return False
+        self._charge.pay(np.array([group]), level)
+        return True
+
+    def _sweep(self) -> Iterator[int]:
+        """All groups that can still get there, level by level, up to the shared level."""
+        running = np.arange(len(self.groups))
+        all_count = self.job.most_groups >= len(self.groups)
+        wanted = len(self.job.levels.costs) - 1 if all_count else self.job.shared
+        for level in range(self.job.shared + 1):
+            if not len(running):
+                return
+            self._charge.pay(running, level)
+            good = self._good(level, running)
+            yield from (int(group) for group in running[good])
+            running = running[~good]
+            running = running[self._reachable(level, running, wanted)]
+
+    def _free_looks(self) -> Iterator[int]:
+        """All groups up to the level of the m-th dearest one, which changes no charge."""
+        finest = self._charge.free_level
+        for level in range(finest + 1):
+            behind = np.flatnonzero(self._charge.level < level)
+            self._charge.pay(behind, level)
+            open_ones = np.array([g for g in behind if g not in self._stopped], dtype=np.int64)
+            good = self._good(level, open_ones)
+            yield from (int(group) for group in open_ones[good])
+
+    def _race(self) -> Iterator[int]:
+        """Refine the group that is cheapest to finish, as far as the total allows."""
+        others = (group for group in range(len(self.groups)) if group not in self._stopped)
+        waiting = [(self._need(group), group) for group in others]
+        heapq.heapify(waiting)
+        while waiting:
+            cost, group = heapq.heappop(waiting)
+            if self._good(int(self._charge.level[group]), group):
+                yield group
+            elif math.isfinite(cost) and self._refine(group):
+                heapq.heappush(waiting, (self._need(group), group))
+
+    def _need(self, group: int) -> float:
+        """What the estimate says is still to be paid; infinite if the total cannot pay it."""
+        level, costs = int(self._charge.level[group]), self.job.levels.costs
+        enough = max(level, self._enough(level, group))
+        if enough >= len(costs) or self._charge.after(group, enough) > self.job.total:
+            return math.inf
+        return costs[enough] - costs[level]
+
+    def _in_order(self) -> Iterator[int]:
+        """One group after another, each until it is good, hopeless, or unaffordable."""
+        last = len(self.job.levels.costs) - 1
+        for group in range(len(self.groups)):
+            while self._refine(group):
+                level = int(self._charge.level[group])
+                if self._good(level, group):
+                    yield group
+                    break
+                if not self._reachable(level, group, last):
+                    break

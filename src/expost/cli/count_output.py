@@ -1,0 +1,175 @@
+"""How the results of ``expost count`` are shown: tables, figures, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from expost import plots
+from expost.analytics.certificate import CountResult
+from expost.analytics.plan import QueryPlan
+from expost.analytics.refinement import Answer
+from expost.cli.output import visible
+
+_SHOWN = 40
+_UNITS = {"epsilon": "ε", "rho": "ρ"}
+
+
+def group_name(group: Any) -> str:
+    """Return a group's name for people; several columns are joined by a slash."""
+    return " / ".join(map(str, group)) if isinstance(group, (tuple, list)) else str(group)
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as help."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def render(console: Console, result: CountResult) -> None:
+    """Print answers, what was spent, and what is protected."""
+    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
+    title = f"{len(result.answers)} groups within {error}"
+    render_answers(console, result.answers, title, f"{result.confidence:.0%} interval")
+    unit = _UNITS[result.unit]
+    facts = result.guarantee.as_dict()
+    delta = f", δ = {facts['delta']:g}" if "delta" in facts else ""
+    console.print(
+        f"{len(result.unanswered)} groups not answered. Spent {unit} = {result.spent:.4g}, "
+        f"{result.remaining:.2g} remains. Everything released keeps ε = {facts['epsilon']:g}{delta} "
+        f"for {result.protects}."
+    )
+    if result.dropped_share is not None:
+        share = result.dropped_share
+        console.print(
+            f"The cap dropped about {share['estimate']:.1%} of (user, group) pairs "
+            f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
+        )
+
+
+def render_answers(
+    console: Console,
+    answers: Sequence[Answer],
+    title: str = "answers so far",
+    interval: str = "interval",
+) -> None:
+    """Print a table of answers."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("group", "estimate", interval, "spent"):
+        table.add_column(
+            heading, justify="left" if heading == "group" else "right", overflow="fold"
+        )
+    for answer in answers[:_SHOWN]:
+        table.add_row(
+            Text(visible(group_name(answer.group))),
+            number(answer.estimate),
+            f"{number(answer.low)} – {number(answer.high)}",
+            f"{answer.spent:.4g}",
+        )
+    console.print(table)
+    if len(answers) > _SHOWN:
+        console.print(f"… and {len(answers) - _SHOWN} more (--out or --json for all).")
+
+
+def render_plan(console: Console, planned: QueryPlan) -> None:
+    """Print what groups of some sizes would cost."""
+    unit = _UNITS[planned.unit]
+    table = Table(title="What a group costs, by its size", title_justify="left")
+    for heading in ("users in the group", f"{unit} it needs", "such groups that can be answered"):
+        table.add_column(heading, justify="right")
+    for each in planned.sizes:
+        cost = "more than there is" if each.cost is None else f"{each.cost:.3g}"
+        groups = "all" if each.groups is None else f"{each.groups:,}"
+        table.add_row(f"{each.size:,}", cost, groups)
+    console.print(table)
+    most = planned.max_groups_per_user
+    how = " (assumed; it will be chosen privately)" if planned.assumed else ""
+    console.print(
+        f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} is for the answers. "
+        f"With at most {most:,} groups per user{how} every group can have {unit} = "
+        f"{planned.for_values / most:.3g}: enough for {planned.smallest:,.0f} users or more."
+    )
+    if planned.threshold is not None:
+        console.print(f"Groups are found privately from about {planned.threshold:,} users on.")
+
+
+def render_certificate(console: Console, record: Mapping[str, Any]) -> None:
+    """Print a certificate of a count."""
+    table = Table(title="Certificate", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    ((unit, spent),) = record["spent"].items()
+    ((_, worst),) = record["worst_case"].items()
+    most = record["max_groups_per_user"]
+    facts = record["guarantee"]
+    query = {key: value for key, value in record["query"].items() if value not in (None, [])}
+    rows = [
+        ("query", ", ".join(f"{key} = {value}" for key, value in query.items())),
+        ("source", record["source"]),
+        ("groups per user", "any number" if most is None else f"at most {most}"),
+        ("answers", f"{len(record['answers'])} ({len(record['unanswered'])} groups not answered)"),
+        ("spent", f"{_UNITS[unit]} = {spent:.6g}"),
+        ("worst case", f"{_UNITS[unit]} = {worst:.6g}"),
+        ("guarantee", ", ".join(f"{key} = {value}" for key, value in facts.items())),
+        ("ledger", "none" if record["ledger"] is None else str(record["ledger"]["reservation"])),
+        ("rests on", record["theorem"]),
+    ]
+    for name, value in rows:
+        table.add_row(name, Text(visible(value)))
+    console.print(table)
+    if record["simulated"]:
+        console.print(
+            "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
+        )
+
+
+def draw(result: CountResult, path: Path) -> None:
+    """Draw estimates with their intervals, largest first; answered groups and the rest."""
+    drawn, (axes,) = plots.figure(1, width=8)
+    looked_at = [(answer, True) for answer in result.answers] + [
+        (answer, False) for answer in result.unanswered if answer.spent > 0
+    ]
+    ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
+    for answered, colour, label in (
+        (True, plots.INK[0], "answered"),
+        (False, plots.INK[1], "not answered (looser interval)"),
+    ):
+        chosen: list[Any] = [
+            (place, answer) for place, (answer, state) in enumerate(ordered) if state is answered
+        ]
+        if chosen:
+            places, values = (
+                [place for place, _ in chosen],
+                [max(answer.estimate, 0.5) for _, answer in chosen],
+            )
+            below = [
+                value - max(answer.low, 0.5) if value > answer.low else 0.0
+                for value, (_, answer) in zip(values, chosen, strict=True)
+            ]
+            above = [
+                max(answer.high - value, 0.0)
+                for value, (_, answer) in zip(values, chosen, strict=True)
+            ]
+            axes.errorbar(
+                places,
+                values,
+                yerr=[below, above],
+                fmt=".",
+                color=colour,
+                ecolor=colour,
+                elinewidth=0.8,
+                markersize=3,
+                label=label,
+            )
+    kind = result.query["kind"]
+    label = {"count": "users", "rows": "rows"}.get(kind, f"{kind} of {result.query['column']}")
+    axes.set(yscale="log", xlabel="groups, by estimate", ylabel=label)
+    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
+    axes.set_title(f"{len(result.answers)} groups within {error}", loc="left")
+    if ordered:
+        axes.legend(fontsize=8)
+    plots.save(drawn, path)

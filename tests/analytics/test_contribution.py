@@ -1,0 +1,121 @@
+"""Capping, the private choice of m, and the share of dropped pairs.
+
+Samples have fixed seeds; a check rejects at 1e-6.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import expost
+from expost import SimulationRandomness
+from expost.analytics.columns import Measure, pair_columns
+from expost.analytics.contribution import choose_cap, dropped_share, measured, run_totals, totals
+from expost.analytics.sources import as_table
+
+FALSE_ALARM = 1e-6
+
+
+def capped(pairs: list[tuple[int, str]], most: int, keys: list[str] | None = None) -> Any:
+    users, groups = [user for user, _ in pairs], [group for _, group in pairs]
+    schema = pa.schema([("u", pa.int64()), ("g", pa.string())])
+    table = as_table(pa.table({"u": users, "g": groups}, schema=schema))
+    rows = measured(pair_columns(table, "g", "u"), Measure(), keys, "salt")
+    return run_totals(totals(rows, most, "salt"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abcd")), max_size=25))
+def test_one_user_changes_nobody_elses_groups(pairs):
+    """Every user removed in turn: at most m counts move, by one each. Catches a shared choice."""
+    for most in (1, 2):
+        here = dict(
+            zip(*(lambda v: (v.groups, v.first.tolist()))(capped(pairs, most)), strict=True)
+        )
+        for user in {user for user, _ in pairs}:
+            found = capped([pair for pair in pairs if pair[0] != user], most)
+            there = dict(zip(found.groups, found.first.tolist(), strict=True))
+            moved = [here.get(g, 0) - there.get(g, 0) for g in "abcd"]
+            assert set(moved) <= {0, 1}
+            assert sum(moved) <= most
+
+
+def test_other_groups_do_not_use_up_the_cap():
+    """Only the listed groups count towards m. Catches a cap before the list is applied."""
+    pairs = [(user, group) for user in range(50) for group in "abcdefgh"]
+    found = capped(pairs, 1, ["a"])
+    assert dict(zip(found.groups, found.first.tolist(), strict=True)) == {"a": 50}
+    assert found.dropped == 0
+
+
+def test_dropped_pairs_are_counted_up_to_m_per_user():
+    """Ten users in eight groups, m = 3: three kept and three counted as dropped, each."""
+    found = capped([(user, group) for user in range(10) for group in "abcdefgh"], 3)
+    assert (found.kept, found.dropped) == (30, 30)
+
+
+def law(users: dict[int, int], groups: int, share: Fraction, rate: float) -> list[float]:
+    """The exponential mechanism, written down once more."""
+    everybody = sum(users.values())
+    above = [
+        sum(n for size, n in users.items() if size > cap) - float(share) * everybody
+        for cap in range(groups + 1)
+    ]
+    quality = [-max(above[cap], -above[cap - 1]) for cap in range(1, groups + 1)]
+    weights = [math.exp(rate * q / 2) for q in quality]
+    return [weight / sum(weights) for weight in weights]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_choice_of_m_is_private(size):
+    """Adding a user of any size changes every chance by at most e^η, exactly."""
+    users, share, rate = {1: 6, 2: 3, 3: 2, 5: 1}, Fraction(1, 40), 0.3
+    more = users | {size: users.get(size, 0) + 1}
+    for a, b in zip(law(users, 6, share, rate), law(more, 6, share, rate), strict=True):
+        assert abs(math.log(a / b)) <= rate + 1e-12
+
+
+def test_the_choice_of_m_has_its_law():
+    """Catches a rate that is off, and a mutant that takes the best without noise."""
+    users, share, rate = {1: 6, 2: 3, 3: 2, 5: 1}, Fraction(1, 40), Fraction(3, 10)
+    randomness = SimulationRandomness(2)
+    draws = [choose_cap(users, 6, share, rate, randomness) for _ in range(20_000)]
+    observed = np.bincount(draws, minlength=7)[1:]
+    expected = 20_000 * np.array(law(users, 6, share, float(rate)))
+    assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("law_name", ["laplace", "gaussian"])
+def test_the_share_of_dropped_pairs_is_covered(law_name):
+    """2,000 draws: the interval holds the true share at least as often as promised."""
+    randomness, hits = SimulationRandomness(3), 0
+    for _ in range(2000):
+        found = dropped_share(9000, 1000, 5, Fraction(1, 20), law_name, 0.9, randomness)
+        hits += found["low"] <= 0.1 <= found["high"]
+    assert hits >= stats.binom.isf(1 - FALSE_ALARM, 2000, 0.9)
+
+
+def test_auto_states_m_and_its_price():
+    """m is chosen near the quantile, its cost is part of what is spent, and capping is warned of."""
+    generator = np.random.default_rng(1)
+    users = np.repeat(np.arange(3000), 3)
+    groups = [f"g{place}" for place in generator.integers(0, 40, len(users))]
+    keys = [f"g{place}" for place in range(40)]
+    table = pa.table({"u": users, "g": groups})
+    result = expost.count(table, by="g", user="u", keys=keys, epsilon=3, max_groups_per_user="auto")
+    assert result.max_groups_per_user in (2, 3, 4)
+    assert result.public["shares"]["max_groups_per_user"] > 0
+    assert result.spent <= 3
+    low = expost.count(table, by="g", user="u", keys=keys, epsilon=3, max_groups_per_user=1)
+    assert low.dropped_share["estimate"] > 0.2
+    assert "Capping, not noise" in low.warnings[0]
+    assert "at most 1 group" in low.protects
