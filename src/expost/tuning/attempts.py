@@ -47,19 +47,27 @@ class PlannedAttempt(AboveThreshold):
     def remember(self, candidates: Sequence[Candidate]) -> PlannedAttempt:
         """Work out charges and drop law for these candidates once; both are public."""
         charges, law = super()._price(candidates), super().drop_law(candidates)
-        object.__setattr__(self, "_priced", _with_delta(charges, self.charged_delta))
-        object.__setattr__(self, "_law", law)
+        known = (tuple(candidates), _with_delta(charges, self.charged_delta), law)
+        object.__setattr__(self, "_known", known)
         return self
 
+    def _remembered(self, candidates: Sequence[Candidate]) -> tuple[Charges, DropLaw] | None:
+        """Return charges and law if these are the very candidates they were worked out for."""
+        known: tuple[tuple[Candidate, ...], Charges, DropLaw] | None = getattr(self, "_known", None)
+        if known is None or len(known[0]) != len(candidates):
+            return None
+        same = all(a is b for a, b in zip(known[0], candidates, strict=True))
+        return known[1:] if same else None
+
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        known: Charges | None = getattr(self, "_priced", None)
-        return (
-            _with_delta(super()._price(candidates), self.charged_delta) if known is None else known
-        )
+        known = self._remembered(candidates)
+        if known is not None:
+            return known[0]
+        return _with_delta(super()._price(candidates), self.charged_delta)
 
     def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
-        known: DropLaw | None = getattr(self, "_law", None)
-        return super().drop_law(candidates) if known is None else known
+        known = self._remembered(candidates)
+        return super().drop_law(candidates) if known is None else known[1]
 
 
 @dataclass(frozen=True, eq=False)
