@@ -42,18 +42,21 @@ class LedgerLike(Protocol):
         budget: str | None = ...,
         analyst: str = ...,
         reservation_id: str | None = ...,
-        **more: Any,
+        secret: str | None = ...,
+        request: object = ...,
+        source: object = ...,
+        resume: bool = ...,
     ) -> Any:
         """Record the worst case durably and return the reservation, or raise BudgetRefused.
 
-        ``more`` holds those of ``secret``, ``request``, ``source`` and ``resume`` that are set.
+        The last four arguments are passed only if they are set.
         """
         ...
 
-    def settle(self, reservation: Any, outcome: object, **more: Any) -> Guarantee:
+    def settle(self, reservation: Any, outcome: object, *, release: object = ...) -> Guarantee:
         """Replace the worst case by the charge of ``outcome`` and return that charge.
 
-        ``more`` holds ``release`` if it is set.
+        ``release`` is passed only if it is set.
         """
         ...
 
@@ -116,7 +119,7 @@ class Reserved:
             The reservation was settled with another outcome, or abandoned.
         """
         if self._ledger is not None:
-            more = {} if release is None else {"release": release}
+            more: dict[str, Any] = {} if release is None else {"release": release}
             self._ledger.settle(self._reservation, outcome, **more)
 
 
@@ -211,7 +214,7 @@ class Account:
         """
         reservation = None
         told = {"secret": secret, "request": request, "source": source}
-        more = {name: value for name, value in told.items() if value is not None}
+        more: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
         if secret is not None and reservation_id is not None:
             more["resume"] = True
         if self.ledger is not None:

@@ -153,8 +153,8 @@ class DatabaseFile:
 
     def check_journal(self, path: Path) -> None:
         """Refuse what a crash under another name left behind. The caller holds the lock."""
-        marker, journal = self.marker(), journal_of(path)
-        if marker == token(path):
+        marker = self.marker()
+        if marker == token(path) or os.fstat(self._reader).st_size == 0:
             return
         if marker:
             raise LedgerError(
@@ -162,11 +162,7 @@ class DatabaseFile:
                 "under another name; open it once under that name, which repairs it, or run: "
                 "expost ledger recover"
             )
-        try:
-            stale = journal.stat().st_size > 0
-        except OSError:
-            stale = False
-        if stale:
+        if has_journal(path):
             raise LedgerError(
                 "the ledger could not be used: a journal lies beside it that does not belong to "
                 "its last write (it was used under another name since, or by another program); "
@@ -296,6 +292,18 @@ def token(path: Path) -> int:
 def journal_of(path: Path) -> Path:
     """Return the name of SQLite's rollback journal."""
     return Path(os.path.realpath(path) + "-journal")
+
+
+def has_journal(path: Path) -> bool:
+    """Return whether a journal lies beside a name that SQLite would roll back.
+
+    The first byte of a journal is 0 until the journal is on the disk and may be used.
+    """
+    try:
+        with journal_of(path).open("rb") as file:
+            return file.read(1) not in (b"", b"\x00")
+    except OSError:
+        return False
 
 
 def check_file_system(path: Path) -> bool:
