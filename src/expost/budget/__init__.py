@@ -25,6 +25,7 @@ Ledger
 Storage
     ``locations``      file names and database URLs
     ``store``          transactions, and commits that writers share
+    ``batches``        requests that share a transaction
     ``rows``           the tables, and the reading and writing of rows
     ``database_file``  one SQLite file under any name: its lock and its marker
     ``activity``       forks wait for transactions

@@ -138,8 +138,11 @@ def decimal_text(value: Fraction, *, up: bool = True) -> str:
         places = _SHOWN - 1 - math.floor(_log10(value))
         scaled = value * Fraction(10) ** places
     number = Decimal(math.ceil(scaled) if up else math.floor(scaled)).scaleb(-places)
-    text = f"{number.normalize():f}"
-    return text if len(text) <= DIGITS + 5 else str(number.normalize()).replace("E", "e")
+    number = number.normalize()
+    if -5 < number.adjusted() < DIGITS:
+        return f"{number:f}"
+    digits, _, exponent = f"{number:e}".partition("e")
+    return f"{digits}e{int(exponent)}"
 
 
 def _log10(value: Fraction) -> float:

@@ -22,9 +22,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from expost.budget.activity import Activity
+from expost.budget.batches import Request, run_one
 from expost.budget.database_file import DatabaseFile, token
 from expost.budget.locations import Location
 from expost.budget.rows import SCHEMA_VERSION, LedgerRows
@@ -61,23 +62,6 @@ os.register_at_fork(
     after_in_parent=_ACTIVITY.after_in_parent,
     after_in_child=_after_fork_in_child,
 )
-
-
-class _Request(Generic[Result]):
-    """A piece of a transaction, and what became of it."""
-
-    def __init__(self, work: Callable[[LedgerRows], Result]) -> None:
-        self.work = work
-        self.done = False
-        self.error: BaseException | None = None
-        self.value: Any = None
-
-    def answer(self) -> Result:
-        """Return the result, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        value: Result = self.value
-        return value
 
 
 class Store:
@@ -132,7 +116,7 @@ class Store:
         if self._engine is not None:
             self._engine.dispose(close=False)
         self._engine = self._file = None
-        self._queue: deque[_Request[Any]] = deque()
+        self._queue: deque[Request[Any]] = deque()
         self._leading = threading.RLock()
 
     def close(self) -> None:
@@ -260,7 +244,7 @@ class Store:
         object
             What ``work`` returned.
         """
-        request = _Request(work)
+        request = Request(work)
         self._queue.append(request)
         with self._leading:
             while not request.done:
@@ -268,14 +252,14 @@ class Store:
                 self._run_together([self._queue.popleft() for _ in range(count)])
         return request.answer()
 
-    def _run_together(self, batch: list[_Request[Any]]) -> None:
+    def _run_together(self, batch: list[Request[Any]]) -> None:
         """Run requests in one transaction; an error of the transaction is an error of them all."""
         try:
             with self.writing() as rows:
                 if len(batch) > 1:
                     rows.lock_head()
                 for request in batch:
-                    _run_one(rows, request, alone=len(batch) == 1)
+                    run_one(rows, request, alone=len(batch) == 1)
         except Exception as error:
             # Nothing was recorded, so that even a refusal may have rested on a state that is gone.
             for request in batch:
@@ -437,20 +421,6 @@ class Store:
             raise LedgerError(
                 "the ledger is damaged: the database file holds bytes that are not text"
             ) from error
-
-
-def _run_one(rows: LedgerRows, request: _Request[Any], *, alone: bool) -> None:
-    """Run one request of a transaction; if it fails, undo its part only."""
-    if alone:
-        request.value = request.work(rows)
-        return
-    rows.run("SAVEPOINT expost_request")
-    try:
-        request.value = request.work(rows)
-    except ExpostError as error:
-        rows.run("ROLLBACK TO SAVEPOINT expost_request")
-        request.error = error
-    rows.run("RELEASE SAVEPOINT expost_request")
 
 
 def _first_line(error: object) -> str:
