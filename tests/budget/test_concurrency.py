@@ -11,8 +11,11 @@ import json
 import multiprocessing
 import os
 import random
+import sqlite3
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,11 +24,13 @@ from pathlib import Path
 import pytest
 
 from expost import Charges, PureDP
+from expost.budget import store
 from expost.budget.amounts import amount_of
 from expost.budget.budgets import PureBudget, budget_from_dict
 from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation
-from expost.errors import BudgetRefused
+from expost.budget.rows import LedgerRows
+from expost.errors import BudgetRefused, LedgerError
 
 PROCESSES, REQUESTS = 16, 500
 BUDGET, CAPS = 25.0, {"ann": 4.0, "bob": 7.0}
@@ -262,6 +267,115 @@ def test_many_threads_share_one_ledger(where, request, fast_folder):
         list(pool.map(spend, range(30)))
     assert len(refused) == 50
     assert ledger.verify() == []
+
+
+def wait_together(ledger: Ledger, tasks: list[Callable[[], object]]) -> list[object]:
+    """Results or errors of tasks that are all waiting before the first of them may write."""
+    results: list[object] = [None] * len(tasks)
+
+    def run(place: int) -> None:
+        try:
+            results[place] = tasks[place]()
+        except (BudgetRefused, LedgerError) as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(tasks))]
+    with ledger._store._leading:
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            while len(ledger._store._queue) < number:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_writers_that_wait_together_are_committed_together(where, request, tmp_path, monkeypatch):
+    """Catches a commit per request, an order that changes, a refusal that spoils its neighbours, or
+    an answer that is given to another thread.
+    """
+    url = tmp_path / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    ledger = Ledger.create(url, PureBudget(1.0))
+    transactions = []
+    original = ledger._store.writing
+    monkeypatch.setattr(ledger._store, "writing", lambda: transactions.append(1) or original())
+    sizes = [0.5, 0.6, 0.25, 0.3, 0.25]
+    tasks = [
+        lambda size=size, place=place: ledger.reserve(
+            PureDP(size), str(place), reservation_id=f"job {place}"
+        )
+        for place, size in enumerate(sizes)
+    ]
+    results = wait_together(ledger, tasks)
+    assert len(transactions) == 1
+    assert [isinstance(each, BudgetRefused) for each in results] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert [each.id for each in results if isinstance(each, Reservation)] == [
+        "job 0",
+        "job 2",
+        "job 4",
+    ]
+    assert [entry.memo for entry in ledger.entries()] == ["", "0", "2", "4"]
+    assert ledger.remaining() == 0.0
+    assert ledger.verify() == []
+
+
+def test_a_commit_that_fails_fails_for_all(tmp_path, monkeypatch):
+    """Catches a thread that is told of a success which was rolled back with its neighbours."""
+    ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(1.0))
+    original = store.run_one
+
+    def fail(rows: LedgerRows, request: object, *, alone: bool) -> None:
+        original(rows, request, alone=alone)
+        if len(seen) == 2:
+            raise sqlite3.OperationalError("disk I/O error")
+        seen.append(request)
+
+    seen: list[object] = []
+    monkeypatch.setattr(store, "run_one", fail)
+    results = wait_together(ledger, [lambda: ledger.reserve(PureDP(0.6)) for _ in range(3)])
+    assert all(isinstance(each, LedgerError) for each in results)
+    assert all("not recorded" in str(each) for each in results)
+    assert len({id(each) for each in results}) == 3
+    monkeypatch.undo()
+    assert ledger.remaining() == 1.0
+    ledger.reserve(PureDP(0.6))
+    assert ledger.verify() == []
+
+
+def test_forks_between_threads_that_write(fast_folder):
+    """Catches a child that inherits half a transaction, or a lock that nobody will release."""
+    ledger = Ledger.create(fast_folder / "ledger.db", PureBudget(1000.0))
+    stop, done = threading.Event(), []
+
+    def spend() -> None:
+        while not stop.is_set():
+            ledger.settle(ledger.reserve(PureDP(0.01)), 0)
+            done.append(1)
+
+    threads = [threading.Thread(target=spend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(15):
+        child = os.fork()
+        if child == 0:
+            try:
+                ledger.settle(ledger.reserve(PureDP(0.01)), 0)
+                os._exit(0)
+            finally:
+                os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert ledger.verify() == []
+    assert ledger.standing().filter.settled == ((len(done) + 15) * Fraction(1, 100),)
 
 
 def test_the_checks_notice_an_overspent_chain(tmp_path):

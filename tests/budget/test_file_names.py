@@ -258,7 +258,6 @@ def test_an_open_ledger_notices_a_crash_under_another_name(path, tmp_path):
         Ledger.open(path)
         assert second.remaining() == 0.75
         assert second.verify() == []
-        del second
 
 
 def test_the_folder_may_be_bound(path, tmp_path):

@@ -156,7 +156,9 @@ def test_a_server_is_upgraded_too(postgres_url, path):
     source = sqlite3.connect(path)
     with engine.begin() as connection:
         for (statement,) in source.execute("SELECT sql FROM sqlite_master WHERE type = 'table'"):
-            connection.execute(sqlalchemy.text(statement.replace("INTEGER PRIMARY", "BIGINT PRIMARY")))
+            connection.execute(
+                sqlalchemy.text(statement.replace("INTEGER PRIMARY", "BIGINT PRIMARY"))
+            )
         for table, rows in old.items():
             marks = ", ".join(f":c{place}" for place in range(len(rows[0])))
             for row in rows:

@@ -154,7 +154,11 @@ class Ledger(LedgerOperations):
             be used.
         """
         store = Store(url, read_only=read_only)
-        store.check_schema()
+        try:
+            store.check_schema()
+        except LedgerError:
+            store.close()  # an idle connection would keep others from migrating the file
+            raise
         return cls(store)
 
     def reserve(
