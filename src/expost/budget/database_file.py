@@ -31,7 +31,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -185,7 +185,8 @@ class DatabaseFile:
 
     def clear(self) -> None:
         """Remove the marker. It need not reach the disk: a marker that stays is harmless."""
-        self._write_marker(0)
+        with suppress(OSError):
+            self._write_marker(0)
 
     def sync(self) -> None:
         """Sync the file to the disk."""

@@ -417,6 +417,10 @@ class Store:
             raise LedgerError(
                 f"the ledger could not be used: {reason}; the request was not recorded"
             ) from error
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger could not be used: {error.strerror}; the request was not recorded"
+            ) from error
         except UnicodeDecodeError as error:  # SQLite's message quoted bytes that are not text
             raise LedgerError(
                 "the ledger is damaged: the database file holds bytes that are not text"
