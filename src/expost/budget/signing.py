@@ -35,7 +35,7 @@ def _ed25519() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise MissingExtra("cryptography", "sign", "signatures") from None
+        raise MissingExtra("cryptography", "sign") from None
     return ed25519
 
 
