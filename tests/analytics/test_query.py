@@ -167,7 +167,7 @@ class TestLedger:
         """With δ in an (ε, δ) budget: the whole, because a realised ρ has no (ε, δ) of its own."""
         ledger = Ledger.create(tmp_path / "l.db", ApproxDP(10, 1e-5))
         expost.count(SIZES, keys=list(SIZES), epsilon=4, delta=1e-6, ledger=ledger)
-        assert settled(ledger) == (4, Fraction(1e-6))
+        assert settled(ledger) == (4, Fraction(1, 10**6))
 
     def test_pure_counts_in_an_approx_budget(self, tmp_path):
         ledger = Ledger.create(tmp_path / "l.db", ApproxDP(10, 1e-5))
@@ -182,7 +182,7 @@ class TestLedger:
         expost.count(
             table, by="g", user="u", private_keys=True, epsilon=4, delta=1e-6, ledger=ledger
         )
-        assert settled(ledger) == (4, Fraction(1e-6))
+        assert settled(ledger) == (4, Fraction(1, 10**6))
 
     @pytest.mark.parametrize(
         ("budget", "options"),

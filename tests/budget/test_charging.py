@@ -11,6 +11,7 @@ import pytest
 
 from expost import NOTHING, ZCDP, Candidate, Charges, PureDP, RandomDropping
 from expost.budget.charging import Account
+from expost.budget.hash_chain import digest
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput, LedgerError
 from expost.privacy.guarantees import Guarantee
@@ -189,7 +190,10 @@ def test_errors_inside_the_block_are_no_refusals(ledger):
         with (
             pytest.raises(type(error)),
             Account(ledger).reserve(
-                CHARGES, reservation_id="one", on_refusal=lambda: calls.append("refused")
+                CHARGES,
+                reservation_id="one",
+                secret="hush",
+                on_refusal=lambda: calls.append("refused"),
             ),
         ):
             raise error
@@ -232,15 +236,22 @@ def test_an_unknown_result_is_no_refusal():
 def test_a_resumed_reservation_is_recognised(ledger):
     """Catches a second charge for a selection that is resumed, before or after it was settled."""
     account = Account(ledger, "visits", memo="weekly count")
-    with pytest.raises(Stop), account.reserve(CHARGES, reservation_id="week 1"):
+    mine = {"reservation_id": "week 1", "secret": "hush"}
+    with pytest.raises(Stop), account.reserve(CHARGES, **mine):
         raise Stop
     again = Account(Ledger.open(ledger._store.file), "visits", memo="weekly count")
-    with again.reserve(CHARGES, reservation_id="week 1") as reserved:
+    with again.reserve(CHARGES, **mine) as reserved:
         assert not reserved.already_settled
         assert amounts(ledger) == (0.0, 1.0)
         reserved.settle(1)
-    with account.reserve(CHARGES, reservation_id="week 1") as reserved:
+    with account.reserve(CHARGES, **mine) as reserved:
         assert reserved.already_settled
+    for secret in (None, "guess"):
+        with (
+            pytest.raises(LedgerError),
+            account.reserve(CHARGES, reservation_id="week 1", secret=secret),
+        ):
+            refuse_to_run()
     assert amounts(ledger) == (0.25, 0.0)
     assert actions(ledger).count("reserve") == actions(ledger).count("settle") == 1
 
@@ -249,7 +260,7 @@ def test_a_resumed_reservation_needs_no_room(ledger):
     """Catches a selection that cannot be resumed because its own worst case fills the budget."""
     charges = Charges.from_list([PureDP(2)], PureDP(0))
     for _ in range(2):
-        with Account(ledger).reserve(charges, reservation_id="all"):
+        with Account(ledger).reserve(charges, reservation_id="all", secret="hush"):
             pass
     assert amounts(ledger) == (0.0, 2.0)
 
@@ -290,6 +301,44 @@ def test_an_abandoned_reservation_cannot_be_resumed(ledger):
     ):
         refuse_to_run()
     assert amounts(ledger) == (1.0, 0.0)
+
+
+def test_one_key_does_not_pay_for_many_jobs(ledger):
+    """Catches a reservation id under which any number of jobs run for one charge."""
+    charges, runs = Charges.from_list([PureDP(2)], PureDP(2)), []
+    for secret in (None, None, "hush", "hush"):
+        try:
+            with Account(ledger).reserve(
+                charges, reservation_id="nightly", secret=secret
+            ) as reserved:
+                runs.append(reserved)
+                reserved.settle(0)
+        except LedgerError:
+            continue
+    assert len(runs) == 1
+    assert ledger.remaining() == 0.0
+
+
+# Evidence.
+
+
+def test_evidence_names_the_entry(ledger):
+    """Catches a certificate from which the ledger's entry cannot be found."""
+    with Account(ledger, analyst="ann").reserve(CHARGES, source={"file": "a.csv"}) as reserved:
+        evidence = reserved.evidence()
+        reserved.settle(0, release={"value": 1, "ledger": evidence})
+    _, _, reserve, settle = ledger.entries()
+    assert evidence == {
+        "ledger": ledger.identity,
+        "budget": "visits",
+        "analyst": "ann",
+        "reservation": reserve.reservation,
+        "date": reserve.time[:10],
+    }
+    assert "source" in reserve.facts
+    assert settle.facts["release"] == digest({"value": 1, "ledger": evidence})
+    with Account().reserve(CHARGES) as reserved:
+        assert reserved.evidence() is None
 
 
 # Without a ledger, and simulations.

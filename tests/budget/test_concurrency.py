@@ -11,8 +11,11 @@ import json
 import multiprocessing
 import os
 import random
+import sqlite3
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,10 +24,13 @@ from pathlib import Path
 import pytest
 
 from expost import Charges, PureDP
+from expost.budget import store
+from expost.budget.amounts import amount_of
 from expost.budget.budgets import PureBudget, budget_from_dict
 from expost.budget.filter import Filter
-from expost.budget.ledger import Ledger
-from expost.errors import BudgetRefused
+from expost.budget.ledger import Ledger, Reservation
+from expost.budget.rows import LedgerRows
+from expost.errors import BudgetRefused, LedgerError
 
 PROCESSES, REQUESTS = 16, 500
 BUDGET, CAPS = 25.0, {"ann": 4.0, "bob": 7.0}
@@ -42,16 +48,17 @@ def work(ledger: Ledger, seed: int, folder: Path, requests: int) -> None:
     """Reserve, settle and abandon at random; write down every answer."""
     coin = random.Random(seed)
     log: list[dict[str, object]] = []
-    mine: list[tuple[str, list[float]]] = []
+    mine: list[tuple[Reservation, list[float]]] = []
     for _ in range(requests):
         if mine and coin.random() < 0.45:
-            identity, outcomes = mine.pop(coin.randrange(len(mine)))
+            job, outcomes = mine.pop(coin.randrange(len(mine)))
+            identity = job.id
             if coin.random() < 0.1:
                 ledger.abandon(identity)
                 log.append({"act": "abandon", "id": identity, "cost": max(outcomes)})
             else:
                 outcome = coin.randrange(len(outcomes))
-                ledger.settle(identity, outcome)
+                ledger.settle(job, outcome)
                 log.append({"act": "settle", "id": identity, "cost": outcomes[outcome]})
             continue
         outcomes = [coin.choice([0.0, 0.001, 0.01, 0.1, 0.3]) * coin.random() for _ in range(2)]
@@ -70,7 +77,7 @@ def work(ledger: Ledger, seed: int, folder: Path, requests: int) -> None:
             }
             log.append({"act": "refused", "analyst": analyst, "worst": max(outcomes), **moment})
         else:
-            mine.append((job.id, outcomes))
+            mine.append((job, outcomes))
             log.append({"act": "reserve", "id": job.id, "analyst": analyst, "cost": max(outcomes)})
     (folder / f"{seed}.json").write_text(json.dumps(log))
 
@@ -140,7 +147,7 @@ def replay(ledger: Ledger) -> list[Moment]:
 def check_nothing_lost(ledger: Ledger, log: list[dict]) -> None:
     """What the processes were told is in the chain, each request once and at the same price."""
     told = Counter(
-        (each["act"], each["id"], Fraction(each["cost"]))
+        (each["act"], each["id"], amount_of(each["cost"]))
         for each in log
         if each["act"] != "refused"
     )
@@ -172,7 +179,7 @@ def check_refusals(log: list[dict], moments: list[Moment]) -> int:
             if (state.budget.describe(state.remaining, up=False), state.budget.describe(state.held))
             == (each["remaining"], each["held"])
         ]
-        assert any(not state.admits((Fraction(each["worst"]),)) for state in matching), each
+        assert any(not state.admits((amount_of(each["worst"]),)) for state in matching), each
     return len(refusals)
 
 
@@ -234,7 +241,7 @@ def test_of_many_who_grab_the_last_of_the_budget_one_gets_it(where, request, tmp
     for child in children:
         child.join(60)
     assert Counter(child.exitcode for child in children) == {0: 1, 3: 7}
-    assert ledger.remaining() == float(1 - Fraction(0.6))
+    assert ledger.remaining() == 0.4
 
 
 @pytest.mark.parametrize("where", ["sqlite", "postgresql"])
@@ -258,8 +265,117 @@ def test_many_threads_share_one_ledger(where, request, fast_folder):
 
     with ThreadPoolExecutor(30) as pool:
         list(pool.map(spend, range(30)))
-    assert len(refused) == 150 - 1 // Fraction(0.01)
+    assert len(refused) == 50
     assert ledger.verify() == []
+
+
+def wait_together(ledger: Ledger, tasks: list[Callable[[], object]]) -> list[object]:
+    """Results or errors of tasks that are all waiting before the first of them may write."""
+    results: list[object] = [None] * len(tasks)
+
+    def run(place: int) -> None:
+        try:
+            results[place] = tasks[place]()
+        except (BudgetRefused, LedgerError) as error:
+            results[place] = error
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(tasks))]
+    with ledger._store._leading:
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            while len(ledger._store._queue) < number:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_writers_that_wait_together_are_committed_together(where, request, tmp_path, monkeypatch):
+    """Catches a commit per request, an order that changes, a refusal that spoils its neighbours, or
+    an answer that is given to another thread.
+    """
+    url = tmp_path / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    ledger = Ledger.create(url, PureBudget(1.0))
+    transactions = []
+    original = ledger._store.writing
+    monkeypatch.setattr(ledger._store, "writing", lambda: transactions.append(1) or original())
+    sizes = [0.5, 0.6, 0.25, 0.3, 0.25]
+    tasks = [
+        lambda size=size, place=place: ledger.reserve(
+            PureDP(size), str(place), reservation_id=f"job {place}"
+        )
+        for place, size in enumerate(sizes)
+    ]
+    results = wait_together(ledger, tasks)
+    assert len(transactions) == 1
+    assert [isinstance(each, BudgetRefused) for each in results] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert [each.id for each in results if isinstance(each, Reservation)] == [
+        "job 0",
+        "job 2",
+        "job 4",
+    ]
+    assert [entry.memo for entry in ledger.entries()] == ["", "0", "2", "4"]
+    assert ledger.remaining() == 0.0
+    assert ledger.verify() == []
+
+
+def test_a_commit_that_fails_fails_for_all(tmp_path, monkeypatch):
+    """Catches a thread that is told of a success which was rolled back with its neighbours."""
+    ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(1.0))
+    original = store.run_one
+
+    def fail(rows: LedgerRows, request: object, *, alone: bool) -> None:
+        original(rows, request, alone=alone)
+        if len(seen) == 2:
+            raise sqlite3.OperationalError("disk I/O error")
+        seen.append(request)
+
+    seen: list[object] = []
+    monkeypatch.setattr(store, "run_one", fail)
+    results = wait_together(ledger, [lambda: ledger.reserve(PureDP(0.6)) for _ in range(3)])
+    assert all(isinstance(each, LedgerError) for each in results)
+    assert all("not recorded" in str(each) for each in results)
+    assert len({id(each) for each in results}) == 3
+    monkeypatch.undo()
+    assert ledger.remaining() == 1.0
+    ledger.reserve(PureDP(0.6))
+    assert ledger.verify() == []
+
+
+def test_forks_between_threads_that_write(fast_folder):
+    """Catches a child that inherits half a transaction, or a lock that nobody will release."""
+    ledger = Ledger.create(fast_folder / "ledger.db", PureBudget(1000.0))
+    stop, done = threading.Event(), []
+
+    def spend() -> None:
+        while not stop.is_set():
+            ledger.settle(ledger.reserve(PureDP(0.01)), 0)
+            done.append(1)
+
+    threads = [threading.Thread(target=spend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(15):
+        child = os.fork()
+        if child == 0:
+            try:
+                ledger.settle(ledger.reserve(PureDP(0.01)), 0)
+                os._exit(0)
+            finally:
+                os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+    assert ledger.verify() == []
+    assert ledger.standing().filter.settled == ((len(done) + 15) * Fraction(1, 100),)
 
 
 def test_the_checks_notice_an_overspent_chain(tmp_path):

@@ -63,7 +63,7 @@ def spend(state: Filter, charge: Guarantee, times: int = 1) -> Filter:
 
 def test_tiny_charges_do_not_drift():
     """Catches sums of floats: 1e-7 a million times, as floats, is not a million times 1e-7."""
-    tiny, steps = Fraction(1e-7), 5_000
+    tiny, steps = Fraction(1, 10**7), 5_000
     state = spend(Filter.empty(PureBudget(1.0)), PureDP(1e-7), steps)
     assert state.settled == (steps * tiny,)
     state = spend(replace(state, settled=(10**6 * tiny - steps * tiny,)), PureDP(1e-7), steps)
@@ -75,7 +75,7 @@ def test_the_last_of_a_million_requests_is_the_last_that_fits():
     """Catches a filter whose rounding admits one request too many, or one too few, after a long
     history.
     """
-    tiny = Fraction(1e-7)
+    tiny = Fraction(1, 10**7)
     budget = PureBudget(0.1)
     fits = budget.limits[0] // tiny
     state = replace(Filter.empty(budget), settled=((fits - 300) * tiny,))
@@ -340,12 +340,12 @@ def test_what_a_renyi_budget_makes_of_other_charges():
     the order.
     """
     budget = KINDS["all orders"][0]
-    assert budget.coordinates(PureDP(0.3)) == (Fraction(0.3),) * 3
+    assert budget.coordinates(PureDP(0.3)) == (Fraction(3, 10),) * 3
     assert budget.coordinates(ZCDP(0.3)) == tuple(
-        Fraction(0.3) * Fraction(order) for order in ORDERS
+        Fraction(3, 10) * Fraction(order) for order in ORDERS
     )
     longer = RenyiDP((2.0, 3.0, 4.0, 8.0), (0.1, 0.2, 0.3, 0.4))
-    assert budget.coordinates(longer) == (Fraction(0.1), Fraction(0.3), Fraction(0.4))
+    assert budget.coordinates(longer) == (Fraction(1, 10), Fraction(3, 10), Fraction(2, 5))
 
 
 @given(
@@ -674,8 +674,9 @@ def test_delta_that_comes_back_is_broken():
     """One outcome says all, with chance δ; if the others cost nothing, one asks until it comes."""
     delta = 0.1
     laws = np.array([delta, 1 - delta]), np.array([0.0, 1.0])
-    cheap = Mechanism(laws, ((Fraction(0), Fraction(delta)), (Fraction(0), Fraction(0))))
-    honest = Mechanism(laws, ((Fraction(0), Fraction(delta)),) * 2)
+    tenth = Fraction(1, 10)
+    cheap = Mechanism(laws, ((Fraction(0), tenth), (Fraction(0), Fraction(0))))
+    honest = Mechanism(laws, ((Fraction(0), tenth),) * 2)
     budget = ApproxBudget(1.0, delta)
     assert (
         excess(budget, *laws_of(Analyst([cheap], 0, depth=5), RefundsDelta.empty(budget)))

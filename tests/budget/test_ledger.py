@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from expost import NOTHING, ZCDP, ApproxDP, Candidate, Charges, PureDP, RandomDropping, RenyiDP
-from expost.budget import store
+from expost.budget import rows, store
+from expost.budget.amounts import amount_of
 from expost.budget.budgets import PureBudget, RenyiBudget
+from expost.budget.hash_chain import digest
 from expost.budget.ledger import Ledger, Reservation
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput, LedgerError
 
@@ -55,6 +57,7 @@ def everything(ledger: Ledger) -> dict[str, list[tuple]]:
         "expost_totals": 2,
         "expost_reservations": 1,
         "expost_entries": 1,
+        "expost_alerts": 2,
     }
     return {
         table: sql(ledger, f"SELECT * FROM {table} ORDER BY {', '.join('12'[:n])}")
@@ -132,13 +135,13 @@ def test_creation_is_all_or_nothing(url, monkeypatch):
 
 
 def test_files_are_for_their_owner_only(tmp_path):
-    """Catches a ledger (or its write-ahead log) that others can read or write."""
+    """Catches a ledger (or its journal) that others can read or write."""
     old = os.umask(0)
     try:
         ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1))
         ledger.reserve(PureDP(0.1))
         files = list(tmp_path.iterdir())
-        assert {file.name for file in files} >= {"ledger.db", "ledger.db-wal"}
+        assert {file.name for file in files} == {"ledger.db", "ledger.db-journal"}
         for file in files:
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
     finally:
@@ -151,9 +154,9 @@ def test_sqlite_is_durable():
     """
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "x.db", PureDP(1))
-        with ledger._store.reading() as rows:
-            assert rows.one("PRAGMA journal_mode")[0] == "wal"
-            assert rows.one("PRAGMA synchronous")[0] == 2  # FULL
+        with ledger._store.reading() as table:
+            assert table.one("PRAGMA journal_mode")[0] == "truncate"
+            assert table.one("PRAGMA synchronous")[0] == 3  # EXTRA
 
 
 def test_postgresql_is_durable_whatever_the_server_prefers(postgres_url):
@@ -163,10 +166,11 @@ def test_postgresql_is_durable_whatever_the_server_prefers(postgres_url):
     sql(ledger, f"ALTER DATABASE {name} SET synchronous_commit = off")
     sql(ledger, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     ledger = Ledger.open(postgres_url)
-    with ledger._store.writing() as rows:
-        assert rows.one("SHOW synchronous_commit")[0] == "on"
+    with ledger._store.writing() as table:
+        assert table.one("SHOW synchronous_commit")[0] == "on"
+        assert table.one("SHOW lock_timeout")[0] == "30s"
         assert (
-            rows.one("SHOW transaction_isolation")[0] == "read committed"
+            table.one("SHOW transaction_isolation")[0] == "read committed"
         )  # after the lock on the head, all is seen
 
 
@@ -243,7 +247,8 @@ def test_a_file_that_is_something_else(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [("2", "newer"), ("17", "newer"), ("0", "migrate"), ("x", "damaged")]
+    ("version", "advice"),
+    [("3", "newer"), ("17", "newer"), ("1", "upgrade"), ("0", "migrate"), ("x", "damaged")],
 )
 def test_other_schemas_are_refused(url, version, advice):
     """Catches a ledger written by a newer expost that an older one reads in its own way."""
@@ -355,28 +360,112 @@ def test_requests_may_be_repeated_under_their_id(ledger):
     """Catches a retry after a lost answer that holds twice, or an id that lends its hold to another
     request.
     """
-    first = ledger.reserve(TABLE, "once", reservation_id="job-7")
+    mine = {"reservation_id": "job-7", "secret": "hush"}
+    first = ledger.reserve(TABLE, "once", **mine)
     before = everything(ledger)
-    assert ledger.reserve(TABLE, "once", reservation_id="job-7") == first
-    assert ledger.reserve(TABLE, "twice", budget="visits", reservation_id="job-7") == first
+    assert ledger.reserve(TABLE, "once", **mine) == first
+    assert ledger.reserve(TABLE, "twice", budget="visits", **mine) == first
     ledger.add_budget("others", PureDP(1))
     assert (
-        ledger.reserve(TABLE, reservation_id="job-7") == first
+        ledger.reserve(TABLE, **mine) == first
     )  # although "the only budget" has no meaning any more
     for other in (
         PureDP(0.1),
         Charges.from_list([PureDP(0.5), PureDP(0.25), PureDP(1.0)], PureDP(0.5)),
     ):
         with pytest.raises(LedgerError, match="another request"):
-            ledger.reserve(other, reservation_id="job-7")
+            ledger.reserve(other, **mine)
     with pytest.raises(LedgerError, match="another request"):
-        ledger.reserve(TABLE, analyst="ann", reservation_id="job-7")
+        ledger.reserve(TABLE, analyst="ann", **mine)
     with pytest.raises(LedgerError, match="another request"):
-        ledger.reserve(TABLE, budget="others", reservation_id="job-7")
+        ledger.reserve(TABLE, budget="others", **mine)
+    with pytest.raises(LedgerError, match="another request"):
+        ledger.reserve(TABLE, request={"query": "another"}, **mine)
+    for secret in (None, "guess"):
+        with pytest.raises(LedgerError, match="secret"):
+            ledger.reserve(TABLE, reservation_id="job-7", secret=secret)
     assert everything(ledger)["expost_reservations"] == before["expost_reservations"]
     ledger.abandon(first)
     with pytest.raises(LedgerError, match="abandoned"):
-        ledger.reserve(TABLE, reservation_id="job-7")
+        ledger.reserve(TABLE, **mine)
+
+
+def test_a_settled_id_is_not_free_for_ever(url):
+    """Catches 52 jobs of ε = 1 on a budget of 1, all under one id."""
+    ledger = Ledger.create(url, PureDP(1))
+    table = Charges.from_list([PureDP(1)], PureDP(1))
+    ledger.settle(ledger.reserve(table, reservation_id="nightly", secret="hush"), 0)
+    before = everything(ledger)
+    for secret in ("hush", None, "guess"):
+        with pytest.raises(LedgerError, match="settled"):
+            ledger.reserve(table, reservation_id="nightly", secret=secret)
+    with pytest.raises(LedgerError, match="secret"):
+        ledger.reserve(table, reservation_id="nightly", resume=True)
+    again = ledger.reserve(table, reservation_id="nightly", secret="hush", resume=True)
+    assert ledger.status_of(again) == "settled"  # for reading
+    with pytest.raises(LedgerError, match="settled already"):
+        ledger.settle(again, None)
+    assert everything(ledger) == before
+
+
+def test_settling_needs_the_secret(ledger):
+    """Catches a client who settles the reservation of another one at its cheapest outcome."""
+    job = ledger.reserve(TABLE, reservation_id="job")
+    before = everything(ledger)
+    for act in (
+        lambda: ledger.settle("job", 1),
+        lambda: ledger.settle("job", 1, secret="guess"),
+        lambda: ledger.settle("job", 1, secret=""),
+        lambda: ledger.settle(ledger.reservation("job"), 1),
+        lambda: ledger.settle(ledger.open_reservations()[0], 1),
+    ):
+        with pytest.raises(LedgerError, match="secret"):
+            act()
+    assert everything(ledger) == before
+    assert job.secret not in repr(job)
+    assert not any(job.secret in str(row) for table in before.values() for row in table)
+    assert ledger.settle("job", 2, secret=job.secret) == PureDP(1.0)
+
+
+def test_a_settlement_below_the_price_is_found(url):
+    """Catches edit, settle, restore: ε = 0 for an outcome that was priced 2."""
+    ledger = Ledger.create(url, PureDP(10))
+    job = ledger.reserve(Charges.from_list([PureDP(2)], PureDP(0)))
+    ((charges,),) = sql(ledger, "SELECT charges FROM expost_reservations")
+    cheap = charges.replace('"epsilon":2.0', '"epsilon":0.0')
+    sql(ledger, "UPDATE expost_reservations SET charges = :c", c=cheap)
+    assert ledger.settle(job, 0) == PureDP(0)
+    sql(ledger, "UPDATE expost_reservations SET charges = :c", c=charges)
+    (problem,) = ledger.verify()
+    assert "price" in problem
+
+
+def test_a_worst_case_below_the_price_is_found(url):
+    """Catches a hold that is smaller than the charges of its request."""
+    ledger = Ledger.create(url, PureDP(10))
+    ledger.reserve(TABLE)
+    rewrite(
+        ledger,
+        2,
+        detail=list(ledger.entries())[1].detail.replace('"worst":["1"]', '"worst":["1/2"]'),
+    )
+    sql(ledger, "UPDATE expost_reservations SET worst = '[\"1/2\"]'")
+    sql(ledger, "UPDATE expost_totals SET held = '[\"1/2\"]'")
+    (problem,) = ledger.verify()
+    assert "worst case" in problem
+
+
+def test_entries_hold_digests(ledger):
+    """Catches an entry from which nobody can tell which request, source and release it was."""
+    job = ledger.reserve(TABLE, request={"query": "count"}, source={"file": "visits.csv"})
+    ledger.settle(job, 0, release={"value": 3, "signature": "later"})
+    _, reserve, settle = ledger.entries()
+    assert set(reserve.facts) == {"worst", "charges", "request", "secret", "source"}
+    assert reserve.facts["source"] == digest({"file": "visits.csv"})
+    assert settle.facts["release"] == digest({"value": 3})
+    assert ledger.verify() == []
+    with pytest.raises(InvalidInput, match="JSON"):
+        ledger.reserve(TABLE, request=object())
 
 
 @pytest.mark.parametrize("identity", ["", "x" * 65, "a\x00b", "\udfff", 7])
@@ -405,9 +494,8 @@ def test_unknown_reservations(ledger):
 def test_a_doctored_reservation_object_changes_nothing(ledger):
     """Catches a settlement that believes the caller's table instead of the recorded one."""
     job = ledger.reserve(TABLE)
-    cheap = Reservation(
-        job.id, job.budget, job.analyst, Charges.from_list([PureDP(0.0)] * 3, PureDP(0.0))
-    )
+    charges = Charges.from_list([PureDP(0.0)] * 3, PureDP(0.0))
+    cheap = Reservation(job.id, job.budget, job.analyst, charges, job.secret)
     assert ledger.settle(cheap, 2) == PureDP(1.0)
 
 
@@ -452,7 +540,7 @@ def test_delta_is_never_refunded(url):
         Charges.from_list([ApproxDP(0.5, 1e-7), ApproxDP(0.1, 1e-7)], ApproxDP(0, 1e-7))
     )
     ledger.settle(job, None)
-    assert ledger.standing().filter.settled == (0, Fraction(1e-7))
+    assert ledger.standing().filter.settled == (0, Fraction(1, 10**7))
 
 
 # Several budgets, and caps.
@@ -577,9 +665,9 @@ def test_entries_come_in_pages(url, monkeypatch):
     for _ in range(6):
         ledger.reserve(PureDP(0.01))
     whole = list(ledger.entries())
-    original = store.LedgerRows.entries
+    original = rows.LedgerRows.entries
     monkeypatch.setattr(
-        store.LedgerRows, "entries", lambda self, after=None, limit=3: original(self, after, 3)
+        rows.LedgerRows, "entries", lambda self, after=None, limit=3: original(self, after, 3)
     )
     assert list(ledger.entries()) == whole
     assert ledger.verify() == []
@@ -601,18 +689,37 @@ def test_analysts_that_cannot_be_kept(ledger, analyst):
 
 
 def test_exact_sums_survive_the_database(ledger):
-    """Catches sums that are stored as floats: a hundred times 0.1 is not 10 in floats, and must be
-    here what it is there.
+    """Catches sums that are stored as floats, and decimals that are taken as binary fractions:
+    fifty times 0.2 is 10.
     """
     count = 0
     while True:
         try:
-            ledger.settle(ledger.reserve(PureDP(0.1 * 2)), 0)
+            ledger.settle(ledger.reserve(PureDP(0.2)), 0)
         except BudgetRefused:
             break
         count += 1
-    assert count == Fraction(10) // Fraction(0.1 * 2)
-    assert ledger.standing().filter.settled == (count * Fraction(0.1 * 2),)
+    assert count == 50
+    assert ledger.standing().filter.settled == (10,)
+
+
+def test_ten_requests_of_a_tenth_fit_a_budget_of_one(url):
+    """Catches "requested 0.1, remaining 0.09999999999999995"."""
+    ledger = Ledger.create(url, PureDP(1))
+    for _ in range(10):
+        assert ledger.remaining() >= 0.1
+        ledger.reserve(PureDP(0.1))
+    with pytest.raises(BudgetRefused) as refused:
+        ledger.reserve(PureDP(0.1))
+    assert "requested 0.1; remaining 0;" in str(refused.value)
+
+
+def test_computed_charges_are_not_lowered(url):
+    """Catches a computed float that is taken as a shorter, smaller decimal."""
+    ledger = Ledger.create(url, PureDP(1))
+    computed = 1.1 / 3  # 17 digits
+    ledger.settle(ledger.reserve(PureDP(computed)), 0)
+    assert ledger.standing().filter.settled == (Fraction(computed),)
 
 
 # Vandalism: what verify finds.
@@ -632,9 +739,14 @@ def rich(url: str) -> Ledger:
 
 
 TABLES = {
-    "expost_totals": ("budget", "analyst", "terms", "settled", "held"),
-    "expost_reservations": ("id", "budget", "analyst", "status", "worst", "charges", "outcome"),
-    "expost_entries": tuple(store._NAMES),
+    "expost_totals": (
+        *("budget", "analyst", "terms", "settled", "held", "renews", "period", "past"),
+    ),
+    "expost_reservations": (
+        *("id", "budget", "analyst", "status", "worst", "charges", "outcome"),
+        *("entry", "request", "secret"),
+    ),
+    "expost_entries": tuple(rows.NAMES),
     "expost_head": ("sequence", "hash"),
 }
 KEYS = {"expost_totals": 2, "expost_reservations": 1, "expost_entries": 1, "expost_head": 0}
@@ -746,13 +858,13 @@ def test_removed_rows_are_found(rich, table):
 
 def test_swapped_rows_are_found(rich):
     """Catches two entries that changed places, numbers and all."""
-    names = [name for name in store._NAMES if name != "sequence"]
-    rows = sql(
+    names = [name for name in rows.NAMES if name != "sequence"]
+    swapped = sql(
         rich,
         f"SELECT {', '.join(names)} FROM expost_entries WHERE sequence IN (4, 6) ORDER BY sequence",
     )
     assignments = ", ".join(f"{name} = :{name}" for name in names)
-    for number, row in zip((6, 4), rows, strict=True):
+    for number, row in zip((6, 4), swapped, strict=True):
         sql(
             rich,
             f"UPDATE expost_entries SET {assignments} WHERE sequence = {number}",
@@ -767,13 +879,14 @@ def test_an_added_row_is_found(rich):
     """Catches a row out of nowhere: a reservation that no entry tells of, a cap that nobody set, an
     entry behind the head.
     """
-    sql(rich, "INSERT INTO expost_totals VALUES ('visits', 'eve', '{}', '[]', '[]')")
+    sql(rich, "INSERT INTO expost_totals VALUES ('visits', 'eve', '{}', '[]', '[]', '', '', '')")
     sql(
         rich,
-        "INSERT INTO expost_reservations VALUES ('ghost', 'visits', '', 'open', '[]', '{}', NULL)",
+        "INSERT INTO expost_reservations VALUES "
+        "('ghost', 'visits', '', 'open', '[]', '{}', NULL, 9, '', '')",
     )
     last = list(rich.entries())[-1]
-    values = [(name, getattr(last, name)) for name in store._NAMES if name != "sequence"]
+    values = [(name, getattr(last, name)) for name in rows.NAMES if name != "sequence"]
     marks = ", ".join(f":{name}" for name, _ in values)
     sql(rich, f"INSERT INTO expost_entries VALUES ({last.sequence + 1}, {marks})", **dict(values))
     problems = rich.verify()
@@ -789,12 +902,12 @@ def rewrite(ledger: Ledger, number: int, **changes: object) -> None:
     entries = list(ledger.entries())
     previous = entries[number - 2].hash if number > 1 else "0" * 64
     for entry in entries[number - 1 :]:
-        content = {name: getattr(entry, name) for name in store._NAMES} | {"previous": previous}
+        content = {name: getattr(entry, name) for name in rows.NAMES} | {"previous": previous}
         mended = type(entry)(
             **(content | (changes if entry.sequence == number else {}) | {"hash": ""})
         )
         previous = mended.computed_hash()
-        values = {name: getattr(mended, name) for name in store._NAMES} | {"hash": previous}
+        values = {name: getattr(mended, name) for name in rows.NAMES} | {"hash": previous}
         assignments = ", ".join(f"{name} = :{name}" for name in values)
         sql(ledger, f"UPDATE expost_entries SET {assignments} WHERE sequence = :sequence", **values)
     sql(ledger, "UPDATE expost_head SET hash = :hash", hash=previous)
@@ -874,16 +987,16 @@ def test_a_damaged_ledger_refuses_to_charge(url, damage):
 
 def test_a_charge_that_was_not_written_is_an_error(rich):
     """Catches an update that finds no row and passes for a charge."""
-    with pytest.raises(LedgerError, match="verify"), rich._store.writing() as rows:
-        rows.change("UPDATE expost_totals SET held = :h WHERE budget = :b", h="[]", b="nowhere")
+    with pytest.raises(LedgerError, match="verify"), rich._store.writing() as table:
+        table.change("UPDATE expost_totals SET held = :h WHERE budget = :b", h="[]", b="nowhere")
 
 
 # A state machine against a model.
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Random histories, compared with a dictionary after every step. Catches whatever the examples
-    above forgot.
+    """Random histories over two connections, compared with a dictionary after every step. Catches
+    whatever the examples above forgot, and a connection that does not see what the other wrote.
     """
 
     sizes = st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 1.0, 2.0])
@@ -904,6 +1017,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.folder / "ledger.db", PureBudget(3.0), "a", caps={"ann": PureBudget(1.5)}
         )
         self.ledger.add_budget("b", PureBudget(2.0), caps={"bob": PureBudget(0.5)})
+        self.other = Ledger(store.Store(self.folder / "ledger.db"))
 
     def teardown(self) -> None:
         if hasattr(self, "ledger"):
@@ -927,22 +1041,23 @@ class LedgerMachine(RuleBasedStateMachine):
     )
     def reserve(self, outcomes: list[float], nothing: float, budget: str, analyst: str) -> None:
         table = Charges.from_list([PureDP(each) for each in outcomes], PureDP(nothing))
-        worst = Fraction(max(*outcomes, nothing))
+        worst = amount_of(max(*outcomes, nothing))
         places = [place for place in {(budget, ""), (budget, analyst)} if place in self.limits]
-        fits = all(self.used(*place) + worst <= Fraction(self.limits[place]) for place in places)
+        fits = all(self.used(*place) + worst <= amount_of(self.limits[place]) for place in places)
         if not fits:
             with pytest.raises(BudgetRefused):
                 self.ledger.reserve(table, budget=budget, analyst=analyst)
             return
         job = self.ledger.reserve(table, budget=budget, analyst=analyst)
         self.entries += 1
-        charges = [Fraction(each) for each in outcomes]
+        charges = [amount_of(each) for each in outcomes]
         facts = {
             "budget": budget,
             "analyst": analyst,
             "table": table,
             "charges": charges,
-            "nothing": Fraction(nothing),
+            "nothing": amount_of(nothing),
+            "secret": job.secret,
         }
         self.jobs[job.id] = facts | {"status": "open", "outcome": None, "cost": worst}
 
@@ -957,17 +1072,17 @@ class LedgerMachine(RuleBasedStateMachine):
         identity, job = picked
         if outcome is not None and outcome >= len(job["charges"]):
             with pytest.raises(InvalidInput):
-                self.ledger.settle(identity, outcome)
+                self.ledger.settle(identity, outcome, secret=job["secret"])
         elif job["status"] == "open":
-            self.ledger.settle(identity, outcome)
+            self.ledger.settle(identity, outcome, secret=job["secret"])
             cost = job["nothing"] if outcome is None else job["charges"][outcome]
             job.update(status="settled", outcome=outcome, cost=cost)
             self.entries += 1
         elif job["status"] == "settled" and job["outcome"] == outcome:
-            self.ledger.settle(identity, outcome)
+            self.ledger.settle(identity, outcome, secret=job["secret"])
         else:
             with pytest.raises(LedgerError):
-                self.ledger.settle(identity, outcome)
+                self.ledger.settle(identity, outcome, secret=job["secret"])
 
     @rule(number=st.integers(0, 20))
     def abandon(self, number: int) -> None:
@@ -990,15 +1105,28 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         identity, job = picked
         again = {"budget": job["budget"], "analyst": job["analyst"], "reservation_id": identity}
-        if job["status"] == "abandoned":
+        with pytest.raises(LedgerError):
+            self.ledger.reserve(job["table"], secret="guess", **again)
+        if job["status"] != "open":
             with pytest.raises(LedgerError):
-                self.ledger.reserve(job["table"], **again)
+                self.ledger.reserve(job["table"], secret=job["secret"], **again)
         else:
-            assert self.ledger.reserve(job["table"], **again).id == identity
+            same = self.ledger.reserve(job["table"], secret=job["secret"], **again)
+            assert same.id == identity
 
     @rule()
     def reopen(self) -> None:
         self.ledger = Ledger.open(self.folder / "ledger.db")
+
+    @rule()
+    def use_the_other_connection(self) -> None:
+        self.ledger, self.other = self.other, self.ledger
+
+    @rule(budget=budgets, analyst=analysts, limit=st.sampled_from([0.3, 1.0, 2.5]))
+    def change(self, budget: str, analyst: str, limit: float) -> None:
+        self.ledger.change_budget(PureBudget(limit), "why not", name=budget, analyst=analyst)
+        self.limits[budget, analyst] = limit
+        self.entries += 1
 
     @invariant()
     def sums_agree(self) -> None:
@@ -1007,7 +1135,8 @@ class LedgerMachine(RuleBasedStateMachine):
         for budget, analyst in self.limits:
             state = self.ledger.standing(budget, analyst).filter
             assert state.settled[0] + state.held[0] == self.used(budget, analyst)
-            assert state.settled[0] + state.held[0] <= Fraction(self.limits[budget, analyst])
+            assert state.budget == PureBudget(self.limits[budget, analyst])
+            assert self.other.standing(budget, analyst).filter == state
         waiting = {identity for identity, job in self.jobs.items() if job["status"] == "open"}
         found = {job.id for name in ("a", "b") for job in self.ledger.open_reservations(name)}
         assert found == waiting

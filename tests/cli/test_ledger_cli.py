@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sqlite3
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,11 @@ def test_caps_and_a_second_budget(expost, path):
         ["--epsilon", 1, "--cap", "ann="],
         ["--epsilon", 1, "--cap", "ann=x"],
         ["--epsilon", 1, "--cap", "ann=-1"],
+        ["--epsilon", 1, "--cap", "ann=1", "--cap", "ann=3"],
+        ["--epsilon", "-0"],
+        ["--epsilon", "1_0"],
+        ["--epsilon", "1" * 70],
+        ["--epsilon", 1, "--renews", "sometimes"],
         ["--epsilon", 1, "--name", ""],
         ["--epsilon", 1, "--name", "x" * 201],
     ],
@@ -225,7 +232,19 @@ def test_show_as_json_is_the_contract(expost, ledger, path):
     """Catches a key that is renamed, missing or new."""
     done = expost("ledger", "show", path, "--json")
     assert (done.code, done.err) == (0, "")
-    assert done.json == {
+    shown = done.json
+    (waiting,) = shown.pop("open")
+    assert 0 <= waiting.pop("age_seconds") < 60
+    assert waiting.pop("time").endswith("+00:00")
+    assert waiting == {
+        "reservation": "two",
+        "analyst": "",
+        "memo": "second, with a comma",
+        "worst_case": PureDP(2).as_dict(),
+    }
+    assert shown == {
+        "caps": [],
+        "alerts": [],
         "name": "visits",
         "kind": "pure",
         "budget": {"kind": "pure", "epsilon": 10.0, "neighbours": "add-remove"},
@@ -246,19 +265,19 @@ def test_show_as_a_table(expost, ledger, path):
     only = expost("ledger", "show", path, "--name", "income")
     assert "visits" not in only.out
     assert expost("ledger", "show", path, "--name", "income", "--json").json["kind"] == "renyi"
-    several = expost("ledger", "show", path, "--json")
-    assert (several.code, several.out) == (2, "")
-    assert "income, visits" in several.err
+    several = expost("ledger", "show", path, "--json").json
+    assert several["ledger"] == ledger.identity
+    assert [each["name"] for each in several["budgets"]] == ["income", "visits"]
     assert expost("ledger", "show", path, "--name", "nowhere").code == 2
 
 
 def test_amounts_are_shown_in_words(expost, path):
     """Catches a Python dict where a table or an error names an amount with a δ."""
     create = ("ledger", "create", path, "--name", "visits", "--epsilon", 1, "--delta", 1e-6)
-    assert "ε = 1, δ = 1e-06" in expost(*create).out
+    assert "ε = 1, δ = 1e-6" in expost(*create).out
     Ledger.open(path).reserve(ApproxDP(0.5, 1e-7), reservation_id="one")
     shown = expost("ledger", "show", path).out
-    assert "ε = 0.5, δ = 1e-07" in shown
+    assert "ε = 0.5, δ = 1e-7" in shown
     abandoned = expost("ledger", "abandon", path, "one").out
     assert "one: charged ε = 0.5, δ = 1e-07 (add-remove)" in abandoned
     assert "{" not in shown + abandoned
@@ -413,3 +432,154 @@ def test_help():
     assert done.returncode == 0
     for command in ("create", "show", "entries", "verify", "abandon", "export"):
         assert command in done.stdout
+
+
+# What operators see and do.
+
+
+def test_decimals_from_the_command_line(expost, path):
+    """Catches ten requests of 0.1 that do not fit a budget of 1, and binary digits on the screen."""
+    expost("ledger", "create", path, "--name", "visits", "--epsilon", "1", "--cap", "ann=0.3")
+    ledger = Ledger.open(path)
+    for number in range(10):
+        ledger.reserve(PureDP(0.1), analyst="ann" if number < 3 else "bob")
+    shown = expost("ledger", "show", path).out
+    assert "0.3" in shown
+    assert "99999" not in shown
+    table = expost("ledger", "entries", path).out
+    assert table.count("0.1 ") >= 10
+
+
+def test_show_lists_caps_and_what_is_waiting(expost, path):
+    """Catches an operator who cannot see who holds the budget."""
+    ledger = Ledger.create(path, PureDP(10), "visits", caps={"ann": PureDP(3)})
+    ledger.reserve(PureDP(1), "weekly", analyst="ann", reservation_id="one")
+    ledger.reserve(PureDP(2), "daily", analyst="bob", reservation_id="two")
+    shown = expost("ledger", "show", path)
+    for text in ("cap of ann", "Open reservations", "weekly", "daily", "bob", " s "):
+        assert text in shown.out
+    only = expost("ledger", "show", path, "--analyst", "ann", "--json").json
+    assert [each["memo"] for each in only["open"]] == ["weekly"]
+    assert [(cap["analyst"], cap["remaining"]) for cap in only["caps"]] == [("ann", 2.0)]
+
+
+def test_entries_are_filtered(expost, path):
+    """Catches a filter that is ignored, or that hides what it should show."""
+    ledger = Ledger.create(path, PureDP(10), "visits")
+    release = {"value": 1}
+    ledger.settle(ledger.reserve(PureDP(1), "a", analyst="ann"), 0, release=release)
+    ledger.abandon(ledger.reserve(PureDP(2), "b", analyst="bob"))
+    ledger.reserve(PureDP(3), "c", analyst="bob")
+
+    def memos(*options: object) -> list[str]:
+        found = expost("ledger", "entries", path, *options, "--json").json["entries"]
+        return [entry["memo"] for entry in found if entry["action"] == "reserve"]
+
+    assert memos("--analyst", "bob") == ["b", "c"]
+    assert memos("--state", "open") == ["c"]
+    assert memos("--state", "settled") == ["a"]
+    assert memos("--state", "abandoned", "--analyst", "ann") == []
+    assert memos("--since", "1h") == memos("--until", "2999-01-01") == ["a", "b", "c"]
+    assert memos("--until", "2020-01-01") == memos("--since", "2999-01-01T00:00:00+02:00") == []
+    settled = expost("ledger", "entries", path, "--state", "settled", "--json").json["entries"][1]
+    assert settled["amounts"] == ["1"]
+    assert len(settled["certificate"]) == 64
+    assert settled["certificate"][:12] in expost("ledger", "entries", path).out
+    wrong = expost("ledger", "entries", path, "--since", "yesterday")
+    assert (wrong.code, wrong.out) == (2, "")
+
+
+def test_watch(expost, path, ledger):
+    """Catches a watch that shows the past, or misses what is new."""
+    timer = threading.Timer(0.2, lambda: Ledger.open(path).reserve(PureDP(0.5), "news"))
+    timer.start()
+    done = expost("ledger", "watch", path, "--every", 0.05, "--looks", 20, "--json")
+    timer.join()
+    (line,) = done.out.splitlines()
+    assert json.loads(line)["memo"] == "news"
+    assert expost("ledger", "watch", path, "--every", 0.01, "--looks", 2).out == ""
+
+
+def test_change(expost, path, ledger):
+    """Catches a change without a reason, or one that is not made."""
+    change = ("ledger", "change", path)
+    assert expost(*change, "--epsilon", 12).code == 2
+    done = expost(*change, "--epsilon", "12.5", "--reason", "a new year", "--json")
+    assert done.json["remaining"] == 9.5
+    assert expost(*change, "--epsilon", 1, "--analyst", "ann", "--reason", "new").code == 0
+    assert Ledger.open(path).remaining(analyst="ann") == 1.0
+    assert expost(*change, "--remove", "--analyst", "ann", "--reason", "gone").code == 0
+    for wrong in (["--remove"], ["--epsilon", 1, "--remove"], []):
+        assert expost(*change, *wrong, "--reason", "x").code == 2
+    assert "a new year" in expost("ledger", "entries", path).out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--delta", 1e-6],
+        ["--delta", 1e-6, "--kind", "zcdp"],
+        ["--delta", 1e-6, "--kind", "renyi", "--orders", "4,8,16", "--rule", "any"],
+    ],
+)
+def test_every_kind_can_be_changed(expost, path, options):
+    """Catches a change that forgets the δ, the orders or the rule."""
+    expost("ledger", "create", path, "--name", "v", "--epsilon", 8, *options)
+    more = ["--delta", "1e-6"] if "zcdp" in options else []
+    done = expost("ledger", "change", path, "--epsilon", 9, *more, "--reason", "more")
+    assert done.code == 0, done.err
+    budget = Ledger.open(path).standing().filter.budget
+    assert 8.9 < budget.guarantee().to_approx(1e-6).epsilon <= 9
+    assert ("any" in options) == (budget.rule == "any")
+
+
+def test_alerts_and_renewals(expost, path):
+    """Catches options that are lost on the way to the ledger."""
+    create = ("ledger", "create", path, "--name", "visits", "--epsilon", 1, "--renews", "month")
+    assert "protected by the sum" in expost(*create).out.replace("\n", " ")
+    done = expost("ledger", "alert", path, "--at", "0.8", "--command", "true", "--json")
+    assert done.json == {"alerts": [{"budget": "visits", "share": "0.8", "command": "true"}]}
+    shown = expost("ledger", "show", path, "--json").json
+    assert (shown["renews"], len(shown["alerts"])) == ("month", 1)
+
+
+def test_keys_and_heads(expost, path, ledger, tmp_path):
+    """Catches a rolled-back ledger that passes for today's."""
+    key, head = tmp_path / "key", tmp_path / "head.json"
+    made = expost("ledger", "keys", key, "--json").json
+    assert expost("ledger", "keys", key, "--json").json == made
+    ledger._store.close()
+    before = path.read_bytes()
+    ledger.reserve(PureDP(1))
+    assert expost("ledger", "head", path, "--key", key, "--out", head).code == 0
+    check = ("ledger", "verify", path, "--head", head, "--key", tmp_path / "key.pub")
+    assert expost(*check, "--json").json == {"sound": True, "problems": []}
+    assert "continues the head" in expost(*check).out
+    with_copy = tmp_path / "copy.db"
+    with_copy.write_bytes(before)
+    assert expost("ledger", "verify", with_copy).code == 0
+    done = expost("ledger", "verify", with_copy, "--head", head, "--json")
+    assert done.code == 1
+    assert "rolled back" in done.json["problems"][0]
+    assert expost("ledger", "verify", path, "--head", path).code == 2
+    assert expost("ledger", "verify", path, "--key", tmp_path / "key.pub").code == 2
+
+
+def test_upgrade_and_recover(expost, path, ledger, tmp_path):
+    """Catches commands that say nothing, or that touch a ledger which needs neither."""
+    assert expost("ledger", "upgrade", path).code == 2
+    assert expost("ledger", "recover", path, "--json").json == {"recovered": True}
+    old = tmp_path / "old.db"
+    shutil.copyfile(Path(__file__).parent.parent / "budget" / "data" / "schema_1.db", old)
+    assert "upgrade" in expost("ledger", "show", old).err
+    assert "kept at" in expost("ledger", "upgrade", old).out
+    assert expost("ledger", "verify", old).code == 0
+
+
+@pytest.mark.parametrize("command", ["show", "entries", "verify"])
+def test_looking_writes_nothing(expost, ledger, path, command):
+    """Catches an auditor's command that needs to write."""
+    ledger._store.close()
+    before = (path.read_bytes(), path.stat().st_mtime_ns)
+    assert expost("ledger", command, path).code == 0
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before

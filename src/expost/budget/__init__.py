@@ -1,20 +1,35 @@
 """Privacy budgets: the rule that admits or refuses requests, and a durable ledger around it.
 
 Accounting
-    ``base``          the interface of every budget: limits, and charges measured against them
-    ``budgets``       pure, approximate and zCDP budgets, and the functions that build a budget
-    ``renyi``         Rényi budgets
-    ``filter``        the admission rule; pure state, no input or output
+    ``amounts``        what a number stands for: decimals as people write them
+    ``base``           the interface of every budget: limits, and charges measured against them
+    ``budgets``        pure, approximate and zCDP budgets, and the functions that build a budget
+    ``renyi``          Rényi budgets
+    ``filter``         the admission rule; pure state, no input or output
 
 Ledger
-    ``charging``      reserve, run, settle: the context manager that every caller uses
-    ``ledger``        the ledger: durable, hash-chained, safe for many processes at once
-    ``reservations``  the table of reservations
-    ``totals``        the table of totals, and the writing of entries
-    ``requests``      checks of names, memos, caps and outcomes
-    ``store``         the SQL behind the ledger
-    ``hash_chain``    entries and their hashes
-    ``replay``        the totals recomputed from the entries; used by ``Ledger.verify``
+    ``charging``       reserve, run, settle: the context manager that every caller uses
+    ``ledger``         the ledger: durable, hash-chained, safe for many processes at once
+    ``operations``     add budgets, change limits, set alerts, migrate
+    ``views``          everything that only reads
+    ``reservations``   the table of reservations
+    ``totals``         the table of totals, and the writing of entries
+    ``requests``       checks of names, memos, caps and outcomes
+    ``changes``        new totals and caps
+    ``periods``        budgets that renew
+    ``alerts``         commands that run when a budget is nearly used up
+    ``hash_chain``     entries and their hashes
+    ``replay``         the totals and prices recomputed from the entries; used by ``Ledger.verify``
+    ``signing``        Ed25519 keys; signed heads and certificates
+
+Storage
+    ``locations``      file names and database URLs
+    ``store``          transactions, and commits that writers share
+    ``batches``        requests that share a transaction
+    ``rows``           the tables, and the reading and writing of rows
+    ``database_file``  one SQLite file under any name: its lock and its marker
+    ``activity``       forks wait for transactions
+    ``upgrade``        ledgers of expost 0.1, and recovery
 """
 
 from expost.budget.budgets import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget

@@ -4,8 +4,8 @@ Each kind of budget turns a charge into *coordinates* (ε; ε and δ; ρ; or ε 
 states which charges it accepts. The kinds are in :mod:`expost.budget.budgets` and
 :mod:`expost.budget.renyi`.
 
-Rounding: limits are rounded down when a budget is made. Sums are exact. For display, spent amounts
-are rounded up and remaining amounts are rounded down.
+Rounding: see :mod:`expost.budget.amounts`. Limits are rounded down when a budget is made. Sums are
+exact. For display, spent amounts are rounded up and remaining amounts are rounded down.
 Tests: ``tests/budget/test_filter.py``.
 """
 
@@ -15,10 +15,11 @@ from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from expost.budget.amounts import amount_from, float_above, float_below
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import RELATIONS, Guarantee
-from expost.rationals import Number, exact_positive, round_down, round_up
+from expost.rationals import Number
 
 Coordinates = tuple[Fraction, ...]
 """An amount of a budget: one exact number per limit."""
@@ -148,16 +149,26 @@ def set_fields(instance: Budget, **values: object) -> None:
         object.__setattr__(instance, name, value)
 
 
-def check_limit(value: Number, field: str) -> float:
-    """A positive limit as a float, rounded down."""
-    return round_down(exact_positive(value, field))
+def check_limit(value: Number | str, field: str) -> float:
+    """A positive limit as a float whose decimal is not above the given number."""
+    return float_below(_positive(value, field))
 
 
-def check_delta(value: Number) -> float:
-    """A δ between 0 and 1 as a float, rounded down."""
-    if not 0 < exact_positive(value, "delta") < 1:
+def check_delta(value: Number | str) -> float:
+    """A δ between 0 and 1 as a float whose decimal is not above the given number."""
+    if not 0 < _positive(value, "delta") < 1:
         raise InvalidInput("delta", value, "give 0 < delta < 1")
-    return round_down(exact_positive(value, "delta"))
+    return float_below(_positive(value, "delta"))
+
+
+def _positive(value: Number | str, field: str) -> Fraction:
+    """A number as an exact amount; refused unless it is positive."""
+    if value is None:
+        raise InvalidInput(field, value, "give a number > 0")
+    amount = amount_from(value, field)
+    if amount <= 0:
+        raise InvalidInput(field, value, "give a number > 0")
+    return amount
 
 
 def check_relation(value: str) -> str:
@@ -168,5 +179,5 @@ def check_relation(value: str) -> str:
 
 
 def rounded(value: Fraction, up: bool) -> float:
-    """An exact number as a float, rounded up or down."""
-    return round_up(value) if up else round_down(value)
+    """An exact amount as a float whose decimal is not below it, or not above it."""
+    return float_above(value) if up else float_below(value)

@@ -11,7 +11,7 @@ Each kind of budget states which charges it accepts:
   ε̃²/2, so it is refused.
 * ``renyi``: see :mod:`expost.budget.renyi`.
 
-Rounding: see :mod:`expost.budget.base`.
+Rounding: see :mod:`expost.budget.amounts`.
 Tests: ``tests/budget/test_filter.py``.
 """
 
@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, ClassVar
 
+from expost.budget.amounts import amount_of
 from expost.budget.base import (
     Budget,
     Coordinates,
@@ -80,11 +80,11 @@ class PureBudget(Budget):
 
     @property
     def limits(self) -> Coordinates:
-        return (Fraction(self.epsilon),)
+        return (amount_of(self.epsilon),)
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         pure = charge.as_pure()
-        return None if pure is None else (Fraction(pure.epsilon),)
+        return None if pure is None else (amount_of(pure.epsilon),)
 
     def _accepted(self) -> str:
         return "give PureDP charges"
@@ -129,11 +129,11 @@ class ApproxBudget(Budget):
 
     @property
     def limits(self) -> Coordinates:
-        return (Fraction(self.epsilon), Fraction(self.delta))
+        return (amount_of(self.epsilon), amount_of(self.delta))
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         pair = charge.as_approx()
-        return None if pair is None else (Fraction(pair.epsilon), Fraction(pair.delta))
+        return None if pair is None else (amount_of(pair.epsilon), amount_of(pair.delta))
 
     def worst(self, charges: Charges) -> Coordinates:
         outcomes = (*charges.levels, charges.nothing)
@@ -206,11 +206,11 @@ class ZCDPBudget(Budget):
 
     @property
     def limits(self) -> Coordinates:
-        return (Fraction(self.rho),)
+        return (amount_of(self.rho),)
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         stated = charge.as_zcdp()
-        return None if stated is None else (Fraction(stated.rho),)
+        return None if stated is None else (amount_of(stated.rho),)
 
     def _accepted(self) -> str:
         return "give ZCDP charges"

@@ -42,12 +42,22 @@ class LedgerLike(Protocol):
         budget: str | None = ...,
         analyst: str = ...,
         reservation_id: str | None = ...,
+        secret: str | None = ...,
+        request: object = ...,
+        source: object = ...,
+        resume: bool = ...,
     ) -> Any:
-        """Record the worst case durably and return the reservation, or raise BudgetRefused."""
+        """Record the worst case durably and return the reservation, or raise BudgetRefused.
+
+        The last four arguments are passed only if they are set.
+        """
         ...
 
-    def settle(self, reservation: Any, outcome: object) -> Guarantee:
-        """Replace the worst case by the charge of ``outcome`` and return that charge."""
+    def settle(self, reservation: Any, outcome: object, *, release: object = ...) -> Guarantee:
+        """Replace the worst case by the charge of ``outcome`` and return that charge.
+
+        ``release`` is passed only if it is set.
+        """
         ...
 
     def status_of(self, reservation: Any) -> str:
@@ -78,13 +88,35 @@ class Reserved:
         """Whether an earlier call settled this reservation, as in a resumed selection."""
         return self._ledger is not None and self._ledger.status_of(self._reservation) == "settled"
 
-    def settle(self, outcome: object) -> None:
+    def evidence(self) -> dict[str, Any] | None:
+        """Return what a certificate says about the ledger; None without a ledger.
+
+        Returns
+        -------
+        dict or None
+            The keys are ``ledger`` (the identity of the ledger), ``budget``, ``analyst``,
+            ``reservation`` and ``date`` (ISO 8601, UTC).
+        """
+        if self._ledger is None:
+            return None
+        reservation = self._reservation
+        return {
+            "ledger": self._ledger.identity,
+            "budget": getattr(reservation, "budget", ""),
+            "analyst": getattr(reservation, "analyst", ""),
+            "reservation": getattr(reservation, "id", str(reservation)),
+            "date": str(getattr(reservation, "time", ""))[:10],
+        }
+
+    def settle(self, outcome: object, release: object = None) -> None:
         """Replace the worst case by the charge of an outcome.
 
         Parameters
         ----------
         outcome : int, Release or None
             The index of the released candidate, the release, or None if nothing was released.
+        release : object, optional
+            The certificate as a JSON document, or its digest. The entry stores the digest.
 
         Raises
         ------
@@ -92,7 +124,8 @@ class Reserved:
             The reservation was settled with another outcome, or abandoned.
         """
         if self._ledger is not None:
-            self._ledger.settle(self._reservation, outcome)
+            more: dict[str, Any] = {} if release is None else {"release": release}
+            self._ledger.settle(self._reservation, outcome, **more)
 
 
 @dataclass(frozen=True)
@@ -145,6 +178,9 @@ class Account:
         charges: Charges,
         *,
         reservation_id: str | None = None,
+        secret: str | None = None,
+        request: object = None,
+        source: object = None,
         on_refusal: Callable[[], None] | None = None,
     ) -> Iterator[Reserved]:
         """Reserve the worst case of ``charges`` for the duration of the block.
@@ -154,8 +190,16 @@ class Account:
         charges : Charges
             The charge of every outcome.
         reservation_id : str, optional
-            An id of the caller's own. A second request with the same id returns the same
-            reservation and holds nothing more, so that a selection can be resumed.
+            An id of the caller's own. A second call for the same request with the same id and
+            secret returns the same reservation and holds nothing more, so that a selection can be
+            resumed.
+        secret : str, optional
+            The secret of the reservation, which the caller keeps with the id. With it, a
+            reservation that is settled already is returned for reading; see
+            :attr:`Reserved.already_settled`. The caller must not run anything then.
+        request, source : object, optional
+            Public descriptions of what is asked and of the data source, as JSON documents or their
+            digests. The entry stores the digests.
         on_refusal : callable, optional
             Called if the request was refused, so that it was certainly not recorded. It is not
             called after other errors, which may leave this open.
@@ -174,6 +218,10 @@ class Account:
             another kind. Nothing was changed.
         """
         reservation = None
+        told = {"secret": secret, "request": request, "source": source}
+        more: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
+        if secret is not None and reservation_id is not None:
+            more["resume"] = True
         if self.ledger is not None:
             try:
                 reservation = self.ledger.reserve(
@@ -182,6 +230,7 @@ class Account:
                     budget=self.budget,
                     analyst=self.analyst,
                     reservation_id=reservation_id,
+                    **more,
                 )
             except (BudgetRefused, InvalidInput):
                 if on_refusal is not None:

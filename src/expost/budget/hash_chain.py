@@ -1,7 +1,8 @@
 """The hash chain of a ledger: each entry contains the hash of the entry before it.
 
 An edited, removed or moved row therefore breaks the chain, and ``Ledger.verify`` reports it. A hash
-is not a signature: whoever can write the database can write a consistent forgery.
+is not a signature: whoever can write the database can write a consistent forgery. A signed head
+that is kept elsewhere (:mod:`expost.budget.signing`) detects it.
 Tests: ``tests/budget/test_ledger.py``.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 GENESIS = "0" * 64
 
 CREATE, CAP, RESERVE, SETTLE, ABANDON = "create", "cap", "reserve", "settle", "abandon"
+CHANGE, RENEW, ALERT, UPGRADE = "change", "renew", "alert", "upgrade"
 
 
 @dataclass(frozen=True)
@@ -29,15 +31,16 @@ class Entry:
     time : str
         The client's clock, as ISO 8601 text in UTC. Nothing depends on it.
     action : str
-        ``"create"``, ``"cap"``, ``"reserve"``, ``"settle"`` or ``"abandon"``.
+        ``"create"``, ``"cap"``, ``"reserve"``, ``"settle"``, ``"abandon"``, ``"change"``,
+        ``"renew"``, ``"alert"`` or ``"upgrade"``.
     budget, analyst, reservation : str
         What the entry is about. An empty ``analyst`` means that none was named. ``reservation`` is
-        empty for the actions ``"create"`` and ``"cap"``.
+        empty for actions that are not about a request.
     detail : str
-        JSON text that depends on the action: the terms of a budget; the amounts; the digest of the
-        charges.
+        JSON text that depends on the action: the terms of a budget; the amounts; the digests of
+        charges, request, source and release.
     memo : str
-        The note of the caller.
+        The note of the caller, or the reason of a change.
     previous : str
         The hash of the entry before this one.
     hash : str

@@ -6,7 +6,10 @@ The ledger guarantees the following:
 * At no time do the settled and held charges exceed a budget. This holds after any crash, and for
   any number of processes and hosts that ask at once.
 * A request that never reports back stays charged at its worst case.
-* A changed row is detected (:meth:`Ledger.verify`).
+* A reservation belongs to one request: its id cannot be used for a second run, and only the one who
+  made it can settle it.
+* A changed row is detected, and every settled amount is the price of the recorded outcome
+  (:meth:`Ledger.verify`).
 
 ``docs/ledger.md`` lists what the ledger does not guarantee. It rests on the filter of
 :mod:`expost.budget.filter` (``theorem:rdp-filter``) and assumes that the charges of a request are
@@ -16,35 +19,54 @@ valid for the mechanism that runs. Sums are exact. Tests: ``tests/budget/``.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from expost.budget import reservations, totals
+from expost.budget import alerts, reservations, totals
 from expost.budget.base import Budget
-from expost.budget.budgets import as_budget
-from expost.budget.hash_chain import ABANDON, RESERVE, SETTLE, Entry, canonical
-from expost.budget.replay import Replay, texts
+from expost.budget.hash_chain import ABANDON, RESERVE, SETTLE, canonical
+from expost.budget.operations import LedgerOperations, checked_terms
+from expost.budget.periods import check_renewal
+from expost.budget.replay import texts
 from expost.budget.requests import (
     LONGEST_IDENTITY,
     charge_of,
-    check_cap,
     check_memo,
     check_name,
+    document_digest,
     outcome_text,
 )
-from expost.budget.reservations import ABANDONED, OPEN, SETTLED, Reservation
+from expost.budget.reservations import (
+    ABANDONED,
+    OPEN,
+    SETTLED,
+    Reservation,
+    StoredReservation,
+    request_digest,
+    secret_digest,
+)
+from expost.budget.rows import LedgerRows
 from expost.budget.store import Store
 from expost.budget.totals import NO_ANALYST, Standing
+from expost.budget.views import OpenReservation
 from expost.errors import LedgerError
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 
-__all__ = ["ABANDONED", "OPEN", "SETTLED", "Ledger", "Reservation", "Standing"]
+__all__ = [
+    "ABANDONED",
+    "OPEN",
+    "SETTLED",
+    "Ledger",
+    "OpenReservation",
+    "Reservation",
+    "Standing",
+]
 
 
-class Ledger:
+class Ledger(LedgerOperations):
     """Named budgets in a SQLite file or a PostgreSQL database.
 
     Use :meth:`create` for a new ledger and :meth:`open` for an existing one. Any number of
@@ -63,18 +85,6 @@ class Ledger:
     PureDP(epsilon=1.0, neighbours='add-remove')
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __repr__(self) -> str:
-        return f"Ledger({self._store.place!r})"
-
-    @property
-    def identity(self) -> str:
-        """A fingerprint of the ledger: the hash of its first entry."""
-        with self._store.reading() as rows:
-            return str(rows.one("SELECT hash FROM expost_entries WHERE sequence = 1")[0])
-
     @classmethod
     def create(
         cls,
@@ -83,8 +93,9 @@ class Ledger:
         name: str = "default",
         *,
         caps: Mapping[str, Budget | Guarantee] | None = None,
+        renews: str | None = None,
     ) -> Ledger:
-        """Make a new ledger with one budget. The terms of the budget can never be changed.
+        """Make a new ledger with one budget.
 
         Parameters
         ----------
@@ -96,6 +107,9 @@ class Ledger:
             Name of the budget, for example that of the data set.
         caps : mapping, optional
             A limit for each named analyst inside the budget. Caps have the kind of the budget.
+        renews : {"day", "week", "month", "quarter", "year"}, optional
+            The limits hold for each period, and begin anew with the next one. Over several periods
+            only the sum of their limits is guaranteed (:mod:`expost.budget.periods`).
 
         Returns
         -------
@@ -109,21 +123,24 @@ class Ledger:
         InvalidInput
             A name or a limit is not valid.
         """
-        terms, limits = _checked_terms(name, budget, caps)
+        terms, limits = checked_terms(name, budget, caps)
+        every = check_renewal(renews)
         store = Store(url)
         if store.exists():
             raise LedgerError("there is a ledger already; open it, or add a budget to it")
-        store.create(lambda rows: totals.add_budget(rows, name, terms, limits))
+        store.create(lambda rows: totals.add_budget(rows, name, terms, limits, every))
         return cls(store)
 
     @classmethod
-    def open(cls, url: str | Path) -> Ledger:
+    def open(cls, url: str | Path, *, read_only: bool = False) -> Ledger:
         """Open an existing ledger.
 
         Parameters
         ----------
         url : str or Path
             A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
+        read_only : bool, default False
+            Whether every attempt to write is refused. A file is then never written.
 
         Returns
         -------
@@ -136,43 +153,13 @@ class Ledger:
             There is no ledger, its schema is not the one of this version, or the database cannot
             be used.
         """
-        store = Store(url)
-        store.check_schema()
+        store = Store(url, read_only=read_only)
+        try:
+            store.check_schema()
+        except LedgerError:
+            store.close()  # an idle connection would keep others from migrating the file
+            raise
         return cls(store)
-
-    def add_budget(
-        self,
-        name: str,
-        budget: Budget | Guarantee,
-        *,
-        caps: Mapping[str, Budget | Guarantee] | None = None,
-    ) -> None:
-        """Add another budget, one per data set. Its terms can never be changed.
-
-        Parameters
-        ----------
-        name : str
-            Name of the budget, not used in this ledger before.
-        budget : Budget or Guarantee
-            The limit.
-        caps : mapping, optional
-            A limit for each named analyst inside the budget.
-
-        Raises
-        ------
-        LedgerError
-            The name is in use, or the database cannot be used.
-        InvalidInput
-            A name or a limit is not valid.
-        """
-        terms, limits = _checked_terms(name, budget, caps)
-        with self._store.writing() as rows:
-            totals.add_budget(rows, name, terms, limits)
-
-    def budgets(self) -> list[str]:
-        """Return the names of the budgets, sorted."""
-        with self._store.reading() as rows:
-            return totals.budget_names(rows)
 
     def reserve(
         self,
@@ -182,6 +169,10 @@ class Ledger:
         budget: str | None = None,
         analyst: str = NO_ANALYST,
         reservation_id: str | None = None,
+        secret: str | None = None,
+        request: object = None,
+        source: object = None,
+        resume: bool = False,
     ) -> Reservation:
         """Hold the worst case of a request, durably. Call this before any data is read.
 
@@ -198,8 +189,18 @@ class Ledger:
         analyst : str, optional
             Name of the person for whom the request is made.
         reservation_id : str, optional
-            An id of your own. The call may then be repeated: it returns the same reservation and
-            holds nothing more.
+            An id of your own. With its secret, the call may be repeated while the request is open:
+            it returns the same reservation and holds nothing more.
+        secret : str, optional
+            A secret of your own that settling needs. Without it, one is drawn.
+        request : object, optional
+            A public description of what is asked, as a JSON document or its digest. Only the
+            digest is stored. Under one id, only the same request is accepted.
+        source : object, optional
+            A public description of the data source, as a JSON document or its digest.
+        resume : bool, default False
+            Return a reservation that is settled already, for reading. The caller must not run
+            anything for it.
 
         Returns
         -------
@@ -213,30 +214,63 @@ class Ledger:
         InvalidInput
             An argument is not valid, or the charges cannot be measured against the budget.
         LedgerError
-            The id belongs to another request or to an abandoned one, or the database cannot be
-            used.
+            The id belongs to another request, or to one that is settled or abandoned; the secret is
+            wrong; or the database cannot be used.
         """
         table = charges if isinstance(charges, Charges) else Charges.from_list([charges], charges)
         identity = secrets.token_hex(16) if reservation_id is None else reservation_id
         check_name(identity, "reservation_id", LONGEST_IDENTITY)
-        with self._store.writing() as rows:
+        if secret is not None:
+            check_name(secret, "secret")
+        recorded = canonical(table.as_dict())
+        described = (sha256(recorded.encode()).hexdigest(), document_digest(request, "request"))
+        origin = document_digest(source, "source")
+
+        def work(rows: LedgerRows) -> tuple[Reservation, list[alerts.Alert]]:
             head = rows.lock_head()
             found = None if reservation_id is None else reservations.find(rows, identity)
             if found is not None:
-                return reservations.repeat_request(found, budget, analyst, table)
+                again = reservations.repeat_request(
+                    found, budget, analyst, described, secret, resume=resume
+                )
+                return again, []
             check_memo(memo)
             check_name(analyst or "everybody", "analyst")
-            name, filters = totals.find_budget(rows, budget, analyst)
+            name, _ = totals.find_budget(rows, budget, analyst)
+            head = totals.renew(rows, head, name)
+            filters = totals.filters_of(rows, name, analyst)
             worst = filters[0].budget.worst(table)
             nexts = [each.reserve(worst) for each in filters]
-            recorded = canonical(table.as_dict())
-            detail = {"worst": texts(worst), "charges": sha256(recorded.encode()).hexdigest()}
-            totals.append(rows, head, RESERVE, name, analyst, identity, detail, memo)
+            known = secrets.token_hex(16) if secret is None else secret
+            new = StoredReservation(
+                *(identity, name, analyst, OPEN, worst, table, None, head[0] + 1),
+                request=request_digest(name, analyst, *described),
+                secret=secret_digest(known),
+            )
+            detail = {
+                "worst": texts(worst),
+                "charges": described[0],
+                "request": new.request,
+                "secret": new.secret,
+            } | ({} if origin is None else {"source": origin})
+            time = totals.timestamp()
+            totals.append(rows, head, RESERVE, name, analyst, identity, detail, memo, time)
             totals.update_totals(rows, nexts, name, analyst)
-            reservations.insert(rows, identity, name, analyst, worst, recorded)
-        return Reservation(identity, name, analyst, table)
+            reservations.insert(rows, new, recorded)
+            return new.public(known, time), alerts.reached(rows, name, filters[0], nexts[0])
 
-    def settle(self, reservation: Reservation | str, outcome: object) -> Guarantee:
+        reservation, reached = self._store.write(work)
+        alerts.start(reached, self._store.file)
+        return reservation
+
+    def settle(
+        self,
+        reservation: Reservation | str,
+        outcome: object,
+        *,
+        secret: str | None = None,
+        release: object = None,
+    ) -> Guarantee:
         """Replace a held worst case by the charge of the outcome.
 
         Settling again with the same outcome changes nothing.
@@ -244,9 +278,14 @@ class Ledger:
         Parameters
         ----------
         reservation : Reservation or str
-            The reservation, or its id.
+            The reservation that :meth:`reserve` returned, or its id together with its secret.
         outcome : int, Release or NOTHING
             The index of the released candidate, the release, or NOTHING (None).
+        secret : str, optional
+            The secret of the reservation, if ``reservation`` does not hold it.
+        release : object, optional
+            The certificate of the release, as a JSON document or its digest. Only the digest is
+            stored.
 
         Returns
         -------
@@ -258,13 +297,18 @@ class Ledger:
         InvalidInput
             There is no such reservation or no such outcome, or the release states another charge.
         LedgerError
-            The reservation was settled with another outcome, or abandoned; or the database cannot
-            be used.
+            The secret is missing or wrong; the reservation was settled with another outcome, or
+            abandoned; or the database cannot be used.
         """
         text = outcome_text(outcome)
-        with self._store.writing() as rows:
+        certificate = document_digest(release, "release")
+        if secret is None and isinstance(reservation, Reservation):
+            secret = reservation.secret
+
+        def work(rows: LedgerRows) -> Guarantee:
             head = rows.lock_head()
             row = reservations.find_known(rows, reservation)
+            row.require(secret)
             charge = charge_of(row.charges, outcome)
             if row.status == SETTLED and row.outcome == text:
                 return charge
@@ -275,10 +319,13 @@ class Ledger:
                 )
             filters = totals.filters_of(rows, row.budget, row.analyst)
             realised = filters[0].budget.coordinates(charge)
-            detail = {"spent": texts(realised), "outcome": text}
+            detail: dict[str, Any] = {"spent": texts(realised), "outcome": text}
+            detail |= {} if certificate is None else {"release": certificate}
             totals.append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
             reservations.finish(rows, filters, row, realised, SETTLED, text)
-        return charge
+            return charge
+
+        return self._store.write(work)
 
     def abandon(self, reservation: Reservation | str) -> Guarantee:
         """Close a request that will not report back. Its worst case stays charged for good.
@@ -302,7 +349,8 @@ class Ledger:
         LedgerError
             The reservation is settled already, or the database cannot be used.
         """
-        with self._store.writing() as rows:
+
+        def work(rows: LedgerRows) -> Guarantee:
             head = rows.lock_head()
             row = reservations.find_known(rows, reservation)
             if row.status == ABANDONED:
@@ -315,118 +363,6 @@ class Ledger:
             detail = {"spent": texts(row.worst)}
             totals.append(rows, head, ABANDON, row.budget, row.analyst, row.id, detail, "")
             reservations.finish(rows, filters, row, row.worst, ABANDONED, None)
-        return row.charges.worst_case
+            return row.charges.worst_case
 
-    def reservation(self, identity: str) -> Reservation | None:
-        """Return the reservation with this id in any state, or None if there is none."""
-        with self._store.reading() as rows:
-            row = reservations.find(rows, identity)
-        return None if row is None else row.public()
-
-    def status_of(self, reservation: Reservation | str) -> str:
-        """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
-        with self._store.reading() as rows:
-            return reservations.find_known(rows, reservation).status
-
-    def standing(self, budget: str | None = None, analyst: str = NO_ANALYST) -> Standing:
-        """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
-
-        Parameters
-        ----------
-        budget : str, optional
-            Name of the budget. It may be omitted if the ledger has only one.
-        analyst : str, optional
-            Name of an analyst who has a cap.
-
-        Returns
-        -------
-        Standing
-            The state of the budget or the cap.
-
-        Raises
-        ------
-        InvalidInput
-            There is no such budget, or the analyst has no cap.
-        """
-        with self._store.reading() as rows:
-            name, filter_ = totals.find_filter(rows, budget, analyst)
-            count = rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0]
-        return Standing(name, analyst, filter_, int(count))
-
-    def kind_of(self, budget: str | None = None) -> str:
-        """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
-        with self._store.reading() as rows:
-            return totals.find_budget(rows, budget, NO_ANALYST)[1][0].budget.kind
-
-    def remaining(
-        self, budget: str | None = None, analyst: str = NO_ANALYST
-    ) -> float | dict[str, Any]:
-        """Return the largest worst case that still fits, rounded down.
-
-        Parameters
-        ----------
-        budget : str, optional
-            Name of the budget. It may be omitted if the ledger has only one.
-        analyst : str, optional
-            Name of an analyst who has a cap.
-
-        Returns
-        -------
-        float or dict
-            The amount, in the form of :meth:`Budget.describe`.
-        """
-        with self._store.reading() as rows:
-            _, filter_ = totals.find_filter(rows, budget, analyst)
-        return filter_.budget.describe(filter_.remaining, up=False)
-
-    def open_reservations(self, budget: str | None = None) -> list[Reservation]:
-        """Return the reservations of a budget that have not been settled or abandoned."""
-        with self._store.reading() as rows:
-            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
-            return [row.public() for row in reservations.find_open(rows, name)]
-
-    def entries(self) -> Iterator[Entry]:
-        """Yield all entries, oldest first."""
-        last = None
-        while True:
-            with self._store.reading() as rows:
-                page = rows.entries(last)
-            if not page:
-                return
-            yield from page
-            last = page[-1].sequence
-
-    def verify(self) -> list[str]:
-        """Check the hash chain, all sums, and that no budget was overspent at any time.
-
-        Returns
-        -------
-        list of str
-            One line per problem; empty if the ledger is sound.
-        """
-        replay = Replay()
-        with self._store.reading() as rows:
-            problems = list(replay.check(totals.all_entries(rows)))
-            problems += replay.compare_head(
-                rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")
-            )
-            problems += replay.compare_totals(
-                rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals")
-            )
-            problems += replay.compare_reservations(
-                rows.all(f"SELECT {reservations.COLUMNS} FROM expost_reservations")
-            )
-            problems += rows.damage()
-        return problems
-
-
-def _checked_terms(
-    name: str, budget: Budget | Guarantee, caps: Mapping[str, Budget | Guarantee] | None
-) -> tuple[Budget, dict[str, Budget]]:
-    """The terms of a new budget and of its caps, checked."""
-    terms = as_budget(budget)
-    limits = {who: as_budget(cap) for who, cap in (caps or {}).items()}
-    check_name(name, "name")
-    for who, cap in limits.items():
-        check_cap(terms, who, cap)
-    return terms, limits
+        return self._store.write(work)

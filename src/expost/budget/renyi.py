@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from expost.budget.amounts import amount_of
 from expost.budget.base import (
     Budget,
     Coordinates,
@@ -175,17 +176,17 @@ class RenyiBudget(Budget):
 
     @property
     def limits(self) -> Coordinates:
-        return tuple(Fraction(epsilon) for epsilon in self.epsilons)
+        return tuple(amount_of(epsilon) for epsilon in self.epsilons)
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         stated = charge.as_zcdp()
         if stated is not None:  # exact; the curve of ZCDP would be rounded up at each order
-            return tuple(Fraction(stated.rho) * Fraction(order) for order in self.orders)
+            return tuple(amount_of(stated.rho) * Fraction(order) for order in self.orders)
         pure = charge.as_pure()
         if pure is not None:  # ε at every order; the curve that pure DP implies is smaller
-            return (Fraction(pure.epsilon),) * len(self.orders)
+            return (amount_of(pure.epsilon),) * len(self.orders)
         curve = charge.as_renyi(self.orders)
-        return None if curve is None else tuple(Fraction(each) for each in curve.epsilons)
+        return None if curve is None else tuple(amount_of(each) for each in curve.epsilons)
 
     def _accepted(self) -> str:
         return f"give RenyiDP charges at the orders {list(self.orders)}, or ZCDP or PureDP charges"

@@ -1,34 +1,49 @@
 """The totals and reservations of a ledger, recomputed from its entries.
 
-``Ledger.verify`` compares the result with the tables. Amounts are exact; nothing is rounded.
+``Ledger.verify`` compares the result with the tables. It also computes prices again: every worst
+case and every settled amount must be what the recorded charges say. Amounts are exact; nothing is
+rounded. Entries that expost 0.1 wrote are checked with the meaning that floats had then
+(:func:`expost.budget.amounts.binary_amounts`).
 Tests: ``tests/budget/test_ledger.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
-from expost.budget.budgets import Coordinates, budget_from_dict
+from expost.budget.amounts import binary_amounts
+from expost.budget.budgets import Budget, Coordinates, budget_from_dict
 from expost.budget.filter import Filter
 from expost.budget.hash_chain import (
     ABANDON,
+    ALERT,
     CAP,
+    CHANGE,
     CREATE,
     GENESIS,
+    RENEW,
     RESERVE,
     SETTLE,
+    UPGRADE,
     Entry,
     broken_link,
     canonical,
 )
 from expost.errors import ExpostError
+from expost.privacy.charges import Charges
 
 _STATUS = {RESERVE: "open", SETTLE: "settled", ABANDON: "abandoned"}
-_COLUMNS = ("budget", "analyst", "status", "worst", "charges", "outcome")
+_COLUMNS = (
+    *("budget", "analyst", "status", "worst", "charges", "outcome"),
+    *("entry", "request", "secret"),
+)
 
 
 @dataclass
@@ -39,10 +54,17 @@ class ReplayedRequest:
     analyst: str
     worst: Coordinates
     charges: str
+    terms: Budget
+    entry: int
+    request: str = ""
+    secret: str = ""
+    binary: bool = False
     status: str = "open"
     outcome: str | None = None
+    spent: Coordinates | None = None
+    finished_binary: bool = False
 
-    def columns(self) -> tuple[str | None, ...]:
+    def columns(self) -> tuple[str | int | None, ...]:
         """Return what the table must hold, in the order of ``_COLUMNS``; charges as a digest."""
         return (
             self.budget,
@@ -51,7 +73,35 @@ class ReplayedRequest:
             canonical(texts(self.worst)),
             self.charges,
             self.outcome,
+            self.entry,
+            self.request,
+            self.secret,
         )
+
+    def wrong_prices(self, charges: Charges) -> Iterator[str]:
+        """Yield which amounts are not what the recorded charges say."""
+        with _meaning(self.binary):
+            if self.terms.worst(charges) != self.worst:
+                yield "its worst case is not that of its charges"
+        if self.status != "settled":
+            return
+        index = None if self.outcome == "nothing" else int(str(self.outcome))
+        if index is not None and not 0 <= index < len(charges):
+            yield "it has no such outcome"
+            return
+        charge = charges.nothing if index is None else charges[index]
+        with _meaning(self.finished_binary):
+            if self.terms.coordinates(charge) != self.spent:
+                yield "it was not settled at the price of its outcome"
+
+
+@dataclass
+class Period:
+    """The present period of a budget that renews, and what was settled before it."""
+
+    every: str
+    period: str
+    past: dict[str, Coordinates] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,13 +114,22 @@ class Replay:
         The filter of each budget and each cap, by budget and analyst.
     jobs : dict
         The reservations by id.
+    periods : dict
+        The periods of budgets that renew.
+    alerts : dict
+        The commands of alerts by budget and share.
     last : tuple
         The number and the hash of the last entry.
+    binary : bool
+        Whether the entries were written by expost 0.1.
     """
 
     filters: dict[tuple[str, str], Filter] = field(default_factory=dict)
     jobs: dict[str, ReplayedRequest] = field(default_factory=dict)
+    periods: dict[str, Period] = field(default_factory=dict)
+    alerts: dict[tuple[str, str], str] = field(default_factory=dict)
     last: tuple[int, str] = (0, GENESIS)
+    binary: bool = False
 
     def check(self, entries: Iterable[Entry]) -> Iterator[str]:
         """Apply the entries and yield what is wrong with each of them."""
@@ -80,7 +139,8 @@ class Replay:
                 self.last = (self.last[0] + 1, str(entry.hash))
                 continue
             yield from broken_link(entry, *self.last)
-            yield from self._step(entry)
+            with _meaning(self.binary):
+                yield from list(self._step(entry))
             self.last = (entry.sequence, entry.hash)
 
     def _step(self, entry: Entry) -> Iterator[str]:
@@ -94,36 +154,96 @@ class Replay:
     def _apply(self, entry: Entry) -> str | None:
         if entry.action in (CREATE, CAP):
             return self._create(entry)
+        if entry.action == UPGRADE:
+            self.binary = False
+            return None
         if (entry.budget, "") not in self.filters:
             return f"uses the budget {entry.budget!r}, which was never created"
         if entry.action == RESERVE:
             return self._reserve(entry)
         if entry.action in (SETTLE, ABANDON):
             return self._finish(entry)
+        if entry.action == CHANGE:
+            return self._change(entry)
+        if entry.action == RENEW:
+            return self._renew(entry)
+        if entry.action == ALERT:
+            self.alerts[entry.budget, entry.facts["share"]] = entry.facts["command"]
+            return None
         return f"has the unknown action {entry.action!r}"
 
     def _create(self, entry: Entry) -> str | None:
         if (entry.budget, entry.analyst) in self.filters:
             return f"creates the budget {entry.budget!r} again"
+        facts = entry.facts
+        if entry.sequence == 1:
+            self.binary = "schema" not in facts
+        if "renews" in facts and not entry.analyst:
+            self.periods[entry.budget] = Period(facts["renews"], facts["period"])
         self.filters[entry.budget, entry.analyst] = Filter.empty(
-            budget_from_dict(entry.facts["terms"]), entry.budget
+            budget_from_dict(facts["terms"]), entry.budget
         )
+        return None
+
+    def _change(self, entry: Entry) -> str | None:
+        place, record = (entry.budget, entry.analyst), entry.facts["terms"]
+        if record is None:
+            if not entry.analyst or place not in self.filters:
+                return "removes a cap that is not there"
+            del self.filters[place]
+            return None
+        terms = budget_from_dict(record)
+        if terms.kind != self.filters[entry.budget, ""].budget.kind:
+            return f"changes the kind of the budget {entry.budget!r}"
+        known = self.filters.get(place)
+        self.filters[place] = (
+            Filter(terms, *self._charged(entry.budget, entry.analyst, len(terms.limits)))
+            if known is None
+            else replace(known, budget=terms)
+        )
+        return None
+
+    def _charged(self, budget: str, analyst: str, size: int) -> tuple[Coordinates, Coordinates]:
+        """The sums of an analyst's settled and held charges."""
+        zero: Coordinates = (Fraction(0),) * size
+        settled = held = zero
+        for job in self.jobs.values():
+            if (job.budget, job.analyst) == (budget, analyst):
+                settled = _add(settled, zero if job.spent is None else job.spent)
+                held = _add(held, job.worst if job.spent is None else zero)
+        return settled, held
+
+    def _renew(self, entry: Entry) -> str | None:
+        period = self.periods.get(entry.budget)
+        first = entry.facts["period"]
+        if period is None or not period.period < first <= entry.time[:10]:
+            return "renews a budget before its time"
+        period.period = first
+        for place in [place for place in self.filters if place[0] == entry.budget]:
+            state = self.filters[place]
+            zero = (Fraction(0),) * len(state.settled)
+            period.past[place[1]] = _add(period.past.get(place[1], zero), state.settled)
+            self.filters[place] = replace(state, settled=zero)
         return None
 
     def _reserve(self, entry: Entry) -> str | None:
         if entry.reservation in self.jobs:
             return "reserves with an id that was used before"
         worst = numbers(entry.facts["worst"])
+        facts = entry.facts
         self.jobs[entry.reservation] = ReplayedRequest(
-            entry.budget, entry.analyst, worst, entry.facts["charges"]
+            *(entry.budget, entry.analyst, worst, facts["charges"]),
+            terms=self.filters[entry.budget, ""].budget,
+            entry=entry.sequence,
+            request=facts.get("request", ""),
+            secret=facts.get("secret", ""),
+            binary=self.binary,
         )
         places = self._places(entry)
         fits = all(self.filters[place].admits(worst) for place in places)
         for place in places:
             state = self.filters[place]
-            self.filters[place] = replace(
-                state, held=tuple(a + b for a, b in zip(state.held, worst, strict=True))
-            )
+            self.filters[place] = replace(state, held=_add(state.held, worst))
         return None if fits else f"overspends the budget {entry.budget!r}"
 
     def _finish(self, entry: Entry) -> str | None:
@@ -140,6 +260,7 @@ class Replay:
         }
         self.filters.update(after)
         job.status, job.outcome = _STATUS[entry.action], entry.facts.get("outcome")
+        job.spent, job.finished_binary = spent, self.binary
         return None
 
     def _places(self, entry: Entry) -> list[tuple[str, str]]:
@@ -162,27 +283,67 @@ class Replay:
         stored = {(row[0], row[1]): tuple(row[2:]) for row in rows}
         for place in sorted(set(stored) | set(self.filters), key=str):
             state = self.filters.get(place)
-            told = (
-                None
-                if state is None
-                else (state.budget.as_dict(), texts(state.settled), texts(state.held))
-            )
-            if stored.get(place) != (None if told is None else tuple(map(canonical, told))):
+            told = None if state is None else self._total(place, state)
+            if stored.get(place) != told:
                 who = f" for {place[1]!r}" if place[1] else ""
                 yield f"totals of budget {place[0]!r}{who}: do not match the entries"
 
+    def _total(self, place: tuple[str, str], state: Filter) -> tuple[str, ...]:
+        """What the table of totals must hold after the names."""
+        period = self.periods.get(place[0], Period("", ""))
+        past = period.past.get(place[1], (Fraction(0),) * len(state.settled))
+        amounts = (canonical(texts(each)) for each in (state.settled, state.held))
+        told = (canonical(state.budget.as_dict()), *amounts)
+        return (*told, period.every, period.period, canonical(texts(past)))
+
     def compare_reservations(self, rows: Sequence[Any]) -> Iterator[str]:
         """Yield the reservations that differ from what the entries record."""
-        stored = {row[0]: (*row[1:5], _digest(row[5]), row[6]) for row in rows}
+        stored = {row[0]: (*row[1:5], _digest(row[5]), *row[6:]) for row in rows}
+        charges = {row[0]: row[5] for row in rows}
         for identity in sorted(set(stored) | set(self.jobs), key=str):
             if identity not in stored:
                 yield f"reservation {identity}: removed"
             elif identity not in self.jobs:
                 yield f"reservation {identity}: no entry records it"
             else:
-                pairs = zip(_COLUMNS, stored[identity], self.jobs[identity].columns(), strict=True)
-                for column in (name for name, found, told in pairs if found != told):
+                job = self.jobs[identity]
+                pairs = zip(_COLUMNS, stored[identity], job.columns(), strict=True)
+                wrong = [name for name, found, told in pairs if found != told]
+                for column in wrong:
                     yield f"reservation {identity}: its {column} does not match the entries"
+                if "charges" not in wrong:
+                    yield from (
+                        f"reservation {identity}: {problem}"
+                        for problem in _wrong_prices(job, charges[identity])
+                    )
+
+    def compare_alerts(self, rows: Sequence[Any]) -> Iterator[str]:
+        """Yield the alerts that differ from what the entries record."""
+        told = {place: command for place, command in self.alerts.items() if command}
+        if {(row[0], row[1]): row[2] for row in rows} != told:
+            yield "alerts: do not match the entries"
+
+
+def _wrong_prices(job: ReplayedRequest, charges: str) -> list[str]:
+    """Which amounts of a reservation are not what its recorded charges say."""
+    try:
+        return list(job.wrong_prices(_parsed(charges)))
+    except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+        return [f"its price cannot be computed ({type(error).__name__})"]
+
+
+@lru_cache(maxsize=8)  # few, because a table of charges may be long
+def _parsed(charges: str) -> Charges:
+    return Charges.from_dict(json.loads(charges))
+
+
+def _meaning(binary: bool) -> AbstractContextManager[None]:
+    """What floats stand for: binary fractions in entries of expost 0.1, otherwise decimals."""
+    return binary_amounts() if binary else nullcontext()
+
+
+def _add(first: Coordinates, second: Coordinates) -> Coordinates:
+    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def numbers(amounts: Sequence[str]) -> Coordinates:

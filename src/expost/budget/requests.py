@@ -6,15 +6,19 @@ Tests: ``tests/budget/test_ledger.py``.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from expost.budget.budgets import Budget
+from expost.budget.hash_chain import digest
 from expost.errors import InvalidInput
 from expost.mechanisms.outcome import NOTHING
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 
 LONGEST_NAME, LONGEST_IDENTITY, LONGEST_MEMO = 200, 64, 10_000
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def outcome_text(outcome: Any) -> str:
@@ -75,6 +79,23 @@ def check_cap(terms: Budget, analyst: str, cap: Budget) -> None:
             cap,
             "a cap must have the same kind, neighbouring relation, rule and orders as its budget",
         )
+
+
+def document_digest(document: object, field: str) -> str | None:
+    """Return the digest of a JSON document; a digest in hexadecimal is returned as it is.
+
+    The key ``"signature"`` of a document is left out: a signature is made after the digest.
+    """
+    if document is None or (isinstance(document, str) and _DIGEST.fullmatch(document)):
+        return document
+    if isinstance(document, Mapping):
+        document = {key: value for key, value in document.items() if key != "signature"}
+    try:
+        return digest(document)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            field, type(document).__name__, "give a JSON document, or the SHA-256 digest of one"
+        ) from None
 
 
 def _is_text(value: object, longest: int) -> bool:

@@ -6,16 +6,18 @@ Tests: ``tests/budget/test_ledger.py``.
 
 from __future__ import annotations
 
+import hmac
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 
 from expost.budget.base import Coordinates
 from expost.budget.filter import Filter
-from expost.budget.hash_chain import canonical
+from expost.budget.hash_chain import canonical, digest
 from expost.budget.replay import texts
 from expost.budget.requests import LONGEST_IDENTITY, check_name
-from expost.budget.store import LedgerRows
+from expost.budget.rows import LedgerRows
 from expost.budget.totals import amounts, readable, update_totals
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
@@ -23,7 +25,7 @@ from expost.privacy.guarantees import Guarantee
 
 OPEN, SETTLED, ABANDONED = "open", "settled", "abandoned"
 
-COLUMNS = "id, budget, analyst, status, worst, charges, outcome"
+COLUMNS = "id, budget, analyst, status, worst, charges, outcome, entry, request, secret"
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,19 @@ class Reservation:
         Name of the analyst; empty if none was named.
     charges : Charges
         The charge of every outcome.
+    secret : str, optional
+        What settling needs. The ledger keeps only its digest, so that only the one who reserved
+        knows it; it is None in a reservation that was looked up.
+    time : str
+        When it was reserved, as ISO 8601 text in UTC.
     """
 
     id: str
     budget: str
     analyst: str
     charges: Charges
+    secret: str | None = field(default=None, repr=False, compare=False)
+    time: str = field(default="", compare=False)
 
     @property
     def worst_case(self) -> Guarantee:
@@ -64,10 +73,43 @@ class StoredReservation:
     worst: Coordinates
     charges: Charges
     outcome: str | None
+    entry: int
+    request: str
+    secret: str
 
-    def public(self) -> Reservation:
+    def public(self, secret: str | None = None, time: str = "") -> Reservation:
         """The part that callers see."""
-        return Reservation(self.id, self.budget, self.analyst, self.charges)
+        return Reservation(self.id, self.budget, self.analyst, self.charges, secret, time)
+
+    def accepts(self, secret: str | None) -> bool:
+        """Whether this is the secret of the reservation."""
+        if secret is None or not self.secret:
+            return False
+        return hmac.compare_digest(self.secret, secret_digest(secret))
+
+    def require(self, secret: str | None) -> None:
+        """Refuse a secret that is missing or wrong."""
+        if not self.secret:
+            raise LedgerError(
+                f"reservation {self.id} was made by expost 0.1 and has no secret; it cannot be "
+                "settled: close it with: expost ledger abandon (its worst case stays charged)"
+            )
+        if not self.accepts(secret):
+            raise LedgerError(
+                f"reservation {self.id} belongs to whoever made it: pass the Reservation that "
+                "reserve returned, or its secret"
+            )
+
+
+def secret_digest(secret: str) -> str:
+    """What the ledger stores of a secret."""
+    return sha256(b"expost reservation " + secret.encode()).hexdigest()
+
+
+def request_digest(budget: str, analyst: str, charges: str, request: str | None) -> str:
+    """The digest by which a request is recognised; ``charges`` and ``request`` are digests."""
+    told = {"budget": budget, "analyst": analyst, "charges": charges, "request": request or ""}
+    return digest(told)
 
 
 def find(rows: LedgerRows, identity: str) -> StoredReservation | None:
@@ -75,10 +117,10 @@ def find(rows: LedgerRows, identity: str) -> StoredReservation | None:
     row = rows.first(f"SELECT {COLUMNS} FROM expost_reservations WHERE id = :i", i=identity)
     if row is None:
         return None
-    name, budget, analyst, status, worst, charges, outcome = row
+    name, budget, analyst, status, worst, charges, *rest = row
     with readable(f"reservation {identity}"):
         return StoredReservation(
-            name, budget, analyst, status, amounts(worst), _charges(charges), outcome
+            name, budget, analyst, status, amounts(worst), _charges(charges), *rest
         )
 
 
@@ -105,31 +147,48 @@ def find_open(rows: LedgerRows, budget: str) -> list[StoredReservation]:
 
 
 def repeat_request(
-    found: StoredReservation, budget: str | None, analyst: str, charges: Charges
+    found: StoredReservation,
+    budget: str | None,
+    analyst: str,
+    request: tuple[str, str | None],
+    secret: str | None,
+    *,
+    resume: bool,
 ) -> Reservation:
-    """The stored reservation for a repeated request; refused if the request differs."""
-    if (found.budget, found.analyst, found.charges) != (budget or found.budget, analyst, charges):
+    """The stored reservation for a repeated request; refused if the request differs.
+
+    ``request`` holds the digests of the charges and of the description.
+    """
+    same = request_digest(budget or found.budget, analyst, *request)
+    if found.request != same or (budget or found.budget) != found.budget:
         raise LedgerError(f"reservation {found.id} exists already, for another request")
     if found.status == ABANDONED:
         raise LedgerError(
             f"reservation {found.id} was abandoned: its worst case stays charged, "
             "and the request cannot be resumed"
         )
-    return found.public()
+    if found.status == SETTLED and not resume:
+        raise LedgerError(
+            f"reservation {found.id} is settled: it can be read, but a second run needs a "
+            "reservation of its own"
+        )
+    found.require(secret)
+    return found.public(secret)
 
 
-def insert(
-    rows: LedgerRows, identity: str, budget: str, analyst: str, worst: Coordinates, charges: str
-) -> None:
-    """Write a new, open reservation."""
+def insert(rows: LedgerRows, new: StoredReservation, charges: str) -> None:
+    """Write a new reservation."""
     rows.change(
-        "INSERT INTO expost_reservations VALUES (:id, :b, :a, :s, :w, :c, NULL)",
-        id=identity,
-        b=budget,
-        a=analyst,
-        s=OPEN,
-        w=canonical(texts(worst)),
+        "INSERT INTO expost_reservations VALUES (:id, :b, :a, :s, :w, :c, NULL, :e, :r, :x)",
+        id=new.id,
+        b=new.budget,
+        a=new.analyst,
+        s=new.status,
+        w=canonical(texts(new.worst)),
         c=charges,
+        e=new.entry,
+        r=new.request,
+        x=new.secret,
     )
 
 

@@ -1,9 +1,13 @@
-"""The SQL behind the ledger: a SQLite file or a PostgreSQL schema. Nothing here knows privacy.
+"""The transactions of a ledger, on a SQLite file or a PostgreSQL schema. Nothing here knows privacy.
 
-Every write happens inside :meth:`Store.writing`: one transaction that first takes the only lock of
-the ledger (SQLite: BEGIN IMMEDIATE; PostgreSQL: the head row FOR UPDATE). Writers therefore follow
-one another, and each sees everything written before it. Commits are durable before they return
-(SQLite: WAL with synchronous=FULL; PostgreSQL: synchronous_commit=on).
+Every write is a transaction that first takes the only lock of the ledger (SQLite: the lock of
+:mod:`expost.budget.database_file`, then BEGIN IMMEDIATE; PostgreSQL: the head row FOR UPDATE, with
+a time limit). Writers therefore follow one another, and each sees everything written before it.
+Commits are durable before they return (SQLite: rollback journal with synchronous=EXTRA;
+PostgreSQL: synchronous_commit=on).
+
+Writers of one process that wait together are committed together: the first of them runs the
+requests of all, in the order in which they came, in one transaction (:meth:`Store.write`).
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_concurrency.py``,
 ``tests/budget/test_crashes.py``, ``tests/fuzz/test_ledger_urls.py``.
 """
@@ -11,81 +15,53 @@ Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_concurrency.py``,
 from __future__ import annotations
 
 import os
-import re
+import sqlite3
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import fields
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from expost.budget.hash_chain import GENESIS, Entry
-from expost.errors import LedgerError, MissingExtra
+from expost.budget.activity import Activity
+from expost.budget.batches import Request, run_one
+from expost.budget.database_file import DatabaseFile, token
+from expost.budget.locations import Location
+from expost.budget.rows import SCHEMA_VERSION, LedgerRows
+from expost.errors import ExpostError, LedgerError, MissingExtra
 
-SCHEMA_VERSION = 1
-_BUSY_SECONDS = 120
+BUSY_SECONDS = 120.0
+"""How long a request waits for other writers before it gives up (SQLite)."""
+SERVER_SECONDS = 30.0
+"""The same for PostgreSQL, where a writer holds its lock for milliseconds."""
+_LARGEST_BATCH = 128
 
-_TABLES = (
-    "CREATE TABLE expost_meta (name VARCHAR(40) PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE expost_head (place INTEGER PRIMARY KEY, sequence BIGINT NOT NULL, "
-    "hash CHAR(64) NOT NULL)",
-    "CREATE TABLE expost_totals (budget VARCHAR(200) NOT NULL, analyst VARCHAR(200) NOT NULL, "
-    "terms TEXT NOT NULL, settled TEXT NOT NULL, held TEXT NOT NULL, "
-    "PRIMARY KEY (budget, analyst))",
-    "CREATE TABLE expost_reservations (id VARCHAR(64) PRIMARY KEY, budget VARCHAR(200) NOT NULL, "
-    "analyst VARCHAR(200) NOT NULL, status VARCHAR(20) NOT NULL, worst TEXT NOT NULL, "
-    "charges TEXT NOT NULL, outcome TEXT)",
-    "CREATE TABLE expost_entries (sequence BIGINT PRIMARY KEY, time VARCHAR(40) NOT NULL, "
-    "action VARCHAR(20) NOT NULL, budget VARCHAR(200) NOT NULL, analyst VARCHAR(200) NOT NULL, "
-    "reservation VARCHAR(64) NOT NULL, detail TEXT NOT NULL, memo TEXT NOT NULL, "
-    "previous CHAR(64) NOT NULL, hash CHAR(64) NOT NULL)",
-)
-_NAMES = tuple(field.name for field in fields(Entry))
-_COLUMNS = ", ".join(_NAMES)
-_APPEND = (
-    f"INSERT INTO expost_entries ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-)
-_SCHEME = re.compile(r"(postgres|sqlite)\w*(\+\w+)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
-_DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
-_MARK = re.compile(r":(\w+)")
-
-
-def _sqlalchemy() -> Any:
-    """The sqlalchemy package, imported at first use."""
-    try:
-        import sqlalchemy
-    except ImportError:
-        raise MissingExtra("sqlalchemy", "sql") from None
-    return sqlalchemy
-
-
-def _parse(sql: Any, url: str | Path) -> Any:
-    """A parsed database URL. A bare path means a SQLite file."""
-    text = os.fspath(url)
-    # A mistyped URL may hold a password, so it is not treated as a file name.
-    if "\x00" in text or (_SCHEME.match(text) and "://" not in text):
-        raise ValueError
-    if "://" not in text:
-        return sql.engine.URL.create("sqlite", database=text)
-    # An unescaped @ in a password would make its second part the host, which messages show.
-    if not text.isprintable() or text.partition("://")[2].partition("/")[0].count("@") > 1:
-        raise ValueError
-    text = text.replace("postgresql://", "postgresql+psycopg://", 1).replace(
-        "postgres://", "postgresql+psycopg://", 1
-    )
-    return sql.engine.make_url(text)
-
-
+Result = TypeVar("Result")
 _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
+_ACTIVITY = Activity()
 
 
 def _before_fork() -> None:
-    """Close all connections: a child inherits SQLite's record of its locks but not the locks."""
+    """Wait for transactions, then close all connections: a child must not inherit them."""
+    _ACTIVITY.before_fork()
     for store in list(_STORES):
         store.close()
 
 
-os.register_at_fork(before=_before_fork)
+def _after_fork_in_child() -> None:
+    """Start anew in the child: it has no connections, locks or other threads."""
+    _ACTIVITY.after_in_child()
+    DatabaseFile.forget_all()
+    for store in list(_STORES):
+        store.start_anew()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_ACTIVITY.after_in_parent,
+    after_in_child=_after_fork_in_child,
+)
 
 
 class Store:
@@ -97,6 +73,8 @@ class Store:
     ----------
     url : str or Path
         A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
+    read_only : bool, default False
+        Whether writing is refused, also by the database itself.
 
     Raises
     ------
@@ -105,82 +83,53 @@ class Store:
         which may hold a password.
     """
 
-    def __init__(self, url: str | Path) -> None:
-        self.sql = _sqlalchemy()
-        try:
-            self.url = _parse(self.sql, url)
-        except (self.sql.exc.ArgumentError, ValueError):
-            # The URL may hold a password, so the message does not repeat it.
-            raise LedgerError(
-                "this is not a database URL; give a file name, sqlite:///file or postgresql://…"
-            ) from None
-        self.backend = self.url.get_backend_name()
-        if self.backend not in ("sqlite", "postgresql"):
-            raise LedgerError(
-                f"{self.backend} databases are not supported; "
-                "give a file name, sqlite:///file or postgresql://…"
-            )
-        if self.url.drivername not in _DRIVERS:
-            raise LedgerError(
-                f"{self.url.drivername} is not supported; "
-                "give sqlite:///file or postgresql://…, without a driver"
-            )
-        if self.backend == "sqlite" and (self.url.query or self.url.host or self.url.username):
-            # With uri=true SQLite would open another file than the one that was checked.
-            raise LedgerError(
-                "a SQLite ledger takes no host and no options after ?; "
-                "give a file name or sqlite:///file"
-            )
+    def __init__(self, url: str | Path, *, read_only: bool = False) -> None:
+        self.location = Location(url)
+        self.read_only = read_only
         self._engine: Any = None
-        self._owner = 0
+        self._file: DatabaseFile | None = None
+        self.start_anew()
         _STORES.add(self)
+
+    @property
+    def url(self) -> Any:
+        """The parsed URL."""
+        return self.location.url
+
+    @property
+    def backend(self) -> str:
+        """``"sqlite"`` or ``"postgresql"``."""
+        return self.location.backend
 
     @property
     def file(self) -> Path | None:
         """The SQLite file, or None for other databases."""
-        if self.backend != "sqlite":
-            return None
-        if not self.url.database or self.url.database == ":memory:":
-            raise LedgerError("a ledger in memory would not survive its process; give a file name")
-        return Path(self.url.database)
+        return self.location.file
 
     @property
     def place(self) -> str:
         """The location of the ledger, without passwords and without options, which may hold one."""
-        return str(self.url.set(query={}).render_as_string(hide_password=True))
+        return self.location.place
 
-    def _connect(self) -> Any:
-        """A connection of the pool, with the methods of the driver; closing it returns it."""
-        if self._engine is None or self._owner != os.getpid():
-            if self._engine is not None:
-                self._engine.dispose(close=False)
-            self._engine, self._owner = self._make_engine(), os.getpid()
-        return self._engine.raw_connection()
+    def start_anew(self) -> None:
+        """Forget all connections without closing them (in a child that was forked)."""
+        if self._engine is not None:
+            self._engine.dispose(close=False)
+        self._engine = self._file = None
+        self._queue: deque[Request[Any]] = deque()
+        self._leading = threading.RLock()
 
     def close(self) -> None:
         """Close idle connections. The next use opens new ones."""
-        if self._engine is not None and self._owner == os.getpid():
+        if self._engine is not None:
             self._engine.dispose()
-
-    def _make_engine(self) -> Any:
-        """An engine whose pool has no limit: threads wait for the lock of the ledger only."""
-        try:
-            if self.backend == "sqlite":
-                waiting = {"timeout": _BUSY_SECONDS, "isolation_level": None}
-                engine = self.sql.create_engine(self.url, connect_args=waiting, max_overflow=-1)
-                self.sql.event.listen(engine, "connect", _prepare_sqlite)
-                return engine
-            return self.sql.create_engine(
-                self.url, pool_pre_ping=True, isolation_level="READ COMMITTED", max_overflow=-1
-            )
-        except ImportError:
-            raise MissingExtra("psycopg", "postgres") from None
 
     def exists(self) -> bool:
         """Return whether there is a ledger. This never creates a file."""
-        if self.file is not None and (not self.file.exists() or self.file.stat().st_size == 0):
+        path = self.location.path
+        if path is not None and (not path.exists() or path.stat().st_size == 0):
             return False
-        with self.reading() as rows:
+        with self.reading(any_journal=True) as rows:
             return rows.has_tables()
 
     def create(self, fill: Callable[[LedgerRows], None]) -> None:
@@ -188,22 +137,11 @@ class Store:
 
         A SQLite file is created with access for its owner only.
         """
-        if self.file is not None and not self.file.exists():
-            try:
-                os.close(os.open(self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            except OSError as error:
-                raise LedgerError(f"cannot create {self.file}: {error.strerror}") from None
+        self.location.touch()
         with self.writing() as rows:
             if rows.has_tables():
                 raise LedgerError("there is a ledger already; open it, or add a budget to it")
-            # In SQLite an INTEGER key is the row number itself and needs no second index.
-            number = "INTEGER" if self.backend == "sqlite" else "BIGINT"
-            for statement in _TABLES:
-                rows.run(statement.replace("BIGINT PRIMARY", f"{number} PRIMARY"))
-            rows.change(
-                "INSERT INTO expost_meta VALUES ('schema', :version)", version=str(SCHEMA_VERSION)
-            )
-            rows.change("INSERT INTO expost_head VALUES (1, 0, :hash)", hash=GENESIS)
+            rows.create_tables()
             fill(rows)
 
     def check_schema(self) -> None:
@@ -211,45 +149,192 @@ class Store:
         if not self.exists():
             place = ascii(str(self.file)) if self.file else self.place
             raise LedgerError(f"there is no ledger at {place}; make one with: expost ledger create")
-        with self.reading() as rows:
-            found = str(rows.one("SELECT value FROM expost_meta WHERE name = 'schema'")[0])
-        if not found.isdecimal():
-            raise LedgerError(
-                f"the ledger is damaged: its schema is {found!r}, which is not a number"
-            )
-        if int(found) > SCHEMA_VERSION:
+        with self.reading(any_journal=True) as rows:
+            found = rows.schema()
+        if found > SCHEMA_VERSION:
             raise LedgerError(
                 f"the ledger has schema {found}, but this version of expost reads schema "
                 f"{SCHEMA_VERSION}; install a newer expost"
             )
-        if int(found) < SCHEMA_VERSION:
+        if found < SCHEMA_VERSION:
             raise LedgerError(
-                f"the ledger has schema {found}; migrate it to {SCHEMA_VERSION} first"
+                f"the ledger has schema {found}; migrate it to schema {SCHEMA_VERSION} with: "
+                "expost ledger upgrade (a copy is kept)"
             )
+        self.check_writable()
+
+    def check_writable(self) -> None:
+        """Finish what a crash under this name left behind, so that other names can be used."""
+        file, path = self._database_file(), self.location.path
+        if file is None or path is None or self.read_only or file.marker() != token(path):
+            return
+        if not os.access(path, os.W_OK):
+            return
+        with self.writing():
+            pass
+
+    def recover(
+        self, path: Path, journal: Path, problems_of: Callable[[LedgerRows], list[str]]
+    ) -> None:
+        """Accept the file as it is, without any journal, if ``problems_of`` finds nothing."""
+        file = self._database_file()
+        assert file is not None
+        with _ACTIVITY.transaction(), self._guard(), file.locked(alone=True, seconds=BUSY_SECONDS):
+            file.check_name(path)
+            # An immutable file is read without looking for a journal.
+            uri = f"{path.as_uri()}?mode=ro&immutable=1"
+            with closing(sqlite3.connect(uri, uri=True)) as connection:
+                problems = problems_of(LedgerRows(self.backend, connection))
+            if problems:
+                raise LedgerError(
+                    "the last write left the file unfinished; open the ledger once under the name "
+                    f"that was used then ({problems[0]})"
+                )
+            # The file holds every entry that was acknowledged, so that no journal is needed.
+            file.sync()
+            journal.unlink(missing_ok=True)
+            file.clear()
+            file.sync()
 
     @contextmanager
-    def reading(self) -> Iterator[LedgerRows]:
+    def reading(self, *, any_journal: bool = False) -> Iterator[LedgerRows]:
         """Open a transaction with a consistent view for reading."""
         # Closing returns the connection to the pool, which ends the transaction.
-        with self._guard(), closing(self._connect()) as connection:
-            rows = LedgerRows(self.backend, connection)
-            rows.run(
-                "BEGIN"
-                if self.backend == "sqlite"
-                else "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-            )
+        with _ACTIVITY.transaction(), self._guard(), ExitStack() as stack:
+            if self.backend != "sqlite":
+                connection = stack.enter_context(closing(self._connect()))
+                rows = LedgerRows(self.backend, connection)
+                rows.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            else:
+                with self._locked_file(alone=False, any_journal=any_journal):
+                    connection = stack.enter_context(closing(self._connect()))
+                    rows = LedgerRows(self.backend, connection)
+                    rows.run("BEGIN")
+                    # SQLite takes its lock for reading at the first read, not at BEGIN.
+                    rows.run("SELECT COUNT(*) FROM sqlite_master").fetchall()
             yield rows
 
     @contextmanager
     def writing(self) -> Iterator[LedgerRows]:
         """Open a transaction that excludes other writers; it commits durably or not at all."""
-        with self._guard(), closing(self._connect()) as connection:
+        if self.read_only:
+            raise LedgerError("the ledger was opened for reading only")
+        with _ACTIVITY.transaction(), self._guard():
+            if self.backend == "sqlite":
+                with self._writing_file() as rows:
+                    yield rows
+            else:
+                with self._writing_server() as rows:
+                    yield rows
+
+    def write(self, work: Callable[[LedgerRows], Result]) -> Result:
+        """Run ``work`` in a transaction and return its result when it is durable.
+
+        Threads that wait at the same time share a transaction. Each piece of work sees the changes
+        of those before it. A piece that raises an error changes nothing, and its error is raised
+        in its own thread, after the others are durable.
+
+        Parameters
+        ----------
+        work : callable
+            Called with the rows of the transaction.
+
+        Returns
+        -------
+        object
+            What ``work`` returned.
+        """
+        request = Request(work)
+        self._queue.append(request)
+        with self._leading:
+            while not request.done:
+                count = min(len(self._queue), _LARGEST_BATCH)
+                self._run_together([self._queue.popleft() for _ in range(count)])
+        return request.answer()
+
+    def _run_together(self, batch: list[Request[Any]]) -> None:
+        """Run requests in one transaction; an error of the transaction is an error of them all."""
+        try:
+            with self.writing() as rows:
+                if len(batch) > 1:
+                    rows.lock_head()
+                for request in batch:
+                    run_one(rows, request, alone=len(batch) == 1)
+        except Exception as error:
+            # Nothing was recorded, so that even a refusal may have rested on a state that is gone.
+            for request in batch:
+                shared = len(batch) > 1 and isinstance(error, ExpostError)
+                request.error = LedgerError(str(error)) if shared else error
+        except BaseException:
+            # The others cannot know whether an interrupted commit was recorded.
+            for request in batch:
+                request.error = LedgerError(
+                    "the ledger was interrupted: repeat the request with the same reservation id "
+                    "and secret, or look whether it was recorded"
+                )
+            raise
+        finally:
+            for request in batch:
+                request.done = True
+
+    @contextmanager
+    def _writing_file(self) -> Iterator[LedgerRows]:
+        """A write transaction on a SQLite file."""
+        path = self.location.path
+        assert path is not None
+        with self._locked_file(alone=True) as file, closing(self._connect()) as connection:
+
+            def mark() -> None:
+                file.mark(path)
+                # The commit writes the header, too; the marker must still be in it.
+                connection.cursor().execute(f"PRAGMA user_version = {token(path)}")
+
+            unfinished = file.marker() != 0
+            rows = LedgerRows(self.backend, connection, mark)
+            rows.run("BEGIN IMMEDIATE")  # rolls back what a crash under this name left behind
+            try:
+                yield rows
+            except BaseException:
+                connection.rollback()
+                if rows.changed:
+                    file.clear()
+                raise
+            # After a failed commit the marker stays: a journal may be left beside this name.
+            connection.commit()
+            if rows.changed or unfinished:
+                file.clear()
+
+    @contextmanager
+    def _locked_file(self, *, alone: bool, any_journal: bool = False) -> Iterator[DatabaseFile]:
+        """Hold the lock of the SQLite file, and check that the file may be used."""
+        file, path = self._database_file(), self.location.path
+        assert file is not None
+        assert path is not None
+        with file.locked(alone=alone, seconds=BUSY_SECONDS):
+            file.check_name(path)
+            if file.in_wal_mode():
+                if not any_journal:
+                    raise LedgerError(
+                        "the ledger could not be used: its file uses a write-ahead log, as ledgers "
+                        "of expost 0.1 do; run: expost ledger upgrade"
+                    )
+            else:
+                file.check_journal(path)
+            yield file
+
+    def _database_file(self) -> DatabaseFile | None:
+        """The open SQLite file; None for other databases."""
+        if self._file is None and self.location.path is not None:
+            self._file = DatabaseFile.open(self.location.path)
+        return self._file
+
+    @contextmanager
+    def _writing_server(self) -> Iterator[LedgerRows]:
+        """A write transaction on a PostgreSQL server."""
+        with closing(self._connect()) as connection:
             rows = LedgerRows(self.backend, connection)
-            rows.run(
-                "BEGIN IMMEDIATE"
-                if self.backend == "sqlite"
-                else "SET LOCAL synchronous_commit = on"
-            )
+            rows.run("SET LOCAL synchronous_commit = on")
+            rows.run(f"SET LOCAL lock_timeout = {int(SERVER_SECONDS * 1000)}")
             try:
                 yield rows
             except BaseException:
@@ -266,12 +351,56 @@ class Store:
                 raise
             raise LedgerError(
                 f"the connection to the ledger was lost during a commit ({_first_line(error)}): "
-                "repeat the request with the same reservation id, or look whether it was recorded"
+                "repeat the request with the same reservation id and secret, or look whether it "
+                "was recorded"
             ) from error
 
+    def _connect(self) -> Any:
+        """A connection of the pool, with the methods of the driver; closing it returns it."""
+        if self._engine is None:
+            self._engine = self._make_engine()
+        return self._engine.raw_connection()
+
+    def _make_engine(self) -> Any:
+        """An engine whose pool has no limit: threads wait for the lock of the ledger only."""
+        sql = self.location.sql
+        try:
+            if self.backend == "sqlite":
+                return sql.create_engine(self.url, creator=self._connect_file, max_overflow=-1)
+            return sql.create_engine(
+                self.url, pool_pre_ping=True, isolation_level="READ COMMITTED", max_overflow=-1
+            )
+        except ImportError:
+            raise MissingExtra("psycopg", "postgres") from None
+
+    def _connect_file(self) -> sqlite3.Connection:
+        """A new connection to the SQLite file; it never creates or converts a file."""
+        path = self.location.path
+        assert path is not None
+        mode = "ro" if self.read_only else "rw"
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        file = self._database_file()
+        pragmas = ["synchronous=EXTRA", "foreign_keys=ON", "cache_spill=OFF"]
+        if self.read_only:
+            pragmas.append("query_only=ON")
+        elif file is None or not file.in_wal_mode():  # only a connection's setting, not the file's
+            pragmas.append("journal_mode=TRUNCATE")
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
     def _driver_errors(self) -> tuple[type[Exception], ...]:
-        """The errors of the database driver that is in use."""
-        return () if self._engine is None else (self._engine.dialect.loaded_dbapi.Error,)
+        """The errors of the database driver that is in use, and of SQLAlchemy."""
+        errors: tuple[type[Exception], ...] = (self.location.sql.exc.SQLAlchemyError, sqlite3.Error)
+        return (
+            errors if self._engine is None else (*errors, self._engine.dialect.loaded_dbapi.Error)
+        )
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -279,8 +408,18 @@ class Store:
         try:
             yield
         except self._driver_errors() as error:
+            reason = _first_line(getattr(error, "orig", None) or error)
+            if getattr(error, "sqlstate", None) == "55P03":
+                reason = (
+                    f"another transaction has locked it for {SERVER_SECONDS:.0f} s; if it is "
+                    "stuck, find it in pg_stat_activity and end it"
+                )
             raise LedgerError(
-                f"the ledger could not be used: {_first_line(error)}; the request was not recorded"
+                f"the ledger could not be used: {reason}; the request was not recorded"
+            ) from error
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger could not be used: {error.strerror}; the request was not recorded"
             ) from error
         except UnicodeDecodeError as error:  # SQLite's message quoted bytes that are not text
             raise LedgerError(
@@ -291,96 +430,3 @@ class Store:
 def _first_line(error: object) -> str:
     """The first line of an error message, or the name of its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-class LedgerRows:
-    """Read and write rows inside one transaction.
-
-    Statements name their parameters as ``:name`` and go directly to the driver.
-    """
-
-    def __init__(self, backend: str, connection: Any) -> None:
-        self._backend = backend
-        self._cursor = connection.cursor()
-
-    def run(self, statement: str, **values: Any) -> Any:
-        """Execute a statement and return the cursor."""
-        self._cursor.execute(
-            statement if self._backend == "sqlite" else _MARK.sub(r"%(\1)s", statement), values
-        )
-        return self._cursor
-
-    def all(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-        """Return all rows of a query."""
-        found: list[tuple[Any, ...]] = self.run(statement, **values).fetchall()
-        return found
-
-    def first(self, statement: str, **values: Any) -> tuple[Any, ...] | None:
-        """Return the first row of a query, or None."""
-        found = self.all(statement, **values)
-        return found[0] if found else None
-
-    def one(self, statement: str, **values: Any) -> tuple[Any, ...]:
-        """Return the first row of a query that must have one."""
-        found = self.first(statement, **values)
-        if found is None:
-            raise LedgerError("the ledger is damaged: a row is missing; run: expost ledger verify")
-        return found
-
-    def change(self, statement: str, **values: Any) -> None:
-        """Write exactly one row.
-
-        A row that is not found, for example because of a damaged index, is an error: otherwise a
-        charge would be lost silently.
-        """
-        if self.run(statement, **values).rowcount != 1:
-            raise LedgerError(
-                "the ledger is damaged: a row could not be written; run: expost ledger verify"
-            )
-
-    def has_tables(self) -> bool:
-        """Return whether there is a ledger of any schema."""
-        look = "SELECT name FROM sqlite_master WHERE name = 'expost_meta'"
-        return (
-            self.one(
-                f"SELECT ({look})"
-                if self._backend == "sqlite"
-                else "SELECT to_regclass('expost_meta')"
-            )[0]
-            is not None
-        )
-
-    def damage(self) -> Iterator[str]:
-        """Yield what the database itself finds wrong with its file (SQLite: pages and indexes)."""
-        if self._backend == "sqlite":
-            found = [str(row[0]) for row in self.all("PRAGMA integrity_check")]
-            yield from (f"file: {problem}" for problem in found if problem != "ok")
-
-    def lock_head(self) -> tuple[int, str]:
-        """Return the number and hash of the last entry, and lock it against other writers."""
-        lock = " FOR UPDATE" if self._backend == "postgresql" else ""
-        sequence, last = self.one(f"SELECT sequence, hash FROM expost_head WHERE place = 1{lock}")
-        return int(sequence), str(last)
-
-    def append(self, entry: Entry) -> None:
-        """Write an entry after the last one and make it the last one."""
-        self.change(_APPEND, **vars(entry))
-        self.change(
-            "UPDATE expost_head SET sequence = :s, hash = :h WHERE place = 1",
-            s=entry.sequence,
-            h=entry.hash,
-        )
-
-    def entries(self, after: int | None = None, limit: int = 10_000) -> list[Entry]:
-        """Return up to ``limit`` entries in order: those after number ``after``, or the first."""
-        where, values = (
-            ("", {}) if after is None else ("WHERE sequence > :after ", {"after": after})
-        )
-        statement = f"SELECT {_COLUMNS} FROM expost_entries {where}ORDER BY sequence LIMIT :limit"
-        return [Entry(*row) for row in self.all(statement, limit=limit, **values)]
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """Make a new SQLite connection durable."""
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")

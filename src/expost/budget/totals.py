@@ -1,9 +1,10 @@
 """The table of totals, and the writing of entries.
 
 For each budget, and for each analyst's cap inside it, one row holds the terms and the amounts that
-are settled and held. Amounts are stored as exact rationals; nothing is rounded. Every function
-works on the rows of a transaction that the caller opened.
-Tests: ``tests/budget/test_ledger.py``.
+are settled and held, and for budgets that renew the present period and what was settled in earlier
+ones. Amounts are stored as exact rationals; nothing is rounded. Every function works on the rows of
+a transaction that the caller opened.
+Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_operations.py``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 from expost.budget.base import Budget, Coordinates
 from expost.budget.budgets import budget_from_dict
 from expost.budget.filter import Filter
-from expost.budget.hash_chain import CAP, CREATE, Entry, canonical
+from expost.budget.hash_chain import CAP, CREATE, RENEW, Entry, canonical
+from expost.budget.periods import NEVER, now, period_at
 from expost.budget.replay import numbers, texts
 from expost.budget.requests import check_name
-from expost.budget.store import LedgerRows
+from expost.budget.rows import SCHEMA_VERSION, LedgerRows
 from expost.errors import InvalidInput, LedgerError
 
 NO_ANALYST = ""
@@ -33,6 +35,25 @@ _FILTERS = (
     "SELECT analyst, terms, settled, held FROM expost_totals "
     "WHERE budget = :b AND analyst IN ('', :a) ORDER BY analyst"
 )
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """The period of a budget that renews.
+
+    Parameters
+    ----------
+    every : str
+        ``"day"``, ``"week"``, ``"month"``, ``"quarter"`` or ``"year"``.
+    period : str
+        The first day of the period of the last request, as ISO text.
+    past : tuple of Fraction
+        What was settled in earlier periods.
+    """
+
+    every: str
+    period: str
+    past: Coordinates
 
 
 @dataclass(frozen=True)
@@ -49,12 +70,15 @@ class Standing:
         The limits, and the amounts that are settled and held.
     entries : int
         How many entries the budget has.
+    renewal : Renewal, optional
+        The present period, if the budget renews.
     """
 
     name: str
     analyst: str
     filter: Filter
     entries: int
+    renewal: Renewal | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form that ``expost ledger show --json`` prints."""
@@ -67,12 +91,35 @@ class Standing:
             "held": budget.describe(self.filter.held),
             "remaining": budget.describe(self.filter.remaining, up=False),
             "entries": self.entries,
-        } | ({"analyst": self.analyst} if self.analyst else {})
+        } | self._more()
+
+    def _more(self) -> dict[str, Any]:
+        """The keys that only some budgets have."""
+        more: dict[str, Any] = {"analyst": self.analyst} if self.analyst else {}
+        if self.renewal is not None:
+            past = self.filter.budget.describe(self.renewal.past)
+            more |= {
+                "renews": self.renewal.every,
+                "period": self.renewal.period,
+                "settled_in_earlier_periods": past,
+                "meaning": f"the limit holds for each {self.renewal.every}; a person whose data "
+                f"stay over several periods is protected by their sum only",
+            }
+        return more
 
 
 def budget_names(rows: LedgerRows) -> list[str]:
     """The names of all budgets, sorted."""
     return [str(row[0]) for row in rows.all(_BUDGETS)]
+
+
+def capped_analysts(rows: LedgerRows, budget: str) -> list[str]:
+    """The analysts who have a cap in a budget, sorted."""
+    found = rows.all(
+        "SELECT analyst FROM expost_totals WHERE budget = :b AND analyst <> '' ORDER BY analyst",
+        b=budget,
+    )
+    return [str(row[0]) for row in found]
 
 
 def find_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
@@ -114,27 +161,45 @@ def filters_of(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
         ]
 
 
-def add_budget(rows: LedgerRows, name: str, terms: Budget, caps: Mapping[str, Budget]) -> None:
+def add_budget(
+    rows: LedgerRows, name: str, terms: Budget, caps: Mapping[str, Budget], renews: str = NEVER
+) -> None:
     """Write a new budget and its caps."""
     head = rows.lock_head()
     if rows.first("SELECT 1 FROM expost_totals WHERE budget = :b", b=name):
-        raise LedgerError(f"there is a budget {name!r} already; its terms cannot be changed")
-    for who, cap in {NO_ANALYST: terms, **caps}.items():
-        head = append(
-            rows, head, CAP if who else CREATE, name, who, "", {"terms": cap.as_dict()}, ""
+        raise LedgerError(
+            f"there is a budget {name!r} already; to change it, run: expost ledger change"
         )
-        insert_total(rows, Filter.empty(cap), name, who)
+    period = period_at(renews, now(rows))
+    for who, cap in {NO_ANALYST: terms, **caps}.items():
+        detail: dict[str, Any] = {"terms": cap.as_dict()}
+        if renews != NEVER:
+            detail |= {"renews": renews, "period": period}
+        if head[0] == 0:
+            detail["schema"] = SCHEMA_VERSION
+        head = append(rows, head, CAP if who else CREATE, name, who, "", detail, "")
+        insert_total(rows, Filter.empty(cap), name, who, renews, period)
 
 
-def insert_total(rows: LedgerRows, state: Filter, budget: str, analyst: str) -> None:
+def insert_total(
+    rows: LedgerRows,
+    state: Filter,
+    budget: str,
+    analyst: str,
+    renews: str = NEVER,
+    period: str = "",
+) -> None:
     """Write the totals of a new budget or cap."""
     rows.change(
-        "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h)",
+        "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h, :r, :p, :z)",
         b=budget,
         a=analyst,
         t=canonical(state.budget.as_dict()),
         s=canonical(texts(state.settled)),
         h=canonical(texts(state.held)),
+        r=renews,
+        p=period,
+        z=canonical(["0"] * len(state.settled)),
     )
 
 
@@ -150,6 +215,40 @@ def update_totals(rows: LedgerRows, states: list[Filter], budget: str, analyst: 
         )
 
 
+def renewal_of(rows: LedgerRows, budget: str, analyst: str = NO_ANALYST) -> Renewal | None:
+    """The period of a budget or cap; None if it does not renew."""
+    row = rows.one(
+        "SELECT renews, period, past FROM expost_totals WHERE budget = :b AND analyst = :a",
+        b=budget,
+        a=analyst,
+    )
+    with readable(f"the totals of budget {budget!r}"):
+        return None if row[0] == NEVER else Renewal(row[0], row[1], amounts(row[2]))
+
+
+def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[int, str]:
+    """Begin a new period if its time has come, and return the head."""
+    state = renewal_of(rows, budget)
+    if state is None or (period := period_at(state.every, now(rows))) <= state.period:
+        return head
+    head = append(rows, head, RENEW, budget, NO_ANALYST, "", {"period": period}, "")
+    places = rows.all(
+        "SELECT analyst, settled, past FROM expost_totals WHERE budget = :b", b=budget
+    )
+    for who, settled, past in places:
+        before = zip(amounts(past), amounts(settled), strict=True)
+        rows.change(
+            "UPDATE expost_totals SET settled = :s, past = :z, period = :p "
+            "WHERE budget = :b AND analyst = :a",
+            s=canonical(["0"] * len(amounts(settled))),
+            z=canonical(texts(tuple(a + b for a, b in before))),
+            p=period,
+            b=budget,
+            a=who,
+        )
+    return head
+
+
 def append(
     rows: LedgerRows,
     head: tuple[int, str],
@@ -159,11 +258,12 @@ def append(
     reservation: str,
     detail: dict[str, Any],
     memo: str,
+    time: str | None = None,
 ) -> tuple[int, str]:
     """Write an entry after ``head`` and return the new head."""
     entry = Entry.after(
         head,
-        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        time=time or timestamp(),
         action=action,
         budget=budget,
         analyst=analyst,
@@ -173,6 +273,11 @@ def append(
     )
     rows.append(entry)
     return entry.sequence, entry.hash
+
+
+def timestamp() -> str:
+    """The client's clock, as ISO 8601 text in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def all_entries(rows: LedgerRows) -> Iterator[Entry]:

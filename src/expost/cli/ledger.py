@@ -1,5 +1,6 @@
-"""``expost ledger``: create, show, check and export ledgers.
+"""``expost ledger``: create, change, show, check and export ledgers.
 
+Commands that only look open the ledger for reading, and write nothing.
 Tests: ``tests/cli/test_ledger_cli.py``.
 """
 
@@ -8,22 +9,41 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from dataclasses import asdict
 from enum import StrEnum
-from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from expost import plots
-from expost.budget.budgets import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget
-from expost.budget.hash_chain import ABANDON, RESERVE, SETTLE, Entry
-from expost.budget.ledger import Ledger, Standing
+from expost.budget.hash_chain import Entry
+from expost.budget.ledger import Ledger
+from expost.budget.signing import (
+    SigningKey,
+    fingerprint,
+    head_problems,
+    load_document,
+    load_public,
+    signed_head,
+)
+from expost.budget.totals import timestamp
 from expost.cli.certificate import describe
+from expost.cli.ledger_options import Kind, OrderRule, budget_from_options, changed, parse_caps
+from expost.cli.ledger_tables import (
+    Filters,
+    budgets_of,
+    cells,
+    draw,
+    entry_document,
+    moment,
+    render_entries,
+    render_standings,
+    standing_document,
+)
 from expost.cli.output import FAILURE, Json, as_text, notes, show, visible
 from expost.errors import InvalidInput
 
@@ -38,25 +58,30 @@ Url = Annotated[
 Name = Annotated[
     str | None, typer.Option(help="Name of the budget; not needed if there is only one.")
 ]
+Analyst = Annotated[str | None, typer.Option(help="Only this analyst.")]
+Since = Annotated[
+    str | None, typer.Option(help="From this moment on: 2026-01-31 (UTC), or a time ago: 7d, 12h.")
+]
+Until = Annotated[str | None, typer.Option(help="Before this moment; as --since.")]
+Epsilon = Annotated[str, typer.Option(help="The total ε, an exact decimal such as 0.1.")]
+Delta = Annotated[str | None, typer.Option(help="The total δ, such as 1e-6; not for pure budgets.")]
+Key = Annotated[Path, typer.Option(help="File of the private key (see: expost ledger keys).")]
+PublicKey = Annotated[
+    Path | None, typer.Option("--key", help="File of the public key that must have signed.")
+]
 
 
-_SYMBOLS = {"epsilon": "ε", "delta": "δ"}
+class State(StrEnum):
+    """The states of a reservation."""
+
+    open = "open"
+    settled = "settled"
+    abandoned = "abandoned"
 
 
-class Kind(StrEnum):
-    """The kinds of budget."""
-
-    pure = "pure"
-    approx = "approx"
-    zcdp = "zcdp"
-    renyi = "renyi"
-
-
-class OrderRule(StrEnum):
-    """Whether all orders of a Rényi budget must stay within their limits, or any of them."""
-
-    all = "all"
-    any = "any"
+StateOption = Annotated[
+    State | None, typer.Option(help="Only entries of reservations in this state.")
+]
 
 
 @app.command()
@@ -65,8 +90,8 @@ def create(
     name: Annotated[
         str, typer.Option(help="Name of the budget, for example that of the data set.")
     ],
-    epsilon: Annotated[float, typer.Option(help="The total ε.")],
-    delta: Annotated[float | None, typer.Option(help="The total δ; not for pure budgets.")] = None,
+    epsilon: Epsilon,
+    delta: Delta = None,
     kind: Annotated[
         Kind | None,
         typer.Option(help="Kind of budget; by default approx if --delta is given, otherwise pure."),
@@ -85,138 +110,198 @@ def create(
         list[str] | None,
         typer.Option(help="A limit for one analyst, as ANALYST=EPSILON; may be repeated."),
     ] = None,
+    renews: Annotated[
+        str | None,
+        typer.Option(
+            help="The limits begin anew each day, week, month, quarter or year (UTC). They then "
+            "hold for each period; over several periods only their sum is guaranteed."
+        ),
+    ] = None,
     add: Annotated[
         bool, typer.Option("--add", help="Add the budget to an existing ledger.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a ledger with one budget, or add a budget with --add.
-
-    The terms of a budget can never be changed.
-    """
-    budget = budget_from_options(epsilon, delta, kind, orders, rule.value, neighbours)
-    caps = {
-        who: budget_from_options(limit, delta, kind, orders, rule.value, neighbours)
-        for who, limit in parse_caps(cap or [])
-    }
+    """Create a ledger with one budget, or add a budget with --add."""
+    terms = (delta, kind, orders, rule.value, neighbours)
+    budget = budget_from_options(epsilon, *terms)
+    caps = {who: budget_from_options(limit, *terms) for who, limit in parse_caps(cap or [])}
     if add:
         ledger = Ledger.open(url)
-        ledger.add_budget(name, budget, caps=caps)
+        ledger.add_budget(name, budget, caps=caps, renews=renews)
     else:
-        ledger = Ledger.create(url, budget, name, caps=caps)
-    standing = ledger.standing(name)
-    show(
-        standing.as_dict(),
-        as_json=as_json,
-        render=lambda console: _render_standings(console, [standing]),
-    )
+        ledger = Ledger.create(url, budget, name, caps=caps, renews=renews)
+    _show_budgets(ledger, [name], Filters(), as_json=as_json)
 
 
-def budget_from_options(
-    epsilon: float,
-    delta: float | None,
-    kind: Kind | None,
-    orders: str | None,
-    rule: str,
-    neighbours: str,
-) -> Budget:
-    """Return the budget that the options describe.
+@app.command()
+def change(
+    url: Url,
+    reason: Annotated[str, typer.Option(help="Why; stored with the entry.")],
+    epsilon: Annotated[str | None, typer.Option(help="The new ε of the limit.")] = None,
+    delta: Annotated[
+        str | None, typer.Option(help="The new δ; by default the present one.")
+    ] = None,
+    name: Name = None,
+    analyst: Annotated[str, typer.Option(help="Change the cap of this analyst.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the cap.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Change the total of a budget, or set, change or remove the cap of an analyst.
 
-    Raises
-    ------
-    InvalidInput
-        An option is missing, not valid, or does not belong to the kind of budget.
+    The change is an entry of the ledger, with its reason.
     """
-    chosen = kind or (Kind.pure if delta is None else Kind.approx)
-    if chosen is Kind.pure:
-        if delta:
-            raise InvalidInput(
-                "delta", delta, "a pure budget has no δ; omit --delta, or choose another --kind"
-            )
-        return PureBudget(epsilon, neighbours)
-    if delta is None:
-        raise InvalidInput(
-            "delta", None, f"pass --delta, which a budget of kind {chosen.value} needs"
-        )
-    if chosen is Kind.approx:
-        return ApproxBudget(epsilon, delta, neighbours)
-    if chosen is Kind.zcdp:
-        return ZCDPBudget.for_approx(epsilon, delta, neighbours)
-    if orders is None:
-        raise InvalidInput(
-            "orders", None, "pass --orders for a Rényi budget, for example 2,4,8,16,32"
-        )
-    try:
-        listed = [float(part) for part in orders.split(",")]
-    except ValueError:
-        raise InvalidInput(
-            "orders", orders, "give numbers above 1, separated by commas, for example 2,4,8"
-        ) from None
-    return RenyiBudget.for_approx(epsilon, delta, listed, rule, neighbours)
+    if remove == (epsilon is not None):
+        raise InvalidInput("epsilon", epsilon, "pass either --epsilon or --remove")
+    ledger = Ledger.open(url)
+    present = ledger.standing(name)
+    limit = None if epsilon is None else changed(present.filter.budget, epsilon, delta)
+    ledger.change_budget(limit, reason, name=present.name, analyst=analyst)
+    _show_budgets(ledger, [present.name], Filters(), as_json=as_json)
 
 
-def parse_caps(texts: list[str]) -> list[tuple[str, float]]:
-    """Parse texts of the form ANALYST=EPSILON."""
-    pairs = []
-    for text in texts:
-        who, sign, limit = text.rpartition("=")
-        try:
-            pairs.append((who, float(limit)))
-        except ValueError:
-            sign = ""
-        if not sign or not who:
-            raise InvalidInput("cap", text, "give ANALYST=EPSILON, for example ann=1.5")
-    return pairs
+@app.command()
+def alert(
+    url: Url,
+    at: Annotated[str, typer.Option(help="Share of the limit, for example 0.8.")],
+    command: Annotated[
+        str, typer.Option(help="Command to run, without waiting for it; empty removes the alert.")
+    ],
+    name: Name = None,
+    as_json: Json = False,
+) -> None:
+    """Run a command when a budget is used up to a share (settled and held together).
+
+    The command gets EXPOST_ALERT_BUDGET and EXPOST_ALERT_SHARE in its environment, and no data.
+    """
+    ledger = Ledger.open(url)
+    ledger.set_alert(at, command, budget=name)
+    stored = [asdict(each) for each in ledger.alerts(name)]
+    show(
+        {"alerts": stored},
+        as_json=as_json,
+        render=lambda console: console.print(f"{len(stored)} alerts are set.", highlight=False),
+    )
 
 
 @app.command("show")
 def show_(
     url: Url,
     name: Name = None,
+    analyst: Analyst = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write a figure of the spending over time to this file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the limit of each budget, and what is settled, held and remaining."""
-    plots.check_path(plot)
-    ledger = Ledger.open(url)
-    names = [name] if name is not None else ledger.budgets()
-    if as_json and len(names) > 1:
-        raise InvalidInput(
-            "name",
-            None,
-            "the ledger holds several budgets; pass --name with one of " + ", ".join(names),
-        )
-    standings = [ledger.standing(each) for each in names]
-    if plot is not None:
-        _draw(plot, ledger, standings[0])
-        notes.print(f"figure: {plot}")
-    show(
-        standings[0].as_dict(),
-        as_json=as_json,
-        render=lambda console: _render_standings(console, standings),
-    )
+    """Show limits, caps, what is settled, held and remaining, and open reservations.
 
-
-@app.command()
-def entries(url: Url, name: Name = None, as_json: Json = False) -> None:
-    """List all entries, oldest first."""
-    found = [entry for entry in Ledger.open(url).entries() if name in (None, entry.budget)]
-    show(
-        {"entries": [asdict(entry) for entry in found]},
-        as_json=as_json,
-        render=lambda console: _render_entries(console, found),
-    )
-
-
-@app.command()
-def verify(url: Url, as_json: Json = False) -> None:
-    """Check the hash chain and all sums.
-
-    The exit code is 1 if anything is wrong.
+    With --json, one budget is an object; several are a list under the key "budgets".
     """
-    problems = Ledger.open(url).verify()
+    plots.check_path(plot)
+    ledger = Ledger.open(url, read_only=True)
+    names = [ledger.standing(name).name] if name is not None else ledger.budgets()
+    if plot is not None:
+        draw(plot, ledger, ledger.standing(names[0]))
+        notes.print(f"figure: {plot}")
+    _show_budgets(ledger, names, Filters(analyst=analyst), as_json=as_json)
+
+
+def _show_budgets(ledger: Ledger, names: list[str], filters: Filters, *, as_json: bool) -> None:
+    """Print the state of budgets."""
+    documents = [standing_document(ledger, each, filters) for each in names] if as_json else []
+    several = {"ledger": ledger.identity, "budgets": documents}
+    show(
+        documents[0] if len(documents) == 1 else several,
+        as_json=as_json,
+        render=lambda console: render_standings(console, ledger, names, filters),
+    )
+
+
+@app.command()
+def entries(
+    url: Url,
+    name: Name = None,
+    analyst: Analyst = None,
+    since: Since = None,
+    until: Until = None,
+    state: StateOption = None,
+    as_json: Json = False,
+) -> None:
+    """List entries, oldest first: who, what, when, amounts, and the digest of the certificate."""
+    filters = _filters(name, analyst, since, until, state)
+    ledger = Ledger.open(url, read_only=True)
+    found = list(filters.keep(ledger.entries(), ledger.statuses()))
+    show(
+        {"entries": [entry_document(entry) for entry in found]},
+        as_json=as_json,
+        render=lambda console: render_entries(console, found, budgets_of(ledger)),
+    )
+
+
+@app.command()
+def watch(
+    url: Url,
+    name: Name = None,
+    analyst: Analyst = None,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.01)] = 2.0,
+    looks: Annotated[
+        int | None, typer.Option(help="Stop after so many looks; by default at Ctrl-C.", min=1)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print new entries as they come. With --json, each line is one JSON object."""
+    filters = Filters(name=name, analyst=analyst)
+    ledger = Ledger.open(url, read_only=True)
+    last, console, done = ledger.head()[0], Console(emoji=False, soft_wrap=True), 0
+    while looks is None or done < looks:
+        time.sleep(every)
+        done += 1
+        new = list(ledger.entries(after=last))
+        last = new[-1].sequence if new else last
+        terms = budgets_of(ledger) if new else {}
+        for entry in filters.keep(new, {}):
+            if as_json:
+                typer.echo(as_text(json.dumps(entry_document(entry), ensure_ascii=False)))
+            else:
+                words = "  ".join(visible(each) for each in cells(entry, terms) if each != "")
+                console.print(escape(words), highlight=False)
+
+
+def _filters(
+    name: str | None,
+    analyst: str | None,
+    since: str | None,
+    until: str | None,
+    state: State | None,
+) -> Filters:
+    """The filters that the options describe."""
+    chosen = None if state is None else state.value
+    return Filters(name, analyst, moment(since, "since"), moment(until, "until"), chosen)
+
+
+@app.command()
+def verify(
+    url: Url,
+    head: Annotated[
+        Path | None, typer.Option(help="A signed head (expost ledger head) to be continued.")
+    ] = None,
+    key: PublicKey = None,
+    as_json: Json = False,
+) -> None:
+    """Check the hash chain, all sums and all prices.
+
+    With --head, also check that the ledger continues that head: a copy that was rolled back, or
+    written anew, is found. The exit code is 1 if anything is wrong.
+    """
+    signed = None if head is None else load_document(head, "head")
+    public = None if key is None else load_public(key)
+    if key is not None and head is None:
+        raise InvalidInput("head", None, "--key checks a signed head; pass --head, too")
+    ledger = Ledger.open(url, read_only=True)
+    problems = ledger.verify()
+    if signed is not None:
+        problems += head_problems(ledger, signed, public)
 
     def render(console: Console) -> None:
         for problem in problems:
@@ -224,12 +309,78 @@ def verify(url: Url, as_json: Json = False) -> None:
         if not problems:
             console.print(
                 "[green]The ledger is sound:[/green] every entry follows from the one before it, "
-                "and all sums are correct."
+                "and all sums and prices are correct."
             )
+            if signed is not None:
+                console.print(f"It continues the head of {visible(signed.get('time'))}.")
+            if signed is not None and public is None:
+                console.print("The key was taken from the head itself; pass --key to name it.")
 
     show({"sound": not problems, "problems": problems}, as_json=as_json, render=render)
     if problems:
         raise typer.Exit(FAILURE)
+
+
+@app.command()
+def keys(
+    file: Annotated[Path, typer.Argument(help="File of the private key; FILE.pub is public.")],
+    as_json: Json = False,
+) -> None:
+    """Make an Ed25519 key, or show the one in the file."""
+    key = SigningKey.load(file) if file.exists() else SigningKey.create(file)
+    document = {"public_key": key.public, "fingerprint": fingerprint(key.public)}
+    show(
+        document,
+        as_json=as_json,
+        render=lambda console: console.print(
+            f"public key {document['public_key']}\nfingerprint {document['fingerprint']}",
+            highlight=False,
+        ),
+    )
+
+
+@app.command("head")
+def head_(
+    url: Url,
+    key: Key,
+    out: Annotated[Path | None, typer.Option(help="Write to this file.")] = None,
+) -> None:
+    """Print the signed head of the ledger, as JSON. Keep it where the ledger's users cannot write.
+
+    expost ledger verify --head FILE later checks that the ledger continues it.
+    """
+    document = signed_head(Ledger.open(url, read_only=True), SigningKey.load(key), timestamp())
+    text = json.dumps(document, indent=2)
+    if out is None:
+        typer.echo(text)
+    else:
+        out.write_text(text + "\n", encoding="utf-8")
+        notes.print(f"head: {out}")
+
+
+@app.command()
+def upgrade(url: Url, as_json: Json = False) -> None:
+    """Migrate a ledger of expost 0.1. A copy is kept, and the hash chain still holds."""
+    copy = Ledger.upgrade(url)
+    show(
+        {"copy": copy},
+        as_json=as_json,
+        render=lambda console: console.print(
+            escape(visible(f"The ledger was migrated. The old one is kept at {copy}.")),
+            highlight=False,
+        ),
+    )
+
+
+@app.command()
+def recover(url: Url, as_json: Json = False) -> None:
+    """Use a file again after a crash under another name, if the file is sound as it is."""
+    Ledger.recover(url)
+    show(
+        {"recovered": True},
+        as_json=as_json,
+        render=lambda console: console.print("The ledger can be used again."),
+    )
 
 
 @app.command()
@@ -259,7 +410,7 @@ def export(
     """Print all entries as CSV or JSON."""
     if as_csv == as_json:
         raise InvalidInput("format", None, "pass either --csv or --json")
-    rows = [asdict(entry) for entry in Ledger.open(url).entries()]
+    rows = [asdict(entry) for entry in Ledger.open(url, read_only=True).entries()]
     if as_json:
         typer.echo(as_text(json.dumps({"entries": rows}, indent=2, ensure_ascii=False)))
         return
@@ -268,90 +419,3 @@ def export(
     writer.writeheader()
     writer.writerows(rows)
     typer.echo(as_text(buffer.getvalue()), nl=False)
-
-
-def _render_standings(console: Console, standings: list[Standing]) -> None:
-    """Print the state of budgets as a table."""
-    table = Table(title="Ledger", title_justify="left")
-    for heading in ("budget", "kind", "limit", "settled", "held", "remaining", "entries"):
-        table.add_column(heading, overflow="fold")
-    for standing in standings:
-        facts, budget = standing.as_dict(), standing.filter.budget
-        amounts = [
-            budget.describe(budget.limits, up=False),
-            facts["settled"],
-            facts["held"],
-            facts["remaining"],
-        ]
-        table.add_row(
-            escape(visible(standing.name)),
-            budget.kind,
-            *(_amount(each) for each in amounts),
-            str(standing.entries),
-        )
-    console.print(table)
-
-
-def _amount(value: Any) -> str:
-    """An amount in the form of :meth:`Budget.describe` as text."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if "orders" in value:
-        return ", ".join(
-            f"α={a:g}: {e:.4g}" for a, e in zip(value["orders"], value["epsilons"], strict=True)
-        )
-    return ", ".join(f"{_SYMBOLS[key]} = {number:.6g}" for key, number in value.items())
-
-
-def cells(entry: Entry) -> tuple[object, ...]:
-    """The fields of an entry that the table shows."""
-    return (
-        entry.sequence,
-        entry.time,
-        entry.action,
-        entry.budget,
-        entry.analyst,
-        entry.reservation,
-        entry.memo,
-    )
-
-
-def _render_entries(console: Console, found: list[Entry]) -> None:
-    """Print entries as a table."""
-    table = Table(title=f"{len(found)} entries", title_justify="left")
-    for heading in ("#", "time", "action", "budget", "analyst", "reservation", "memo"):
-        table.add_column(heading, overflow="fold")
-    for entry in found:
-        table.add_row(*(escape(visible(each)) for each in cells(entry)))
-    console.print(table)
-
-
-def _draw(path: Path, ledger: Ledger, standing: Standing) -> None:
-    """Draw how the first coordinate of a budget was spent, entry by entry."""
-    settled, held, worst = [0.0], [0.0], [0.0]
-    reserved: dict[str, float] = {}
-    for entry in ledger.entries():
-        if entry.budget != standing.name or entry.action not in (RESERVE, SETTLE, ABANDON):
-            continue
-        new = entry.action == RESERVE
-        if new:
-            reserved[entry.reservation] = _first(entry.facts["worst"])
-        amount = reserved[entry.reservation]
-        settled.append(settled[-1] + (0.0 if new else _first(entry.facts["spent"])))
-        held.append(held[-1] + (amount if new else -amount))
-        worst.append(worst[-1] + (amount if new else 0.0))
-    budget = standing.filter.budget
-    plots.draw_ledger(
-        path,
-        name=standing.name,
-        unit="ρ" if budget.kind == "zcdp" else "ε",
-        limit=float(budget.limits[0]),
-        settled=settled,
-        held=held,
-        worst=worst,
-    )
-
-
-def _first(texts: list[str]) -> float:
-    """The first of several exact amounts, as a float."""
-    return float(Fraction(texts[0]))

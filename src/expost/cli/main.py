@@ -13,9 +13,8 @@ import typer
 from rich.markup import escape
 
 from expost._version import __version__
-from expost.cli import ledger
+from expost.cli import ledger, verify
 from expost.cli.audit import audit
-from expost.cli.certificate import certificate
 from expost.cli.count import count
 from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, EXIT_CODES, UNEXPECTED, notes, visible
 from expost.cli.plan import plan
@@ -55,8 +54,8 @@ def options(
 app.command()(plan)
 app.command()(tune)
 app.command()(count)
-app.command()(certificate)
 app.command()(audit)
+app.add_typer(verify.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
 
 

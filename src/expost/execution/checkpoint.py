@@ -3,8 +3,8 @@
 After a crash the same call must finish the *same* selection: drawing again would be another
 mechanism. So a header is written first, before the budget is reserved and before any run reads
 data. It holds the draws, including the key of the runs' randomness, so that an unfinished run is
-made again with the same noise. It also holds the id of the reservation and a salted fingerprint of
-the selection and its data. Then each finished output is appended, in the order in which runs
+made again with the same noise. It also holds the id and the secret of the reservation, and a salted
+fingerprint of the selection and its data. Then each finished output is appended, in the order in which runs
 finish.
 
 Only the owner can read the file. Every write is synced to the disk. The header appears in one
@@ -32,7 +32,7 @@ from expost.errors import CheckpointMismatch, InvalidInput
 from expost.execution.codec import Codec
 from expost.mechanisms.outcome import FAILED
 
-_SCHEMA = 2  # 2: the draws hold the key of the runs' randomness
+_SCHEMA = 3  # 2: the draws hold the key of the runs' randomness; 3: the reservation's secret
 
 
 @dataclass(repr=False)
@@ -48,7 +48,7 @@ class Checkpoint:
     descriptor : int
         The open file descriptor, which holds the lock.
     header : mapping
-        Fingerprint, salt, reservation id and draws.
+        Fingerprint, salt, id and secret of the reservation, and draws.
     outputs : dict
         The finished outputs by run.
     """
@@ -139,6 +139,11 @@ class Checkpoint:
         """The id under which the selection reserves its budget."""
         return str(self.header["reservation"])
 
+    @property
+    def reservation_secret(self) -> str:
+        """The secret that settling the reservation needs."""
+        return str(self.header["secret"])
+
     def record(self, run: int, value: Any) -> None:
         """Append the finished output of a run; it is on the disk when this returns."""
         failed = value is FAILED
@@ -195,6 +200,11 @@ class SelectionState:
         """The reservation that belongs to these draws; None if they are in memory only."""
         return None if self.checkpoint is None else self.checkpoint.reservation_id
 
+    @property
+    def reservation_secret(self) -> str | None:
+        """The secret of that reservation; None if the draws are in memory only."""
+        return None if self.checkpoint is None else self.checkpoint.reservation_secret
+
     def finish(self) -> None:
         """Erase the file: the selection is over, or was refused before anything ran."""
         if self.checkpoint is not None:
@@ -221,6 +231,7 @@ def _create(
         "salt": salt.hex(),
         "identity": identify(salt),
         "reservation": secrets.token_hex(16),
+        "secret": secrets.token_hex(16),
         "draws": draw(),
     }
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")

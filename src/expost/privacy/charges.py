@@ -1,5 +1,8 @@
 """What each outcome of a selection costs: a table that is made before any data is read.
 
+A job that may stop at any amount up to its worst case uses a rule instead of a table:
+:meth:`Charges.shares`.
+
 Tests: ``tests/privacy/test_guarantees.py``.
 """
 
@@ -7,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import reduce
 from itertools import groupby
 from typing import Any
 
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.rationals import Number, count_of, exact, round_up
+
+_SCALED = ("epsilon", "rho", "epsilons")  # δ covers all outcomes together and is never scaled
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,9 @@ class Charges:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Charges:
-        """Read a table that :meth:`as_dict` wrote."""
+        """Read a table or a rule that :meth:`as_dict` wrote."""
+        if "shares" in record:
+            return ShareCharges(guarantee_from_dict(record["worst"]), record["shares"])
         return cls(
             tuple(guarantee_from_dict(level) for level in record["levels"]),
             tuple(level for level, length in record["level_of"] for _ in range(length)),
@@ -107,3 +116,107 @@ class Charges:
         levels: dict[Guarantee, int] = {}
         level_of = tuple(levels.setdefault(charge, len(levels)) for charge in charges)
         return cls(tuple(levels), level_of, nothing)
+
+    @staticmethod
+    def shares(worst: Guarantee, parts: int = 1_000_000) -> ShareCharges:
+        """Return the rule "outcome i costs i/parts of the worst case, rounded up".
+
+        It is for jobs that may stop at any amount, such as counts. The rule needs the same few
+        bytes for any number of parts.
+
+        Parameters
+        ----------
+        worst : Guarantee
+            The charge of the whole job. A δ is the same for every outcome.
+        parts : int, default 1,000,000
+            In how many steps the worst case is divided.
+
+        Returns
+        -------
+        ShareCharges
+            The rule. :meth:`ShareCharges.outcome_for` finds the outcome of an amount.
+        """
+        return ShareCharges(worst, parts)
+
+
+class ShareCharges(Charges):
+    """The rule "outcome i costs i/parts of the worst case, rounded up", for i from 0 to parts.
+
+    The outcome "nothing" costs the worst case: it means that the amount is not known.
+    ``levels`` holds the smallest and the largest charge only.
+
+    Parameters
+    ----------
+    worst : Guarantee
+        The charge of outcome ``parts``.
+    parts : int
+        In how many steps the worst case is divided.
+    """
+
+    parts: int
+
+    def __init__(self, worst: Guarantee, parts: int) -> None:
+        object.__setattr__(self, "parts", count_of(parts, "parts", at_least=1))
+        super().__init__((_scaled(worst, Fraction(0)), worst), (0, 1), worst)
+
+    def __len__(self) -> int:
+        return self.parts + 1
+
+    def __getitem__(self, candidate: int) -> Guarantee:
+        place = candidate + len(self) if candidate < 0 else candidate
+        if not 0 <= place <= self.parts:
+            raise IndexError(candidate)
+        return _scaled(self.nothing, Fraction(place, self.parts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShareCharges) and (self.nothing, self.parts) == (
+            other.nothing,
+            other.parts,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.nothing, self.parts))
+
+    def outcome_for(self, spent: Number) -> int:
+        """Return the cheapest outcome that covers an amount.
+
+        Parameters
+        ----------
+        spent : number
+            The amount that was used, in the unit of the charges (ε or ρ); exact, not negative.
+
+        Returns
+        -------
+        int
+            The smallest i such that i/parts of the worst case is at least ``spent``.
+
+        Raises
+        ------
+        InvalidInput
+            The amount is negative or exceeds the worst case, or the charges are a Rényi curve.
+        """
+        whole = self.nothing.as_dict().get("epsilon", self.nothing.as_dict().get("rho"))
+        if whole is None:
+            raise InvalidInput("spent", spent, "a Rényi curve has no single amount")
+        amount, most = exact(spent, "spent"), Fraction(whole)
+        if not 0 <= amount <= most:
+            raise InvalidInput("spent", spent, "give an amount from 0 to the worst case")
+        return 0 if most == 0 else -int(-amount * self.parts // most)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a form that JSON can hold."""
+        return {"worst": self.nothing.as_dict(), "shares": self.parts}
+
+
+def _scaled(charge: Guarantee, share: Fraction) -> Guarantee:
+    """A share of a charge, rounded up; δ stays."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [part(each) for each in value]
+        return round_up(Fraction(value) * share)
+
+    record = charge.as_dict()
+    return guarantee_from_dict(
+        {key: part(value) if key in _SCALED else value for key, value in record.items()}
+    )

@@ -10,6 +10,7 @@ Tests: ``tests/contracts`` (the same tests for every selector).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -211,7 +212,11 @@ class Selector(ABC):
         ) as state:
             # Reserve: from here until it is settled, the worst case is charged.
             with account.reserve(
-                charges, reservation_id=state.reservation_id, on_refusal=state.finish
+                charges,
+                reservation_id=state.reservation_id,
+                secret=state.reservation_secret,
+                request=self._request(checked),
+                on_refusal=state.finish,
             ) as reserved:
                 if on_start is not None:
                     on_start()
@@ -252,6 +257,11 @@ class Selector(ABC):
         public = [self.settings(), [describe(each) for each in candidates], account.identity]
         described = [*public, name_of(codec), source.simulated]
         return fingerprint([json.dumps(described, default=repr), data], salt)
+
+    def _request(self, candidates: Sequence[Candidate]) -> str:
+        """Return the digest of the public description of a selection, for the ledger."""
+        described = [self.settings(), [describe(each) for each in candidates]]
+        return hashlib.sha256(json.dumps(described, default=repr).encode()).hexdigest()
 
     def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
         """Draw everything that is secret, without looking at data: the coins and the runs' key."""

@@ -1,0 +1,339 @@
+"""The file of a SQLite ledger: one file has one ledger, under whatever names it is opened.
+
+SQLite keeps its journal beside the *name* of a file. A second name of the same file (a bind mount
+of a single file, or a name it was renamed to) would miss a journal that a crash left behind. Two
+things that belong to the file itself, and not to a name, make this safe:
+
+* A lock on the file (``flock``). Every write transaction holds it alone, and every read
+  transaction begins under it.
+* A marker in the header of the file (SQLite's ``user_version``). It is synced to the disk before a
+  transaction changes anything and removed when the transaction is durable. It holds a token of the
+  name (folder and file name) whose journal protects the transaction.
+
+A marker that is found while the lock is held was left by a crash. Under the marker's own name,
+SQLite rolls the transaction back. Under any other name, the ledger is refused. A journal without
+a marker is refused as well: the ledger has continued under another name since, and rolling the
+journal back would remove entries. Hard links are refused always, and network file systems unless
+``EXPOST_LEDGER_NETWORK=1`` is set, because locks and syncing are not reliable there.
+
+The descriptors stay open as long as a ledger uses the file: closing any descriptor of a file drops
+the locks that SQLite holds on it in this process.
+Tests: ``tests/budget/test_file_names.py``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar
+
+from expost.errors import LedgerError
+
+NETWORK_VARIABLE = "EXPOST_LEDGER_NETWORK"
+
+_NETWORK = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "davfs",
+        "fhgfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "prl_fs",
+        "pvfs2",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+        "vmhgfs",
+    ]
+)
+_MARKER_AT, _MARKER_SIZE = 60, 4  # user_version in the header of a SQLite file
+_WAL_AT = 18  # 2 in the header if the file is in WAL mode
+_MAGIC = b"SQLite format 3\x00"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class DatabaseFile:
+    """The open file of a ledger, shared by all ledgers of this process that use it.
+
+    Use :meth:`open`; do not make one yourself.
+
+    Parameters
+    ----------
+    descriptor : int
+        A descriptor of the file, open for reading.
+    path : Path
+        A name of the file.
+    local : bool
+        Whether the file is on a local disk, where ``flock`` is a lock of its own.
+    """
+
+    _known: ClassVar[weakref.WeakValueDictionary[tuple[int, int], DatabaseFile]] = (
+        weakref.WeakValueDictionary()
+    )
+    _registry = threading.Lock()
+
+    def __init__(self, descriptor: int, path: Path, local: bool) -> None:
+        self._reader = descriptor
+        self._writer: int | None = None
+        self._path, self._local = path, local
+        self._mutex = threading.RLock()
+        self._depth = 0
+
+    def __del__(self) -> None:
+        for descriptor in (self._reader, self._writer):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @classmethod
+    def open(cls, path: Path) -> DatabaseFile:
+        """Return the open file; refuse hard links and network file systems."""
+        local = check_file_system(path)
+        with cls._registry:
+            try:
+                facts = os.stat(path)
+                known = cls._known.get((facts.st_dev, facts.st_ino))
+                if known is not None:
+                    return known
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise LedgerError(
+                    f"the ledger could not be used: cannot open {path}: {error.strerror}"
+                ) from None
+            facts = os.fstat(descriptor)
+            made = cls(descriptor, path, local)
+            cls._known[facts.st_dev, facts.st_ino] = made
+            return made
+
+    @classmethod
+    def forget_all(cls) -> None:
+        """Forget the files of the parent process, in a child that was forked."""
+        cls._registry = threading.Lock()
+        cls._known = weakref.WeakValueDictionary()
+
+    def check_name(self, path: Path) -> None:
+        """Refuse a file that has a second hard link, or that the path no longer names."""
+        facts = os.fstat(self._reader)
+        try:
+            same = os.path.samestat(facts, os.stat(path))
+        except OSError:
+            same = False
+        if not same:
+            raise LedgerError(
+                "the ledger could not be used: its file was removed, renamed or replaced while "
+                "it was open; open the ledger again"
+            )
+        if facts.st_nlink > 1:
+            raise LedgerError(
+                f"the ledger could not be used: its file has {facts.st_nlink} hard links; remove "
+                "all but one name, because a crash under one name cannot be repaired under another"
+            )
+
+    def check_journal(self, path: Path) -> None:
+        """Refuse what a crash under another name left behind. The caller holds the lock."""
+        marker = self.marker()
+        if marker == token(path) or os.fstat(self._reader).st_size == 0:
+            return
+        if marker:
+            raise LedgerError(
+                "the ledger could not be used: a write to it was interrupted while it was open "
+                "under another name; open it once under that name, which repairs it, or run: "
+                "expost ledger recover"
+            )
+        if has_journal(path):
+            raise LedgerError(
+                "the ledger could not be used: a journal lies beside it that does not belong to "
+                "its last write (it was used under another name since, or by another program); "
+                "run: expost ledger recover"
+            )
+
+    def in_wal_mode(self) -> bool:
+        """Return whether the file uses a write-ahead log, as ledgers of schema 1 do."""
+        header = os.pread(self._reader, _WAL_AT + 1, 0)
+        return header.startswith(_MAGIC) and header[_WAL_AT:] == b"\x02"
+
+    def marker(self) -> int:
+        """Return the token of the name whose transaction is not known to be finished, or 0."""
+        return int.from_bytes(os.pread(self._reader, _MARKER_SIZE, _MARKER_AT), "big")
+
+    def mark(self, path: Path) -> None:
+        """Write the marker of this name; it is on the disk when this returns."""
+        self._write_marker(token(path))
+        os.fdatasync(self._writing())
+
+    def clear(self) -> None:
+        """Remove the marker. It need not reach the disk: a marker that stays is harmless."""
+        with suppress(OSError):
+            self._write_marker(0)
+
+    def sync(self) -> None:
+        """Sync the file to the disk."""
+        os.fsync(self._writing())
+
+    def _write_marker(self, value: int) -> None:
+        # An empty file has no header yet; SQLite writes one in its first transaction.
+        if os.fstat(self._reader).st_size > 0:
+            os.pwrite(self._writing(), value.to_bytes(_MARKER_SIZE, "big"), _MARKER_AT)
+
+    def _writing(self) -> int:
+        """A descriptor of the same file that is open for writing."""
+        if self._writer is None:
+            try:
+                self._writer = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:
+                raise LedgerError(
+                    f"the ledger could not be used: it cannot be written: {error.strerror}"
+                ) from None
+        return self._writer
+
+    @contextmanager
+    def locked(self, *, alone: bool, seconds: float) -> Iterator[None]:
+        """Hold the lock of the file, alone or together with other readers."""
+        deadline = time.monotonic() + seconds
+        if not self._mutex.acquire(timeout=seconds):
+            raise _busy(seconds)
+        try:
+            if self._depth == 0 and self._local:
+                self._flock(
+                    fcntl.LOCK_EX if alone else fcntl.LOCK_SH, deadline - time.monotonic(), seconds
+                )
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and self._local:
+                    fcntl.flock(self._reader, fcntl.LOCK_UN)
+        finally:
+            self._mutex.release()
+
+    def _flock(self, kind: int, left: float, seconds: float) -> None:
+        """Take the lock. The kernel queues those who wait, so that they follow one another."""
+        try:
+            fcntl.flock(self._reader, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            pass
+        # A blocking call has no time limit, so a helper thread makes it.
+        waiter = _Waiter(self, kind)
+        waiter.start()
+        if not waiter.wait(max(left, 0.0)):
+            raise _busy(seconds)
+
+
+class _Waiter(threading.Thread):
+    """Waits for the lock of a file. If nobody waits for it any more, it gives the lock back."""
+
+    def __init__(self, file: DatabaseFile, kind: int) -> None:
+        super().__init__(daemon=True)
+        self._file, self._kind = file, kind
+        self._state = threading.Condition()
+        self._done = self._given_up = False
+
+    def run(self) -> None:
+        fcntl.flock(self._file._reader, self._kind)
+        with self._state:
+            self._done = True
+            if self._given_up:
+                fcntl.flock(self._file._reader, fcntl.LOCK_UN)
+            self._state.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the lock was obtained in time."""
+        with self._state:
+            try:
+                self._state.wait_for(lambda: self._done, seconds)
+            finally:
+                if not self._done:
+                    self._given_up = True
+            return self._done
+
+
+def _busy(seconds: float) -> LedgerError:
+    return LedgerError(
+        f"the ledger could not be used: another process has held it for {seconds:.0f} s; the "
+        "request was not recorded. If a process is stuck, end it"
+    )
+
+
+def token(path: Path) -> int:
+    """Return a number of 31 bits, not 0, for the place of the journal: folder and file name."""
+    real = Path(os.path.realpath(path))
+    folder = real.parent
+    place = f"{os.stat(folder).st_ino}:{os.statvfs(folder).f_fsid}:{real.name}"
+    return (
+        int.from_bytes(hashlib.sha256(place.encode("utf-8", "surrogateescape")).digest()[:4])
+        % (2**31 - 1)
+        + 1
+    )
+
+
+def journal_of(path: Path) -> Path:
+    """Return the name of SQLite's rollback journal."""
+    return Path(os.path.realpath(path) + "-journal")
+
+
+def has_journal(path: Path) -> bool:
+    """Return whether a journal lies beside a name that SQLite would roll back.
+
+    The first byte of a journal is 0 until the journal is on the disk and may be used.
+    """
+    try:
+        with journal_of(path).open("rb") as file:
+            return file.read(1) not in (b"", b"\x00")
+    except OSError:
+        return False
+
+
+def check_file_system(path: Path) -> bool:
+    """Return whether a path is on a local disk; refuse other file systems, unless accepted."""
+    kind = file_system_of(path)
+    local = kind not in _NETWORK and not kind.startswith("fuse.")
+    if not local and os.environ.get(NETWORK_VARIABLE) != "1":
+        raise LedgerError(
+            f"the ledger could not be used: it is on a network or user-space file system ({kind}), "
+            "whose locks do not protect a budget; use a local disk or PostgreSQL. "
+            f"{NETWORK_VARIABLE}=1 accepts the risk (docs/ledger.md)"
+        )
+    return local
+
+
+def file_system_of(path: Path, table: str = "/proc/self/mountinfo") -> str:
+    """Return the type of the file system that holds a path; empty if the system does not say."""
+    try:
+        lines = Path(table).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    real, best, kind = os.path.realpath(path), "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        place = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
+        inside = real == place or real.startswith(place.rstrip("/") + "/")
+        if inside and len(place) >= len(best):  # of mounts at one place, the last one counts
+            best, kind = place, right.split(" ")[0]
+    return kind

@@ -1,0 +1,230 @@
+"""What can be read from a ledger: amounts, reservations, entries, and the check of all of it.
+
+These methods never write. Tests: ``tests/budget/test_ledger.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from expost.budget import alerts, reservations, totals
+from expost.budget.hash_chain import Entry
+from expost.budget.replay import Replay
+from expost.budget.reservations import Reservation
+from expost.budget.rows import LedgerRows
+from expost.budget.store import Store
+from expost.budget.totals import NO_ANALYST, Standing
+
+
+@dataclass(frozen=True)
+class OpenReservation:
+    """A request that has not reported back, for people who look after a ledger.
+
+    Parameters
+    ----------
+    reservation : Reservation
+        The reservation, without its secret.
+    time, memo : str
+        When it was reserved, and the note of the caller.
+    """
+
+    reservation: Reservation
+    time: str
+    memo: str
+
+
+class LedgerViews:
+    """The part of a ledger that only reads. Use :class:`expost.budget.ledger.Ledger`.
+
+    Parameters
+    ----------
+    store : Store
+        The connection to the database.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._identity: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._store.place!r})"
+
+    @property
+    def identity(self) -> str:
+        """A fingerprint of the ledger: the hash of its first entry."""
+        if self._identity is None:
+            with self._store.reading() as rows:
+                self._identity = str(
+                    rows.one("SELECT hash FROM expost_entries WHERE sequence = 1")[0]
+                )
+        return self._identity
+
+    def budgets(self) -> list[str]:
+        """Return the names of the budgets, sorted."""
+        with self._store.reading() as rows:
+            return totals.budget_names(rows)
+
+    def reservation(self, identity: str) -> Reservation | None:
+        """Return the reservation with this id in any state, or None if there is none."""
+        with self._store.reading() as rows:
+            row = reservations.find(rows, identity)
+        return None if row is None else row.public()
+
+    def status_of(self, reservation: Reservation | str) -> str:
+        """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
+        with self._store.reading() as rows:
+            return reservations.find_known(rows, reservation).status
+
+    def standing(self, budget: str | None = None, analyst: str = NO_ANALYST) -> Standing:
+        """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
+
+        Parameters
+        ----------
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            Name of an analyst who has a cap.
+
+        Returns
+        -------
+        Standing
+            The state of the budget or the cap.
+
+        Raises
+        ------
+        InvalidInput
+            There is no such budget, or the analyst has no cap.
+        """
+        with self._store.reading() as rows:
+            return _standing(rows, budget, analyst)
+
+    def caps(self, budget: str | None = None) -> list[Standing]:
+        """Return the state of every analyst's cap in a budget, sorted by name."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            return [_standing(rows, name, who) for who in totals.capped_analysts(rows, name)]
+
+    def kind_of(self, budget: str | None = None) -> str:
+        """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
+        with self._store.reading() as rows:
+            return totals.find_budget(rows, budget, NO_ANALYST)[1][0].budget.kind
+
+    def remaining(
+        self, budget: str | None = None, analyst: str = NO_ANALYST
+    ) -> float | dict[str, Any]:
+        """Return the largest worst case that still fits, rounded down.
+
+        Parameters
+        ----------
+        budget : str, optional
+            Name of the budget. It may be omitted if the ledger has only one.
+        analyst : str, optional
+            Name of an analyst who has a cap.
+
+        Returns
+        -------
+        float or dict
+            The amount, in the form of :meth:`Budget.describe`.
+        """
+        with self._store.reading() as rows:
+            _, filter_ = totals.find_filter(rows, budget, analyst)
+        return filter_.budget.describe(filter_.remaining, up=False)
+
+    def open_reservations(self, budget: str | None = None) -> list[Reservation]:
+        """Return the reservations of a budget that have not been settled or abandoned."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            return [row.public() for row in reservations.find_open(rows, name)]
+
+    def waiting(self, budget: str | None = None) -> list[OpenReservation]:
+        """Return the open reservations of a budget with their time and memo, oldest first."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            found = []
+            for row in sorted(reservations.find_open(rows, name), key=lambda each: each.entry):
+                entry = rows.entry(row.entry)
+                time, memo = ("", "") if entry is None else (entry.time, entry.memo)
+                found.append(OpenReservation(row.public(time=time), time, memo))
+        return found
+
+    def alerts(self, budget: str | None = None) -> list[alerts.Alert]:
+        """Return the alerts of a budget."""
+        with self._store.reading() as rows:
+            name, _ = totals.find_budget(rows, budget, NO_ANALYST)
+            return alerts.stored(rows, name)
+
+    def statuses(self) -> dict[str, str]:
+        """Return the status of every reservation by its id."""
+        with self._store.reading() as rows:
+            return {
+                str(row[0]): str(row[1])
+                for row in rows.all("SELECT id, status FROM expost_reservations")
+            }
+
+    def entries(self, after: int | None = None) -> Iterator[Entry]:
+        """Yield all entries, oldest first.
+
+        Parameters
+        ----------
+        after : int, optional
+            Only entries with a larger number.
+        """
+        last = after
+        while True:
+            with self._store.reading() as rows:
+                page = rows.entries(last)
+            if not page:
+                return
+            yield from page
+            last = page[-1].sequence
+
+    def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last entry."""
+        with self._store.reading() as rows:
+            sequence, last = rows.one("SELECT sequence, hash FROM expost_head WHERE place = 1")
+        return int(sequence), str(last)
+
+    def entry(self, sequence: int) -> Entry | None:
+        """Return the entry with this number, or None."""
+        with self._store.reading() as rows:
+            return rows.entry(sequence)
+
+    def verify(self) -> list[str]:
+        """Check the hash chain, all sums and prices, and that no budget was ever overspent.
+
+        Returns
+        -------
+        list of str
+            One line per problem; empty if the ledger is sound.
+        """
+        with self._store.reading() as rows:
+            return problems_of(rows)
+
+
+def problems_of(rows: LedgerRows) -> list[str]:
+    """Return what is wrong with a ledger, one line per problem."""
+    replay = Replay()
+    problems = list(replay.check(totals.all_entries(rows)))
+    problems += replay.compare_head(
+        rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")
+    )
+    problems += replay.compare_totals(
+        rows.all(
+            "SELECT budget, analyst, terms, settled, held, renews, period, past FROM expost_totals"
+        )
+    )
+    problems += replay.compare_reservations(
+        rows.all(f"SELECT {reservations.COLUMNS} FROM expost_reservations")
+    )
+    problems += replay.compare_alerts(rows.all("SELECT budget, share, command FROM expost_alerts"))
+    problems += rows.damage()
+    return problems
+
+
+def _standing(rows: LedgerRows, budget: str | None, analyst: str) -> Standing:
+    """The state of a budget or a cap."""
+    name, filter_ = totals.find_filter(rows, budget, analyst)
+    count = rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0]
+    return Standing(name, analyst, filter_, int(count), totals.renewal_of(rows, name, analyst))

@@ -1,0 +1,288 @@
+"""What people do who look after a ledger: changes, renewals, alerts, and what is waiting."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from expost import ZCDP, ApproxDP, Charges, PureDP
+from expost.budget import alerts, periods
+from expost.budget.ledger import Ledger
+from expost.errors import BudgetRefused, InvalidInput, LedgerError
+
+TABLE = Charges.from_list([PureDP(0.5)], PureDP(0.0))
+
+
+@pytest.fixture
+def ledger(url: str) -> Ledger:
+    return Ledger.create(url, PureDP(1), "visits", caps={"ann": PureDP(0.5)})
+
+
+# Changing limits.
+
+
+def test_a_total_is_changed_with_a_reason(ledger):
+    """Catches a change that is not recorded, or not enforced."""
+    ledger.reserve(PureDP(1))
+    ledger.change_budget(PureDP(1.5), "second year")
+    ledger.reserve(PureDP(0.5))
+    ledger.change_budget(PureDP(1.2), "too much")  # below what is used: nothing more fits
+    with pytest.raises(BudgetRefused):
+        ledger.reserve(PureDP(0.01))
+    assert ledger.remaining() == 0.0
+    changes = [entry for entry in ledger.entries() if entry.action == "change"]
+    assert [entry.memo for entry in changes] == ["second year", "too much"]
+    assert changes[0].facts == {"terms": pure_terms(1.5)}
+    assert ledger.verify() == []
+
+
+def pure_terms(epsilon: float) -> dict[str, object]:
+    return {"kind": "pure", "epsilon": epsilon, "neighbours": "add-remove"}
+
+
+def test_caps_are_set_changed_and_removed(ledger):
+    """Catches a new cap that forgets what its analyst was charged before."""
+    ledger.settle(ledger.reserve(TABLE, analyst="bob"), 0)
+    ledger.reserve(PureDP(0.125), analyst="bob")
+    ledger.change_budget(PureDP(0.75), "bob, too", analyst="bob")
+    state = ledger.standing(analyst="bob").filter
+    assert (state.settled, state.held) == ((Fraction(1, 2),), (Fraction(1, 8),))
+    with pytest.raises(BudgetRefused, match="cap of bob"):
+        ledger.reserve(PureDP(0.25), analyst="bob")
+    assert [cap.analyst for cap in ledger.caps()] == ["ann", "bob"]
+    ledger.change_budget(None, "trusted", analyst="bob")
+    ledger.reserve(PureDP(0.25), analyst="bob")
+    assert ledger.verify() == []
+    ledger.change_budget(PureDP(0.75), "not any more", analyst="bob")
+    assert ledger.remaining(analyst="bob") == 0.0
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "analyst"),
+    [
+        (PureDP(2), "", ""),
+        (PureDP(2), "  ", ""),
+        (PureDP(2), None, ""),
+        (ZCDP(2), "kind", ""),
+        (PureDP(2, "replace"), "relation", ""),
+        (ApproxDP(2, 1e-6), "kind", "ann"),
+        (None, "away with it", ""),
+        (None, "no such cap", "bob"),
+    ],
+)
+def test_changes_that_are_refused(ledger, limit, reason, analyst):
+    """Catches a change without a reason, or to something that cannot be compared."""
+    before = list(ledger.entries())
+    with pytest.raises(InvalidInput):
+        ledger.change_budget(limit, reason, analyst=analyst)
+    assert list(ledger.entries()) == before
+
+
+# Budgets that renew.
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that tests can set."""
+
+    class Clock:
+        moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+    monkeypatch.setattr("expost.budget.totals.now", lambda rows: Clock.moment)
+    monkeypatch.setattr(
+        "expost.budget.totals.timestamp",
+        lambda: Clock.moment.isoformat(timespec="milliseconds"),
+    )
+    return Clock
+
+
+def test_a_budget_renews(url, clock):
+    """Catches a period that does not begin anew, forgets what is open, or hides the past."""
+    ledger = Ledger.create(url, PureDP(1), "visits", caps={"ann": PureDP(0.75)}, renews="month")
+    ledger.settle(ledger.reserve(TABLE, analyst="ann"), 0)
+    waiting = ledger.reserve(TABLE)
+    with pytest.raises(BudgetRefused):
+        ledger.reserve(PureDP(0.25))
+    clock.moment = datetime(2026, 2, 1, tzinfo=UTC)
+    ledger.reserve(PureDP(0.5), analyst="ann")  # beside the open one, and within the cap again
+    with pytest.raises(BudgetRefused):
+        ledger.reserve(PureDP(0.25))
+    ledger.settle(waiting, None)
+    standing = ledger.standing()
+    assert standing.renewal is not None
+    assert (standing.renewal.period, standing.renewal.past) == ("2026-02-01", (Fraction(1, 2),))
+    shown = standing.as_dict()
+    assert (shown["renews"], shown["settled_in_earlier_periods"]) == ("month", 0.5)
+    assert "sum" in shown["meaning"]
+    assert [entry.action for entry in ledger.entries()].count("renew") == 1
+    assert ledger.verify() == []
+
+
+def test_time_that_goes_back_renews_nothing(url, clock):
+    """Catches a clock that is set back and forth to renew a budget twice."""
+    ledger = Ledger.create(url, PureDP(1), renews="day")
+    ledger.settle(ledger.reserve(PureDP(1)), 0)
+    for day in (30, 29, 31):
+        clock.moment = datetime(2026, 1, day, tzinfo=UTC)
+        with pytest.raises(BudgetRefused):
+            ledger.reserve(PureDP(0.5))
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("every", "first"),
+    [
+        ("day", "2026-05-13"),
+        ("week", "2026-05-11"),
+        ("month", "2026-05-01"),
+        ("quarter", "2026-04-01"),
+        ("year", "2026-01-01"),
+        ("", ""),
+    ],
+)
+def test_periods(every, first):
+    """Catches a period that begins on another day."""
+    assert periods.period_at(every, datetime(2026, 5, 13, 23, 59, tzinfo=UTC)) == first
+
+
+def test_unknown_periods_are_refused(tmp_path):
+    """Catches a period that nobody can compute."""
+    with pytest.raises(InvalidInput, match="month"):
+        Ledger.create(tmp_path / "ledger.db", PureDP(1), renews="fortnight")
+    assert not (tmp_path / "ledger.db").exists()
+
+
+# Alerts.
+
+
+def wait_for(path: Path, lines: int) -> list[str]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = path.read_text().splitlines() if path.exists() else []
+        if len(found) >= lines:
+            return found
+        time.sleep(0.02)
+    pytest.fail("the command did not run")
+
+
+def test_an_alert_runs_once_when_its_share_is_reached(tmp_path):
+    """Catches an alert that never comes, comes with every request, or waits for its command."""
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1), "visits")
+    told = tmp_path / "told"
+    command = f'echo "$EXPOST_ALERT_BUDGET $EXPOST_ALERT_SHARE" >> {told}'
+    ledger.set_alert(0.8, f"{command}; sleep 30")
+    ledger.set_alert("0.5", command)
+    ledger.reserve(PureDP(0.4))
+    assert not told.exists()
+    start = time.monotonic()
+    ledger.settle(ledger.reserve(PureDP(0.1)), None)
+    assert wait_for(told, 1) == ["visits 0.5"]
+    ledger.reserve(PureDP(0.3))
+    assert time.monotonic() - start < 15
+    assert wait_for(told, 2) == ["visits 0.5", "visits 0.8"]
+    ledger.reserve(PureDP(0.1))
+    time.sleep(0.3)
+    assert len(told.read_text().splitlines()) == 2
+    ledger.set_alert(0.8, "")
+    assert [alert.share for alert in ledger.alerts()] == ["0.5"]
+    assert ledger.verify() == []
+
+
+def test_a_command_that_fails_changes_nothing(tmp_path):
+    """Catches a reservation that depends on its alert."""
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1))
+    ledger.set_alert(0.1, "exit 3")
+    ledger.set_alert(0.2, "/no/such/command")
+    ledger.reserve(PureDP(0.5))
+    assert ledger.remaining() == 0.5
+
+
+def test_commands_of_others_do_not_run(tmp_path, monkeypatch):
+    """Catches a command that somebody else stored in a ledger that many can write."""
+    path, started = tmp_path / "ledger.db", []
+    ledger = Ledger.create(path, PureDP(1))
+    ledger.set_alert(0.1, "true")
+    monkeypatch.setattr(alerts.subprocess, "Popen", lambda *a, **k: started.append(a))
+    path.chmod(0o666)
+    ledger.reserve(PureDP(0.2))
+    assert started == []
+    assert not alerts._trusted(None)  # a server
+    monkeypatch.setenv(alerts.ALLOW_VARIABLE, "1")
+    alerts.start([alerts.Alert("b", "0.1", "true")], None)
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize(
+    ("share", "command"), [(0, "x"), (1.5, "x"), (-0.5, "x"), ("a lot", "x"), (0.5, "\x00")]
+)
+def test_alerts_that_are_refused(ledger, share, command):
+    """Catches a share that is never reached."""
+    with pytest.raises(InvalidInput):
+        ledger.set_alert(share, command)
+    assert ledger.alerts() == []
+
+
+def test_a_changed_alert_is_found(tmp_path):
+    """Catches a command that is exchanged behind the ledger's back."""
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1))
+    ledger.set_alert(0.5, "true")
+    with ledger._store.writing() as rows:
+        rows.change("UPDATE expost_alerts SET command = 'rm'")
+    assert ledger.verify() == ["alerts: do not match the entries"]
+
+
+# What is waiting.
+
+
+def test_waiting_requests_have_an_age_and_a_memo(ledger):
+    """Catches a hold that nobody can explain."""
+    ledger.settle(ledger.reserve(TABLE, "done"), 0)
+    job = ledger.reserve(TABLE, "still running", analyst="ann")
+    (waiting,) = ledger.waiting()
+    assert waiting.reservation == job
+    assert waiting.reservation.secret is None
+    assert waiting.memo == "still running"
+    assert waiting.time == job.time
+    assert ledger.statuses()[job.id] == "open"
+
+
+# Time limits.
+
+
+def test_a_stuck_transaction_is_named(postgres_url, monkeypatch):
+    """Catches a job that waits for ever for somebody else's forgotten transaction."""
+    import psycopg
+
+    ledger = Ledger.create(postgres_url, PureDP(1))
+    monkeypatch.setattr("expost.budget.store.SERVER_SECONDS", 0.3)
+    with psycopg.connect(postgres_url) as stuck:
+        stuck.execute("SELECT * FROM expost_head FOR UPDATE")
+        start = time.monotonic()
+        with pytest.raises(LedgerError, match="pg_stat_activity"):
+            ledger.reserve(PureDP(0.5))
+        assert time.monotonic() - start < 10
+        assert ledger.remaining() == 1.0  # readers do not wait
+    ledger.reserve(PureDP(0.5))
+
+
+def test_a_stuck_process_is_named(tmp_path, monkeypatch):
+    """The same for a file."""
+    import fcntl
+    import os
+
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1))
+    monkeypatch.setattr("expost.budget.store.BUSY_SECONDS", 0.3)
+    descriptor = os.open(tmp_path / "ledger.db", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(LedgerError, match="another process"):
+        ledger.reserve(PureDP(0.5))
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    time.sleep(0.1)  # the one who waited gives the lock back
+    ledger.reserve(PureDP(0.5))
+    assert ledger.remaining() == 0.5
+    os.close(descriptor)
