@@ -175,7 +175,8 @@ class FleetRun:
         """Train linear models with the native kernel."""
         from expost.training._native import linear
         from expost.training._native.keystream import streams
-        from expost.training._native.update import settings_of, state_of
+        from expost.training._native.noise import make_steps
+        from expost.training._native.update import settings_of, settle_state, state_of
         from expost.training.data import LOSSES
 
         width = outputs * (rows.shape[1] + 1)
@@ -184,24 +185,20 @@ class FleetRun:
 
         def train_one(place: int) -> Array:
             settings, state = (
-                settings_of(self.configurations[place], planned[place]),
+                settings_of(self.configurations[place], planned[place], width, len(rows)),
                 state_of(np.zeros(width)),
             )
-            sample = np.empty(len(rows), dtype=np.int64)
+            sample, source = np.empty(len(rows), dtype=np.int64), sources[place]
+            kind = LOSSES.index(loss), outputs
+
+            def run(done: int, steps: int, resumed: bool) -> int:
+                return linear.train_steps(
+                    rows, targets, norms, *kind, settings, state, source, sample, done, steps,
+                    resumed,
+                )  # fmt: skip
+
             for done, steps in self._strides(place, planned[place], width):
-                linear.train_steps(
-                    rows,
-                    targets,
-                    norms,
-                    LOSSES.index(loss),
-                    outputs,
-                    settings,
-                    state,
-                    sources[place],
-                    sample,
-                    done,
-                    steps,
-                )
+                make_steps(run, lambda: settle_state(state, settings, source), done, steps)
             return np.asarray(state.parameters)
 
         return self._side_by_side(train_one, planned, 5 * 8 * width + 8 * len(rows))
@@ -221,7 +218,8 @@ class FleetRun:
         from expost.training._native import network as network_kernel
         from expost.training._native.keystream import streams
         from expost.training._native.network_table import Network, Unsupported
-        from expost.training._native.update import settings_of, state_of
+        from expost.training._native.noise import make_steps
+        from expost.training._native.update import settings_of, settle_state, state_of
         from expost.training.data import LOSSES
 
         try:
@@ -238,24 +236,20 @@ class FleetRun:
 
         def train_one(place: int) -> Array:
             settings, state = (
-                settings_of(self.configurations[place], planned[place]),
+                settings_of(self.configurations[place], planned[place], network.width, len(rows)),
                 state_of(first[place]),
             )
             scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
+            kind, source = LOSSES.index(loss), sources[place]
+
+            def run(done: int, steps: int, resumed: bool) -> int:
+                return network_kernel.train_steps(
+                    network.table, flat_rows, targets, kind, settings, state, source, scratch,
+                    sample, done, steps, resumed,
+                )  # fmt: skip
+
             for done, steps in self._strides(place, planned[place], network.work):
-                network_kernel.train_steps(
-                    network.table,
-                    flat_rows,
-                    targets,
-                    LOSSES.index(loss),
-                    settings,
-                    state,
-                    sources[place],
-                    scratch,
-                    sample,
-                    done,
-                    steps,
-                )
+                make_steps(run, lambda: settle_state(state, settings, source), done, steps)
             return np.asarray(state.parameters)
 
         each = (
