@@ -72,10 +72,9 @@ class FleetRun:
 
     def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
         """Train one linear model per configuration."""
-        from expost.training.data import check_rows, check_targets
+        from expost.training.data import check_training_data
 
-        rows = check_rows(X, dimensions=2)
-        targets = check_targets(y, len(rows), loss, outputs)
+        rows, targets = check_training_data(X, y, loss, outputs, dimensions=2)
         planned = self._plan(len(rows))
         width = rows.shape[1] + 1
         if self.device == "cpu":
@@ -100,9 +99,9 @@ class FleetRun:
         from torch import nn
 
         from expost.training._torch.modules import ModuleSums, check_module, one_thread, outputs_of
-        from expost.training.data import check_rows, check_targets
+        from expost.training.data import check_rows, check_training_data
 
-        rows = check_rows(X, dimensions=None)
+        shaped = check_rows(X, dimensions=None)
 
         def checked() -> Any:
             return check_module(factory())
@@ -117,14 +116,14 @@ class FleetRun:
             # frozen parameters and buffers come from this module, whatever was drawn before
             torch.manual_seed(0)
             module = checked()
-            outputs = outputs_of(module, rows)
+            outputs = outputs_of(module, shaped)
             if loss != "softmax" and outputs != 1:
                 raise InvalidInput(
                     "model",
                     f"{outputs} outputs",
                     f"with the loss {loss!r} a model must return one number per example",
                 )
-            targets = check_targets(y, len(rows), loss, outputs)
+            rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
             planned = self._plan(len(rows))
             if self.device == "cpu":
                 found = self._native_network(module, checked, loss, rows, targets, planned)
@@ -165,7 +164,7 @@ class FleetRun:
 
     def _plan(self, n: int) -> list[TrainingPlan]:
         """Return the plans and tell the meter the total."""
-        planned = plans(self.configurations, n)
+        planned = plans(self.configurations, n, device=self.device)
         self.meter.start(self.configurations, planned)
         return planned
 

@@ -57,6 +57,7 @@ law), ``tests/training/test_noise_attack.py`` (the attack on 53-bit Box–Muller
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from decimal import ROUND_FLOOR, Context, Decimal, localcontext
 from fractions import Fraction
@@ -73,8 +74,16 @@ UNREAD = 2.1 * 2.0**-63
 LAST = 2.0**-63
 CONSTANT_ERROR = 4.0 * EPS
 MORE_BITS = 256  # further digits of U and V that one block of the keystream holds
+# the series of logarithm, sine and cosine, highest power first
+HALF_ROOT = int.from_bytes(struct.pack("<d", math.sqrt(0.5)), "little")  # its bits
+LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
+LN2_LOW = float(Decimal(2).ln() - Decimal(LN2_HIGH))
+ARTANH = tuple(2.0 / n for n in range(21, 1, -2))  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s²
+SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
+COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
+QUARTER = 0.5 * math.pi * 2.0**-62
 _GRID_BITS = 50
-_CHUNK = 4096  # most rows that a CUDA engine sums in one matrix product
+MOST_ROWS = 4096  # that a CUDA engine sums in one matrix product
 
 
 class Lattice(NamedTuple):
@@ -111,6 +120,11 @@ class Bound(NamedTuple):
     anchor: float
 
 
+def grid_bits(rows: int) -> int:
+    """Return how many bits a contribution may have: all ``rows`` together fit a double."""
+    return min(_GRID_BITS, 53 - (rows - 1).bit_length())
+
+
 def clip_bound(clip: float, width: int, rows: int) -> Bound:
     """Return the norm at which rows are clipped so that none moves the sum by more than ``clip``.
 
@@ -118,8 +132,7 @@ def clip_bound(clip: float, width: int, rows: int) -> Bound:
     ``rows`` to be a double. The norm, the factor and the products have a relative error of at most
     (width + 20)·2^{−52}; rounding to the grid adds √width/2 steps.
     """
-    bits = min(_GRID_BITS, 53 - (rows - 1).bit_length())
-    grid = math.ldexp(1.0, math.frexp(clip)[1] - bits)
+    grid = math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
     lower = clip * (1.0 - (width + 64) * 2.0**-51) - math.sqrt(width) * grid
     if lower < clip / 2:
         raise InvalidInput(
@@ -140,8 +153,8 @@ def rounding_slack(rows: int) -> float:
     there to 2^{12}·``clip`` / positions at most, because that norm contains the error of float32
     (:mod:`expost.training._torch.layers`), with one term per position.
     """
-    chunks = -(-rows // _CHUNK)
-    return 2.0 * (min(rows, _CHUNK) + chunks + 8) * EPS * rows * 2.0**12
+    chunks = -(-rows // MOST_ROWS)
+    return 2.0 * (min(rows, MOST_ROWS) + chunks + 8) * EPS * rows * 2.0**12
 
 
 def released(

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,18 +31,18 @@ from expost.arrays import Array
 from expost.randomness.source import Randomness
 from expost.training._native.chacha import LANES, blocks
 from expost.training._native.compiled import kernel, ordered
+from expost.training.exact_noise import (
+    ARTANH,
+    COSINE,
+    HALF_ROOT,
+    LN2_HIGH,
+    LN2_LOW,
+    QUARTER,
+    SINE,
+)
 
 WORDS = 8 * LANES  # 64-bit words per refill
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
-
-_HALF_ROOT = np.float64(math.sqrt(0.5)).view(np.int64)
-_LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
-_LN2_LOW = float(Decimal(2).ln() - Decimal(_LN2_HIGH))
-# 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s² ≤ 0.03
-_ARTANH = tuple(2.0 / n for n in range(21, 1, -2))
-_QUARTER = 0.5 * math.pi * 2.0**-62
-_SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
-_COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
 
 
 class Stream(NamedTuple):
@@ -178,13 +177,13 @@ def logarithm(u: float) -> float:
     this function use vector instructions.
     """
     bits = np.float64(u).view(np.int64)
-    exponent = (bits - _HALF_ROOT) >> np.int64(52)
+    exponent = (bits - HALF_ROOT) >> np.int64(52)
     f = np.int64(bits - (exponent << np.int64(52))).view(np.float64) - 1.0
     s = f / (2.0 + f)
     z = s * s
-    tail = z * _series(_ARTANH, z)
+    tail = z * _series(ARTANH, z)
     half, e = 0.5 * f * f, np.float64(np.int32(exponent))
-    return e * _LN2_HIGH - ((half - (s * (half + tail) + e * _LN2_LOW)) - f)
+    return e * LN2_HIGH - ((half - (s * (half + tail) + e * LN2_LOW)) - f)
 
 
 @ordered
@@ -195,9 +194,9 @@ def turn(word: Any) -> tuple[float, float]:
     """
     angle = np.int64(word)  # angles above half a turn become negative ones
     quarter = (angle + np.int64(1 << 61)) >> np.int64(62)
-    x = np.float64(angle - (quarter << np.int64(62))) * _QUARTER
+    x = np.float64(angle - (quarter << np.int64(62))) * QUARTER
     z = x * x
-    sine, cosine = x + x * z * _series(_SINE, z), 1.0 - (0.5 * z - z * z * _series(_COSINE, z))
+    sine, cosine = x + x * z * _series(SINE, z), 1.0 - (0.5 * z - z * z * _series(COSINE, z))
     odd = (quarter & 1) != 0
     first, second = (sine if odd else cosine), (cosine if odd else sine)
     return (
