@@ -78,7 +78,9 @@ MORE_BITS = 256  # further digits of U and V that one block of the keystream hol
 HALF_ROOT = int.from_bytes(struct.pack("<d", math.sqrt(0.5)), "little")  # its bits
 LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
 LN2_LOW = float(Decimal(2).ln() - Decimal(LN2_HIGH))
-ARTANH = tuple(2.0 / n for n in range(21, 1, -2))  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s²
+ARTANH = tuple(
+    2.0 / n for n in range(21, 1, -2)
+)  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s²
 SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
 COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
 QUARTER = 0.5 * math.pi * 2.0**-62

@@ -170,9 +170,7 @@ def candidates(
     Fleet(model, configurations, classes, loss)  # checks the arguments
     check_device(device)
     made = []
-    for settings, plan in zip(
-        configurations, plans(configurations, n, device=device), strict=True
-    ):
+    for settings, plan in zip(configurations, plans(configurations, n, device=device), strict=True):
         public = {
             name: _plain(value) for name, value in vars(settings).items() if value is not None
         }

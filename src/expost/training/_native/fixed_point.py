@@ -145,9 +145,7 @@ def _make_add_outer(height: int) -> Any:
         def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
             mask = whole.mask(builder.sub(columns, column))
             places = [
-                builder.add(
-                    builder.add(start, column), builder.mul(step, ir.Constant(LONG, row))
-                )
+                builder.add(builder.add(start, column), builder.mul(step, ir.Constant(LONG, row)))
                 for row in range(height)
             ]
 
@@ -189,17 +187,29 @@ def add_outer_products(rows: int, columns: int, a: Array, a_start: int, b: Array
     for first in range(0, rows, TALLEST):
         height, start = min(TALLEST, rows - first), first * columns
         if height == 6:
-            _outer6(columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns)
+            _outer6(
+                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
+            )
         elif height == 5:
-            _outer5(columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns)
+            _outer5(
+                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
+            )
         elif height == 4:
-            _outer4(columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns)
+            _outer4(
+                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
+            )
         elif height == 3:
-            _outer3(columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns)
+            _outer3(
+                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
+            )
         elif height == 2:
-            _outer2(columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns)
+            _outer2(
+                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
+            )
         else:
-            _outer1(columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns)
+            _outer1(
+                columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
+            )
 
 
 @ordered

@@ -207,9 +207,7 @@ def train_steps(
             count = poisson_sample(source, settings.rate, len(X), sample)
             rows, parameters, total = sample[:count], state.parameters, state.total
             if loss == SOFTMAX:
-                clipped_sum_softmax(
-                    X, y, norms, rows, parameters, settings.bound, classes, total
-                )
+                clipped_sum_softmax(X, y, norms, rows, parameters, settings.bound, classes, total)
             else:
                 clipped_sum_single(X, y, norms, rows, parameters, settings.bound, loss, total)
             if noisy(state, settings, source) > 0:

@@ -160,9 +160,7 @@ def clipped_sum(
             scales[e] = clip_factor(math.sqrt(square), bound.clip)
             for depth in range(stem):
                 if table[depth, KIND] == CONVOLUTION and scales[e] != 0.0:
-                    add_convolution(
-                        table[depth], scales[e], scratch.gradient, sums, bound.anchor
-                    )
+                    add_convolution(table[depth], scales[e], scratch.gradient, sums, bound.anchor)
         for depth in range(stem, depths):
             if table[depth, KIND] == LINEAR:
                 add_linear(table[depth], count, scales, scratch, sums, bound.anchor)

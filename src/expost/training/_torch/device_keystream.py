@@ -229,7 +229,12 @@ def chacha20_block(key: Sequence[int], last: Sequence[int]) -> list[int]:
     x = list(start)
 
     def quarter_round(a: int, b: int, c: int, d: int) -> None:
-        for first, second, third, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        for first, second, third, bits in (
+            (a, b, d, 16),
+            (c, d, b, 12),
+            (a, b, d, 8),
+            (c, d, b, 7),
+        ):
             x[first] = (x[first] + x[second]) & 0xFFFFFFFF
             mixed = x[third] ^ x[first]
             x[third] = ((mixed << bits) | (mixed >> (32 - bits))) & 0xFFFFFFFF
@@ -238,9 +243,7 @@ def chacha20_block(key: Sequence[int], last: Sequence[int]) -> list[int]:
         for column in range(4):
             quarter_round(column, 4 + column, 8 + column, 12 + column)
         for column in range(4):
-            quarter_round(
-                column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4
-            )
+            quarter_round(column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
     return [(a + b) & 0xFFFFFFFF for a, b in zip(x, start, strict=True)]
 
 
@@ -328,12 +331,17 @@ def _checked_kernels(device: str) -> Any:
         return None
     keys = torch.arange(16, dtype=torch.int32).view(2, 8)
     total = torch.linspace(-50.0, 50.0, 2 * 1003, dtype=torch.float64).view(2, -1)
-    lattices = lattices_of([exact_noise.lattice_of(1.0, 0.5), exact_noise.lattice_of(3.0, 2.0)], "cpu")
+    lattices = lattices_of(
+        [exact_noise.lattice_of(1.0, 0.5), exact_noise.lattice_of(3.0, 2.0)], "cpu"
+    )
     step = torch.tensor([3])
     plain = DeviceStream([], "cpu")
     plain.keys = keys
     wanted, open_ = plain.noisy(total, lattices, step)
-    out, doubt = torch.empty_like(total, device=device), torch.empty_like(total, dtype=torch.bool, device=device)
+    out, doubt = (
+        torch.empty_like(total, device=device),
+        torch.empty_like(total, dtype=torch.bool, device=device),
+    )
     noise_kernels.add_noise(
         total.to(device), out, doubt, lattices.to(device), keys.to(device), step.to(device)
     )
