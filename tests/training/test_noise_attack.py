@@ -80,11 +80,9 @@ def guesses(sampler: str, trials: int) -> int:
         truth = int(rng.integers(2))
         seen = release(sampler, truth * shift, trial)
         strange = [strangeness((seen - each * shift) / (NOISE * CLIP), sampler) for each in (0, 1)]
-        if strange[0] == strange[1]:  # what an honest Gaussian leaves: the nearer sum
-            guess = int(seen @ shift > shift @ shift / 2)
-        else:
-            guess = int(strange[1] < strange[0])
-        right += guess == truth
+        nearer = seen @ shift > shift @ shift / 2  # what an honest Gaussian leaves
+        guess = nearer if strange[0] == strange[1] else strange[1] < strange[0]
+        right += int(guess) == truth
     return right
 
 

@@ -231,7 +231,8 @@ class FleetRun:
         for seed in self._seeds():
             torch.manual_seed(seed)
             first.append(network.flat(factory()))
-        flat_rows = network.rows(rows).astype(dtype, copy=False)
+        with np.errstate(over="ignore"):  # a row that overflows has no finite norm: it adds nothing
+            flat_rows = network.rows(rows).astype(dtype, copy=False)
 
         def train_one(place: int) -> Array:
             settings, state = (

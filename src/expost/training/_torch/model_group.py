@@ -236,7 +236,10 @@ class ModelGroup:
             here = torch.where(doubt.any(), self.clock, _MOST_STEPS)
             self.first_open.copy_(torch.minimum(self.first_open, here))
         elif bool(doubt.any()):
-            self.source.settle(total, noisy, doubt, lattices, int(self.clock))
+            # a sum that is not finite belongs to a stretch that will be repeated with care
+            self.source.settle(
+                total, noisy, doubt & torch.isfinite(total), lattices, int(self.clock)
+            )
         return noisy
 
     def _move(self, gradient: torch.Tensor, active: int) -> None:
