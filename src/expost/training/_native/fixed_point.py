@@ -213,7 +213,7 @@ def add_outer_products(rows: int, columns: int, a: Array, a_start: int, b: Array
 
 
 @ordered
-def steps_of(value: float, anchor: float) -> int:
+def steps_of(value: float, anchor: float) -> Any:
     """Return the number of grid steps of a value, rounded to nearest."""
     return np.float64(value + anchor).view(np.int64) - np.float64(anchor).view(np.int64)
 

@@ -65,7 +65,7 @@ def _round(total: Array, noise: Array, errors: Array, scale: float, step: float,
         t = (s - whole) + noise[place]
         near = np.floor(t + 0.5)
         out[place] = (whole + near) * step
-        doubts |= np.int64(not (0.5 - abs(t - near) > errors[place]))
+        doubts |= not (0.5 - abs(t - near) > errors[place])
     return doubts
 
 

@@ -66,9 +66,9 @@ def settings_of(
 
 def state_of(parameters: Array) -> State:
     """Return the initial state of a training that begins at ``parameters`` (copied)."""
-    width = len(parameters)
-    scratch = (np.zeros(width) for _ in range(3))
-    return State(parameters.astype(np.float64), *scratch, np.zeros(width, dtype=np.uint8))
+    first, second, total = (np.zeros(len(parameters)) for _ in range(3))
+    open_ = np.zeros(len(parameters), dtype=np.uint8)
+    return State(parameters.astype(np.float64), first, second, total, open_)
 
 
 @kernel
