@@ -7,17 +7,21 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.training import exact_noise
-from expost.training._native import keystream, noise
+from expost.training import Configuration, Fleet, exact_noise
+from expost.training._native import keystream, noise, update
+from expost.training._torch import model_group
+from expost.training._torch.clipping import LinearSums
 from expost.training._torch.device_keystream import (
     DeviceStream,
     _scaled_pairs,
     chacha20_block,
     lattices_of,
 )
+from expost.training.configuration import plans
 from expost.training.exact_noise import (
     Lattice,
     clip_bound,
@@ -26,6 +30,7 @@ from expost.training.exact_noise import (
     released,
     rounding_slack,
 )
+from expost.training.progress import Meter
 from tests.training.test_keystream import some_stream
 
 SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]
@@ -347,3 +352,59 @@ def test_the_slack_of_matrix_products_is_small_and_grows():
     assert slacks == sorted(slacks)
     assert slacks[2] < 1e-4
     assert slacks[3] < 0.01
+
+
+def problem():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 6))
+    return X, X @ rng.standard_normal(6)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("kind", ["linear", "network"])
+def test_training_goes_on_after_open_coordinates(monkeypatch, kind, optimiser):
+    """On a lattice where most steps have open coordinates, training is interrupted and resumed all
+    the time; the model is that of the coarse lattice up to its rounding, whatever the threads.
+    """
+    X, y = problem()
+    settings = [Configuration(0.05, 4, 10, 1.0, noise_multiplier=1.0, optimiser=optimiser)] * 2
+
+    def run(**options):
+        model = "linear" if kind == "linear" else lambda: nn.Sequential(nn.Linear(6, 1)).double()
+        fleet = Fleet(model, settings, loss=None if kind == "linear" else "squared")
+        found = fleet.train(X, y, randomness=SimulationRandomness(2), simulation=True, **options)
+        return np.array([np.append(*each.parameters.values()) for each in found])
+
+    coarse, settled = run(), []
+    monkeypatch.setattr(update, "lattice_of", lambda *given: fine(lattice_of(*given), 31))
+    settle = noise.settle
+    monkeypatch.setattr(
+        update, "settle", lambda *given: settled.append(given[2].sum()) or settle(*given)
+    )
+    close = run()
+    assert len(settled) > 20
+    assert np.abs(close - coarse).max() < (1e-2 if optimiser == "adam" else 1e-4)
+    assert (close == run(threads=1)).all()
+
+
+@pytest.mark.parametrize("bits", [0, 27, 31])
+def test_a_group_that_asks_the_host_afterwards_trains_the_same_model(monkeypatch, bits):
+    """As on CUDA: steps are made without the host, and repeated from the first that needs it."""
+    X, y = problem()
+    settings = [Configuration(0.05, 30, 10, 1.0, noise_multiplier=1.0, optimiser="momentum")] * 3
+    monkeypatch.setattr(model_group, "lattice_of", lambda *given: fine(lattice_of(*given), bits))
+    planned, ends, asked = plans(settings, 40), [], []
+    settle = DeviceStream.settle
+    monkeypatch.setattr(
+        DeviceStream, "settle", lambda self, *given: asked.append(given[4]) or settle(self, *given)
+    )
+    for exact in (True, False):
+        asked.clear()
+        stream = DeviceStream([SimulationRandomness(seed) for seed in (1, 2, 3)], "cpu")
+        sums = LinearSums(X, y, "squared", 1, "cpu")
+        group = model_group.ModelGroup(settings, planned, [1, 2, 3], sums, stream, 1 << 30)
+        group.exact = exact
+        ends.append(group.train(Meter(None)))
+        assert asked == sorted(set(asked))  # every step is settled once
+        assert bool(asked) == (bits > 0)
+    assert (ends[0] == ends[1]).all()
