@@ -104,14 +104,23 @@ def compare(
 
 def strength(case: Case, turns: int) -> Iterator[Row]:
     """Measure the cost of cryptographic noise: Gaussians alone, and in a training."""
-    from expost.training._native.keystream import gaussians, streams
+    from expost.training._native.keystream import streams
+    from expost.training._native.noise import add_noise
+    from expost.training.exact_noise import lattice_of
 
-    out = np.empty(100_000)
+    out, open_, lattice = np.zeros(100_000), np.zeros(100_000, dtype=np.uint8), lattice_of(1.0, 1.0)
     strong, fast = streams([Randomness()])[0], streams([SimulationRandomness(0)])[0]
     seconds = interleaved(
-        lambda: gaussians(strong, out), lambda: gaussians(fast, out), turns=5 * turns
+        lambda: add_noise(strong, out, open_, lattice),
+        lambda: add_noise(fast, out, open_, lattice),
+        turns=5 * turns,
     )
-    yield Row("a Gaussian, ChaCha20", seconds[0] / len(out), "xoshiro256++", seconds[1] / len(out))
+    yield Row(
+        "an exact rounded Gaussian, ChaCha20",
+        seconds[0] / len(out),
+        "xoshiro256++",
+        seconds[1] / len(out),
+    )
     ours, simulated = (
         fleet(case, 256, 16, "cpu"),
         fleet(case, 256, 16, "cpu", SimulationRandomness(0)),

@@ -1,7 +1,8 @@
-"""Opacus' own per-example gradients, clipped and summed, in float64."""
+"""References: Opacus' own per-example gradients, clipped and summed, and norms in rationals."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,3 +21,8 @@ def opacus_clipped_sum(
     flat = torch.cat([p.grad_sample.reshape(len(X), -1) for p in module.parameters()], dim=1)
     factors = (clip / flat.norm(dim=1)).clamp(max=1.0)
     return (factors[:, None] * flat).sum(0).detach().numpy()
+
+
+def exact_norm_square(vector: Any) -> Fraction:
+    """The squared norm of a vector of doubles, without rounding."""
+    return sum((Fraction(float(value)) ** 2 for value in np.ravel(vector)), Fraction(0))

@@ -6,8 +6,9 @@ from fractions import Fraction
 import pytest
 
 from expost.errors import InvalidInput
-from expost.training import Configuration
+from expost.training import DPSGD, Configuration, candidates
 from expost.training.configuration import plans, promises
+from expost.training.exact_noise import rounding_slack
 
 
 def configuration(**changes):
@@ -118,3 +119,33 @@ def test_a_rate_above_one_and_a_promise_without_noise_are_refused():
         configuration().plan(99)
     with pytest.raises(InvalidInput, match="without noise"):
         configuration(noise_multiplier=0).promise(1000)
+
+
+def test_the_rounding_of_sums_on_cuda_is_charged():
+    """A larger sensitivity there: less privacy for the same noise, more noise for the same ε."""
+    given = configuration(noise_multiplier=2.0)
+    here, there = given.plan(60_000), given.plan(60_000, device="cuda:1")
+    assert here.sensitivity == 1.0
+    assert here.charged_noise == 2.0
+    assert there.sensitivity == 1 + rounding_slack(60_000)
+    assert there.noise_multiplier == 2.0
+    assert there.charged_noise < 2.0 / (1 + rounding_slack(60_000) * (1 - 1e-9))
+    weaker = given.promise(60_000, device="cuda")
+    assert all(a < b for a, b in zip(given.promise(60_000).epsilons, weaker.epsilons, strict=True))
+    assert weaker == configuration(noise_multiplier=there.charged_noise).promise(60_000)
+
+
+def test_noise_for_cuda_is_calibrated_with_the_rounding():
+    given = configuration(noise_multiplier=None, epsilon=0.5, delta=1e-6)
+    here, there = given.plan(60_000), given.plan(60_000, device="cuda")
+    assert there.noise_multiplier > here.noise_multiplier * there.sensitivity
+    assert there.charged_noise >= here.noise_multiplier
+    assert given.promise(60_000, device="cuda").to_approx(1e-6).epsilon <= 0.5
+
+
+def test_a_mechanism_on_cuda_promises_what_is_charged_there():
+    given = configuration(noise_multiplier=2.0)
+    found = DPSGD("linear", given, 60_000, device="cuda").guarantee
+    assert found == given.promise(60_000, device="cuda")
+    (candidate,) = candidates("linear", [given], 60_000, device="cuda")
+    assert candidate.mechanism.guarantee == found

@@ -43,19 +43,46 @@ def test_in_the_interpreter():
 
 
 @kernels_here
-@pytest.mark.parametrize("gaussian", [False, True])
-def test_random_numbers(gaussian):
+def test_random_numbers():
     from expost.randomness.source import SimulationRandomness
     from expost.training._torch import noise_kernels
     from expost.training._torch.device_keystream import DeviceStream
 
     stream, step = DeviceStream([SimulationRandomness(1)] * 3, "cpu"), torch.tensor([5])
-    wanted = stream._make(3, 21, step, 2, 1, 4, gaussian=gaussian)
+    wanted = stream._make(3, 21, step, 2, 1, 4)
     out = torch.full(wanted.shape, torch.nan, dtype=torch.float64, device=DEVICE)
-    noise_kernels.fill(out, stream.keys.to(DEVICE), step.to(DEVICE), 3, 1, 4, gaussian)
-    assert torch.allclose(
-        out.cpu(), wanted, rtol=1e-12 if gaussian else 0, atol=1e-14 if gaussian else 0
-    )
+    noise_kernels.fill(out, stream.keys.to(DEVICE), step.to(DEVICE), 3, 1, 4)
+    assert torch.equal(out.cpu(), wanted)
+
+
+@kernels_here
+@pytest.mark.parametrize("width", [1, 8, 21, 3001])
+def test_noise_on_the_lattice(width):
+    """Equal to the last bit where both decide; a model without noise keeps its sums."""
+    from expost.randomness.source import SimulationRandomness
+    from expost.training._torch import noise_kernels
+    from expost.training._torch.device_keystream import DeviceStream, lattices_of
+    from expost.training.exact_noise import lattice_of
+
+    stream, step = DeviceStream([SimulationRandomness(1)] * 3, "cpu"), torch.tensor([5])
+    made = [lattice_of(1.0, 0.7), lattice_of(1.0, 0.0), lattice_of(0.3, 2.0)]
+    lattices = lattices_of(made, "cpu")
+    total = torch.from_numpy(np.random.default_rng(0).standard_normal((3, width)))
+    wanted, open_ = stream.noisy(total, lattices, step)
+    out, doubt = torch.empty_like(total, device=DEVICE), torch.empty_like(open_, device=DEVICE)
+    given = (total.to(DEVICE), out, doubt, lattices.to(DEVICE), stream.keys.to(DEVICE))
+    noise_kernels.add_noise(*given, step.to(DEVICE))
+    both = ~open_ & ~doubt.cpu()
+    assert torch.equal(out.cpu()[both], wanted[both])
+    assert both.double().mean() > 0.999
+    assert torch.equal(out.cpu()[1], total[1])
+
+
+@kernels_here
+def test_the_check_before_use_accepts_the_kernels():
+    from expost.training._torch import device_keystream, noise_kernels
+
+    assert device_keystream._checked_kernels(DEVICE) is noise_kernels
 
 
 WINDOWS = [

@@ -10,7 +10,8 @@ from scipy import stats
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.training._native.keystream import LANES, chacha20_blocks
 from expost.training._torch import device_keystream
-from expost.training._torch.device_keystream import DeviceStream
+from expost.training._torch.device_keystream import DeviceStream, lattices_of
+from expost.training.exact_noise import lattice_of
 from tests.training.test_keystream import check_inclusions, some_stream
 
 DEVICES = [
@@ -21,6 +22,15 @@ DEVICES = [
     ),
 ]
 STEP = torch.tensor([1])
+
+
+def gaussians(stream: DeviceStream, models: int, count: int, step: torch.Tensor) -> torch.Tensor:
+    """Noise of standard deviation 1, on its lattice."""
+    zero = torch.zeros(models, count, dtype=torch.float64, device=stream.device)
+    lattices = lattices_of([lattice_of(1.0, 1.0)] * models, stream.device)
+    found, doubt = stream.noisy(zero, lattices, step)
+    assert not bool(doubt.any())
+    return found
 
 
 @pytest.mark.parametrize("purpose", [device_keystream.SAMPLE, device_keystream.NOISE])
@@ -46,8 +56,8 @@ def test_fused_kernels_make_the_same_numbers(device):
     assert torch.equal(
         given, torch.cat([plain.uniforms(3, 50, STEP), plain.uniforms(3, 50, STEP + 1)])
     )
-    noise = stream.gaussians(3, 1001, STEP.to(device)).cpu()
-    assert torch.allclose(noise, plain.gaussians(3, 1001, STEP), rtol=1e-12, atol=1e-14)
+    noise = gaussians(stream, 3, 1001, STEP.to(device)).cpu()
+    assert torch.equal(noise, gaussians(plain, 3, 1001, STEP))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -55,7 +65,7 @@ def test_a_models_numbers_do_not_depend_on_its_company(device):
     many = DeviceStream([SimulationRandomness(seed) for seed in range(4)], device)
     alone = many.of([2])
     step = STEP.to(device)
-    assert torch.equal(many.gaussians(4, 21, step)[2], alone.gaussians(1, 21, step)[0])
+    assert torch.equal(gaussians(many, 4, 21, step)[2], gaussians(alone, 1, 21, step)[0])
     rows, counts = many.poisson_samples(0.2, 100, 4, 7, 3)
     own, own_counts = alone.poisson_samples(0.2, 100, 1, 7, 3)
     assert torch.equal(counts[:, 2], own_counts[:, 0])
@@ -68,9 +78,7 @@ def test_no_number_appears_twice():
     """Over models, steps, purposes and continuations."""
     stream = DeviceStream([SimulationRandomness(6)] * 3, "cpu")
     drawn = [
-        stream._make(3, 64, STEP, 4, purpose, again, gaussian=False)
-        for purpose in (0, 1)
-        for again in (0, 1)
+        stream._make(3, 64, STEP, 4, purpose, again) for purpose in (0, 1, 2) for again in (0, 1)
     ]
     values = torch.cat([each.flatten() for each in drawn])
     assert len(torch.unique(values)) == len(values)
@@ -79,8 +87,7 @@ def test_no_number_appears_twice():
 @pytest.mark.parametrize("device", DEVICES)
 def test_gaussians(device):
     drawn = (
-        DeviceStream([SimulationRandomness(2)], device)
-        .gaussians(1, 100_001, STEP.to(device))
+        gaussians(DeviceStream([SimulationRandomness(2)], device), 1, 100_001, STEP.to(device))
         .cpu()
         .numpy()
     )

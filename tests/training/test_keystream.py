@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from expost.randomness.source import Randomness, SimulationRandomness
-from expost.training._native import keystream
+from expost.training._native import keystream, noise
+from expost.training.exact_noise import lattice_of
 
 SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]
 
@@ -15,6 +16,12 @@ SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]
 def some_stream(strong: bool, number: int = 0, seed: int = 7) -> keystream.Stream:
     key = np.frombuffer(SimulationRandomness(seed).bytes(32), dtype="<u4")
     return keystream.stream(key, number, strong=strong)
+
+
+def draw_gaussians(source: keystream.Stream, out: np.ndarray) -> None:
+    """Fill ``out`` with noise of standard deviation 1, on its lattice."""
+    out[:] = 0
+    assert noise.add_noise(source, out, np.zeros(len(out), dtype=np.uint8), lattice_of(1, 1)) == 0
 
 
 def test_chacha20_block_of_rfc_8439():
@@ -76,7 +83,7 @@ def test_words_are_not_used_twice(strong):
     source = some_stream(strong)
     seen = np.empty(1000)
     keystream.uniforms(source, seen)
-    keystream.gaussians(source, np.empty(3))
+    draw_gaussians(source, np.empty(3))
     again = np.empty(1000)
     keystream.uniforms(source, again)
     assert not set(seen.tolist()) & set(again.tolist())
@@ -99,7 +106,7 @@ def test_gaussians_have_the_right_law(strong, count):
     source, repeats = some_stream(strong, count), max(1, 60_000 // count)
     drawn = np.full((repeats, count), np.nan)
     for row in drawn:
-        keystream.gaussians(source, row)
+        draw_gaussians(source, row)
     assert np.isfinite(drawn).all()
     assert stats.kstest(drawn.ravel(), "norm").pvalue > 1e-3
     if 1 < count < 1000:
@@ -114,41 +121,36 @@ def test_gaussians_have_the_right_tails(strong):
     source, drawn = some_stream(strong, 3), np.empty(1_000_000)
     beyond = np.zeros(3)
     for _ in range(20):
-        keystream.gaussians(source, drawn)
+        draw_gaussians(source, drawn)
         beyond += [(np.abs(drawn) > deviations).sum() for deviations in (3, 4, 5)]
     for deviations, count in zip((3, 4, 5), beyond, strict=True):
         expected = 2e7 * 2 * stats.norm.sf(deviations)
         assert stats.poisson.ppf(1e-4, expected) <= count <= stats.poisson.isf(1e-4, expected)
 
 
-def test_logarithms_and_directions_are_those_of_more_precise_arithmetic():
-    """At the ends of (0, 1], at all powers of 2, around the cut at √½, and at random; to 1 ulp and
-    to 2^{−52}.
-    """
-    rng = np.random.default_rng(0)
-    powers, near = 2.0 ** -np.arange(54), np.nextafter(np.sqrt(0.5), [0.0, 1.0])
-    points = np.concatenate(
-        [powers, 1 - powers[1:], near, rng.random(3000), np.exp(-36 * rng.random(3000))]
-    )
-    wide = points.astype(np.longdouble)
-    if np.finfo(np.longdouble).nmant <= 53:
-        pytest.skip("no wider float here")
-    logs = np.array([keystream.logarithm(u) for u in points])
-    exact = np.log(wide)
-    assert (np.abs(logs - exact) <= np.spacing(np.abs(exact.astype(float)))).all()
-    assert keystream.logarithm(1.0) == 0
-    turn = 8 * np.arctan(np.longdouble(1))
-    found = np.array([keystream.direction(u) for u in points])
-    assert np.abs(found[:, 0] - np.cos(turn * wide)).max() <= 2.0**-52
-    assert np.abs(found[:, 1] - np.sin(turn * wide)).max() <= 2.0**-52
+@pytest.mark.parametrize("strong", SOURCES)
+@pytest.mark.parametrize("width", [1, 5, 127, 128, 129, 1000])
+def test_no_word_of_the_noise_is_used_again_for_a_sample(strong, width):
+    """After noise, the next words are those after all buffers that the noise took."""
+    source, fresh, sample = some_stream(strong), some_stream(strong), np.empty(1)
+    draw_gaussians(source, np.empty(width))
+    taken = set()
+    for _ in range(-(-width // keystream.WORDS)):
+        keystream.refill(fresh)
+        taken |= set(fresh.words.tolist())
+    keystream.refill(fresh)
+    keystream.uniforms(source, sample)
+    assert sample[0] == keystream.uniform(fresh.words[0])
+    assert not set(source.words.tolist()) & taken
 
 
-def test_the_largest_gaussian_is_the_one_that_the_docstring_names():
-    words, out = np.zeros(2, dtype=np.uint64), np.empty(4)
-    words[1] = 2**64 - 1
-    keystream._box_muller(words, words, out[:2], out[2:])
-    assert np.hypot(out[0], out[2]) == pytest.approx(np.sqrt(2 * 53 * np.log(2)))
-    assert out[1] == out[3] == 0
+@pytest.mark.parametrize("strong", SOURCES)
+def test_the_counter_tells_how_many_buffers_were_used(strong):
+    """Both kinds of streams count alike: pairs of the noise are numbered by it."""
+    source = some_stream(strong)
+    source.state[12] = 2**32 - keystream.LANES
+    draw_gaussians(source, np.empty(3 * keystream.WORDS))
+    assert (source.state[12], source.state[13]) == (2 * keystream.LANES, 1)
 
 
 def inclusions(strong: bool, rate: float, rows: int, samples: int) -> np.ndarray:

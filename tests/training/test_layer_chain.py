@@ -75,7 +75,7 @@ def test_clipped_sums_are_those_of_per_example_gradients(case, device):
     taken = torch.from_numpy(rng.random((3, 11)) < 0.8).to(device)
     clips = torch.tensor([0.3, 2.0, 100.0], dtype=torch.float64, device=device)
     found, wanted = (sums(parameters, rows, taken, clips, 1 << 30) for sums in (chain, reference))
-    assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-12)
+    assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-11)  # the grid at a clip of 100
     assert torch.allclose(
         found, chain(parameters, rows, taken, clips, 1), rtol=1e-10, atol=1e-12
     ), "in chunks of one"

@@ -2,6 +2,8 @@
 refusals.
 """
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,8 @@ from expost.training._native import network as native
 from expost.training._native.network_table import Network, Unsupported
 from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
 from expost.training._torch.modules import ModuleSums, mnist_cnn
-from tests.training.peers import opacus_clipped_sum
+from expost.training.exact_noise import clip_bound
+from tests.training.peers import exact_norm_square, opacus_clipped_sum
 
 
 def odd_cnn() -> nn.Module:
@@ -68,7 +71,14 @@ def test_clipped_sums_equal_opacus(name, clip, engine):
         scratch, total = network.scratch(np.float64), np.empty(network.width)
         native.load_parameters(network.table, network.flat(module), scratch)
         native.clipped_sum(
-            network.table, network.rows(X), y, np.arange(len(X)), 2, clip, scratch, total
+            network.table,
+            network.rows(X),
+            y,
+            np.arange(len(X)),
+            2,
+            clip_bound(clip, network.width, len(X)),
+            scratch,
+            total,
         )
         found = np.concatenate([value.ravel() for value in network.named(total).values()])
     else:
@@ -94,7 +104,14 @@ def test_other_losses_equal_opacus(loss):
     scratch, total = network.scratch(np.float64), np.empty(network.width)
     native.load_parameters(network.table, network.flat(module), scratch)
     native.clipped_sum(
-        network.table, X, y, np.arange(20), ["squared", "logistic"].index(loss), 0.3, scratch, total
+        network.table,
+        X,
+        y,
+        np.arange(20),
+        ["squared", "logistic"].index(loss),
+        clip_bound(0.3, network.width, len(X)),
+        scratch,
+        total,
     )
     peer = {
         "squared": functional.mse_loss,
@@ -149,7 +166,7 @@ def test_engines_agree_with_plain_descent_without_noise(optimiser):
     """Native and vectorised, full batch, no clipping, against torch.optim, in float64."""
     _, X, y = problem("mlp", rows=40)
     settings = [
-        Configuration(0.05, 6, 40, 1e9, noise_multiplier=0, optimiser=optimiser, momentum=0.7)
+        Configuration(0.05, 6, 40, 100.0, noise_multiplier=0, optimiser=optimiser, momentum=0.7)
     ]
     finals = []
     for factory in (lambda: mlp().double(), Opaque):
@@ -240,7 +257,16 @@ def test_float32_rows_give_what_float64_rows_give(name, clip):
             scratch, total = network.scratch(dtype), np.empty(network.width)
             native.load_parameters(network.table, network.flat(module), scratch)
             rows = network.rows(X).astype(np.float32).astype(dtype)
-            native.clipped_sum(network.table, rows, y, np.arange(count), 2, clip, scratch, total)
+            native.clipped_sum(
+                network.table,
+                rows,
+                y,
+                np.arange(count),
+                2,
+                clip_bound(clip, network.width, len(X)),
+                scratch,
+                total,
+            )
             sums.append(total)
         assert np.abs(sums[0] - sums[1]).max() <= 1e-5 * np.abs(sums[1]).max()
 
@@ -258,10 +284,19 @@ def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
         moved = []
         for chosen in (np.delete(np.arange(len(X)), row), np.arange(len(X))):
             total = np.empty(network.width)
-            native.clipped_sum(network.table, rows, y, chosen, 2, clip, scratch, total)
+            native.clipped_sum(
+                network.table,
+                rows,
+                y,
+                chosen,
+                2,
+                clip_bound(clip, network.width, len(X)),
+                scratch,
+                total,
+            )
             moved.append(total)
-        moves.append(np.linalg.norm(moved[1] - moved[0]))
-    assert clip * (1 - 1e-9) <= max(moves) <= clip * (1 + 1e-9)
+        moves.append(exact_norm_square(moved[1] - moved[0]))
+    assert Fraction(clip * (1 - 1e-9)) ** 2 <= max(moves) <= Fraction(clip) ** 2
 
 
 def random_chain(rng: np.random.Generator) -> tuple[nn.Module, tuple[int, ...]]:
@@ -304,7 +339,16 @@ def test_any_chain_equals_opacus(seed):
     network = Network(module, shape)
     scratch, total = network.scratch(np.float64), np.empty(network.width)
     native.load_parameters(network.table, network.flat(module), scratch)
-    native.clipped_sum(network.table, network.rows(X), y, np.arange(8), 2, 0.5, scratch, total)
+    native.clipped_sum(
+        network.table,
+        network.rows(X),
+        y,
+        np.arange(8),
+        2,
+        clip_bound(0.5, network.width, len(X)),
+        scratch,
+        total,
+    )
     found = np.concatenate([value.ravel() for value in network.named(total).values()])
     expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), 0.5)
     assert np.abs(found - expected).max() <= 1e-10
@@ -322,7 +366,9 @@ def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
     for rows in (np.arange(6), np.delete(np.arange(6), 2), np.array([2])):
         scratch, total = network.scratch(np.float32), np.empty(network.width)
         native.load_parameters(network.table, parameters, scratch)
-        native.clipped_sum(network.table, X, y, rows, 2, 1.0, scratch, total)
+        native.clipped_sum(
+            network.table, X, y, rows, 2, clip_bound(1.0, network.width, len(X)), scratch, total
+        )
         sums.append(total)
     assert np.allclose(sums[0], sums[1], rtol=1e-12, atol=1e-15)
     assert (sums[2] == 0).all()

@@ -14,6 +14,7 @@ from expost.training._torch.clipping import ClippedSums, LinearSums, full_precis
 from expost.training._torch.layer_chain import ChainSums
 from expost.training._torch.layers import Convolved
 from expost.training._torch.modules import ModuleSums
+from expost.training.exact_noise import clip_bound
 
 
 def sums_of(kind: str, X: np.ndarray, y: np.ndarray, loss: str, module: nn.Module) -> ClippedSums:
@@ -92,10 +93,11 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
     )
     if kind == "linear":
         parameters, norms = np.append(np.tile(rng.standard_normal(32), 2), 0.0), linear.row_norms(X)
+        bound = clip_bound(1.0, 65, 40)
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(65)
-            linear.clipped_sum_single(X, y, norms, rows, parameters, 1.0, linear.LOGISTIC, total)
+            linear.clipped_sum_single(X, y, norms, rows, parameters, bound, linear.LOGISTIC, total)
             return total
     else:
         torch.manual_seed(0)
@@ -103,18 +105,19 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
         with torch.no_grad():
             module[0].weight[:, 32:] = module[0].weight[:, :32]
         network = Network(module, (64,))
-        scratch = network.scratch(np.float32)
+        scratch, bound = network.scratch(np.float32), clip_bound(1.0, network.width, 40)
         native.load_parameters(network.table, network.flat(module), scratch)
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(network.width)
-            native.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, 1.0, scratch, total)
+            native.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, bound, scratch, total)
             return total
 
     alone = np.array([add(np.array([row])) for row in range(40)])
     assert np.linalg.norm(alone, axis=1).max() > 0.99
     for count in range(1, 41):
-        assert np.linalg.norm(add(np.arange(count)) - alone[:count].sum(0)) < 1e-12
+        assert (add(np.arange(count)) == alone[:count].sum(0)).all()
+        assert (add(np.arange(count)[::-1].copy()) == alone[:count].sum(0)).all()
 
 
 def test_tf32_is_off_during_training_and_back_afterwards():

@@ -7,8 +7,9 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from expost.training._native import linear, vector_products
+from expost.training._native import fixed_point, linear, vector_products
 from expost.training._native.matrix_product import product
+from expost.training.exact_noise import clip_bound
 
 TYPES = [pytest.param(np.float32, id="single"), pytest.param(np.float64, id="double")]
 
@@ -48,32 +49,51 @@ def test_products_with_rows_and_sums_of_rows(dtype, height, columns):
     rng = np.random.default_rng(columns)
     X, rows = rng.standard_normal((20, columns)).astype(dtype), rng.permutation(20)
     weights, factors = rng.standard_normal(columns), rng.standard_normal(8)
-    out, total = np.full(8, 7.0), np.append(np.ones(columns), 7.0)
+    out, sums = np.full(8, 7.0), np.append(np.full(columns, 3), 7)
+    bound = clip_bound(2.0**20, columns, 20)
     multiply, add = (
         getattr(vector_products, f"row_products{height}"),
-        getattr(vector_products, f"add_rows{height}"),
+        getattr(fixed_point, f"add_rows{height}"),
     )
 
     @njit
-    def run(X, rows, weights, out, total, factors):
+    def run(X, rows, weights, out, sums, factors, anchor):
         multiply(X, rows, 2, 3, weights, out)
-        add(X, rows, 2, 3, total, factors)
+        add(X, rows, 2, 3, sums, factors, anchor)
 
-    run(X, rows, np.append(weights, np.nan).astype(dtype), out, total, factors)
+    run(X, rows, np.append(weights, np.nan).astype(dtype), out, sums, factors, bound.anchor)
     chosen = X[rows[2 : 2 + height]].astype(float)
     assert close(out[:height], chosen @ weights, dtype)
     assert (out[height:] == 7).all()
-    assert close(total[:-1], 1 + factors[:height] @ chosen, dtype)
-    assert total[-1] == 7
+    steps = np.rint(factors[:height, None] * chosen / bound.grid).astype(np.int64)
+    # a fused product may round a tie, or what is close to it, to the other side
+    assert np.abs(sums[:-1] - 3 - steps.sum(0)).max() <= height
+    assert (sums[:-1] - 3 == steps.sum(0)).mean() > 0.9
+    assert sums[-1] == 7
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 13])
+@pytest.mark.parametrize("columns", [1, 7, 8, 19])
+def test_sums_of_outer_products_are_whole_numbers_of_steps(rows, columns):
+    rng = np.random.default_rng(rows)
+    a, b = rng.standard_normal((4, rows)), rng.standard_normal((4, columns))
+    bound, sums = clip_bound(16.0, rows * columns, 4), np.full(rows * columns + 1, 5)
+    flat = np.append(b.ravel(), np.full(8, np.nan))
+    fixed_point.add_outer_products(rows, columns, a.ravel(), 0, flat, 4, bound.anchor, sums)
+    each = [
+        np.rint(np.outer(x, y) / bound.grid).astype(np.int64) for x, y in zip(a, b, strict=True)
+    ]
+    assert np.abs(sums[:-1].reshape(rows, columns) - 5 - sum(each)).max() <= 4
+    assert sums[-1] == 5
 
 
 def test_arrays_with_gaps_or_of_another_precision_are_refused():
     """Nobody checks strides at run time, so the compiler has to."""
     X, y, rows, total = np.zeros((4, 4)), np.zeros(4), np.arange(3), np.zeros(5)
-    norms = linear.row_norms(X)
-    linear.clipped_sum_single(X, y, norms, rows, np.zeros(5), 1.0, 0, total)
+    norms, bound = linear.row_norms(X), clip_bound(1.0, 5, 4)
+    linear.clipped_sum_single(X, y, norms, rows, np.zeros(5), bound, 0, total)
     for wrong in (X.T, X[:, ::2], X.astype(np.int64)):
         with pytest.raises(TypingError):
-            linear.clipped_sum_single(wrong, y, norms, rows, np.zeros(5), 1.0, 0, total)
+            linear.clipped_sum_single(wrong, y, norms, rows, np.zeros(5), bound, 0, total)
     with pytest.raises(TypingError):
-        linear.clipped_sum_single(X, y, norms, np.arange(6)[::2], np.zeros(5), 1.0, 0, total)
+        linear.clipped_sum_single(X, y, norms, np.arange(6)[::2], np.zeros(5), bound, 0, total)

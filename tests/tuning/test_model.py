@@ -98,3 +98,37 @@ def test_frozen_layers_are_those_of_the_training() -> None:
     for _ in range(3):
         torch.rand(1)
         assert (model.predict(X) == y).mean() > 0.9
+
+
+def _mixing_batch():
+    """A module that divides by the largest number of its whole batch."""
+    torch = pytest.importorskip("torch", reason="modules need torch: pip install 'expost[torch]'")
+
+    class Mixing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.inner(x / x.abs().amax()).squeeze(-1)
+
+    return Mixing
+
+
+def test_outputs_of_a_module_are_computed_row_by_row():
+    """A huge row beside others changes nothing for them, though the module looks across its batch;
+    a head without an axis for its one output is fine.
+    """
+    factory = _mixing_batch()
+    recipe = Recipe("mine:make", "logistic", ((-1.0, 1.0),) * 2, factory=factory)
+    parameters = {"inner.weight": np.array([[1.0, -2.0]], "f4"), "inner.bias": np.zeros(1, "f4")}
+    rows = np.random.default_rng(0).standard_normal((600, 2)).astype(np.float32)
+    alone = recipe.outputs(parameters, rows)
+    assert alone.shape == (600, 1)
+    expected = (rows / np.abs(rows).max(1, keepdims=True)) @ np.array([1.0, -2.0])
+    assert np.allclose(alone[:, 0], expected, atol=1e-5)
+    hostile = rows.copy()
+    hostile[7] = 1e30
+    beside = recipe.outputs(parameters, hostile)
+    others = np.arange(600) != 7
+    assert (beside[others] == alone[others]).all()

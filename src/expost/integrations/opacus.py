@@ -76,7 +76,7 @@ def train_with_opacus(
         raise MissingExtra("opacus", "opacus") from None
     from expost.training._torch.modules import LOSSES, one_thread, outputs_of
     from expost.training.data import LOSSES as NAMES
-    from expost.training.data import check_rows, check_targets
+    from expost.training.data import check_rows, check_training_data
 
     source = require_protection(randomness, simulation=simulation)
     if not simulation and configuration.noise_multiplier == 0:
@@ -88,7 +88,7 @@ def train_with_opacus(
         )
     if loss not in NAMES:
         raise InvalidInput("loss", loss, "give one of " + ", ".join(NAMES))
-    rows = check_rows(X, dimensions=None)
+    shaped = check_rows(X, dimensions=None)
     with torch.random.fork_rng(), one_thread():
         torch.manual_seed(source.bits(63))
         module = factory()
@@ -98,7 +98,9 @@ def train_with_opacus(
                 type(problems[0]).__name__,
                 "Opacus refuses this model; opacus.validators.ModuleValidator.fix may repair it",
             )
-        targets = check_targets(y, len(rows), loss, outputs_of(module, rows))
+        rows, targets = check_training_data(
+            shaped, y, loss, outputs_of(module, shaped), dimensions=None
+        )
         plan = configuration.plan(len(rows))
         wrapped = GradSampleModule(module, loss_reduction="sum")
         generator = torch.Generator().manual_seed(source.bits(63))
@@ -117,8 +119,10 @@ def train_with_opacus(
         )
         dtype = next(module.parameters()).dtype
         inputs, labels = torch.from_numpy(rows).to(dtype), torch.from_numpy(targets)
+        counts = ~torch.isnan(labels)  # a row that does not count adds nothing
         for batch in sampler:
             chosen = torch.tensor(batch, dtype=torch.int64)
+            chosen = chosen[counts[chosen]]
             optimiser.zero_grad()
             summed: Any = LOSSES[loss](wrapped(inputs[chosen]), labels[chosen]) * max(
                 1, len(chosen)

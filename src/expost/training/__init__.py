@@ -12,7 +12,8 @@ configuration  settings of a training, the plan that follows from them, and its 
 fleet          training of many models: the public call
 mechanism      one training as a mechanism; candidates for a selector
 engines        the choice of the engine that trains, and the trained model
-data           checks of rows and targets
+data           checks of rows and targets, which do not depend on values
+exact_noise    the exact rounded Gaussian: its lattice, the proof of its bounds, its fallback
 progress       a progress bar, and the count of processed examples
 _native        compiled CPU kernels; DP-SGD's clip factors are in ``_native/clipping.py``
 _torch         engines on torch; DP-SGD's clip factors are in ``_torch/clipping.py``

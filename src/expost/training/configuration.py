@@ -6,6 +6,11 @@ epochs of ten batches are one step, not two. The guarantee is that of the steps 
 add-remove neighbours (:mod:`expost.privacy.dpsgd`). The number of rows n and all settings are
 public.
 
+On a CPU, one row moves the sum of a step by the clipping norm at most, exactly. On CUDA, sums are
+made by matrix products, whose rounding can add a little
+(:func:`expost.training.exact_noise.rounding_slack`). It is part of the plan: the guarantee is
+computed for the larger sensitivity, and noise that is derived from epsilon and delta grows with it.
+
 Tests: ``tests/training/test_configuration.py``.
 """
 
@@ -25,6 +30,7 @@ from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import RenyiDP
 from expost.privacy.orders import INTEGER_ORDERS
 from expost.rationals import Number, count_of, exact, exact_positive
+from expost.training.exact_noise import rounding_slack
 
 OPTIMISERS = ("sgd", "momentum", "adam")
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's constants, as in torch
@@ -42,11 +48,22 @@ class TrainingPlan(NamedTuple):
         Number of steps.
     noise_multiplier : float
         Standard deviation of the noise on the sum, in clipping norms.
+    sensitivity : float
+        The most by which one row moves the sum, in clipping norms: 1 on a CPU, a little more on
+        CUDA.
     """
 
     sampling_rate: float
     steps: int
     noise_multiplier: float
+    sensitivity: float = 1.0
+
+    @property
+    def charged_noise(self) -> float:
+        """Noise in units of the sensitivity, rounded down: what the guarantee is computed for."""
+        if self.sensitivity == 1.0:
+            return self.noise_multiplier
+        return math.nextafter(self.noise_multiplier / self.sensitivity, 0.0)
 
 
 @dataclass(frozen=True)
@@ -120,13 +137,15 @@ class Configuration:
             if not 0 < exact(self.delta, "delta") < 1:
                 raise InvalidInput("delta", self.delta, "pass a number with 0 < delta < 1")
 
-    def plan(self, n: int) -> TrainingPlan:
+    def plan(self, n: int, *, device: str = "cpu") -> TrainingPlan:
         """Return sampling rate, steps and noise of the training.
 
         Parameters
         ----------
         n : int
             Number of rows.
+        device : str
+            Where the training is made: "cpu", "cuda" or "cuda:NUMBER".
 
         Returns
         -------
@@ -137,15 +156,17 @@ class Configuration:
         InvalidInput
             If the expected batch is larger than ``n``.
         """
-        return plans([self], n)[0]
+        return plans([self], n, device=device)[0]
 
-    def promise(self, n: int) -> RenyiDP:
+    def promise(self, n: int, *, device: str = "cpu") -> RenyiDP:
         """Return the privacy guarantee of the training.
 
         Parameters
         ----------
         n : int
             Number of rows.
+        device : str
+            Where the training is made: "cpu", "cuda" or "cuda:NUMBER".
 
         Returns
         -------
@@ -157,7 +178,7 @@ class Configuration:
         InvalidInput
             If there is no noise, and so no guarantee.
         """
-        promise = promises([self.plan(n)])[0]
+        promise = promises([self.plan(n, device=device)])[0]
         if promise is None:
             raise InvalidInput(
                 "noise_multiplier",
@@ -177,9 +198,12 @@ def _in_range(value: Fraction, given: Number, field: str) -> None:
         raise InvalidInput(field, given, f"pass a number from {_LEAST} to {_MOST}")
 
 
-def plans(configurations: Sequence[Configuration], n: int) -> list[TrainingPlan]:
+def plans(
+    configurations: Sequence[Configuration], n: int, *, device: str = "cpu"
+) -> list[TrainingPlan]:
     """Return the plans of many trainings on ``n`` rows; all noise is calibrated in one call."""
     rows = count_of(n, "n", at_least=1)
+    sensitivity = 1.0 if device == "cpu" else 1.0 + rounding_slack(rows)
     schedule = [_schedule(configuration, rows) for configuration in configurations]
     noises = [configuration.noise_multiplier for configuration in configurations]
     for delta in {configuration.delta for configuration in configurations} - {None}:
@@ -195,11 +219,16 @@ def plans(configurations: Sequence[Configuration], n: int) -> list[TrainingPlan]
             float(delta or 0),
         )
         for place, noise in zip(places, found.tolist(), strict=True):
-            noises[place] = noise
+            noises[place] = noise if sensitivity == 1.0 else _up(noise * sensitivity)
     return [
-        TrainingPlan(rate, steps, float(noise or 0))
+        TrainingPlan(rate, steps, float(noise or 0), sensitivity)
         for (rate, steps), noise in zip(schedule, noises, strict=True)
     ]
+
+
+def _up(noise: float) -> float:
+    """Round up by more than a product and a later division round down."""
+    return noise * (1.0 + 2.0**-50)
 
 
 def promises(planned: Sequence[TrainingPlan]) -> list[RenyiDP | None]:
@@ -211,12 +240,15 @@ def promises(planned: Sequence[TrainingPlan]) -> list[RenyiDP | None]:
         plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0 and plan not in _known
     ]
     if missing:
-        rates, steps, noises = (list(column) for column in zip(*missing, strict=True))
         if len(_known) + len(missing) > _MOST_KNOWN:
             _known.clear()
             missing = [plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0]
-            rates, steps, noises = (list(column) for column in zip(*missing, strict=True))
-        _known.update(zip(missing, map(_promise, dpsgd_curves(rates, noises, steps)), strict=True))
+        curves = dpsgd_curves(
+            [plan.sampling_rate for plan in missing],
+            [plan.charged_noise for plan in missing],
+            [plan.steps for plan in missing],
+        )
+        _known.update(zip(missing, map(_promise, curves), strict=True))
     return [_known[plan] if plan.noise_multiplier > 0 else None for plan in planned]
 
 

@@ -1,8 +1,14 @@
-"""Checks of the rows and targets of a training, made before it starts.
+"""Checks of the rows and targets of a training, made once, before anything is charged.
 
-No message contains data. But whether a check fails (a value that is not a number, a label out of
-range, only one class) depends on the data. So these errors are for the curator only, like any
-crash; a selector turns them into its lowest outcome. Tests: ``tests/training/test_bad_input.py``.
+:func:`check_training_data` is called by every way to start a training. What it refuses depends on
+the type, the number type and the shape of the arrays, never on the values in them: a refusal is not
+noisy, so it must not tell anything about a row. Shape and number type are public, like the number
+of rows; a list is first converted by NumPy, whose number type then counts.
+
+A row that cannot be used does not count: a row with NaN or infinity, or with a target that is not
+finite or not one of the public classes. Its features become 0 and its target NaN, and every engine
+adds nothing for it. So it is like an absent row, and a data set of one class is no error.
+Tests: ``tests/training/test_bad_input.py``.
 """
 
 from __future__ import annotations
@@ -18,17 +24,58 @@ LOSSES = ("squared", "logistic", "softmax")
 _CHUNK = 1 << 22  # values checked at a time
 
 
+def check_training_data(
+    X: Any, y: Any, loss: str, classes: int | None, *, dimensions: int | None
+) -> tuple[Array, Array]:
+    """Return rows and targets that every engine can train on.
+
+    Parameters
+    ----------
+    X : array_like
+        Real numbers, the first axis over examples.
+    y : array_like
+        One real number per example.
+    loss : {"squared", "logistic", "softmax"}
+        Targets are real numbers for "squared", 0 and 1 for "logistic", and class numbers from 0 to
+        ``classes`` − 1 for "softmax".
+    classes : int, optional
+        Number of classes for "softmax".
+    dimensions : int, optional
+        Required number of axes of ``X``; by default any number from 2 on.
+
+    Returns
+    -------
+    rows : ndarray
+        Finite numbers, float32 or float64, contiguous.
+    targets : ndarray
+        float64, NaN where a row does not count.
+
+    Raises
+    ------
+    InvalidInput
+        If a type, number type or shape is not valid. It does not depend on the values.
+    """
+    rows = check_rows(X, dimensions=dimensions)
+    targets = _targets(y, len(rows))
+    usable = _finite_rows(rows) & _allowed(targets, loss, classes)
+    if not usable.all():
+        rows = np.where(usable.reshape(-1, *[1] * (rows.ndim - 1)), rows, rows.dtype.type(0))
+        targets = np.where(usable, targets, np.nan)
+    return np.ascontiguousarray(rows), targets
+
+
 def check_rows(X: Any, *, dimensions: int | None) -> Array:
-    """Return ``X`` as a float32 or float64 array without NaN and infinity.
+    """Return ``X`` as a float32 or float64 array, whatever its values.
 
     ``dimensions`` is the required number of axes; None allows any number from 2 on.
     """
     try:
         rows = np.asarray(X)
         if rows.dtype not in (np.float32, np.float64):
-            rows = rows.astype(
-                np.float64, casting="same_kind" if rows.dtype.kind in "biuf" else "safe"
-            )
+            with np.errstate(over="ignore"):  # a number that is too large does not count
+                rows = rows.astype(
+                    np.float64, casting="same_kind" if rows.dtype.kind in "biuf" else "safe"
+                )
     except (TypeError, ValueError, RuntimeError):  # torch tensors raise RuntimeError
         raise InvalidInput(
             "X", type(X).__name__, "pass an array of real numbers with one row per example"
@@ -44,29 +91,17 @@ def check_rows(X: Any, *, dimensions: int | None) -> Array:
         raise InvalidInput(
             "X", f"an array of shape {rows.shape}", "pass at least one row and one column"
         )
-    step = max(1, _CHUNK // max(1, rows[0].size))
-    if not all(
-        np.isfinite(rows[start : start + step]).all() for start in range(0, len(rows), step)
-    ):
-        raise InvalidInput(
-            "X",
-            "rows with NaN or infinity",
-            "pass finite numbers: remove such rows or replace the values",
-        )
-    return np.ascontiguousarray(rows)
+    return rows
 
 
-def check_targets(y: Any, rows: int, loss: str, classes: int | None) -> Array:
-    """Return ``y`` as a float64 array.
-
-    It must hold real numbers for "squared", 0 and 1 for "logistic", and class numbers from 0 to
-    ``classes`` − 1 for "softmax".
-    """
+def _targets(y: Any, rows: int) -> Array:
+    """Return ``y`` as a float64 array of one number per row, whatever its values."""
     try:
         targets = np.asarray(y)
-        targets = targets.astype(
-            np.float64, casting="safe" if targets.dtype.kind in "cmM" else "unsafe"
-        )
+        if targets.dtype.kind not in "biuf":
+            raise TypeError
+        with np.errstate(over="ignore"):
+            targets = targets.astype(np.float64)
     except (TypeError, ValueError, RuntimeError):
         raise InvalidInput(
             "y", type(y).__name__, "pass an array of real numbers, one per example"
@@ -77,15 +112,27 @@ def check_targets(y: Any, rows: int, loss: str, classes: int | None) -> Array:
             f"an array of shape {targets.shape}",
             f"pass shape ({rows},), one number per example",
         )
-    if not np.isfinite(targets).all():
-        raise InvalidInput("y", "targets with NaN or infinity", "pass finite numbers")
-    if loss == "squared":
-        return targets
-    top = 2 if loss == "logistic" else classes
-    if top is None or not np.all((targets >= 0) & (targets < top) & (targets == np.floor(targets))):
-        raise InvalidInput(
-            "y", "labels out of range", f"pass whole numbers from 0 to {(top or 1) - 1}"
-        )
-    if np.all(targets == targets[0]):
-        raise InvalidInput("y", "labels of one class", "pass examples of at least two classes")
     return targets
+
+
+def _finite_rows(rows: Array) -> Array:
+    """Return which rows hold finite numbers only."""
+    step = max(1, _CHUNK // max(1, rows[0].size))
+    found = np.empty(len(rows), dtype=bool)
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
+        fine = np.isfinite(part)
+        found[start : start + step] = fine.reshape(len(part), -1).all(axis=1)
+    return found
+
+
+def _allowed(targets: Array, loss: str, classes: int | None) -> Array:
+    """Return which targets are finite and, for a classifier, public classes."""
+    fine = np.isfinite(targets)
+    if loss == "squared":
+        return fine
+    top = 2 if loss == "logistic" else classes or 0
+    with np.errstate(invalid="ignore"):
+        return np.asarray(
+            fine & (targets >= 0) & (targets < top) & (targets == np.floor(targets)), dtype=bool
+        )

@@ -72,10 +72,9 @@ class FleetRun:
 
     def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
         """Train one linear model per configuration."""
-        from expost.training.data import check_rows, check_targets
+        from expost.training.data import check_training_data
 
-        rows = check_rows(X, dimensions=2)
-        targets = check_targets(y, len(rows), loss, outputs)
+        rows, targets = check_training_data(X, y, loss, outputs, dimensions=2)
         planned = self._plan(len(rows))
         width = rows.shape[1] + 1
         if self.device == "cpu":
@@ -100,9 +99,9 @@ class FleetRun:
         from torch import nn
 
         from expost.training._torch.modules import ModuleSums, check_module, one_thread, outputs_of
-        from expost.training.data import check_rows, check_targets
+        from expost.training.data import check_rows, check_training_data
 
-        rows = check_rows(X, dimensions=None)
+        shaped = check_rows(X, dimensions=None)
 
         def checked() -> Any:
             return check_module(factory())
@@ -117,14 +116,14 @@ class FleetRun:
             # frozen parameters and buffers come from this module, whatever was drawn before
             torch.manual_seed(0)
             module = checked()
-            outputs = outputs_of(module, rows)
+            outputs = outputs_of(module, shaped)
             if loss != "softmax" and outputs != 1:
                 raise InvalidInput(
                     "model",
                     f"{outputs} outputs",
                     f"with the loss {loss!r} a model must return one number per example",
                 )
-            targets = check_targets(y, len(rows), loss, outputs)
+            rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
             planned = self._plan(len(rows))
             if self.device == "cpu":
                 found = self._native_network(module, checked, loss, rows, targets, planned)
@@ -165,7 +164,7 @@ class FleetRun:
 
     def _plan(self, n: int) -> list[TrainingPlan]:
         """Return the plans and tell the meter the total."""
-        planned = plans(self.configurations, n)
+        planned = plans(self.configurations, n, device=self.device)
         self.meter.start(self.configurations, planned)
         return planned
 
@@ -175,7 +174,8 @@ class FleetRun:
         """Train linear models with the native kernel."""
         from expost.training._native import linear
         from expost.training._native.keystream import streams
-        from expost.training._native.update import settings_of, state_of
+        from expost.training._native.noise import make_steps
+        from expost.training._native.update import settings_of, settle_state, state_of
         from expost.training.data import LOSSES
 
         width = outputs * (rows.shape[1] + 1)
@@ -184,24 +184,20 @@ class FleetRun:
 
         def train_one(place: int) -> Array:
             settings, state = (
-                settings_of(self.configurations[place], planned[place]),
+                settings_of(self.configurations[place], planned[place], width, len(rows)),
                 state_of(np.zeros(width)),
             )
-            sample = np.empty(len(rows), dtype=np.int64)
+            sample, source = np.empty(len(rows), dtype=np.int64), sources[place]
+            kind = LOSSES.index(loss), outputs
+
+            def run(done: int, steps: int, resumed: bool) -> int:
+                return linear.train_steps(
+                    rows, targets, norms, *kind, settings, state, source, sample, done, steps,
+                    resumed,
+                )  # fmt: skip
+
             for done, steps in self._strides(place, planned[place], width):
-                linear.train_steps(
-                    rows,
-                    targets,
-                    norms,
-                    LOSSES.index(loss),
-                    outputs,
-                    settings,
-                    state,
-                    sources[place],
-                    sample,
-                    done,
-                    steps,
-                )
+                make_steps(run, lambda: settle_state(state, settings, source), done, steps)
             return np.asarray(state.parameters)
 
         return self._side_by_side(train_one, planned, 5 * 8 * width + 8 * len(rows))
@@ -221,7 +217,8 @@ class FleetRun:
         from expost.training._native import network as network_kernel
         from expost.training._native.keystream import streams
         from expost.training._native.network_table import Network, Unsupported
-        from expost.training._native.update import settings_of, state_of
+        from expost.training._native.noise import make_steps
+        from expost.training._native.update import settings_of, settle_state, state_of
         from expost.training.data import LOSSES
 
         try:
@@ -234,28 +231,25 @@ class FleetRun:
         for seed in self._seeds():
             torch.manual_seed(seed)
             first.append(network.flat(factory()))
-        flat_rows = network.rows(rows).astype(dtype, copy=False)
+        with np.errstate(over="ignore"):  # a row that overflows has no finite norm: it adds nothing
+            flat_rows = network.rows(rows).astype(dtype, copy=False)
 
         def train_one(place: int) -> Array:
             settings, state = (
-                settings_of(self.configurations[place], planned[place]),
+                settings_of(self.configurations[place], planned[place], network.width, len(rows)),
                 state_of(first[place]),
             )
             scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
+            kind, source = LOSSES.index(loss), sources[place]
+
+            def run(done: int, steps: int, resumed: bool) -> int:
+                return network_kernel.train_steps(
+                    network.table, flat_rows, targets, kind, settings, state, source, scratch,
+                    sample, done, steps, resumed,
+                )  # fmt: skip
+
             for done, steps in self._strides(place, planned[place], network.work):
-                network_kernel.train_steps(
-                    network.table,
-                    flat_rows,
-                    targets,
-                    LOSSES.index(loss),
-                    settings,
-                    state,
-                    sources[place],
-                    scratch,
-                    sample,
-                    done,
-                    steps,
-                )
+                make_steps(run, lambda: settle_state(state, settings, source), done, steps)
             return np.asarray(state.parameters)
 
         each = (

@@ -124,10 +124,11 @@ class Fleet:
         Parameters
         ----------
         X : array_like
-            Rows, the first axis over examples; finite real numbers.
+            Rows, the first axis over examples; real numbers. A row with NaN or infinity adds
+            nothing to any step.
         y : array_like
             One target per example: a real number ("linear", "squared"), 0 or 1 ("logistic"), or a
-            class number ("softmax").
+            class number ("softmax"). A row with another target adds nothing to any step.
         randomness : Randomness or sequence of Randomness, optional
             OS entropy by default. A seeded source requires ``simulation=True``. In a list with one
             source per configuration, each model draws from its own source, so its numbers do not
@@ -155,8 +156,8 @@ class Fleet:
         Raises
         ------
         InvalidInput
-            If an argument or the data are not valid. The message contains no data, but whether the
-            data are valid depends on the data: show it to the curator only.
+            If an argument is not valid, or the type or the shape of the data. It does not depend on
+            the values in the data.
         SimulationOnly
             If a source is seeded and ``simulation`` is false.
         MissingExtra

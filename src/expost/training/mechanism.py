@@ -63,9 +63,13 @@ class DPSGD:
         Fleet(self.model, [self.configuration], self.classes, self.loss)  # checks the arguments
         check_device(self.device)
         object.__setattr__(
-            self, "configuration", resolved(self.configuration, self.configuration.plan(self.n))
+            self,
+            "configuration",
+            resolved(self.configuration, self.configuration.plan(self.n, device=self.device)),
         )
-        object.__setattr__(self, "guarantee", self.configuration.promise(self.n))
+        object.__setattr__(
+            self, "guarantee", self.configuration.promise(self.n, device=self.device)
+        )
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
         return self.run_together([self], data, [randomness])[0]
@@ -164,8 +168,9 @@ def candidates(
         If an argument is not valid, or a configuration has no noise.
     """
     Fleet(model, configurations, classes, loss)  # checks the arguments
+    check_device(device)
     made = []
-    for settings, plan in zip(configurations, plans(configurations, n), strict=True):
+    for settings, plan in zip(configurations, plans(configurations, n, device=device), strict=True):
         public = {
             name: _plain(value) for name, value in vars(settings).items() if value is not None
         }

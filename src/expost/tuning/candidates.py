@@ -193,7 +193,7 @@ def make_candidates(
             )
             for epsilon, each in grid
         ]
-        planned = plans(wanted, n)
+        planned = plans(wanted, n, device=device)
     except InvalidInput as error:
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
     except OverflowError:

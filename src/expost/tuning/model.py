@@ -200,7 +200,7 @@ def need_torch() -> None:
 
 def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:
     import torch
-    from torch.func import functional_call
+    from torch.func import functional_call, vmap
 
     assert recipe.factory is not None
     with torch.random.fork_rng(devices=[]):
@@ -213,6 +213,13 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()
     }
     rows = torch.from_numpy(recipe.shaped(X)).to(like.dtype)
-    with torch.no_grad():
-        parts = [functional_call(module, tensors, (part,)) for part in torch.split(rows, 512)]
-    return np.asarray(torch.cat(parts).flatten(1).to(torch.float64).numpy())
+
+
+    def one_row(row: Any) -> Any:
+        """Apply the module to one row, as a batch of its own: it cannot see the others."""
+        return functional_call(module, tensors, (row[None],)).flatten()
+
+    each_row = vmap(one_row, randomness="different")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        parts = [each_row(part) for part in torch.split(rows, 512)]
+    return np.asarray(torch.cat(parts).to(torch.float64).numpy())

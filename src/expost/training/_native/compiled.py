@@ -1,17 +1,27 @@
 """Decorators that compile the native kernels, and the imports of files that emit LLVM instructions.
 
-All kernels are compiled with the same options. numba caches a compiled kernel under the date of its
-own file: after a change to a kernel that is called from another file, delete ``__pycache__``.
+All kernels are compiled with the same options. numba keeps compiled kernels on disk. By itself it
+recognises a change by the date of a kernel's own file only, and would go on using an old sampler
+that was compiled into a kernel of another file. So the cache is keyed by :func:`source_stamp`: a
+hash of all files of this folder, of the files whose constants the kernels use, and of the versions
+of expost and llvmlite. If numba does not let the key be set, nothing is cached.
+
+Tests: ``tests/training/test_compiled.py``.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from typing import TypeVar, cast
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
+from expost._version import __version__
 from expost.errors import MissingExtra
 
 try:
+    import llvmlite
     import numba
     from llvmlite import ir
     from numba import extending, types
@@ -26,21 +36,36 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _REORDERED = {"reassoc", "contract", "nsz"}
 
 
+@cache
+def source_stamp() -> str:
+    """Return the hash of everything that compiled kernels are made from."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256(f"{__version__} {llvmlite.__version__}".encode())
+    for path in [*sorted(here.glob("*.py")), here.parent / "configuration.py"]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
 def kernel(function: Function) -> Function:
     """Compile a function that runs without the interpreter lock.
 
     Sums may be reordered and fused. NaN and infinity keep their meaning. Results are reproducible
     on one machine for any number of threads. Another processor may round sums differently.
     """
-    return cast(
-        Function,
-        numba.njit(nogil=True, cache=True, fastmath=_REORDERED, error_model="numpy")(function),
-    )
+    return _compiled(function, _REORDERED)
 
 
 def ordered(function: Function) -> Function:
     """Compile the same way but keep the order of sums; products and sums may still be fused."""
-    return cast(
-        Function,
-        numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")(function),
-    )
+    return _compiled(function, {"contract"})
+
+
+def _compiled(function: Function, fastmath: set[str]) -> Function:
+    """Compile, with a cache that is keyed by the hash of all sources."""
+    made: Any = numba.njit(nogil=True, cache=True, fastmath=fastmath, error_model="numpy")(function)
+    try:
+        made._cache._cache_file._source_stamp  # noqa: B018  (raises if numba has changed)
+        made._cache._cache_file._source_stamp = source_stamp()
+    except AttributeError:
+        made = numba.njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
+    return cast(Function, made)

@@ -1,19 +1,16 @@
-"""Random words, uniforms, Gaussians and Poisson samples inside native kernels.
+"""Random words, uniforms and Poisson samples inside native kernels.
 
 **Strong** (the default): the ChaCha20 keystream (the block function of RFC 8439, with the 64-bit
 block counter and the 64-bit stream number of the original) under a 256-bit key from OS entropy, one
 stream per model. **Fast**: xoshiro256++, for simulations only.
 
-Uniforms are k·2^{−53} with k uniform in 1 … 2^{53}. Gaussians are computed from uniforms by
-Box–Muller in float64: √(−2 ln u)·(cos 2πv, sin 2πv). The logarithm is accurate to 1 ulp, and cosine
-and sine to 2^{−52}. They are series, so that loops over them use vector registers. The angle is
-reduced exactly, which would not hold for a rounded 2πv.
+Uniforms are k·2^{−53} with k uniform in 1 … 2^{53}. Gaussian noise is made in
+:mod:`expost.training._native.noise`, from the same words. The logarithm has a relative error of
+4·2^{−53} at most, and cosine and sine have an absolute error of 3.2·2^{−53} at most
+(:mod:`expost.training.exact_noise` has the analysis). They are series of plain operations, so that
+loops over them use vector registers and the bounds hold on every machine.
 
-Limits of floating point: a draw is one of finitely many doubles; no draw lies beyond
-√(2·53·ln 2) ≈ 8.57 standard deviations (a true Gaussian does with probability 1e-17); and its low
-bits carry rounding that an exact discrete sampler would not have. So the noise is not float-safe in
-the sense of Mironov. The default of Opacus (float32 Gaussians of a Mersenne twister) has the same
-limitation, with coarser numbers.
+Stream numbers from 2^{63} on are reserved for further digits of noise (:func:`further_digits`).
 
 A Poisson sample is drawn by geometric gaps ⌊ln u / ln(1−q)⌋: P(gap ≥ j) = (1−q)^j up to 2^{−53} and
 the rounding of the logarithms (relative 2^{−52}). The cost grows with the rows taken, not with all
@@ -26,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,17 +31,18 @@ from expost.arrays import Array
 from expost.randomness.source import Randomness
 from expost.training._native.chacha import LANES, blocks
 from expost.training._native.compiled import kernel, ordered
+from expost.training.exact_noise import (
+    ARTANH,
+    COSINE,
+    HALF_ROOT,
+    LN2_HIGH,
+    LN2_LOW,
+    QUARTER,
+    SINE,
+)
 
 WORDS = 8 * LANES  # 64-bit words per refill
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<u4")
-
-_HALF_ROOT = np.float64(math.sqrt(0.5)).view(np.int64)
-_LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
-_LN2_LOW = float(Decimal(2).ln() - Decimal(_LN2_HIGH))
-# 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s² ≤ 0.03
-_ARTANH = tuple(2.0 / n for n in range(21, 1, -2))
-_SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
-_COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
 
 
 class Stream(NamedTuple):
@@ -58,6 +55,8 @@ class Stream(NamedTuple):
     lanes: Array  # scratch, 16 words × lanes
     strong: bool
     gaps: Array  # scratch, the words converted to gaps of a Poisson sample
+    noise_state: Array  # ``state`` and ``fast`` when the noise of the current step began
+    noise_fast: Array
 
 
 def streams(sources: Sequence[Randomness]) -> list[Stream]:
@@ -87,7 +86,22 @@ def stream(key: Array, number: int, *, strong: bool) -> Stream:
         np.zeros((16, LANES), dtype=np.uint32),
         strong,
         np.zeros(WORDS),
+        state.copy(),
+        fast.copy(),
     )
+
+
+def further_digits(state: Array, pair: int, part: int) -> tuple[int, int]:
+    """Return 256 further digits of U and V of a pair: a block of a reserved stream of this key.
+
+    ``pair`` is the number of the pair among all pairs of the stream.
+    """
+    reserved, lanes = state.copy(), np.zeros((16, LANES), dtype=np.uint32)
+    reserved[12], reserved[13] = pair & 0xFFFFFFFF, (pair >> 32) & 0xFFFFFFFF
+    reserved[15] = 0x80000000 | part
+    chacha20_blocks(reserved, lanes)
+    words = lanes[:, 0].astype("<u4").tobytes()
+    return int.from_bytes(words[:32], "little"), int.from_bytes(words[32:], "little")
 
 
 @kernel
@@ -132,6 +146,10 @@ def refill(source: Stream) -> None:
             c ^= t
             d = (d << np.uint64(45)) | (d >> np.uint64(19))
         source.fast[0], source.fast[1], source.fast[2], source.fast[3] = a, b, c, d
+        before = source.state[12]
+        source.state[12] = before + np.uint32(LANES)  # counts as for the strong stream
+        if source.state[12] < before:
+            source.state[13] += np.uint32(1)
     source.used[0] = 0
 
 
@@ -152,36 +170,39 @@ def _series(coefficients: tuple[float, ...], z: float) -> float:
 
 @ordered
 def logarithm(u: float) -> float:
-    """Return ln u of a positive normal double, to 1 ulp.
+    """Return ln u of a positive normal double; relative error below 4·2^{−53}.
 
     u = m·2^e with m in [√½, √2), and ln m = 2·artanh s with s = (m − 1)/(m + 1). The series ends
     where a term is below 2^{−56} of the first. There is no table and no branch, so that loops over
     this function use vector instructions.
     """
     bits = np.float64(u).view(np.int64)
-    exponent = (bits - _HALF_ROOT) >> np.int64(52)
+    exponent = (bits - HALF_ROOT) >> np.int64(52)
     f = np.int64(bits - (exponent << np.int64(52))).view(np.float64) - 1.0
     s = f / (2.0 + f)
     z = s * s
-    tail = z * _series(_ARTANH, z)
+    tail = z * _series(ARTANH, z)
     half, e = 0.5 * f * f, np.float64(np.int32(exponent))
-    return e * _LN2_HIGH - ((half - (s * (half + tail) + e * _LN2_LOW)) - f)
+    return e * LN2_HIGH - ((half - (s * (half + tail) + e * LN2_LOW)) - f)
 
 
 @ordered
-def direction(u: float) -> tuple[float, float]:
-    """Return (cos 2πu, sin 2πu) for u in [0, 1], to 2^{−52}.
+def turn(word: Any) -> tuple[float, float]:
+    """Return cosine and sine of word / 2^{64} of a full turn; absolute error below 3.2·2^{−53}.
 
-    Quarter turns are subtracted exactly; the rest is a Taylor series.
+    The nearest quarter of a turn is subtracted exactly, in integers; the rest is a Taylor series.
     """
-    quarters = np.floor(4.0 * u + 0.5)
-    x = (4.0 * u - quarters) * (0.5 * math.pi)
+    angle = np.int64(word)  # angles above half a turn become negative ones
+    quarter = (angle + np.int64(1 << 61)) >> np.int64(62)
+    x = np.float64(angle - (quarter << np.int64(62))) * QUARTER
     z = x * x
-    sine, cosine = x + x * z * _series(_SINE, z), 1.0 - (0.5 * z - z * z * _series(_COSINE, z))
-    turn = np.int32(quarters)
-    odd = (turn & 1) != 0
+    sine, cosine = x + x * z * _series(SINE, z), 1.0 - (0.5 * z - z * z * _series(COSINE, z))
+    odd = (quarter & 1) != 0
     first, second = (sine if odd else cosine), (cosine if odd else sine)
-    return (-first if ((turn + 1) & 2) != 0 else first), (-second if (turn & 2) != 0 else second)
+    return (
+        (-first if ((quarter + 1) & 2) != 0 else first),
+        (-second if (quarter & 2) != 0 else second),
+    )
 
 
 @kernel
@@ -192,41 +213,6 @@ def uniforms(source: Stream, out: Array) -> None:
             refill(source)
         out[place] = uniform(source.words[source.used[0]])
         source.used[0] += 1
-
-
-@ordered
-def _box_muller(radii: Array, angles: Array, cosines: Array, sines: Array) -> None:
-    """Compute two Gaussians from each pair of words."""
-    for pair in range(len(sines)):
-        radius, (x, y) = (
-            math.sqrt(-2.0 * logarithm(uniform(radii[pair]))),
-            direction(uniform(angles[pair])),
-        )
-        cosines[pair], sines[pair] = radius * x, radius * y
-
-
-@kernel
-def gaussians(source: Stream, out: Array) -> None:
-    """Fill ``out`` with standard Gaussians by Box–Muller.
-
-    A whole buffer is used at a time; the unused words of the last one are discarded.
-    """
-    done, wanted, half = 0, len(out), WORDS // 2
-    while done < wanted:
-        refill(source)
-        pairs = min(half, (wanted - done) // 2)
-        _box_muller(
-            source.words[:pairs],
-            source.words[half:],
-            out[done : done + pairs],
-            out[done + pairs : done + 2 * pairs],
-        )
-        done += 2 * pairs
-        if done < wanted and pairs < half:  # one more if the count is odd
-            radius = math.sqrt(-2.0 * logarithm(uniform(source.words[pairs])))
-            out[done] = radius * direction(uniform(source.words[half + pairs]))[0]
-            done += 1
-    source.used[0] = WORDS
 
 
 @ordered

@@ -8,12 +8,14 @@ bias. So its norm is ‖residuals‖·‖(x, 1)‖, and the clipped sum (see
 those of torch: squared error (prediction − y)², and binary and categorical cross-entropy of logits.
 
 Rows may be float32 or float64. Products of rows and parameters are in the precision of the rows.
-Residuals, norms, clip factors, sums and parameters are float64. A residual that overflowed is
-clipped like any other. A residual that is not a number adds nothing. So no row moves the sum by
-more than the clipping norm, up to the rounding of a float64 sum (1e-16 of the sum for each row).
+Residuals, norms, clip factors and parameters are float64. A residual that overflowed is clipped
+like any other. A residual that is not a number adds nothing, and neither does a row whose target is
+NaN (:mod:`expost.training.data` marks rows that do not count in this way). Sums are in fixed point
+(:mod:`expost.training._native.fixed_point`). So no row moves the sum by more than the clipping
+norm, exactly.
 
 Parameters are flat: for each output its weights, then its bias.
-Tests: ``tests/training/test_linear.py``.
+Tests: ``tests/training/test_linear.py`` and ``tests/training/test_sensitivity.py``.
 """
 
 from __future__ import annotations
@@ -25,17 +27,22 @@ import numpy as np
 from expost.arrays import Array
 from expost.training._native.clipping import clip_factor, clipped_residual
 from expost.training._native.compiled import kernel
-from expost.training._native.keystream import Stream, poisson_sample
-from expost.training._native.update import State, StepSettings, finish_step
-from expost.training._native.vector_products import (
+from expost.training._native.fixed_point import (
     add_rows1,
     add_rows4,
     add_rows8,
+    from_steps,
+    steps_of,
+)
+from expost.training._native.keystream import Stream, poisson_sample
+from expost.training._native.update import State, StepSettings, noisy, update
+from expost.training._native.vector_products import (
     prefetch,
     row_products1,
     row_products4,
     row_products8,
 )
+from expost.training.exact_noise import Bound
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
 
@@ -74,17 +81,18 @@ def _products(X: Array, rows: Array, place: int, height: int, weights: Array, ou
 
 
 @kernel
-def _add(X: Array, rows: Array, place: int, height: int, total: Array, factors: Array) -> None:
-    """Add the rows of :func:`_products` times ``factors`` to ``total``, which ends in the bias."""
+def _add(X: Array, rows: Array, place: int, height: int, sums: Array, factors: Array,
+         anchor: float) -> None:  # fmt: skip
+    """Add the rows of :func:`_products` times ``factors`` to ``sums``, which end in the bias."""
     later = max(place, min(place + height, len(rows) - height))
     if height == 8:
-        add_rows8(X, rows, place, later, total, factors)
+        add_rows8(X, rows, place, later, sums, factors, anchor)
     elif height == 4:
-        add_rows4(X, rows, place, later, total, factors)
+        add_rows4(X, rows, place, later, sums, factors, anchor)
     else:
-        add_rows1(X, rows, place, later, total, factors)
+        add_rows1(X, rows, place, later, sums, factors, anchor)
     for r in range(height):
-        total[X.shape[1]] += factors[r]
+        sums[X.shape[1]] += steps_of(factors[r], anchor)
 
 
 @kernel
@@ -100,12 +108,13 @@ def clipped_sum_single(
     norms: Array,
     rows: Array,
     parameters: Array,
-    clip: float,
+    bound: Bound,
     loss: int,
     total: Array,
 ) -> None:
     """Write the sum of clipped gradients over ``rows`` to ``total``, for one output."""
-    total[:] = 0.0
+    sums = total.view(np.int64)
+    sums[:] = 0
     weights, scales = parameters.astype(X.dtype), np.empty(8)
     bias, place = parameters[X.shape[1]], 0
     while place < len(rows):
@@ -116,9 +125,10 @@ def clipped_sum_single(
         _products(X, rows, place, height, weights, scales)
         for r in range(height):
             row = rows[place + r]
-            scales[r] = _scale(scales[r] + bias, y[row], norms[row], clip, loss)
-        _add(X, rows, place, height, total, scales)
+            scales[r] = _scale(scales[r] + bias, y[row], norms[row], bound.clip, loss)
+        _add(X, rows, place, height, sums, scales, bound.anchor)
         place += height
+    from_steps(sums, bound.grid, total)
 
 
 @kernel
@@ -128,12 +138,13 @@ def clipped_sum_softmax(
     norms: Array,
     rows: Array,
     parameters: Array,
-    clip: float,
+    bound: Bound,
     classes: int,
     total: Array,
 ) -> None:
     """Write the same sum for ``classes`` outputs; ``y`` holds class numbers."""
-    total[:] = 0.0
+    sums = total.view(np.int64)
+    sums[:] = 0
     width, place = X.shape[1] + 1, 0
     weights, residuals = parameters.astype(X.dtype), np.empty((classes, 8))
     while place < len(rows):
@@ -143,28 +154,31 @@ def clipped_sum_softmax(
             residuals[k] += parameters[(k + 1) * width - 1]
         for r in range(height):
             row = rows[place + r]
-            _softmax_scales(residuals[:, r], int(y[row]), norms[row], clip)
+            _softmax_scales(residuals[:, r], y[row], norms[row], bound.clip)
         for k in range(classes):
-            _add(X, rows, place, height, total[k * width : (k + 1) * width], residuals[k])
+            mine = sums[k * width : (k + 1) * width]
+            _add(X, rows, place, height, mine, residuals[k], bound.anchor)
         place += height
+    from_steps(sums, bound.grid, total)
 
 
 @kernel
-def _softmax_scales(logits: Array, label: int, norm: float, clip: float) -> None:
+def _softmax_scales(logits: Array, label: float, norm: float, clip: float) -> None:
     """Replace logits by the numbers by which the row is multiplied in each output's sum."""
-    top, mass, square = -math.inf, 0.0, 0.0
+    # squares below the least double vanish, so their largest possible sum is added
+    top, mass, square = -math.inf, 0.0, len(logits) * 2.0**-1021
     for k in range(len(logits)):
         top = max(top, logits[k])
     for k in range(len(logits)):
         logits[k] = math.exp(logits[k] - top)
         mass += logits[k]
     for k in range(len(logits)):
-        logits[k] = logits[k] / mass - (1.0 if k == label else 0.0)
+        logits[k] = logits[k] / mass - (1.0 if k == label else 0.0)  # NaN is no class
         square += logits[k] * logits[k]
     length = math.sqrt(square) * norm
     scale = clip_factor(length, clip)
     for k in range(len(logits)):
-        logits[k] = 0.0 if math.isnan(length) else scale * logits[k]
+        logits[k] = 0.0 if math.isnan(length + label) else scale * logits[k]
 
 
 @kernel
@@ -180,16 +194,23 @@ def train_steps(
     sample: Array,
     done: int,
     steps: int,
-) -> None:
-    """Make steps ``done`` + 1 to ``done`` + ``steps``; ``sample`` is scratch for all rows."""
+    resumed: bool,
+) -> int:
+    """Make steps ``done`` + 1 to ``done`` + ``steps``; ``sample`` is scratch for all rows.
+
+    Return the number of the last step made. It is smaller if the next step has open coordinates
+    (:mod:`expost.training._native.noise`). When they are decided, the call is repeated with
+    ``resumed``.
+    """
     for step in range(done + 1, done + steps + 1):
-        count = poisson_sample(source, settings.rate, len(X), sample)
-        if loss == SOFTMAX:
-            clipped_sum_softmax(
-                X, y, norms, sample[:count], state.parameters, settings.clip, classes, state.total
-            )
-        else:
-            clipped_sum_single(
-                X, y, norms, sample[:count], state.parameters, settings.clip, loss, state.total
-            )
-        finish_step(state, settings, source, step)
+        if not (resumed and step == done + 1):
+            count = poisson_sample(source, settings.rate, len(X), sample)
+            rows, parameters, total = sample[:count], state.parameters, state.total
+            if loss == SOFTMAX:
+                clipped_sum_softmax(X, y, norms, rows, parameters, settings.bound, classes, total)
+            else:
+                clipped_sum_single(X, y, norms, rows, parameters, settings.bound, loss, total)
+            if noisy(state, settings, source) > 0:
+                return step - 1
+        update(state, settings, step)
+    return done + steps

@@ -6,12 +6,13 @@ first fully connected layer process one example at a time. The other layers proc
 examples, so their weights are read once per block. All data of a block stay in the cache of one
 core.
 
-Arithmetic is in the precision of the rows (float32 or float64). Norms, clip factors
-(:mod:`expost.training._native.clipping`) and the sum over examples are float64. The gradient that
-is added is the gradient whose norm was computed, so one example moves the sum by no more than the
-clipping norm, up to the rounding of a float64 sum.
+Arithmetic is in the precision of the rows (float32 or float64). Norms and clip factors
+(:mod:`expost.training._native.clipping`) are float64. The sum over examples is in fixed point
+(:mod:`expost.training._native.fixed_point`). The gradient that is added is the gradient whose norm
+was computed, so one example moves the sum by no more than the clipping norm, exactly. An example
+whose target is NaN does not count.
 
-Tests: ``tests/training/test_modules.py``.
+Tests: ``tests/training/test_modules.py`` and ``tests/training/test_sensitivity.py``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.training._native.clipping import clip_factor
 from expost.training._native.compiled import kernel
+from expost.training._native.fixed_point import from_steps
 from expost.training._native.keystream import Stream, poisson_sample
 from expost.training._native.network_layers import (
     BLOCK,
@@ -43,13 +45,16 @@ from expost.training._native.network_layers import (
     linear_backward,
     linear_forward,
 )
-from expost.training._native.update import State, StepSettings, finish_step
+from expost.training._native.update import State, StepSettings, noisy, update
+from expost.training.exact_noise import Bound
 
 
 @kernel
 def _head(loss: int, outputs: int, label: float, values: Array, slopes: Array) -> None:
     """Write the gradient of the loss at the outputs; losses as in ``_native/linear.py``."""
-    if loss == 0:
+    if math.isnan(label):  # an example that does not count: its gradient is no number
+        slopes[:outputs] = np.nan
+    elif loss == 0:
         slopes[0] = 2.0 * (values[0] - label)
     elif loss == 1:
         slopes[0] = 1.0 / (1.0 + math.exp(-values[0])) - label
@@ -60,7 +65,7 @@ def _head(loss: int, outputs: int, label: float, values: Array, slopes: Array) -
         for k in range(outputs):
             mass += math.exp(values[k] - top)
         for k in range(outputs):
-            slopes[k] = math.exp(values[k] - top) / mass - (1.0 if k == int(label) else 0.0)
+            slopes[k] = math.exp(values[k] - top) / mass - (1.0 if k == label else 0.0)
 
 
 @kernel
@@ -108,7 +113,7 @@ def clipped_sum(
     y: Array,
     rows: Array,
     loss: int,
-    clip: float,
+    bound: Bound,
     scratch: Scratch,
     total: Array,
 ) -> None:
@@ -116,7 +121,8 @@ def clipped_sum(
 
     An example whose gradient is not finite contributes nothing.
     """
-    total[:] = 0.0
+    sums = total.view(np.int64)
+    sums[:] = 0
     depths, scales = len(table), np.empty(BLOCK)
     target, outputs = table[depths - 1, TARGET], table[depths - 1, OUT_C]
     for start in range(0, len(rows), BLOCK):
@@ -151,13 +157,14 @@ def clipped_sum(
                     depth > 0,
                     scratch,
                 )
-            scales[e] = clip_factor(math.sqrt(square), clip)
+            scales[e] = clip_factor(math.sqrt(square), bound.clip)
             for depth in range(stem):
                 if table[depth, KIND] == CONVOLUTION and scales[e] != 0.0:
-                    add_convolution(table[depth], scales[e], scratch.gradient, total)
+                    add_convolution(table[depth], scales[e], scratch.gradient, sums, bound.anchor)
         for depth in range(stem, depths):
             if table[depth, KIND] == LINEAR:
-                add_linear(table[depth], count, scales, scratch, total)
+                add_linear(table[depth], count, scales, scratch, sums, bound.anchor)
+    from_steps(sums, bound.grid, total)
 
 
 @kernel
@@ -173,10 +180,15 @@ def train_steps(
     sample: Array,
     done: int,
     steps: int,
-) -> None:
-    """Make steps ``done`` + 1 to ``done`` + ``steps``; ``sample`` is scratch for all rows."""
+    resumed: bool,
+) -> int:
+    """Make steps ``done`` + 1 to ``done`` + ``steps``, as in ``_native/linear.py``."""
     for step in range(done + 1, done + steps + 1):
-        count = poisson_sample(source, settings.rate, len(X), sample)
-        load_parameters(table, state.parameters, scratch)
-        clipped_sum(table, X, y, sample[:count], loss, settings.clip, scratch, state.total)
-        finish_step(state, settings, source, step)
+        if not (resumed and step == done + 1):
+            count = poisson_sample(source, settings.rate, len(X), sample)
+            load_parameters(table, state.parameters, scratch)
+            clipped_sum(table, X, y, sample[:count], loss, settings.bound, scratch, state.total)
+            if noisy(state, settings, source) > 0:
+                return step - 1
+        update(state, settings, step)
+    return done + steps

@@ -8,8 +8,9 @@ layer, forward and backward, is computed in tiles (:mod:`expost.training._native
 A convolution reads its patches directly from the image, which has a border of zeros. The gradient
 of one example in a fully connected layer is an outer product and is never stored.
 
-Arithmetic is in the precision of the rows (float32 or float64). Squared norms and the sums over
-examples are float64. Tests: ``tests/training/test_modules.py``.
+Arithmetic is in the precision of the rows (float32 or float64). Squared norms are float64, and
+never too small: what vanishes below the least double is added. Sums over examples are in fixed
+point (:mod:`expost.training._native.fixed_point`). Tests: ``tests/training/test_modules.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from expost.arrays import Array
-from expost.training._native.compiled import kernel
+from expost.training._native.compiled import kernel, ordered
+from expost.training._native.fixed_point import add_outer_products, steps_of
 from expost.training._native.matrix_product import product
 from expost.training._native.vector_products import TALLEST, VECTOR
 
@@ -219,7 +221,7 @@ def linear_backward(layer: Array, count: int, further: bool, scratch: Scratch) -
             scratch.values[e, source : source + width],
             scratch.slopes[e, target : target + outputs],
         )
-        scratch.squares[e] += (1.0 + _square(inputs)) * _square(after)
+        scratch.squares[e] += (1.0 + _square(inputs)) * (_square(after) + outputs * 2.0**-1021)
     if further:
         flat, row = scratch.slopes.reshape(-1), scratch.slopes.shape[1]
         product(count, width, flat, target, row, 0, 1, scratch.parameters, layer[PARAMETERS], 0,
@@ -227,14 +229,15 @@ def linear_backward(layer: Array, count: int, further: bool, scratch: Scratch) -
 
 
 @kernel
-def add_linear(layer: Array, count: int, scales: Array, scratch: Scratch, total: Array) -> None:
-    """Add scale × gradient of every example of a block to ``total``.
+def add_linear(layer: Array, count: int, scales: Array, scratch: Scratch, sums: Array,
+               anchor: float) -> None:  # fmt: skip
+    """Add the steps of scale × gradient of every example of a block to ``sums``.
 
     An example with scale 0 adds nothing, even if its gradient is not finite.
     """
     width, outputs, start = layer[IN_C], layer[OUT_C], layer[PARAMETERS]
     outer, room = scratch.outer, BLOCK * (width + VECTOR)
-    biases = total[start + width * outputs : start + (width + 1) * outputs]
+    biases = sums[start + width * outputs : start + (width + 1) * outputs]
     for e in range(count):
         inputs, factors = (
             outer[e * width : (e + 1) * width],
@@ -249,10 +252,9 @@ def add_linear(layer: Array, count: int, scales: Array, scratch: Scratch, total:
                 inputs[k] = np.float64(values[k])
             for o in range(len(factors)):
                 factors[o] = scales[e] * np.float64(slopes[o])
-                biases[o] += factors[o]
-    mine = total[start : start + width * outputs]
-    product(outputs, width, outer, room, 1, 0, outputs, outer, 0, 0, width, 1, count,
-            mine, width, 1, mine, 0, width)  # fmt: skip
+                biases[o] += steps_of(factors[o], anchor)
+    mine = sums[start : start + width * outputs]
+    add_outer_products(outputs, width, outer, room, outer, count, anchor, mine)
 
 
 @kernel
@@ -311,10 +313,11 @@ def layer_backward(
     return 0.0
 
 
-@kernel
-def add_convolution(layer: Array, scale: float, gradients: Array, total: Array) -> None:
-    """Add scale × gradient of one example to ``total``."""
+@ordered
+def add_convolution(layer: Array, scale: float, gradients: Array, sums: Array,
+                    anchor: float) -> None:  # fmt: skip
+    """Add the steps of scale × gradient of one example to ``sums``."""
     start, size = layer[PARAMETERS], (layer[KH] * layer[KW] * layer[IN_C] + 1) * layer[OUT_C]
-    mine, gradient = total[start : start + size], gradients[start : start + size]
+    mine, gradient = sums[start : start + size], gradients[start : start + size]
     for k in range(len(mine)):
-        mine[k] += scale * np.float64(gradient[k])
+        mine[k] += steps_of(scale * np.float64(gradient[k]), anchor)

@@ -1,6 +1,6 @@
 """End of a training step in the native kernels: noise, division by the expected batch, optimiser.
 
-Noise is added to the sum of clipped gradients. :func:`settings_of` collects the numbers that stay
+Noise is added to the sum of clipped gradients (:mod:`expost.training._native.noise`). :func:`settings_of` collects the numbers that stay
 the same during a training. Tests: ``tests/training/test_linear.py`` and
 ``tests/training/test_modules.py``.
 """
@@ -14,7 +14,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.training._native.compiled import kernel
-from expost.training._native.keystream import Stream, gaussians
+from expost.training._native.keystream import Stream
+from expost.training._native.noise import add_noise, settle
 from expost.training.configuration import (
     BETA1,
     BETA2,
@@ -23,6 +24,7 @@ from expost.training.configuration import (
     Configuration,
     TrainingPlan,
 )
+from expost.training.exact_noise import Bound, Lattice, clip_bound, lattice_of
 
 
 class StepSettings(NamedTuple):
@@ -30,30 +32,32 @@ class StepSettings(NamedTuple):
 
     rate: float
     expected: float
-    clip: float
-    noise: float  # standard deviation of the noise on the sum
+    bound: Bound
+    lattice: Lattice
     learning_rate: float
     momentum: float
     optimiser: int  # index in OPTIMISERS
 
 
 class State(NamedTuple):
-    """Parameters, the two moments of the optimiser, and scratch; all float64 and flat."""
+    """Parameters, the two moments of the optimiser, the sum, and its open coordinates; flat."""
 
     parameters: Array
     first: Array
     second: Array
     total: Array
-    noise: Array
+    open: Array  # uint8: coordinates whose noise is not decided yet
 
 
-def settings_of(configuration: Configuration, plan: TrainingPlan) -> StepSettings:
-    """Return the numbers that a training needs in every step."""
+def settings_of(
+    configuration: Configuration, plan: TrainingPlan, width: int, rows: int
+) -> StepSettings:
+    """Return the numbers that a training of ``width`` parameters needs in every step."""
     return StepSettings(
         plan.sampling_rate,
         float(configuration.batch_size),
-        float(configuration.clip),
-        float(configuration.clip) * plan.noise_multiplier,
+        clip_bound(float(configuration.clip), width, rows),
+        lattice_of(float(configuration.clip), plan.noise_multiplier),
         float(configuration.learning_rate),
         float(configuration.momentum),
         OPTIMISERS.index(configuration.optimiser),
@@ -62,23 +66,28 @@ def settings_of(configuration: Configuration, plan: TrainingPlan) -> StepSetting
 
 def state_of(parameters: Array) -> State:
     """Return the initial state of a training that begins at ``parameters`` (copied)."""
-    return State(parameters.astype(np.float64), *(np.zeros(len(parameters)) for _ in range(4)))
+    first, second, total = (np.zeros(len(parameters)) for _ in range(3))
+    open_ = np.zeros(len(parameters), dtype=np.uint8)
+    return State(parameters.astype(np.float64), first, second, total, open_)
 
 
 @kernel
-def finish_step(state: State, settings: StepSettings, source: Stream, step: int) -> None:
-    """Add noise to ``state.total``, average, and update the parameters; ``step`` counts from 1."""
-    parameters, first, second, total, noise = (
+def noisy(state: State, settings: StepSettings, source: Stream) -> int:
+    """Add noise to ``state.total``; return the number of coordinates that are left open."""
+    if settings.lattice.noise == 0.0:
+        return 0
+    return add_noise(source, state.total, state.open, settings.lattice)
+
+
+@kernel
+def update(state: State, settings: StepSettings, step: int) -> None:
+    """Average the noisy sum and update the parameters; ``step`` counts from 1."""
+    parameters, first, second, total = (
         state.parameters,
         state.first,
         state.second,
         state.total,
-        state.noise,
     )
-    if settings.noise > 0.0:
-        gaussians(source, noise)
-        for place in range(len(total)):
-            total[place] += settings.noise * noise[place]
     scale, rate = 1.0 / settings.expected, settings.learning_rate
     if settings.optimiser == 0:
         for place in range(len(total)):
@@ -96,3 +105,8 @@ def finish_step(state: State, settings: StepSettings, source: Stream, step: int)
             parameters[place] -= (
                 rate * (first[place] / fade1) / (math.sqrt(second[place] / fade2) + TINY)
             )
+
+
+def settle_state(state: State, settings: StepSettings, source: Stream) -> None:
+    """Decide the open coordinates of ``state.total`` exactly."""
+    settle(source, state.total, state.open, settings.lattice)

@@ -2,7 +2,8 @@
 
 The loop vectoriser would not keep these sums in registers by itself. The functions ``strip…`` are
 the inner part of every matrix product of a network (:mod:`expost.training._native.matrix_product`).
-The functions ``row_products…`` and ``add_rows…`` are used by :mod:`expost.training._native.linear`.
+The functions ``row_products…`` are used by :mod:`expost.training._native.linear`. Sums over rows
+are in :mod:`expost.training._native.fixed_point`.
 
 Vectors have 64 bytes. LLVM splits them on processors with narrower registers. So the code is
 correct on every processor, and fast with AVX2, AVX-512 or similar instructions. Multiplications and
@@ -22,12 +23,12 @@ from expost.training._native.compiled import cgutils, extending, ir, types
 
 VECTOR = 64  # bytes
 TALLEST = 6  # most rows of a tile: the registers of AVX2 hold that many sums
-_LONG, _INT = ir.IntType(64), ir.IntType(32)
+LONG, INT = ir.IntType(64), ir.IntType(32)
 _FUSED = ("contract",)
-_NUMBERS = (types.float32, types.float64)
+NUMBERS = (types.float32, types.float64)
 
 
-class _Emitter:
+class Emitter:
     """Emits instructions on vectors of one number type."""
 
     def __init__(self, context: Any, builder: Any, number: Any, lanes: int | None = None) -> None:
@@ -35,7 +36,8 @@ class _Emitter:
         self.number = context.get_data_type(number)
         self.lanes = lanes or VECTOR // (number.bitwidth // 8)
         self.vector = ir.VectorType(self.number, self.lanes)
-        self.suffix = f"v{self.lanes}f{number.bitwidth}"
+        letter = "f" if number in NUMBERS else "i"
+        self.suffix = f"v{self.lanes}{letter}{number.bitwidth}"
 
     def data(self, kind: Any, value: Any) -> Any:
         """Return the pointer to the first number of an array."""
@@ -44,9 +46,9 @@ class _Emitter:
     def everywhere(self, value: Any) -> Any:
         """Return a vector with the number in every lane."""
         blank = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(blank, value, ir.Constant(_INT, 0))
+        first = self.builder.insert_element(blank, value, ir.Constant(INT, 0))
         return self.builder.shuffle_vector(
-            first, blank, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes)
+            first, blank, ir.Constant(ir.VectorType(INT, self.lanes), [0] * self.lanes)
         )
 
     def at(self, array: Any, place: Any) -> Any:
@@ -63,29 +65,29 @@ class _Emitter:
 
     def mask(self, used: Any) -> Any:
         """Return a mask that is true in the first ``used`` lanes."""
-        many = ir.VectorType(_LONG, self.lanes)
+        many = ir.VectorType(LONG, self.lanes)
         blank = ir.Constant(many, ir.Undefined)
-        first = self.builder.insert_element(blank, used, ir.Constant(_INT, 0))
+        first = self.builder.insert_element(blank, used, ir.Constant(INT, 0))
         spread = self.builder.shuffle_vector(
-            first, blank, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes)
+            first, blank, ir.Constant(ir.VectorType(INT, self.lanes), [0] * self.lanes)
         )
         return self.builder.icmp_signed("<", ir.Constant(many, list(range(self.lanes))), spread)
 
     def masked_load(self, array: Any, place: Any, mask: Any) -> Any:
         """Load a vector; lanes where the mask is false are zero."""
         pointer = self._wide(array, place)
-        kind = ir.FunctionType(self.vector, [pointer.type, _INT, mask.type, self.vector])
+        kind = ir.FunctionType(self.vector, [pointer.type, INT, mask.type, self.vector])
         function = _declared(self.builder, kind, f"llvm.masked.load.{self.suffix}.p0")
         return self.builder.call(
-            function, [pointer, ir.Constant(_INT, 1), mask, ir.Constant(self.vector, None)]
+            function, [pointer, ir.Constant(INT, 1), mask, ir.Constant(self.vector, None)]
         )
 
     def masked_store(self, vector: Any, array: Any, place: Any, mask: Any) -> None:
         """Store the lanes where the mask is true."""
         pointer = self._wide(array, place)
-        kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, _INT, mask.type])
+        kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, INT, mask.type])
         function = _declared(self.builder, kind, f"llvm.masked.store.{self.suffix}.p0")
-        self.builder.call(function, [vector, pointer, ir.Constant(_INT, 1), mask])
+        self.builder.call(function, [vector, pointer, ir.Constant(INT, 1), mask])
 
     def plus_product(self, total: Any, a: Any, b: Any) -> Any:
         """Return total + a·b, which may be fused."""
@@ -98,10 +100,10 @@ class _Emitter:
             width //= 2
             places = [*range(width, 2 * width), *[0] * (self.lanes - width)]
             upper = self.builder.shuffle_vector(
-                vector, vector, ir.Constant(ir.VectorType(_INT, self.lanes), places)
+                vector, vector, ir.Constant(ir.VectorType(INT, self.lanes), places)
             )
             vector = self.builder.fadd(vector, upper)
-        return self.builder.extract_element(vector, ir.Constant(_INT, 0))
+        return self.builder.extract_element(vector, ir.Constant(INT, 0))
 
     def _wide(self, array: Any, place: Any) -> Any:
         """Return the pointer to a vector."""
@@ -114,7 +116,7 @@ def _declared(builder: Any, kind: Any, name: str) -> Any:
     return utilities.get_or_insert_function(builder.module, kind, name)
 
 
-def _loop(
+def loop(
     builder: Any,
     last: Any,
     step: int,
@@ -126,13 +128,13 @@ def _loop(
     head, inside, after = (builder.append_basic_block(name) for name in ("head", "inside", "after"))
     builder.branch(head)
     builder.position_at_end(head)
-    index, kept = builder.phi(_LONG), [builder.phi(value.type) for value in held]
+    index, kept = builder.phi(LONG), [builder.phi(value.type) for value in held]
     builder.cbranch(builder.icmp_signed("<", index, last), inside, after)
     builder.position_at_end(inside)
     changed = body(index, kept)
-    further = builder.add(index, ir.Constant(_LONG, step))
+    further = builder.add(index, ir.Constant(LONG, step))
     for phi, first, again in zip(
-        [index, *kept], [ir.Constant(_LONG, 0), *held], [further, *changed], strict=True
+        [index, *kept], [ir.Constant(LONG, 0), *held], [further, *changed], strict=True
     ):
         phi.add_incoming(first, before)
         phi.add_incoming(again, builder.block)
@@ -144,8 +146,8 @@ def _loop(
 def _prefetch(builder: Any, pointer: Any) -> None:
     """Prefetch a cache line into the second level."""
     byte = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, _INT, _INT, _INT])
-    flags = [ir.Constant(_INT, flag) for flag in (0, 2, 1)]  # for reading, second cache level, data
+    kind = ir.FunctionType(ir.VoidType(), [byte, INT, INT, INT])
+    flags = [ir.Constant(INT, flag) for flag in (0, 2, 1)]  # for reading, second cache level, data
     builder.call(
         _declared(builder, kind, "llvm.prefetch.p0"), [builder.bitcast(pointer, byte), *flags]
     )
@@ -166,7 +168,7 @@ prefetch: Any = extending.intrinsic(_prefetch_intrinsic)
 """prefetch(vector, place): prefetch the cache line of a number; does not change any result."""
 
 
-def _plain(number: Any, *arrays: Any) -> bool:
+def plain(number: Any, *arrays: Any) -> bool:
     """Return whether all are contiguous arrays of this number type."""
     return all(
         isinstance(array, types.Array) and array.layout == "C" and array.dtype == number
@@ -181,7 +183,7 @@ def _make_strip(height: int) -> Any:
               a_inner: Any, b: Any, b_start: Any, b_outer: Any, b_inner: Any, outer: Any,
               inner: Any, first: Any, first_start: Any, first_step: Any, first_along: Any,
               out: Any, out_start: Any, out_step: Any) -> Any:  # fmt: skip
-        if a.dtype not in _NUMBERS or not _plain(a.dtype, a, b, first, out):
+        if a.dtype not in NUMBERS or not plain(a.dtype, a, b, first, out):
             return None  # not defined for these argument types
         long = types.int64
         return types.void(
@@ -189,7 +191,7 @@ def _make_strip(height: int) -> Any:
         ), generate
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        emit = _Emitter(context, builder, signature.args[1].dtype)
+        emit = Emitter(context, builder, signature.args[1].dtype)
         columns = arguments[0]
         a_start, a_step, a_outer, a_inner = arguments[2:6]
         b_start, b_outer, b_inner, outer, inner = arguments[7:12]
@@ -199,7 +201,7 @@ def _make_strip(height: int) -> Any:
 
         def rows_from(start: Any, step: Any) -> list[Any]:
             return [
-                builder.add(start, builder.mul(step, ir.Constant(_LONG, row)))
+                builder.add(start, builder.mul(step, ir.Constant(LONG, row)))
                 for row in range(height)
             ]
 
@@ -224,21 +226,21 @@ def _make_strip(height: int) -> Any:
                         for total, number in zip(sums, numbers, strict=True)
                     ]
 
-                return _loop(builder, inner, 1, held, over_inner)
+                return loop(builder, inner, 1, held, over_inner)
 
             first_here = builder.add(arguments[13], builder.mul(column, arguments[15]))
             starts = [
                 emit.masked_load(first, place, mask)
                 for place in rows_from(first_here, arguments[14])
             ]
-            sums = _loop(builder, outer, 1, starts, over_outer)
+            sums = loop(builder, outer, 1, starts, over_outer)
             for total, place in zip(
                 sums, rows_from(builder.add(arguments[17], column), arguments[18]), strict=True
             ):
                 emit.masked_store(total, out, place, mask)
             return nothing
 
-        _loop(builder, columns, emit.lanes, [], tile)
+        loop(builder, columns, emit.lanes, [], tile)
         return context.get_dummy_value()
 
     return extending.intrinsic(typed)
@@ -259,7 +261,7 @@ for r < h and c < columns; c' is c if ``first_along`` is 1, and the place in the
 """
 
 
-class _Rows:
+class Rows:
     """Some rows of a matrix, their shared vectors, and the next rows, half of them prefetched."""
 
     def __init__(
@@ -271,7 +273,7 @@ class _Rows:
         height: int,
         first_half: bool,
     ) -> None:
-        self.builder, self.emit = builder, _Emitter(context, builder, signature.args[0].dtype)
+        self.builder, self.emit = builder, Emitter(context, builder, signature.args[0].dtype)
         matrix = context.make_array(signature.args[0])(context, builder, arguments[0])
         self.columns, self._start = builder.extract_value(matrix.shape, 1), matrix.data
         self._rows, self.vector, self.numbers = (
@@ -282,19 +284,19 @@ class _Rows:
             self._pointers(arguments[3], height),
         )
         self._later = later[: (height + 1) // 2] if first_half else later[(height + 1) // 2 :]
-        self.whole = builder.and_(self.columns, ir.Constant(_LONG, -self.emit.lanes))
+        self.whole = builder.and_(self.columns, ir.Constant(LONG, -self.emit.lanes))
         self.left = builder.sub(self.columns, self.whole)
         self.mask = self.emit.mask(self.left)
 
     def _pointers(self, first: Any, height: int) -> list[Any]:
         """Return the pointers to the listed rows from index ``first`` on."""
-        places = [self.builder.add(first, ir.Constant(_LONG, r)) for r in range(height)]
+        places = [self.builder.add(first, ir.Constant(LONG, r)) for r in range(height)]
         listed = [self.builder.load(self.emit.at(self._rows, place)) for place in places]
         return [self.emit.at(self._start, self.builder.mul(row, self.columns)) for row in listed]
 
     def number(self, row: int) -> Any:
         """Return the pointer to the number of a row."""
-        return self.emit.at(self.numbers, ir.Constant(_LONG, row))
+        return self.emit.at(self.numbers, ir.Constant(LONG, row))
 
     def prefetch(self, column: Any) -> None:
         """Prefetch this column of the next rows."""
@@ -303,7 +305,7 @@ class _Rows:
 
     def prefetch_last(self) -> None:
         """Prefetch the last column of the next rows."""
-        self.prefetch(self.builder.sub(self.columns, ir.Constant(_LONG, 1)))
+        self.prefetch(self.builder.sub(self.columns, ir.Constant(LONG, 1)))
 
 
 def _make_row_products(height: int) -> Any:
@@ -312,13 +314,13 @@ def _make_row_products(height: int) -> Any:
     def typed(
         typing: Any, matrix: Any, rows: Any, place: Any, later: Any, weights: Any, out: Any
     ) -> Any:
-        plain = matrix.dtype in _NUMBERS and _plain(matrix.dtype, matrix, weights)
-        if not (plain and _plain(types.int64, rows) and _plain(types.float64, out)):
+        same = matrix.dtype in NUMBERS and plain(matrix.dtype, matrix, weights)
+        if not (same and plain(types.int64, rows) and plain(types.float64, out)):
             return None
         return types.void(matrix, rows, types.int64, types.int64, weights, out), generate
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows = _Rows(context, builder, signature, arguments, height, first_half=True)
+        rows = Rows(context, builder, signature, arguments, height, first_half=True)
         emit = rows.emit
 
         def multiply(parts: Sequence[Any], weights: Any, held: Sequence[Any]) -> list[Any]:
@@ -333,7 +335,7 @@ def _make_row_products(height: int) -> Any:
                 [emit.load(row, column) for row in rows.mine], emit.load(rows.vector, column), held
             )
 
-        sums: Sequence[Any] = _loop(
+        sums: Sequence[Any] = loop(
             builder, rows.whole, emit.lanes, [ir.Constant(emit.vector, None)] * height, along
         )
         parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
@@ -352,56 +354,8 @@ def _make_row_products(height: int) -> Any:
     return extending.intrinsic(typed)
 
 
-def _make_add_rows(height: int) -> Any:
-    """Return the intrinsic for sums of ``height`` rows."""
-
-    def typed(
-        typing: Any, matrix: Any, rows: Any, place: Any, later: Any, total: Any, factors: Any
-    ) -> Any:
-        plain = matrix.dtype in _NUMBERS and _plain(matrix.dtype, matrix)
-        if not (plain and _plain(types.int64, rows) and _plain(types.float64, total, factors)):
-            return None
-        return types.void(matrix, rows, types.int64, types.int64, total, factors), generate
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows = _Rows(context, builder, signature, arguments, height, first_half=False)
-        emit, wide = rows.emit, _Emitter(context, builder, types.float64, rows.emit.lanes)
-        factors = [wide.everywhere(builder.load(rows.number(row))) for row in range(height)]
-
-        def add(parts: Sequence[Any], total: Any) -> Any:
-            for factor, part in zip(factors, parts, strict=True):
-                total = wide.plus_product(
-                    total,
-                    factor,
-                    part if emit.vector == wide.vector else builder.fpext(part, wide.vector),
-                )
-            return total
-
-        def along(column: Any, held: Sequence[Any]) -> Sequence[Any]:
-            rows.prefetch(column)
-            parts = [emit.load(row, column) for row in rows.mine]
-            wide.store(add(parts, wide.load(rows.vector, column)), rows.vector, column)
-            return held
-
-        _loop(builder, rows.whole, emit.lanes, [], along)
-        with builder.if_then(builder.icmp_signed(">", rows.left, ir.Constant(_LONG, 0))):
-            parts = [emit.masked_load(row, rows.whole, rows.mask) for row in rows.mine]
-            total = wide.masked_load(rows.vector, rows.whole, rows.mask)
-            wide.masked_store(add(parts, total), rows.vector, rows.whole, rows.mask)
-        rows.prefetch_last()
-        return context.get_dummy_value()
-
-    return extending.intrinsic(typed)
-
-
 row_products8, row_products4, row_products1 = (_make_row_products(height) for height in (8, 4, 1))
 """row_products⟨h⟩(X, rows, place, later, weights, out):
 
 out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < h, summed in the precision of X in as many
 parts as a vector has lanes. The first half of the h rows from ``later`` on is prefetched."""
-
-add_rows8, add_rows4, add_rows1 = (_make_add_rows(height) for height in (8, 4, 1))
-"""add_rows⟨h⟩(X, rows, place, later, total, factors):
-
-total[c] += Σ_{r < h} factors[r]·X[rows[place + r], c], in float64. The other half of the h rows
-from ``later`` on is prefetched."""

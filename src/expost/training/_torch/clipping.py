@@ -11,7 +11,13 @@ weight 0; no sample is truncated.
 
 Parameters, noise, optimiser and the sums over a batch are float64. In float32, one example would
 affect the rounding of everything that is added after it, and so move a sum by many clipping norms.
-Tests: ``tests/training/test_clipping.py``.
+:class:`expost.training._torch.modules.ModuleSums` rounds contributions to a grid
+(:func:`fixed_sum`), so that its sums are exact. Linear models and chains of layers are summed by
+matrix products of at most 4,096 rows; the bound on their rounding is
+:func:`expost.training.exact_noise.rounding_slack`, and the guarantee is computed with it.
+
+A row that does not count has the target NaN (:mod:`expost.training.data`). It is treated as not
+taken. Tests: ``tests/training/test_clipping.py``.
 """
 
 from __future__ import annotations
@@ -21,15 +27,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from expost.arrays import Array
+from expost.training.exact_noise import MOST_ROWS, grid_bits
 
 # from this sampling rate and number of models on, products over all rows beat gathering the rows
 _DENSE_RATE = 1 / 40
 _DENSE_MODELS = 16
 _LEAST = 2.0**-120  # smaller factors are replaced by 0
+VANISHED = 2.0**-1021  # per term: the most that squares below the least double lose
 
 
 class ClippedSums(ABC):
@@ -43,6 +52,13 @@ class ClippedSums(ABC):
     fixed = False  # whether a step is a fixed list of operations, which a CUDA graph can hold
     careful = True  # if False, an example without a finite norm spoils a sum and clears ``sound``
     sound: torch.Tensor | None = None
+    valid: torch.Tensor | None = None  # which rows count; None if all do
+
+    def targets(self, y: Array, device: str) -> torch.Tensor:
+        """Return the targets, 0 where a row does not count, and note which rows count."""
+        missing = np.isnan(y)
+        self.valid = torch.from_numpy(~missing).to(device) if missing.any() else None
+        return torch.from_numpy(np.where(missing, 0.0, y)).to(device)
 
     @abstractmethod
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
@@ -66,8 +82,27 @@ class ClippedSums(ABC):
         clips: torch.Tensor,
         memory: int,
     ) -> torch.Tensor:
-        """Return the sums over whole batches, computed in chunks that fit ``memory`` bytes."""
+        """Return the sums over whole batches, computed in chunks that fit ``memory`` bytes.
+
+        The sum over an empty batch is 0.
+        """
+        if rows.shape[1] == 0:
+            return torch.zeros_like(parameters)
+        if self.valid is not None:
+            taken = taken & self.valid[rows]
+        return self.batch(parameters, rows, taken, clips, memory)
+
+    def batch(
+        self,
+        parameters: torch.Tensor,
+        rows: torch.Tensor,
+        taken: torch.Tensor,
+        clips: torch.Tensor,
+        memory: int,
+    ) -> torch.Tensor:
+        """Return the sums over a batch that is not empty."""
         columns = max(1, memory // (self.bytes_per_example() * len(parameters)))
+        columns = min(columns, MOST_ROWS)
         if columns >= rows.shape[1]:
             return self.chunk(parameters, rows, taken, clips)
         total = torch.zeros_like(parameters)
@@ -88,7 +123,7 @@ class LinearSums(ClippedSums):
     fixed = True
 
     def __init__(self, X: Array, y: Array, loss: str, outputs: int, device: str) -> None:
-        self.X, self.y = torch.from_numpy(X).to(device), torch.from_numpy(y).to(device)
+        self.X, self.y = torch.from_numpy(X).to(device), self.targets(y, device)
         self.norms = torch.sqrt(self.X.to(torch.float64).square().sum(1) + 1.0)
         self.loss, self.outputs = loss, outputs
         self.rows, self.width = len(X), outputs * (X.shape[1] + 1)
@@ -99,7 +134,7 @@ class LinearSums(ClippedSums):
     def bytes_per_example(self) -> int:
         return (self.X.element_size() + 8) * self.X.shape[1] + 8 * 8 * self.outputs
 
-    def __call__(
+    def batch(
         self,
         parameters: torch.Tensor,
         rows: torch.Tensor,
@@ -108,10 +143,10 @@ class LinearSums(ClippedSums):
         memory: int,
     ) -> torch.Tensor:
         models = len(parameters)
-        many = models >= _DENSE_MODELS and rows.shape[1] >= _DENSE_RATE * self.rows
+        many = models >= _DENSE_MODELS and _DENSE_RATE * self.rows <= rows.shape[1] <= MOST_ROWS
         if many and 3 * 8 * models * self.outputs * self.rows + 8 * self.X.numel() < memory:
             return self.dense(parameters, rows, taken, clips)
-        return super().__call__(parameters, rows, taken, clips, memory)
+        return super().batch(parameters, rows, taken, clips, memory)
 
     def chunk(
         self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
@@ -154,7 +189,8 @@ class LinearSums(ClippedSums):
     ) -> torch.Tensor:
         """Return the clipped residuals, models × rows × outputs; 0 where a row is not taken."""
         residuals = self._residuals(logits, self.y[rows])
-        factors = clip_factors(residuals.norm(dim=2) * self.norms[rows], clips[:, None]) * taken
+        lengths = residuals.norm(dim=2) + 2.0**-500  # more than squares that vanished
+        factors = clip_factors(lengths * self.norms[rows], clips[:, None]) * taken
         return cut(torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0))
 
     def _residuals(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -197,3 +233,18 @@ def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
 def cut(factors: torch.Tensor) -> torch.Tensor:
     """Replace tiny factors by 0, so that no product with a factor is close to underflow."""
     return torch.where(factors.abs() >= _LEAST, factors, 0.0)
+
+
+def grids_of(clips: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return the grid of each model, as :func:`expost.training.exact_noise.clip_bound` does."""
+    exponents = torch.frexp(clips).exponent - grid_bits(rows)
+    return torch.ldexp(torch.ones_like(clips), exponents)
+
+
+def fixed_sum(values: torch.Tensor, factors: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
+    """Return Σ factor·value, each rounded to its model's grid: exact in every order.
+
+    ``values`` are models × rows × width, ``factors`` models × rows, ``grids`` models.
+    """
+    scaled = values.to(torch.float64) * (factors / grids[:, None])[:, :, None]
+    return scaled.round_().sum(1) * grids[:, None]

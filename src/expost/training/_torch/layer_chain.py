@@ -68,7 +68,7 @@ class ChainSums(ClippedSums):
             raise UnsupportedChain("parameters outside the layers")
         ordered = X.transpose(0, 2, 3, 1) if X.ndim == 4 else X.reshape(len(X), 1, 1, -1)
         self.X = torch.from_numpy(ordered).to(device, self.dtype).contiguous()
-        self.y = torch.from_numpy(y).to(device)
+        self.y = self.targets(y, device)
         self.rows, self.classes = len(X), self.layers[-1].outputs  # type: ignore[attr-defined]
         self.sound = torch.ones((), dtype=torch.bool, device=device)
         self._bytes = self._measure(device)

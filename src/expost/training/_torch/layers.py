@@ -22,6 +22,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from expost.training._torch.clipping import VANISHED
+
 Tensor = torch.Tensor
 _MOST_CODES = 128  # the kernels store a place in a pooling window as int8
 
@@ -171,7 +173,8 @@ class Connected(Layer):
         self, slope: Tensor, parameters: Tensor, further: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         self.kept.slope = slope.reshape(*slope.shape[:2], self.outputs)
-        square = (_squares(self.kept.x) + 1.0) * _squares(self.kept.slope)
+        steep = _squares(self.kept.slope) + self.outputs * VANISHED
+        square = (_squares(self.kept.x) + 1.0) * steep
         before = (
             torch.bmm(self.kept.slope, self._weight(parameters))[:, :, None, None]
             if further
@@ -236,8 +239,13 @@ class Convolved(Layer):
 
     @property
     def ghost(self) -> bool:
-        """Whether the two Gram matrices are much smaller than the gradient."""
-        return bool(16 * self.kept.positions**2 < self.patch * self.outputs)
+        """Whether the two Gram matrices are much smaller than the gradient.
+
+        In float64 the gradient is stored always: the bound on the rounding of sums
+        (:func:`expost.training.exact_noise.rounding_slack`) rests on the error of float32.
+        """
+        small = 16 * self.kept.positions**2 < self.patch * self.outputs
+        return bool(small and self.kept.patches.dtype == torch.float32)
 
     def backward(
         self, slope: Tensor, parameters: Tensor, further: bool

@@ -7,6 +7,11 @@ On CUDA a step is recorded as a graph, so that no time is lost between its opera
 recorded for every number of models still training and every (rounded up) size of the largest
 sample. The clipped sums of a step are in :mod:`expost.training._torch.clipping`.
 
+A coordinate of the noise that float64 does not decide (:mod:`expost.training.exact_noise`) needs
+the host. On a CPU that is done at once. On CUDA, the number of the first such step is noted and
+looked at when the stretch is done. Then the stretch is repeated up to that step, the step is made
+with the host, and the stretch goes on. Numbers are functions of the step, so they are the same.
+
 Tests: ``tests/training/test_clipping.py``.
 """
 
@@ -21,8 +26,9 @@ import torch
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.training._torch.clipping import ClippedSums, full_precision
-from expost.training._torch.device_keystream import DeviceStream
+from expost.training._torch.device_keystream import DeviceStream, lattices_of
 from expost.training.configuration import BETA1, BETA2, TINY, Configuration, TrainingPlan
+from expost.training.exact_noise import clip_bound, lattice_of
 from expost.training.progress import Meter
 
 DEFAULT_MEMORY = 4 << 30
@@ -112,13 +118,20 @@ class ModelGroup:
         self.steps = [plan.steps for plan in planned]
         self.rate, self.batch = planned[0].sampling_rate, float(configurations[0].batch_size)
         self.optimiser = configurations[0].optimiser
-        self.clips = self._column([float(each.clip) for each in configurations])
-        self.noises = self._column([plan.noise_multiplier for plan in planned]) * self.clips
+        clips = [float(each.clip) for each in configurations]
+        self.clips = self._column([clip_bound(each, sums.width, sums.rows).clip for each in clips])
+        made = [
+            lattice_of(clip, plan.noise_multiplier)
+            for clip, plan in zip(clips, planned, strict=True)
+        ]
+        self.lattices = lattices_of(made, self.parameters.device)
         self.noisy = any(plan.noise_multiplier > 0 for plan in planned)
         self.rates = self._column([float(each.learning_rate) for each in configurations])
         self.momenta = self._column([float(each.momentum) for each in configurations])
         # number of the step, counted from 1
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.parameters.device)
+        self.exact = not self.parameters.is_cuda  # whether the host decides at once
+        self.first_open = torch.full_like(self.clock, _MOST_STEPS)  # first step that needs the host
 
     def _column(self, numbers: Sequence[float]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.float64, device=self.parameters.device)
@@ -152,26 +165,60 @@ class ModelGroup:
         return int(max(1, min(left, _STRETCH, _SAMPLE_BYTES // expected)))
 
     def _move_on(self, recorder: Recorder, active: int, done: int, stretch: int) -> None:
-        """Make ``stretch`` steps after ``done``; repeat them with care if a norm was not finite."""
+        """Make ``stretch`` steps after ``done``."""
         rows, counts = self.source.poisson_samples(
             self.rate, self.sums.rows, active, done + 1, stretch
         )
-        largest = counts.amax(1).tolist()
+        largest, made = counts.amax(1).tolist(), 0
+
+        def record(first: int, last: int) -> None:
+            self.clock.fill_(done + first)
+            for step in range(first, last):
+                recorder(rows[step], counts[step], largest[step])
+
+        def with_host(first: int, last: int) -> None:
+            self.clock.fill_(done + first)
+            before, self.exact = self.exact, True
+            for step in range(first, last):
+                self._step(rows[step, :, : largest[step]], counts[step], active)
+            self.exact = before
+
+        while made < stretch:
+            made = self._advance(record, with_host, done, made, stretch)
+
+    def _advance(
+        self,
+        record: Callable[[int, int], None],
+        with_host: Callable[[int, int], None],
+        done: int,
+        first: int,
+        last: int,
+    ) -> int:
+        """Make steps of a stretch from ``first`` on and return how many of it are made now.
+
+        If a norm was not finite, all are repeated with care. If a step needs the host, those before
+        it are repeated and it is made with the host.
+        """
         state = self.parameters, self.first, self.second
-        before = [each.clone() for each in state] if self.sums.sound is not None else []
+        watched = self.sums.sound is not None or not self.exact
+        before = [each.clone() for each in state] if watched else []
         if self.sums.sound is not None:
             self.sums.sound.fill_(True)
             self.sums.careful = False
-        self.clock.fill_(done)
-        for step in range(stretch):
-            recorder(rows[step], counts[step], largest[step])
+        self.first_open.fill_(_MOST_STEPS)
+        record(first, last)
         if self.sums.sound is not None and not bool(self.sums.sound):
-            for each, old in zip(state, before, strict=True):
-                each.copy_(old)
+            _restore(state, before)
             self.sums.careful = True
-            self.clock.fill_(done)
-            for step in range(stretch):
-                self._step(rows[step, :, : largest[step]], counts[step], active)
+            with_host(first, last)
+            return last
+        open_step = int(self.first_open) - done - 1
+        if self.exact or open_step >= last:
+            return last
+        _restore(state, before)
+        record(first, open_step)
+        with_host(open_step, open_step + 1)
+        return open_step + 1
 
     def _step(self, rows: torch.Tensor, counts: torch.Tensor, active: int) -> None:
         """Make one step: clipped sum, noise, division by the expected batch size, optimiser."""
@@ -179,11 +226,21 @@ class ModelGroup:
         taken = torch.arange(rows.shape[1], device=rows.device) < counts[:, None]
         total = self.sums(self.parameters[:active], rows, taken, self.clips[:active], self.scratch)
         if self.noisy:
-            total.addcmul_(
-                self.noises[:active, None],
-                self.source.gaussians(active, self.sums.width, self.clock),
-            )
+            total = self._noisy(total, self.lattices[:active])
         self._move(total.div_(self.batch), active)
+
+    def _noisy(self, total: torch.Tensor, lattices: torch.Tensor) -> torch.Tensor:
+        """Return the sums with noise, on their lattices."""
+        noisy, doubt = self.source.noisy(total, lattices, self.clock)
+        if not self.exact:
+            here = torch.where(doubt.any(), self.clock, _MOST_STEPS)
+            self.first_open.copy_(torch.minimum(self.first_open, here))
+        elif bool(doubt.any()):
+            # a sum that is not finite belongs to a stretch that will be repeated with care
+            self.source.settle(
+                total, noisy, doubt & torch.isfinite(total), lattices, int(self.clock)
+            )
+        return noisy
 
     def _move(self, gradient: torch.Tensor, active: int) -> None:
         """Update the parameters by the optimiser."""
@@ -249,3 +306,9 @@ def rounded(size: int) -> int:
     """
     step = max(8, 1 << max(0, size.bit_length() - 5))
     return -(-size // step) * step
+
+
+def _restore(state: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
+    """Write back what was there before."""
+    for each, old in zip(state, before, strict=True):
+        each.copy_(old)

@@ -2,7 +2,8 @@
 
 Batches are processed in chunks that fit the memory. Every example passes through the module on its
 own (as a batch of one, vectorised), so its gradient cannot depend on other examples. Layers that
-carry statistics of the batch from step to step are refused by name.
+carry statistics of the batch from step to step are refused by name. Sums over examples are exact
+(:func:`expost.training._torch.clipping.fixed_sum`).
 
 Parameters that need no gradient, and buffers, are not changed and are not in the result. All models
 share those of a module made under ``torch.manual_seed(0)``.
@@ -25,7 +26,13 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipping import ClippedSums, clip_factors, cut
+from expost.training._torch.clipping import (
+    ClippedSums,
+    clip_factors,
+    cut,
+    fixed_sum,
+    grids_of,
+)
 from expost.training._torch.flat_parameters import Parameters
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -141,7 +148,7 @@ class ModuleSums(ClippedSums):
         self.module = module.to(device).train()
         self.parameters = Parameters(self.module, factory, device)
         self.dtype, self.width = self.parameters.dtype, self.parameters.width
-        self.X, self.y = torch.from_numpy(X).to(device, self.dtype), torch.from_numpy(y).to(device)
+        self.X, self.y = torch.from_numpy(X).to(device, self.dtype), self.targets(y, device)
         self.rows = len(X)
         measure = LOSSES[loss]
 
@@ -192,12 +199,12 @@ class ModuleSums(ClippedSums):
             )
         )
         factors = cut(clip_factors(norms, clips[:, None]) * taken)
-        sums = []
+        sums, grids = [], grids_of(clips, self.rows)
         for value in flat:
             cleaned = (
                 value
                 if bool((factors > 0).all())
                 else torch.where((factors > 0)[:, :, None], value, 0.0)
             )
-            sums.append(torch.einsum("bm,bmp->bp", factors, cleaned.to(factors.dtype)))
+            sums.append(fixed_sum(cleaned, factors, grids))
         return torch.cat(sums, dim=1)

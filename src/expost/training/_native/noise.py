@@ -1,0 +1,172 @@
+"""Exact rounded Gaussian noise inside native kernels.
+
+:func:`add_noise` adds noise to a sum and rounds it to a lattice. Every coordinate is decided from
+two words of the keystream in float64, with a proven bound on the error
+(:mod:`expost.training.exact_noise` defines the release and has the proof). A coordinate that the
+bound does not decide is left open: its sum stays as it is and ``open`` is set there. Then the
+kernel returns to the host, where :func:`settle` finds the same words again and decides by exact
+arithmetic with further digits from a reserved stream of the same key.
+
+Tests: ``tests/training/test_exact_noise.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.training._native.compiled import kernel, ordered
+from expost.training._native.keystream import (
+    WORDS,
+    Stream,
+    further_digits,
+    logarithm,
+    refill,
+    turn,
+)
+from expost.training.exact_noise import (
+    CONSTANT_ERROR,
+    LAST,
+    LENGTH_ERROR,
+    RADIUS_ERROR,
+    UNREAD,
+    Lattice,
+    released,
+)
+
+_PAIRS = WORDS // 2  # pairs of coordinates per refill; 16 blocks of the keystream
+
+
+@ordered
+def scaled_pairs(
+    radii: Array, angles: Array, deviation: float, first: Array, second: Array, errors: Array
+) -> None:
+    """Write both Gaussians of each pair, times ``deviation``, and the bound on their error."""
+    for pair in range(len(errors)):
+        u = np.float64(np.int64((radii[pair] >> np.uint64(1)) | np.uint64(1))) * LAST
+        r = math.sqrt(-2.0 * logarithm(u))
+        length, (x, y) = deviation * r, turn(angles[pair])
+        first[pair], second[pair] = length * x, length * y
+        rest = u - LAST  # 0 where all leading digits are 0: then the error is infinite
+        unread = (LENGTH_ERROR * rest + UNREAD) / (rest * r)
+        errors[pair] = deviation * (RADIUS_ERROR * r + unread) + CONSTANT_ERROR
+
+
+@ordered
+def _round(total: Array, noise: Array, errors: Array, scale: float, step: float, out: Array) -> int:
+    """Write the rounded noisy sums; return whether a coordinate is not decided."""
+    doubts = 0
+    for place in range(len(total)):
+        s = total[place] * scale
+        whole = np.floor(s + 0.5)
+        t = (s - whole) + noise[place]
+        near = np.floor(t + 0.5)
+        out[place] = (whole + near) * step
+        doubts |= not (0.5 - abs(t - near) > errors[place])
+    return doubts
+
+
+@kernel
+def _keep_decided(
+    total: Array, noise: Array, errors: Array, scale: float, out: Array, open_: Array
+) -> int:
+    """Restore the sums that are not decided, and mark them; return their number."""
+    count = 0
+    for place in range(len(total)):
+        s = total[place] * scale
+        t = (s - np.floor(s + 0.5)) + noise[place]
+        if not (0.5 - abs(t - np.floor(t + 0.5)) > errors[place]):
+            out[place] = total[place]
+            open_[place] = 1
+            count += 1
+    return count
+
+
+@kernel
+def add_noise(source: Stream, total: Array, open_: Array, lattice: Lattice) -> int:
+    """Replace ``total`` by round((total + noise) / step)·step, except for open coordinates.
+
+    Whole buffers are used; the unused words of the last one are discarded, so that no word is used
+    twice. Return the number of open coordinates.
+    """
+    source.noise_state[:] = source.state
+    source.noise_fast[:] = source.fast
+    noise, errors, out = np.empty(WORDS), np.empty(_PAIRS), np.empty(_PAIRS)
+    done, wanted, doubts = 0, len(total), 0
+    while done < wanted:
+        refill(source)
+        pairs = min(_PAIRS, (wanted - done + 1) // 2)
+        scaled_pairs(
+            source.words[:pairs],
+            source.words[_PAIRS : _PAIRS + pairs],
+            lattice.deviation,
+            noise[:pairs],
+            noise[_PAIRS : _PAIRS + pairs],
+            errors[:pairs],
+        )
+        for half in range(2):
+            count = min(pairs, wanted - done)
+            mine, drawn = total[done : done + count], noise[half * _PAIRS : half * _PAIRS + count]
+            if _round(mine, drawn, errors[:count], lattice.scale, lattice.step, out[:count]):
+                doubts += _keep_decided(
+                    mine, drawn, errors[:count], lattice.scale, out, open_[done : done + count]
+                )
+            mine[:] = out[:count]
+            done += count
+    source.used[0] = WORDS
+    return doubts
+
+
+@kernel
+def _words_again(source: Stream, radii: Array, angles: Array) -> None:
+    """Write the words of every coordinate's pair; ``source`` is at the beginning of the noise."""
+    done, wanted = 0, len(radii)
+    while done < wanted:
+        refill(source)
+        pairs = min(_PAIRS, (wanted - done + 1) // 2)
+        for _ in range(2):
+            count = min(pairs, wanted - done)
+            radii[done : done + count] = source.words[:count]
+            angles[done : done + count] = source.words[_PAIRS : _PAIRS + count]
+            done += count
+
+
+def settle(source: Stream, total: Array, open_: Array, lattice: Lattice) -> None:
+    """Decide the open coordinates of ``total`` exactly."""
+    again = source._replace(
+        words=np.zeros_like(source.words),
+        used=np.full(1, WORDS, dtype=np.int64),
+        state=source.noise_state.copy(),
+        fast=source.noise_fast.copy(),
+    )
+    begun = int(again.state[12]) | int(again.state[13]) << 32
+    radii, angles = np.empty(len(total), dtype=np.uint64), np.empty(len(total), dtype=np.uint64)
+    _words_again(again, radii, angles)
+    for place in np.flatnonzero(open_).tolist():
+        buffer, inside = divmod(place, WORDS)
+        pairs = min(_PAIRS, (len(total) - buffer * WORDS + 1) // 2)
+        # a refill advances the counter by 16 blocks and holds 64 pairs
+        number = 4 * begun + _PAIRS * buffer + inside % pairs
+
+        def more(part: int, number: int = number) -> tuple[int, int]:
+            return further_digits(source.state, number, part)
+
+        words = int(radii[place]), int(angles[place])
+        total[place] = released(float(total[place]), lattice, words, inside >= pairs, more)
+        open_[place] = 0
+
+
+def make_steps(
+    run: Callable[[int, int, bool], int], settle_now: Callable[[], None], done: int, steps: int
+) -> None:
+    """Call ``run(done, steps, resumed)`` until all steps are made; decide open ones in between."""
+    end, resumed = done + steps, False
+    while True:
+        done = run(done, end - done, resumed)
+        if done == end:
+            return
+        settle_now()
+        resumed = True

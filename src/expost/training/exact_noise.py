@@ -1,0 +1,258 @@
+"""The exact rounded Gaussian of DP-SGD: its lattice, its error bounds, and its exact fallback.
+
+A step releases round((s + σz) / u)·u, where s is the clipped sum, σ = noise_multiplier · clip, u
+the step of a public lattice and z a Gaussian with *exactly* the normal law. Rounding is
+post-processing of the Gaussian mechanism on real numbers, so the curves of
+:mod:`expost.privacy.dpsgd` hold as they are, and nothing of the released number depends on how
+floating point rounded the noise. Steps of a lattice are powers of two: u is the largest one that is
+not above 2^{−16}σ. It adds less than 2^{−35} to the variance of the noise.
+
+**Two infinite strings of bits.** The keystream defines two uniform numbers U and V in (0, 1) for
+each pair of coordinates, by all their binary digits. Box–Muller makes two independent Gaussians of
+them: √(−2 ln U)·cos 2πV and √(−2 ln U)·sin 2πV. The first 64 digits of U and V are two words of the
+keystream. They decide nearly always. Where they do not, further digits (256 at a time, from a part
+of the keystream that is used for nothing else) decide in decimal arithmetic (:func:`released`). So
+the release is a function of the keystream and the sum alone: every engine finds the same one.
+
+**The bracket.** ε = 2^{−53}; every operation of the fast path is +, −, ×, ÷ or √ in IEEE double
+precision, relative error ≤ ε each, fused or not. Bounds to first order; the constants below are
+larger than needed by a few per cent, which covers products of errors.
+
+=======================================  ===========================================================
+Û, the double nearest to the first       U = Û(1 + δ) with |δ| ≤ ε + 2^{−63} / (Û − 2^{−63})
+63 digits of U (the last one set)
+ln Û (``logarithm``), Û = m·2^e with     f = m − 1 is exact; s = f / (2 + f): 2ε; the tail of the
+√½ ≤ m < √2                              series: 10ε of itself and 2^{−60} for its end. In f −
+                                         (f²/2 − s(f²/2 + tail)) the terms are at most 0.21|f| and
+                                         0.045|f|, so the sum has the error 0.85ε|f| + ε|ln m|.
+                                         With e ≠ 0: e·LN2_HIGH is exact, and |ln Û| ≥ 0.34. In
+                                         both cases the relative error is ≤ 4ε
+r = √(−2 ln Û)                           2ε + ε = 3ε relative; the unread digits of U add
+                                         2|δ| / r at most
+x = 2π·(V − nearest quarter)             conversion ε, constant 0.4ε, product ε: 2.4ε|x|, |x| ≤ π/4;
+                                         the unread digits of V: 2π·2^{−64} < 0.01ε
+cos x, sin x (``turn``)                  x: 1.4ε; Taylor polynomials of degree 16 and 17: 2^{−63};
+                                         their evaluation: 1.7ε. Together ≤ 3.2ε absolute
+A·r·cos, A = σ/u (exact)                 (3 + 3.2 + 1 + 1)ε·A·r ≤ 8.3ε·A·r
+t = (s/u − nearest whole number) + that  ε(A·r + 1)
+=======================================  ===========================================================
+
+So t is right up to E = A·(11ε·r + 2.1·(ε + 2^{−63} / (Û − 2^{−63})) / r) + 4ε. If t is farther than
+E from the next k + ½, then round(t) is the released number. Otherwise (probability about
+A·15·2ε ≈ 2^{−32} per coordinate; always if Û has no leading digits at all, where E is infinite) the
+coordinate is left open and :func:`released` decides.
+
+**Sums.** Contributions of rows are rounded to a grid of step g (a power of two) and summed as whole
+numbers, which is exact in every order. Rounding to nearest may lengthen a contribution by √d·g/2,
+and its norm and clip factor are computed in floating point. So rows are clipped at
+:func:`clip_bound`, which is lower than ``clip`` by more than both together: no row moves the sum by
+more than ``clip``, in real numbers. :func:`rounding_slack` is what the CUDA engines need, which sum
+by matrix products.
+
+Tests: ``tests/training/test_exact_noise.py`` (brackets and fallback against decimal arithmetic, the
+law), ``tests/training/test_noise_attack.py`` (the attack on 53-bit Box–Muller),
+``tests/training/test_sensitivity.py`` (one row and the sum).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from decimal import ROUND_FLOOR, Context, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+from expost.errors import InvalidInput
+
+LATTICE_BITS = 16  # u is the largest power of two that is not above 2^{−16}σ
+EPS = 2.0**-53
+RADIUS_ERROR = 11.0 * EPS  # the constants of E
+LENGTH_ERROR = 2.1 * EPS
+UNREAD = 2.1 * 2.0**-63
+LAST = 2.0**-63
+CONSTANT_ERROR = 4.0 * EPS
+MORE_BITS = 256  # further digits of U and V that one block of the keystream holds
+# the series of logarithm, sine and cosine, highest power first
+HALF_ROOT = int.from_bytes(struct.pack("<d", math.sqrt(0.5)), "little")  # its bits
+LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
+LN2_LOW = float(Decimal(2).ln() - Decimal(LN2_HIGH))
+ARTANH = tuple(
+    2.0 / n for n in range(21, 1, -2)
+)  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s²
+SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
+COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
+QUARTER = 0.5 * math.pi * 2.0**-62
+_GRID_BITS = 50
+MOST_ROWS = 4096  # that a CUDA engine sums in one matrix product
+
+
+class Lattice(NamedTuple):
+    """Noise on a lattice: standard deviation, step, 1/step, and both errors' scale A = σ/u."""
+
+    noise: float
+    step: float
+    scale: float
+    deviation: float
+
+
+def lattice_of(clip: float, noise_multiplier: float) -> Lattice:
+    """Return the lattice of a training; all zero if there is no noise.
+
+    The standard deviation is rounded up, so it is never below ``clip · noise_multiplier``.
+    """
+    if noise_multiplier <= 0:
+        return Lattice(0.0, 0.0, 0.0, 0.0)
+    noise = math.nextafter(clip * noise_multiplier, math.inf)
+    exponent = math.frexp(noise)[1] - 1 - LATTICE_BITS
+    return Lattice(
+        noise, math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent), math.ldexp(noise, -exponent)
+    )
+
+
+class Bound(NamedTuple):
+    """How a row is clipped and rounded: clip factor's norm, grid step, and 1.5·2^{52} steps.
+
+    Adding ``anchor`` to a number rounds it to the grid.
+    """
+
+    clip: float
+    grid: float
+    anchor: float
+
+
+def grid_bits(rows: int) -> int:
+    """Return how many bits a contribution may have: all ``rows`` together fit a double."""
+    return min(_GRID_BITS, 53 - (rows - 1).bit_length())
+
+
+def clip_bound(clip: float, width: int, rows: int) -> Bound:
+    """Return the norm at which rows are clipped so that none moves the sum by more than ``clip``.
+
+    The grid is fine enough for contributions (50 bits) and coarse enough for the sum of all
+    ``rows`` to be a double. The norm, the factor and the products have a relative error of at most
+    (width + 20)·2^{−52}; rounding to the grid adds √width/2 steps.
+    """
+    grid = math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
+    lower = clip * (1.0 - (width + 64) * 2.0**-51) - math.sqrt(width) * grid
+    if lower < clip / 2:
+        raise InvalidInput(
+            "X",
+            f"{rows} rows for a model of {width} parameters",
+            "pass fewer rows: their sum cannot be made exactly in float64",
+        )
+    return Bound(lower, grid, 1.5 * 2.0**52 * grid)
+
+
+def rounding_slack(rows: int) -> float:
+    """Return how much one row may move a sum on CUDA beyond the clipping norm, relative to it.
+
+    Linear models and chains of layers are summed there by matrix products in float64, at most 4,096
+    rows each, whose results are added. In any order, the error of a coordinate is at most (terms +
+    additions)·ε·Σ|term|, on each of two neighbouring data sets. The terms of a row sum up to
+    ``clip`` in absolute value, but for a convolution whose norm is computed from Gram matrices:
+    there to 2^{12}·``clip`` / positions at most, because that norm contains the error of float32
+    (:mod:`expost.training._torch.layers`), with one term per position.
+    """
+    chunks = -(-rows // MOST_ROWS)
+    return 2.0 * (min(rows, MOST_ROWS) + chunks + 8) * EPS * rows * 2.0**12
+
+
+def released(
+    total: float,
+    lattice: Lattice,
+    words: tuple[int, int],
+    sine: bool,
+    more: Callable[[int], tuple[int, int]],
+) -> float:
+    """Return round((total + σz) / u)·u, decided in decimal arithmetic.
+
+    ``words`` are the first 64 digits of U and V, ``more(k)`` their k-th 256 further digits.
+    """
+    radius, angle = words
+    bits, part = 64, 0
+    while True:
+        extra = more(part)
+        radius, angle = (radius << MORE_BITS) | extra[0], (angle << MORE_BITS) | extra[1]
+        bits, part = bits + MORE_BITS, part + 1
+        found = _decided(total, lattice, radius, angle, bits, sine)
+        if found is not None:
+            return found
+
+
+def _decided(
+    total: float, lattice: Lattice, radius: int, angle: int, bits: int, sine: bool
+) -> float | None:
+    """Return the release if these digits decide it."""
+    low, high = gaussian_bracket(radius, angle, bits, sine)
+    if low is None or high is None:
+        return None
+    ends = []
+    for end in (low, high):
+        place = (Fraction(total) + Fraction(lattice.noise) * Fraction(end)) / Fraction(lattice.step)
+        ends.append(math.floor(place + Fraction(1, 2)))
+    if ends[0] != ends[1]:
+        return None
+    return float(Fraction(ends[0]) * Fraction(lattice.step))
+
+
+def gaussian_bracket(
+    radius: int, angle: int, bits: int, sine: bool
+) -> tuple[Decimal, Decimal] | tuple[None, None]:
+    """Return an interval that contains the Gaussian, from the first ``bits`` digits of U and V.
+
+    (None, None) if all digits of U are equal, so that it is not bounded away from 0 or 1.
+    """
+    if radius == 0 or radius == 2**bits - 1:
+        return None, None
+    digits = math.ceil(bits * math.log10(2)) + 30
+    with localcontext(Context(prec=digits)):
+        scale = Decimal(2) ** bits
+        slack = Decimal(10) ** (12 - digits)  # far more than the rounding of what follows
+        square = [-2 * (Decimal(radius + k) / scale).ln() for k in (1, 0)]
+        shortest = (square[0] * (1 - slack)).sqrt() * (1 - slack)
+        longest = (square[1] * (1 + slack)).sqrt() * (1 + slack)
+        direction = _cosine(angle - (2**bits // 4 if sine else 0), bits, digits)
+        spread = 7 / scale + slack
+        ends = [
+            length * (direction + sign * spread)
+            for length in (shortest, longest)
+            for sign in (-1, 1)
+        ]
+        low, high = min(ends), max(ends)
+        margin = slack * (1 + longest)
+        return low - margin, high + margin
+
+
+def _cosine(turns: int, bits: int, digits: int) -> Decimal:
+    """Return cos(2π·turns / 2^bits) up to 10^{5−digits}, by its Taylor series."""
+    turns %= 2**bits
+    quarter, rest = divmod(turns + 2 ** (bits - 3), 2 ** (bits - 2))
+    rest -= 2 ** (bits - 3)  # at most an eighth of a turn away from the quarter
+    x = 2 * _pi(digits + 10) * Decimal(rest) / Decimal(2) ** bits
+    odd = quarter % 2 == 1
+    term = x if odd else Decimal(1)
+    total, n = term, 1 if odd else 0
+    least = Decimal(10) ** (-digits - 5)
+    while abs(term) > least:
+        term = -term * x * x / ((n + 1) * (n + 2))
+        total, n = total + term, n + 2
+    return -total if quarter % 4 in (1, 2) else total
+
+
+@lru_cache(maxsize=8)
+def _pi(digits: int) -> Decimal:
+    """Return π by Machin's formula in whole numbers."""
+    unit = 10 ** (digits + 10)
+
+    def arctan_of_inverse(n: int) -> int:
+        power, total, k = unit // n, 0, 1
+        while power:
+            total += power // k if k % 4 == 1 else -(power // k)
+            power, k = power // (n * n), k + 2
+        return total
+
+    value = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
+    with localcontext(Context(prec=digits + 5, rounding=ROUND_FLOOR)):
+        return Decimal(value) / Decimal(unit)

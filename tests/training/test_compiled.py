@@ -1,0 +1,64 @@
+"""The cache of compiled kernels notices a change in any kernel's file."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import expost
+from expost.training._native import compiled, keystream, noise
+
+PROGRAM = """
+import numpy as np
+from expost.training._native import keystream, noise
+from expost.training.exact_noise import lattice_of
+source = keystream.stream(np.arange(8, dtype=np.uint32), 0, strong=True)
+total = np.zeros(4)
+noise.add_noise(source, total, np.zeros(4, dtype=np.uint8), lattice_of(1.0, 1.0))
+print(total.tolist(), sum(noise.add_noise.stats.cache_hits.values()))
+"""
+
+
+def test_kernels_are_cached_under_the_hash_of_all_sources():
+    for each in (keystream.refill, noise.add_noise, noise.scaled_pairs):
+        assert each._cache._cache_file._source_stamp == compiled.source_stamp()
+
+
+def test_a_sampler_that_was_changed_in_another_file_is_compiled_again(tmp_path):
+    """A copy of the package, run twice (the second time from the cache), then with its directions
+    turned into zeros: the noise is zero at once, though the kernel's own file did not change.
+    """
+    package = tmp_path / "expost"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(expost.__file__).parent, package, ignore=ignored)
+    environment = os.environ | {
+        "PYTHONPATH": str(tmp_path),
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+    def run() -> tuple[list[float], int]:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+        )
+        numbers, hits = done.stdout.rsplit(" ", 1)
+        return [float(each) for each in numbers.strip("[] \n").split(",")], int(hits)
+
+    first, second = run(), run()
+    assert first[0] == second[0]
+    assert (first[1], second[1]) == (0, 1)
+    changed = package / "training" / "_native" / "keystream.py"
+    text = changed.read_text(encoding="utf-8")
+    line = "x = np.float64(angle"
+    assert text.count(line) == 1
+    changed.write_text(text.replace(line, "x = 0.0 * np.float64(angle"), encoding="utf-8")
+    third = run()
+    assert third[1] == 0
+    assert 0.0 in third[0]
+    assert third[0] != first[0]
