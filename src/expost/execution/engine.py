@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from expost.errors import CheckpointMismatch
@@ -191,7 +192,9 @@ class _Outputs:
             self._ahead = len(runs)
         else:
             self._ahead = ahead if self._dispatcher is None else self._dispatcher.wave
-        self._known: dict[int, Any] = {} if checkpoint is None else dict(checkpoint.outputs)
+        self._known: dict[int, Any] = {}
+        if checkpoint is not None:
+            self._known = checkpoint.outputs_of([run.index for run in runs])
         self._made = len(self._known)
         self._open = ExitStack()
 
@@ -237,9 +240,11 @@ class _Outputs:
     def _keep(self, batch: Sequence[tuple[int, Any]]) -> None:
         """Record outputs that were made together, and report progress."""
         for place, output in batch:
-            value = settle_failure(output, self._runs[place].index, self._listeners.on_failure)
+            index = self._runs[place].index
+            value = settle_failure(output, index, self._listeners.on_failure)
             if self._checkpoint is not None:
-                self._checkpoint.record(place, value)
+                recorded = self._checkpoint.record(place, index, value)
+                value = settle_failure(recorded, index, self._listeners.on_failure)
             self._known[place] = value
         self._made += len(batch)
         if batch and self._listeners.progress is not None:
@@ -263,7 +268,7 @@ class _Outputs:
             place for place in self._missing(first) if together_key(self._runs[place].call) == key
         ]
         calls = [self._runs[place].call for place in alike]
-        sources = [self._key.source(place) for place in alike]
+        sources = [partial(self._key.source, place) for place in alike]
         yield list(zip(alike, outputs_of(calls, self._data, sources), strict=True))
 
     def _made_by_workers(self, dispatcher: Dispatcher, first: int) -> Batches:

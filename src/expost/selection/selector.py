@@ -10,7 +10,6 @@ Tests: ``tests/contracts`` (the same tests for every selector).
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -20,14 +19,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
+from expost._version import __version__
 from expost.budget.charging import Account, LedgerLike
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.checkpoint import SelectionState
-from expost.execution.codec import Codec, JsonCodec, name_of
+from expost.execution.codec import Codec, JsonCodec
 from expost.execution.dispatch import Executor, check_executor
 from expost.execution.engine import Listeners, Outcome, ReleaseRule, Run, RunProgress, execute
 from expost.execution.failure import OnFailure, Score
 from expost.execution.fingerprint import fingerprint
+from expost.execution.identity import identity_of
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.keyed import SEED_BYTES, RunKey
@@ -148,9 +149,11 @@ class Selector(ABC):
             A note for the readers of the ledger.
         checkpoint : path, optional
             File from which the same call, made again after a crash, finishes the same selection:
-            the draws and the finished outputs are kept, and it is charged once.
+            the draws and the finished outputs are kept, and it is charged once. The call is
+            recognised by what :mod:`expost.execution.identity` lists.
         codec : Codec, optional
-            How the checkpoint stores outputs; plain JSON by default.
+            How the checkpoint stores outputs; plain JSON by default. An output that it cannot
+            store is a failure of its run; ``on_failure`` is told.
         data_fingerprint : str, optional
             A name for this version of the data, for data of which no fingerprint can be computed.
             Without it a salted hash of the data is written to the checkpoint, and nowhere else.
@@ -206,7 +209,7 @@ class Selector(ABC):
         with SelectionState.open(
             checkpoint,
             stored,
-            lambda salt: self._identity(checked, account, stored, source, named, salt),
+            lambda salt: self._identity(checked, account, score, stored, source, named, salt),
             lambda: self._secrets(checked, source),
         ) as state:
             # Reserve: from here until it is settled, the worst case is charged.
@@ -243,15 +246,19 @@ class Selector(ABC):
         self,
         candidates: Sequence[Candidate],
         account: Account,
+        score: Score | None,
         codec: Codec,
         source: Randomness,
         data: Any,
         salt: bytes,
     ) -> str:
-        """Return the salted fingerprint by which a checkpoint recognises its selection."""
-        public = [self.settings(), [describe(each) for each in candidates], account.identity]
-        described = [*public, name_of(codec), source.simulated]
-        return fingerprint([json.dumps(described, default=repr), data], salt)
+        """Return the salted fingerprint by which a checkpoint recognises its selection.
+
+        What it covers, and what it cannot see, is stated in :mod:`expost.execution.identity`.
+        """
+        public = [__version__, self.settings(), account.identity, source.simulated]
+        described = [*public, [describe(each) for each in candidates], score, codec]
+        return fingerprint([identity_of(described), data], salt)
 
     def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
         """Draw everything that is secret, without looking at data: the coins and the runs' key."""
@@ -369,11 +376,9 @@ class Selector(ABC):
 
 
 def describe(candidate: Candidate) -> list[Any]:
-    """Return everything public about a candidate, to tell candidates apart in a checkpoint."""
-    mechanism = candidate.mechanism
-    name = getattr(mechanism, "__qualname__", type(mechanism).__qualname__)
+    """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
     public = [candidate.repeats, candidate.drop_rate, candidate.priority]
-    return [name, dict(candidate.params), candidate.guarantee.as_dict(), *public]
+    return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
 
 
 def _number(value: Any) -> Any:
