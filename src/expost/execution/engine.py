@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,7 @@ class Outcome:
         Place of the winner in the list of candidates; None if nothing is released.
     value : object
         Its output, ``FAILED``, or ``NOTHING``.
-    score : float or None
+    score : int, float or None
         Its score, if it has one.
     passed : bool or None
         Whether it reached the target; None if there is no target.
@@ -70,7 +71,7 @@ class Outcome:
 
     index: int | None
     value: Any
-    score: float | None
+    score: int | float | None
     passed: bool | None
 
 
@@ -97,7 +98,7 @@ def execute(
     *,
     rule: ReleaseRule,
     score: Score | None,
-    target: float | None,
+    target: Fraction | None,
     listeners: Listeners,
     checkpoint: Checkpoint | None = None,
     settled: bool = False,
@@ -118,8 +119,8 @@ def execute(
         Which run is released. A rule that looks for a pass stops at the first one.
     score : callable or None
         Function of an output; None takes the output as the number.
-    target : float or None
-        The score that a run must reach to pass.
+    target : Fraction or None
+        The score that a run must reach to pass. Whole numbers are compared with it exactly.
     listeners : Listeners
         Callbacks for the curator.
     checkpoint : Checkpoint, optional
@@ -149,7 +150,7 @@ def execute(
         for place, run in enumerate(runs):
             output, scored = rate(outputs.get(place), score)
             value = settle_failure(output, run.index, listeners.on_failure)
-            passed = None if target is None else scored is not None and scored >= target
+            passed = None if target is None else _reaches(scored, target)
             outcome = Outcome(run.index, value, scored, passed)
             if rule is not ReleaseRule.BEST and passed:
                 return outcome
@@ -284,6 +285,13 @@ def _beats(rule: ReleaseRule, later: Outcome, earlier: Outcome) -> bool:
     return earlier.value is FAILED and later.value is not FAILED
 
 
-def _rank(score: float | None) -> tuple[bool, float]:
+def _reaches(score: int | float | None, target: Fraction) -> bool:
+    """Return whether a score reaches the target: exactly for whole numbers, else as floats."""
+    if isinstance(score, int):
+        return score >= target
+    return score is not None and score >= float(target)
+
+
+def _rank(score: int | float | None) -> tuple[bool, int | float]:
     """Return a key that sorts a missing score below every number."""
-    return (score is not None, score or 0.0)
+    return (score is not None, score or 0)

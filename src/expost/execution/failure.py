@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from expost.mechanisms.outcome import FAILED
 
 Score = Callable[[Any], Any]
@@ -52,22 +54,24 @@ def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
         return Raised(error)
 
 
-def rate(value: Any, score: Score | None) -> tuple[Any, float | None]:
+def rate(value: Any, score: Score | None) -> tuple[Any, int | float | None]:
     """Return an output and its score; a score that raises gives a :class:`Raised` and no score.
 
-    A score that is NaN counts as no score, which ranks below every number.
+    A score that is NaN counts as no score, which ranks below every number. A whole number stays a
+    whole number, so that it is compared exactly, however large it is.
     """
     if value is FAILED:
         return FAILED, None
     number = attempt(_score, value, score)
     if isinstance(number, Raised):
         return number, None
-    return value, None if math.isnan(number) else number
+    return value, None if isinstance(number, float) and math.isnan(number) else number
 
 
-def _score(value: Any, score: Score | None) -> float:
-    """Return the score of an output as a float."""
-    return float(value if score is None else score(value))
+def _score(value: Any, score: Score | None) -> int | float:
+    """Return the score of an output as an int or a float."""
+    number = value if score is None else score(value)
+    return int(number) if isinstance(number, (int, np.integer)) else float(number)
 
 
 def settle_failure(output: Any, index: int, on_failure: OnFailure | None) -> Any:

@@ -226,7 +226,7 @@ class Selector(ABC):
                     RunKey(bytes.fromhex(state.draws["key"]), source.simulated),
                     rule=rule,
                     score=score,
-                    target=None if self.target is None else float(self.target),
+                    target=None if self.target is None else exact(self.target, "target"),
                     listeners=Listeners(progress, on_failure),
                     checkpoint=state.checkpoint,
                     settled=state.checkpoint is not None and reserved.already_settled,
@@ -276,7 +276,7 @@ class Selector(ABC):
             value=outcome.value,
             params={} if outcome.index is None else dict(candidates[outcome.index].params),
             index=outcome.index,
-            score=outcome.score,
+            score=_float(outcome.score),
             passed=outcome.passed,
             spent=charges.nothing if outcome.index is None else charges[outcome.index],
             worst_case=charges.worst_case,
@@ -379,6 +379,16 @@ def describe(candidate: Candidate) -> list[Any]:
     """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
     public = [candidate.repeats, candidate.drop_rate, candidate.priority]
     return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
+
+
+def _float(score: int | float | None) -> float | None:
+    """Return a score as a float; a whole number beyond the floats is infinite."""
+    if score is None:
+        return None
+    try:
+        return float(score)
+    except OverflowError:
+        return math.inf if score > 0 else -math.inf
 
 
 def _number(value: Any) -> Any:
