@@ -97,7 +97,9 @@ def exact_positive(
     return result
 
 
-def exact_normal(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
+def exact_normal(
+    value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
+) -> Fraction:
     """Return ``value`` as an exact rational and require that a float holds it with full precision.
 
     Parameters
@@ -126,7 +128,9 @@ def exact_normal(value: Number, field: str, *, error: type[InvalidInput] = Inval
 
 def _short(value: object) -> str:
     """Return a number as text that is never long."""
-    return f"{value:.3g}" if isinstance(value, float) else f"a number of type {type(value).__name__}"
+    return (
+        f"{value:.3g}" if isinstance(value, float) else f"a number of type {type(value).__name__}"
+    )
 
 
 def round_up(value: Fraction) -> float:

@@ -124,7 +124,9 @@ def test_unknown_commands_and_files_are_bad_input():
     assert expost("certificate", "no-such-file").returncode == 2
 
 
-@pytest.mark.parametrize("value", [0.1, 0.12345649, 1.0000001, 3.0, 1e-9, 5e-324, 123456.7, 0.0, 1e300])
+@pytest.mark.parametrize(
+    "value", [0.1, 0.12345649, 1.0000001, 3.0, 1e-9, 5e-324, 123456.7, 0.0, 1e300]
+)
 def test_a_charge_is_never_rounded_down_for_display(value):
     """Catches a table that shows less than was spent."""
     for guarantee in (PureDP(value), RenyiDP((2.0, 3.0), (value, value))):

@@ -174,9 +174,7 @@ def test_an_exception_without_a_text_is_an_outcome():
 def test_the_curator_can_interrupt():
     """Catches a rule that catches too much."""
     with pytest.raises(KeyboardInterrupt):
-        select(
-            RandomDropping(1.0), [Candidate(raising(KeyboardInterrupt()), guarantee=PureDP(0))]
-        )
+        select(RandomDropping(1.0), [Candidate(raising(KeyboardInterrupt()), guarantee=PureDP(0))])
 
 
 @dataclass(frozen=True)
@@ -235,6 +233,4 @@ def test_wrong_numbers_of_outputs_are_made_again_alone():
 
     given = [Candidate(Short(number)) for number in range(3)]
     single = [Candidate(Company(number), guarantee=None) for number in range(3)]
-    assert (
-        select(RandomDropping(1.0), given).value == select(RandomDropping(1.0), single).value
-    )
+    assert select(RandomDropping(1.0), given).value == select(RandomDropping(1.0), single).value

@@ -339,7 +339,9 @@ def test_brownian_noise_reduction_charges_the_level() -> None:
 
 
 @pytest.mark.parametrize("shape", [-0.9, -1e-9, -1e-320, 0, 1e-320, 1e-300, 1e-9, 0.5, 1, 7])
-@pytest.mark.parametrize("gamma", [1e-300, 1e-9, 0.1, 0.5, 0.9, 1 - 2.0**-53, Fraction(10**20 - 1, 10**20)])
+@pytest.mark.parametrize(
+    "gamma", [1e-300, 1e-9, 0.1, 0.5, 0.9, 1 - 2.0**-53, Fraction(10**20 - 1, 10**20)]
+)
 def test_the_mean_number_of_runs_is_stable(shape: float, gamma: float) -> None:
     """Catches underflow at tiny shapes (a claim of δ = 5e-324) and a γ that rounds to 1."""
     mean = TruncatedNegativeBinomial(shape, gamma).mean
@@ -419,7 +421,9 @@ def test_charges_at_fixed_orders_name_the_elementary_bounds() -> None:
         (lambda: Candidate(unused, guarantee=PureDP(0), drop_rate=5e-324), "drop_rate"),
     ],
 )
-def test_numbers_that_no_formula_can_use_are_refused(make: Callable[[], object], match: str) -> None:
+def test_numbers_that_no_formula_can_use_are_refused(
+    make: Callable[[], object], match: str
+) -> None:
     """Catches a ValueError or ZeroDivisionError from inside, or a δ that is larger than asked."""
     with pytest.raises(InvalidInput, match=match):
         make()

@@ -210,9 +210,7 @@ def _together(
     made: Any = attempt(make)
     if not isinstance(made, Raised):
         return list(made)
-    return [
-        attempt(call, data, source()) for call, source in zip(calls, sources, strict=True)
-    ]
+    return [attempt(call, data, source()) for call, source in zip(calls, sources, strict=True)]
 
 
 class _Silence:

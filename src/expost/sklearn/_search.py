@@ -17,6 +17,7 @@ import numpy as np
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, MissingExtra
 from expost.mechanisms.outcome import FAILED
+from expost.privacy.advice import warn_if_weak
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
@@ -98,8 +99,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         Its parameters.
     best_score_ : float or None
         Its score.
-    privacy_spent_ : Guarantee
-        The realised charge.
+    privacy_spent_ : Guarantee or None
+        The realised charge; None in a simulation.
     release_ : Release
         The release, with its certificate.
 
@@ -183,6 +184,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             if ledger is None
             else {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
         )
+        warn_if_weak(selector.charges(candidates).worst_case, len(y))
         release = selector.select(
             candidates,
             data,
@@ -193,7 +195,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             **request,
         )
         self.release_ = release
-        self.privacy_spent_ = release.spent
+        self.privacy_spent_ = None if release.simulated else release.spent
         self.best_params_ = dict(release.params)
         self.best_score_ = release.score
         self.best_estimator_ = None if release.value is FAILED else release.value.estimator
