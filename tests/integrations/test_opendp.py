@@ -57,10 +57,9 @@ def test_anything_else_is_refused():
 def _rows(metric, **domain):
     """A measurement on rows: a sum of values between 0 and 100, with noise."""
     values = dp.vector_domain(dp.atom_domain(T=int), **domain)
-    measured = (
+    return (
         (values, metric) >> dp.t.then_clamp((0, 100)) >> dp.t.then_sum() >> dp.m.then_laplace(100.0)
     )
-    return measured
 
 
 def _user(metric, loss):

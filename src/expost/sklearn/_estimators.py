@@ -28,7 +28,6 @@ from expost.training.configuration import Configuration
 from expost.training.fleet import Fleet
 
 try:
-    from scipy.sparse import issparse
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError:
@@ -361,7 +360,7 @@ def _without_text(values: Any) -> Any:
 
     The error of a conversion would quote the value, and whether it comes depends on the data.
     """
-    array = None if issparse(values) else attempt(np.asarray, values)
+    array = None if hasattr(values, "toarray") else attempt(np.asarray, values)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS" or array.ndim > 2:
         return values
     numbers = np.empty(array.shape, dtype=np.float64)
