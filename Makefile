@@ -10,7 +10,7 @@ QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme
 	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
 OTHER_VERSIONS := 3.12 3.13
 
-.PHONY: help demo quick test test-all check dist bench figures fuzz clean
+.PHONY: help demo quick test test-all check dist bench figures fuzz mutants clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz
+
+mutants: $(STAMP)  ## one-line mistakes in a copy of the package: which ones does no test notice?
+	$(BIN)/python tools/mutants.py --jobs 2
 
 clean:  ## remove environments, builds and caches
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache
