@@ -139,13 +139,19 @@ def survivors(mutants: list[Mutant], jobs: int = 1, talk: bool = True) -> list[M
             finally:
                 copies.put(copy)
             if talk:
-                print("SURVIVES" if passed else "killed  ", mutant.room, mutant.name, flush=True)
+                _say("SURVIVES" if passed else "killed  ", mutant.room, mutant.name)
             return passed
 
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(baseline, sorted({mutant.tests for mutant in wanted})))
             alive = list(pool.map(survives, wanted))
     return [mutant for mutant, still in zip(wanted, alive, strict=True) if still]
+
+
+def _say(*parts: str) -> None:
+    """Write one line."""
+    sys.stdout.write(" ".join(parts) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -166,15 +172,15 @@ def main() -> int:
         except (ValueError, OSError) as error:
             broken.append(str(error))
     for problem in broken:
-        print("does not apply:", problem)
+        _say("does not apply:", problem)
     if broken or options.check or not mutants:
         return 1 if broken or not mutants else 0
     alive = survivors(mutants, options.jobs)
     equivalent = sum(bool(mutant.equivalent) for mutant in mutants)
     tried = len(mutants) - equivalent
-    print(f"{tried - len(alive)} of {tried} killed; {equivalent} proven equivalent")
+    _say(f"{tried - len(alive)} of {tried} killed; {equivalent} proven equivalent")
     for mutant in alive:
-        print(f"SURVIVES {mutant.file}: {mutant.name}\n  - {mutant.old}\n  + {mutant.new}")
+        _say(f"SURVIVES {mutant.file}: {mutant.name}\n  - {mutant.old}\n  + {mutant.new}")
     return 1 if alive else 0
 
 
