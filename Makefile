@@ -10,7 +10,7 @@ QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme
 	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
 OTHER_VERSIONS := 3.12 3.13
 
-.PHONY: help demo docs quick test test-all check dist bench figures fuzz clean
+.PHONY: help demo docs quick test test-all check dist bench figures fuzz mutants clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ docs: $(STAMP)  ## the documentation site, in docs/_build/html; warnings and bro
 	rm -rf docs/_build docs/reference/generated
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
 	$(BIN)/python docs/check_links.py docs/_build/html
+
+mutants: $(STAMP)  ## one-line mistakes in a copy of the package: which ones does no test notice?
+	$(BIN)/python tools/mutants.py --jobs 2
 
 clean:  ## remove environments, builds and caches
 	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache

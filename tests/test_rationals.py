@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expost.errors import InvalidGuarantee, InvalidInput
-from expost.rationals import count_of, exact, exact_positive, pad_up, round_down, round_up
+from expost.rationals import (
+    count_of,
+    exact,
+    exact_normal,
+    exact_positive,
+    pad_up,
+    round_down,
+    round_up,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +89,21 @@ def test_counts_are_whole_numbers(value: Any) -> None:
     with pytest.raises(InvalidInput, match="give a whole number ≥ 1"):
         count_of(value, "x", at_least=1)
     assert count_of(np.int64(2), "x", at_least=1) == 2
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant <= 52, reason="a longdouble is a float here")
+def test_a_longdouble_is_refused() -> None:
+    """Catches a number that is rounded without notice."""
+    for read in (exact, exact_positive, exact_normal):
+        with pytest.raises(InvalidInput, match="longdouble"):
+            read(np.longdouble(1) / 3, "x")
+
+
+def test_numbers_outside_the_normal_floats_are_refused() -> None:
+    """Catches a division by zero, or a lost digit, deep inside a formula."""
+    smallest = 2.0**-1022
+    for value in (math.ulp(0), smallest / 2, Fraction(1, 10**400), 10**400):
+        with pytest.raises(InvalidInput, match="as floats hold them"):
+            exact_normal(value, "x")  # type: ignore[arg-type]
+    for value in (smallest, 1, Fraction(1, 3), 1.7e308):
+        assert exact_normal(value, "x") == Fraction(value)

@@ -11,6 +11,7 @@ every operation on guarantees.
 from __future__ import annotations
 
 import math
+import sys
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
@@ -23,6 +24,8 @@ Number = int | float | Fraction | Decimal
 """The types that users may pass for a privacy parameter."""
 
 _REAL = "give a finite real number"
+_SMALLEST_NORMAL = Fraction(sys.float_info.min)
+_LARGEST = Fraction(sys.float_info.max)
 
 
 def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
@@ -32,7 +35,7 @@ def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
     ----------
     value : int, float, Fraction or Decimal
         The number; NumPy scalars are accepted too. A float stands for the binary fraction that it
-        stores.
+        stores. ``np.longdouble`` is refused: it has more digits than a float.
     field : str
         Name of the argument, for the error message.
     error : type, default InvalidInput
@@ -51,6 +54,12 @@ def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
     if isinstance(value, np.integer):
         return Fraction(int(value))
     if isinstance(value, np.floating):
+        if np.finfo(type(value)).nmant > 52:
+            raise error(
+                field,
+                str(value),
+                "an np.longdouble would be rounded without notice; pass a float or a Fraction",
+            )
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, Rational, Decimal)):
         raise error(field, value, _REAL)
@@ -86,6 +95,42 @@ def exact_positive(
     if result <= 0:
         raise error(field, value, "give a number > 0")
     return result
+
+
+def exact_normal(
+    value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
+) -> Fraction:
+    """Return ``value`` as an exact rational and require that a float holds it with full precision.
+
+    Parameters
+    ----------
+    value, field, error
+        As in :func:`exact`.
+
+    Returns
+    -------
+    Fraction
+        Exactly ``value``.
+
+    Raises
+    ------
+    InvalidInput
+        If ``value`` is not positive, is below the smallest normal float (2.3e-308), or above the
+        largest.
+    """
+    result = exact_positive(value, field, error=error)
+    if not _SMALLEST_NORMAL <= result <= _LARGEST:
+        raise error(
+            field, _short(value), "give a number between 2.3e-308 and 1.7e308, as floats hold them"
+        )
+    return result
+
+
+def _short(value: object) -> str:
+    """Return a number as text that is never long."""
+    return (
+        f"{value:.3g}" if isinstance(value, float) else f"a number of type {type(value).__name__}"
+    )
 
 
 def round_up(value: Fraction) -> float:

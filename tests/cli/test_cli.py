@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
-from expost import Candidate, PureDP, RandomDropping, __version__
+from expost import Candidate, PureDP, RandomDropping, RenyiDP, __version__
+from expost.cli.certificate import describe
 from expost.cli.output import (
     BAD_INPUT,
     BUDGET_REFUSES,
@@ -119,3 +122,14 @@ def test_a_file_that_is_not_text(tmp_path):
 def test_unknown_commands_and_files_are_bad_input():
     assert expost("no-such-command").returncode == 2
     assert expost("certificate", "no-such-file").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "value", [0.1, 0.12345649, 1.0000001, 3.0, 1e-9, 5e-324, 123456.7, 0.0, 1e300]
+)
+def test_a_charge_is_never_rounded_down_for_display(value):
+    """Catches a table that shows less than was spent."""
+    for guarantee in (PureDP(value), RenyiDP((2.0, 3.0), (value, value))):
+        text = describe(guarantee)
+        shown = re.findall(r"ε = \[?([^\s,\])]+)", text)[0]
+        assert Fraction(value) <= Fraction(shown) <= Fraction(value) * Fraction(1001, 1000)

@@ -73,17 +73,41 @@ class Failing(Noisy):
 
 @dataclass(frozen=True)
 class Dying(Noisy):
-    """Kills its worker the first time that it runs (``marker`` tells), after having drawn."""
+    """Kills its worker after having drawn.
+
+    It does so the first time that it runs (``marker`` tells), or, if ``always``, until somebody
+    has repaired the machine (a second file tells).
+    """
 
     marker: str = ""
     always: bool = False
 
     def __call__(self, data: Any, randomness: Any) -> float:
         value = super().__call__(data, randomness)
-        if not Path(self.marker).exists() or self.always:
+        broken = self.always and not Path(f"{self.marker}-repaired").exists()
+        if not Path(self.marker).exists() or broken:
             Path(self.marker).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return value
+
+
+class Unsendable:
+    """An output that no pool can send."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.frame = value, sys._getframe()
+
+    def __float__(self) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Returning(Noisy):
+    """Every third one returns an output that cannot be sent."""
+
+    def __call__(self, data: Any, randomness: Any) -> Any:
+        value = super().__call__(data, randomness)
+        return Unsendable(-value) if self.number % 3 == 0 else value
 
 
 @dataclass(frozen=True)
@@ -188,6 +212,19 @@ class ExecutorContract:
         assert any("SystemExit" in said or said == "1" for _, said in told)
         alone = simulate(selector, candidates(Failing), executor=executor)
         assert alone.value is FAILED
+
+    def test_an_output_that_cannot_be_sent_is_an_outcome(self, executor: Any) -> None:
+        """Catches a selection that ends, and names a type, because of what one output is."""
+        told: list[int] = []
+        selector, given = RandomDropping(2.0), candidates(Returning)
+        release = simulate(
+            selector, given, executor=executor, on_failure=lambda index, _: told.append(index)
+        )
+        assert release == simulate(selector, given)
+        assert bool(told) == self.separate
+        assert all(index % 3 == 0 for index in told)
+        alone = simulate(selector, candidates(Returning, count=1), executor=executor)
+        assert (alone.value is FAILED) == self.separate
 
     def test_a_killed_worker_is_replaced_and_draws_the_same(
         self, executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

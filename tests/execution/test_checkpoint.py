@@ -70,6 +70,9 @@ class Job:
     def __post_init__(self) -> None:
         self.ledger = Ledger.create(self.folder / "ledger.db", PureDP(100))
 
+    def checkpoint_identity(self) -> None:
+        """What it has counted so far is not part of what it is."""
+
     @property
     def path(self) -> Path:
         return self.folder / "job.checkpoint"
@@ -615,9 +618,9 @@ def test_an_open_checkpoint_does_not_show_itself(job):
     seen: list[str] = []
     original = Checkpoint.record
 
-    def spy(self: Checkpoint, run: int, value: Any) -> None:
+    def spy(self: Checkpoint, *arguments: Any) -> Any:
         seen.append(repr(self))
-        original(self, run, value)
+        return original(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoint, "record", spy)
@@ -626,13 +629,57 @@ def test_an_open_checkpoint_does_not_show_itself(job):
     assert all("kept" not in text and "outputs" not in text for text in seen)
 
 
-def test_an_output_that_cannot_be_stored_is_not_in_the_error(fast_folder):
-    """Catches the value of an unstorable output in the message; the reservation stays charged."""
+class Unreadable:
+    """A codec whose ``decode`` does not understand what ``encode`` wrote."""
+
+    def encode(self, value: Any) -> Any:
+        return "SECRET"
+
+    def decode(self, stored: Any) -> Any:
+        raise ValueError(stored)
+
+
+class NotJson(Unreadable):
+    """A codec that returns something that JSON cannot hold."""
+
+    def encode(self, value: Any) -> Any:
+        return [math.nan]
+
+
+@pytest.mark.parametrize("codec", [JsonCodec(), NpzCodec(), Unreadable(), NotJson()])
+def test_an_output_that_cannot_be_stored_is_a_failure(fast_folder, codec):
+    """Catches a selection that ends, and names a type, because of what one output is."""
+    told: list[str] = []
     job = Job(fast_folder, output=lambda: {"SECRET", "SECRET2"}, options={"score": len})
-    with pytest.raises(InvalidInput, match="codec") as caught:
+    release = job.select(codec=codec, on_failure=lambda index, error: told.append(str(error)))
+    assert release.value is FAILED
+    assert len(told) == len(job.calls)
+    assert not any("set" in text.split() for text in told)  # its type
+    assert job.ledger.open_reservations() == []
+
+
+def test_a_loser_that_cannot_be_stored_does_not_change_the_winner(fast_folder):
+    """Catches the same when the unstorable output is a loser, and another draw when it resumes."""
+    values = iter([{"SECRET"}, 7, {"SECRET"}])
+    job = Job(fast_folder, RandomDropping(1.0), (1e-9,), 3, output=lambda: next(values))
+    with crashing(Checkpoint, "erase", after=False):
+        job.crash()
+    assert [line["failed"] for line in job.lines[1:]] == [True, False, True]
+    assert job.select().value == 7
+    assert len(job.calls) == 3
+
+
+def test_an_output_belongs_to_its_candidate(fast_folder):
+    """Catches an output that is released under another candidate's settings and charge."""
+    job = Job(fast_folder, RandomDropping(1.0), (1e-9, 2e-9), repeats=1)
+    with crashing(Checkpoint, "erase", after=False):
+        job.crash()
+    header, *outputs = job.lines
+    assert [line["candidate"] for line in outputs] == header["draws"]["kept"]
+    swapped = [{**line, "candidate": 1 - line["candidate"]} for line in outputs]
+    job.path.write_bytes(b"".join(map(module._line, [header, *swapped])))
+    with pytest.raises(CheckpointMismatch, match="another candidate"):
         job.select()
-    assert "SECRET" not in str(caught.value)
-    assert len(job.ledger.open_reservations()) == 1
 
 
 # Codecs and fingerprints.

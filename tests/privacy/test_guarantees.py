@@ -397,10 +397,10 @@ def test_conversion_refuses_bad_deltas(promise: Guarantee, delta: Any) -> None:
 
 
 def test_conversion_to_a_delta_below_all_floats() -> None:
-    """Would catch log(0): δ is rounded up to the least float, and the conversion uses that one."""
-    converted = ZCDP(1).to_approx(Fraction(1, 10**400))
-    assert converted == ZCDP(1).to_approx(math.ulp(0.0))
-    assert converted.delta == math.ulp(0.0)
+    """Would catch log(0), or a guarantee for a larger δ than the caller asked for."""
+    with pytest.raises(InvalidGuarantee, match="smallest float"):
+        ZCDP(1).to_approx(Fraction(1, 10**400))
+    assert ZCDP(1).to_approx(math.ulp(0.0)).delta == math.ulp(0.0)
 
 
 def test_a_curve_between_its_orders() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 
 from expost import (
     ZCDP,
+    AboveThreshold,
     ApproxDP,
     Candidate,
     DiscreteGaussian,
@@ -19,8 +21,10 @@ from expost import (
     Poisson,
     PureDP,
     Query,
+    RandomDropping,
     RenyiDP,
     RepeatAndSelect,
+    SimulationRandomness,
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidCandidate, InvalidInput
@@ -329,3 +333,145 @@ def test_brownian_noise_reduction_charges_the_level() -> None:
         NoiseReduction(target=0).charges(
             [Candidate(DiscreteGaussian(query, rho)) for rho in rhos[::-1]]
         )
+
+
+# Stable forms.
+
+
+@pytest.mark.parametrize("shape", [-0.9, -1e-9, -1e-320, 0, 1e-320, 1e-300, 1e-9, 0.5, 1, 7])
+@pytest.mark.parametrize(
+    "gamma", [1e-300, 1e-9, 0.1, 0.5, 0.9, 1 - 2.0**-53, Fraction(10**20 - 1, 10**20)]
+)
+def test_the_mean_number_of_runs_is_stable(shape: float, gamma: float) -> None:
+    """Catches underflow at tiny shapes (a claim of δ = 5e-324) and a γ that rounds to 1."""
+    mean = TruncatedNegativeBinomial(shape, gamma).mean
+    with mpmath.workdps(400):
+        eta, g = mpmath.mpf(shape), mpmath.mpf(Fraction(gamma).numerator)
+        g /= Fraction(gamma).denominator
+        exactly = (
+            (1 - g) / g / -mpmath.log(g)
+            if eta == 0
+            else eta * (1 - g) / (g * (1 - mpmath.power(g, eta)))
+        )
+        assert abs(mean / exactly - 1) < 1e-13
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-20, 1e-9, 1.0, 700.0, 709.9, 800.0, 1e6])
+@pytest.mark.parametrize("delta", [0.0, 5e-324, 1e-300, 1e-9, 1e-3])
+@pytest.mark.parametrize("shape", [-0.5, 1e-320, 0, 1])
+def test_the_charge_of_approximate_promises_is_stable(
+    epsilon: float, delta: float, shape: float
+) -> None:
+    """Catches log(exp(ε)): it loses a small ε and overflows at 710."""
+    charge = TruncatedNegativeBinomial(shape, 0.1).approx_charge(ApproxDP(epsilon, delta))
+    with mpmath.workdps(400):
+        eps, extra = mpmath.mpf(epsilon), mpmath.mpf(delta) * (1 - mpmath.mpf(0.1)) / 0.1
+        exactly = eps + (1 + mpmath.mpf(shape)) * mpmath.log(mpmath.exp(eps) + extra)
+        assert exactly <= charge.epsilon <= exactly * (1 + mpmath.mpf(10) ** -12) + 1e-323
+    assert (charge.delta == 0) == (delta == 0)
+    assert charge.delta >= delta
+
+
+def test_certificates_name_the_theorem_that_was_used() -> None:
+    """Catches a certificate that cites a result for pure DP for another kind of charge."""
+    rows = {
+        (1, "pure"): "Liu-Talwar 2019",
+        (0, "pure"): "Corollary 3",
+        (1, "renyi"): "Papernot-Steinke 2022, Theorem 2",
+        (1, "delta"): "Papernot-Steinke 2022, Theorem 2",
+        (1, "approx"): "Koskela",
+        ("poisson", "pure"): "generating function",
+        ("poisson", "renyi"): "Theorem 6",
+    }
+    promises: dict[str, Guarantee] = {
+        "pure": PureDP(0.1),
+        "renyi": ZCDP(0.1),
+        "delta": PureDP(0.1),
+        "approx": ApproxDP(0.1, 1e-9),
+    }
+    for (law, kind), name in rows.items():
+        runs = Poisson(3) if law == "poisson" else TruncatedNegativeBinomial(law, 0.2)
+        selector = RepeatAndSelect(runs, delta=1e-6 if kind == "delta" else None)
+        assert name in selector._theorem([candidate(promises[kind])]), (law, kind)
+
+
+def test_charges_at_fixed_orders_name_the_elementary_bounds() -> None:
+    """At fixed orders a charge may be plain composition, or rest on a larger order."""
+    for make in (RandomDropping, AboveThreshold):
+        bar = {} if make is RandomDropping else {"target": 1.0}
+        at_order = make(0.1, order=8.0, **bar)._theorem([candidate(ZCDP(0.1))])
+        assert "plain composition" in at_order
+        alone = make(0.1, delta=1e-6, **bar)._theorem([candidate(ZCDP(0.1))])
+        assert "plain composition" not in alone
+        paper = make(0.1, order=8.0, method="paper", **bar)._theorem([candidate(ZCDP(0.1))])
+        assert "plain composition" not in paper
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: RandomDropping(5e-324), "overhead"),
+        (lambda: RandomDropping(Fraction(1, 10**400), delta=1e-6), "overhead"),
+        (lambda: AboveThreshold(1e-310, target=1), "overhead"),
+        (lambda: RandomDropping(0.1, delta=Fraction(1, 10**400)), "smallest float"),
+        (lambda: RepeatAndSelect(Poisson(2), delta=Fraction(1, 10**400)), "smallest float"),
+        (lambda: ZCDP(0.1).to_approx(Fraction(1, 10**400)), "smallest float"),
+        (lambda: RenyiDP((2.0,), (0.1,)).to_approx(Fraction(1, 10**400)), "smallest float"),
+        (lambda: TruncatedNegativeBinomial(1, 1e-320), "gamma"),
+        (lambda: Candidate(unused, guarantee=PureDP(0), drop_rate=5e-324), "drop_rate"),
+    ],
+)
+def test_numbers_that_no_formula_can_use_are_refused(
+    make: Callable[[], object], match: str
+) -> None:
+    """Catches a ValueError or ZeroDivisionError from inside, or a δ that is larger than asked."""
+    with pytest.raises(InvalidInput, match=match):
+        make()
+
+
+def test_a_delta_is_never_rounded_up() -> None:
+    """Catches a claim with a larger δ than the caller asked for."""
+    asked = Fraction(1, 10**6)
+    charges = RandomDropping(0.1, delta=asked).charges([candidate(ZCDP(0.1))])
+    assert Fraction(charges[0].shared_delta or 1) <= asked
+
+
+# Algorithm 1 compares integers as integers.
+
+
+@pytest.mark.parametrize("size", [2**53, 2**60, 10**400], ids=["small", "near", "huge"])
+@pytest.mark.parametrize("step", [-1, 0, 1])
+def test_algorithm_1_compares_integers_exactly(size: int, step: int) -> None:
+    """Catches a comparison in floating point: a count just below the target would pass."""
+    comparison = AboveThreshold(1.0, target=2.0**60)
+    asked = [Candidate(Query(lambda data: data), guarantee=PureDP(1))]
+    true, seeds = size + step, range(40)
+    for seed in seeds:
+        release = comparison.select(
+            asked, true, randomness=SimulationRandomness(seed), simulation=True
+        )
+        if release.passed:
+            assert isinstance(release.value, int)
+            assert release.value >= 2**60
+            assert release.score == (math.inf if size > 2**60 else float(release.value))
+    if size == 10**400:
+        assert release.passed
+    if size == 2**53:
+        assert not release.passed
+
+
+@pytest.mark.parametrize(("number", "passes"), [(2**60, True), (2**60 - 1, False)])
+def test_whole_scores_are_compared_exactly(number: int, passes: bool) -> None:
+    """float(2**60 − 1) is 2**60: as floats both would pass."""
+    for score in (None, lambda value: np.int64(value)):
+        release = RandomDropping(1.0, target=2**60).select(
+            [Candidate(lambda data, randomness: number, guarantee=PureDP(0))], None, score=score
+        )
+        assert release.passed is passes
+
+
+def test_whole_scores_are_ranked_exactly() -> None:
+    given = [
+        Candidate(lambda data, randomness, n=n: n, guarantee=PureDP(0)) for n in (2**60, 2**60 + 1)
+    ]
+    assert RandomDropping(1.0).select(given, None).value == 2**60 + 1

@@ -1,5 +1,7 @@
 """The scikit-learn estimators: quality, promises, bounds, and scikit-learn's own checks."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_iris
@@ -8,6 +10,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from expost.errors import InvalidInput, SimulationOnly
 from expost.sklearn import DPLinearRegression, DPLogisticRegression
+from expost.training import data
 
 OTHER_LABELS = (
     "draws labels that are not in the public list, "
@@ -18,7 +21,15 @@ CANNOT_PASS = {
     "check_dtype_object": OTHER_LABELS,
     "check_classifiers_train": OTHER_LABELS,
     "check_regressors_train": OTHER_LABELS,
+    "check_supervised_y_no_nan": "wants a refusal that depends on values; such rows do not count",
+    "check_classifiers_regression_target": "the same",
 }
+ROWS_MAY_BE_UNUSABLE = hasattr(data, "check_training_data")
+if not ROWS_MAY_BE_UNUSABLE:
+    CANNOT_PASS["check_estimators_pickle"] = "trains on rows with NaN"
+unusable_rows = pytest.mark.skipif(
+    not ROWS_MAY_BE_UNUSABLE, reason="the training refuses rows that it cannot use"
+)
 
 
 def failures(estimator):
@@ -118,5 +129,77 @@ def test_a_seed_only_in_a_simulation():
         DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), random_state=0).fit(
             np.eye(4), [0, 1, 0, 1]
         )
-    with pytest.raises(InvalidInput, match="labels"):
-        DPLogisticRegression(feature_bounds=(0, 1), classes=[0, 1]).fit(np.eye(4), [0, 1, 2, 1])
+
+
+SECRET = "Jane Doe, diabetes"
+CLASSIFIER = {"feature_bounds": (0, 1), "classes": [0, 1], "delta": 1e-9}
+HOSTILE = {
+    "a text among the features": ([[SECRET, 1.0], [0.5, 0.5]] * 4, [0, 1] * 4),
+    "NaN": ([[np.nan, 1.0], [0.5, 0.5]] * 4, [0, 1] * 4),
+    "infinity": ([[np.inf, 1.0], [0.5, -np.inf]] * 4, [0, 1] * 4),
+    "a label outside": (np.eye(8), [0, 1, 2, 1] * 2),
+    "a text label": (np.eye(8), np.array([0, 1, SECRET, 1] * 2, dtype=object)),
+    "only text labels": (np.eye(8), [SECRET] * 8),
+    "a list as a label": (np.eye(8), np.array([0, 1, None, 1] * 2, dtype=object)),
+    "one class": (np.eye(8), [1] * 8),
+    "labels that are not whole": (np.eye(8), [0.5] * 8),
+    "NaN as a label": (np.eye(8), [0, np.nan] * 4),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_error_quotes_a_value(name):
+    """Catches a row's text in an error, e.g. scikit-learn's "could not convert string to float"."""
+    X, y = HOSTILE[name]
+    for model in (
+        DPLogisticRegression(**CLASSIFIER),
+        DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), delta=1e-9),
+    ):
+        try:
+            model.fit(X, y)
+        except InvalidInput as error:
+            assert not ROWS_MAY_BE_UNUSABLE
+            text = f"{error} {error.__context__ if not error.__suppress_context__ else None}"
+            assert SECRET not in text
+
+
+@unusable_rows
+@pytest.mark.parametrize("name", HOSTILE)
+def test_fit_never_refuses_values(name):
+    """Catches a refusal that depends on one row: it would tell two neighbours apart."""
+    X, y = HOSTILE[name]
+    model = DPLogisticRegression(**CLASSIFIER).fit(X, y)
+    assert np.isfinite(model.coef_).all()
+    assert set(model.predict(X)) <= {0, 1}
+    linear = DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), delta=1e-9).fit(X, y)
+    assert np.isfinite(linear.predict(X)).all()
+
+
+def test_a_prediction_is_made_for_every_row():
+    model = DPLogisticRegression(**CLASSIFIER).fit(np.eye(4), [0, 1, 0, 1])
+    rows = np.array([[np.nan] * 4, [np.inf, -np.inf, 0, 0], [1e308] * 4])
+    assert set(model.predict(rows)) <= {0, 1}
+    assert np.isfinite(model.predict_proba(rows)).all()
+
+
+def test_a_seeded_model_reports_no_privacy():
+    """Catches a promise that the noise of a seed does not keep."""
+    settings = {**CLASSIFIER, "simulation": True}
+    seeded = DPLogisticRegression(random_state=1, **settings).fit(np.eye(4), [0, 1, 0, 1])
+    assert seeded.privacy_spent_ is None
+    assert seeded.promise_ is None
+    assert seeded.simulated_
+    fresh = DPLogisticRegression(**settings).fit(np.eye(4), [0, 1, 0, 1])
+    assert fresh.privacy_spent_ is not None
+    assert not fresh.simulated_
+
+
+def test_weak_settings_warn():
+    X, y = np.eye(4), [0, 1, 0, 1]
+    with pytest.warns(UserWarning, match="at least 1/4"):
+        DPLogisticRegression(**{**CLASSIFIER, "delta": 0.25}).fit(X, y)
+    with pytest.warns(UserWarning, match="very large"):
+        DPLogisticRegression(epsilon=21.0, **CLASSIFIER).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DPLogisticRegression(**CLASSIFIER).fit(X, y)

@@ -269,3 +269,17 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         )
         naive.fit(*clouds())
         assert accountant.spent == []  # eighteen private fits, and their scores, for nothing
+
+
+def test_a_simulated_search_reports_no_privacy():
+    """Catches a charge that seeded coins do not keep."""
+    X, y = clouds()
+    found = search(randomness=SimulationRandomness(1), simulation=True).fit(X, y)
+    assert found.privacy_spent_ is None
+    assert found.release_.simulated
+
+
+def test_weak_settings_of_a_search_warn():
+    X, y = clouds()
+    with pytest.warns(UserWarning, match="very large"):
+        search(epsilons=[50.0]).fit(X, y)

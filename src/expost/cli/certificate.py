@@ -6,7 +6,9 @@ Tests: ``tests/cli/test_cli.py``, ``tests/fuzz/test_certificates.py``.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,9 +105,14 @@ def describe(guarantee: Guarantee) -> str:
 
 
 def _number(value: Any) -> str:
-    """A number, or the numbers of a curve, as text."""
-    return (
-        f"{value:.6g}"
-        if isinstance(value, float)
-        else "[" + ", ".join(f"{each:.4g}" for each in value) + "]"
-    )
+    """A number, or the numbers of a curve, as text; a charge is never rounded down."""
+    if isinstance(value, (int, float)):
+        return _rounded_up(value, 6)
+    return "[" + ", ".join(_rounded_up(each, 4) for each in value) + "]"
+
+
+def _rounded_up(value: float, digits: int) -> str:
+    """The smallest number with so many digits that is at least ``value``."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value):.{digits}g}"

@@ -7,5 +7,6 @@
 ``processes``     an executor of processes on this machine
 ``checkpoint``    keeps draws and finished outputs on disk, so that a selection can be resumed
 ``codec``         stores outputs in a checkpoint
+``identity``      recognises the mechanisms, queries and scores to which a checkpoint belongs
 ``fingerprint``   recognises the data to which a checkpoint belongs
 """

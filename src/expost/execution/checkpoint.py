@@ -23,16 +23,17 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from expost.errors import CheckpointMismatch, InvalidInput
 from expost.execution.codec import Codec
+from expost.execution.failure import Raised, attempt
 from expost.mechanisms.outcome import FAILED
 
-_SCHEMA = 3  # 2: the draws hold the key of the runs' randomness; 3: the reservation's secret
+_SCHEMA = 3  # outputs with their candidates, identity by fields and code, reservation's secret
 
 
 @dataclass(repr=False)
@@ -50,14 +51,14 @@ class Checkpoint:
     header : mapping
         Fingerprint, salt, id and secret of the reservation, and draws.
     outputs : dict
-        The finished outputs by run.
+        The finished outputs by run, each with the index of its candidate.
     """
 
     path: Path
     codec: Codec
     descriptor: int
     header: Mapping[str, Any]
-    outputs: dict[int, Any] = field(default_factory=dict)
+    outputs: dict[int, tuple[int, Any]] = field(default_factory=dict)
 
     @classmethod
     def open(
@@ -121,8 +122,12 @@ class Checkpoint:
             os.ftruncate(descriptor, whole)
             opened = cls(place, codec, descriptor, header)
             for record in records:
+                value = FAILED
+                if not record["failed"]:
+                    value = attempt(codec.decode, record["output"])
                 opened.outputs[record["run"]] = (
-                    FAILED if record["failed"] else codec.decode(record["output"])
+                    record["candidate"],
+                    FAILED if isinstance(value, Raised) else value,
                 )
         except BaseException:
             os.close(descriptor)
@@ -144,14 +149,62 @@ class Checkpoint:
         """The secret that settling the reservation needs."""
         return str(self.header["secret"])
 
-    def record(self, run: int, value: Any) -> None:
-        """Append the finished output of a run; it is on the disk when this returns."""
-        failed = value is FAILED
-        line = _line(
-            {"run": run, "failed": failed, "output": None if failed else self.codec.encode(value)}
-        )
-        _write(self.descriptor, line)
-        self.outputs[run] = value
+    def outputs_of(self, candidates: Sequence[int]) -> dict[int, Any]:
+        """Return the finished outputs by run.
+
+        Parameters
+        ----------
+        candidates : sequence of int
+            The index of the candidate of each run.
+
+        Raises
+        ------
+        CheckpointMismatch
+            An output in the file belongs to another candidate than that of its run.
+        """
+        for run, (candidate, _) in self.outputs.items():
+            if not 0 <= run < len(candidates) or candidates[run] != candidate:
+                raise CheckpointMismatch(
+                    f"{self.path} holds an output of another candidate; its selection cannot be "
+                    "resumed and stays charged"
+                )
+        return {run: value for run, (_, value) in self.outputs.items()}
+
+    def record(self, run: int, candidate: int, value: Any) -> Any:
+        """Append the finished output of a run; it is on the disk when this returns.
+
+        Parameters
+        ----------
+        run : int
+            The place of the run.
+        candidate : int
+            The index of its candidate.
+        value : object
+            Its output.
+
+        Returns
+        -------
+        object
+            The output, or a :class:`~expost.execution.failure.Raised` if the codec cannot store
+            it and read it back. The run is then recorded as failed: that an output cannot be
+            stored depends on the data, so it must be an outcome and not an error.
+        """
+        stored: Any = None
+        if value is not FAILED:
+            stored = attempt(self._stored, value)
+            if isinstance(stored, Raised):
+                value, stored = stored, None
+        failed = value is FAILED or isinstance(value, Raised)
+        record = {"run": run, "candidate": candidate, "failed": failed, "output": stored}
+        _write(self.descriptor, _line(record))
+        self.outputs[run] = (candidate, FAILED if failed else value)
+        return value
+
+    def _stored(self, value: Any) -> Any:
+        """Return an output as the codec stores it; make sure that it can be read back."""
+        stored = self.codec.encode(value)
+        self.codec.decode(json.loads(json.dumps(stored, allow_nan=False)))
+        return stored
 
     def close(self) -> None:
         """Close the file and release its lock; the file stays for the next call."""

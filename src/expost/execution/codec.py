@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -70,7 +69,7 @@ class JsonCodec:
             }
         raise InvalidInput(
             "output",
-            type(value).__name__,
+            "a value of another type",
             "JSON cannot hold it without loss; pass a codec of your own to select",
         )
 
@@ -103,7 +102,7 @@ class NpzCodec:
         if not all(isinstance(array, np.ndarray) and not array.dtype.hasobject for array in arrays):
             raise InvalidInput(
                 "output",
-                type(value).__name__,
+                "a value of another type",
                 "give an array of numbers, or a dict from names to arrays",
             )
         buffer = io.BytesIO()
@@ -122,8 +121,3 @@ class NpzCodec:
             if stored["names"] is None
             else dict(zip(stored["names"], arrays, strict=True))
         )
-
-
-def name_of(codec: Codec) -> str:
-    """Return the name by which a checkpoint tells codecs apart."""
-    return json.dumps([type(codec).__module__, type(codec).__qualname__])

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Protocol
 
 from expost.errors import InvalidInput, WorkersLost
-from expost.execution.worker import Task, here, work
+from expost.execution.worker import Task, here, unpacked, work
 from expost.mechanisms.protocol import Call
 from expost.randomness.keyed import RunKey
 
@@ -164,7 +164,7 @@ class Dispatcher:
                     number = running.pop(future)
                     if _lost(future) is None:
                         yield [
-                            (place, output)
+                            (place, unpacked(output))
                             for (place, _), output in zip(
                                 assigned[number], future.result().outputs, strict=True
                             )

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from expost.errors import CheckpointMismatch
@@ -61,7 +63,7 @@ class Outcome:
         Place of the winner in the list of candidates; None if nothing is released.
     value : object
         Its output, ``FAILED``, or ``NOTHING``.
-    score : float or None
+    score : int, float or None
         Its score, if it has one.
     passed : bool or None
         Whether it reached the target; None if there is no target.
@@ -69,7 +71,7 @@ class Outcome:
 
     index: int | None
     value: Any
-    score: float | None
+    score: int | float | None
     passed: bool | None
 
 
@@ -96,7 +98,7 @@ def execute(
     *,
     rule: ReleaseRule,
     score: Score | None,
-    target: float | None,
+    target: Fraction | None,
     listeners: Listeners,
     checkpoint: Checkpoint | None = None,
     settled: bool = False,
@@ -117,8 +119,8 @@ def execute(
         Which run is released. A rule that looks for a pass stops at the first one.
     score : callable or None
         Function of an output; None takes the output as the number.
-    target : float or None
-        The score that a run must reach to pass.
+    target : Fraction or None
+        The score that a run must reach to pass. Whole numbers are compared with it exactly.
     listeners : Listeners
         Callbacks for the curator.
     checkpoint : Checkpoint, optional
@@ -148,7 +150,7 @@ def execute(
         for place, run in enumerate(runs):
             output, scored = rate(outputs.get(place), score)
             value = settle_failure(output, run.index, listeners.on_failure)
-            passed = None if target is None else scored is not None and scored >= target
+            passed = None if target is None else _reaches(scored, target)
             outcome = Outcome(run.index, value, scored, passed)
             if rule is not ReleaseRule.BEST and passed:
                 return outcome
@@ -191,7 +193,9 @@ class _Outputs:
             self._ahead = len(runs)
         else:
             self._ahead = ahead if self._dispatcher is None else self._dispatcher.wave
-        self._known: dict[int, Any] = {} if checkpoint is None else dict(checkpoint.outputs)
+        self._known: dict[int, Any] = {}
+        if checkpoint is not None:
+            self._known = checkpoint.outputs_of([run.index for run in runs])
         self._made = len(self._known)
         self._open = ExitStack()
 
@@ -237,9 +241,11 @@ class _Outputs:
     def _keep(self, batch: Sequence[tuple[int, Any]]) -> None:
         """Record outputs that were made together, and report progress."""
         for place, output in batch:
-            value = settle_failure(output, self._runs[place].index, self._listeners.on_failure)
+            index = self._runs[place].index
+            value = settle_failure(output, index, self._listeners.on_failure)
             if self._checkpoint is not None:
-                self._checkpoint.record(place, value)
+                recorded = self._checkpoint.record(place, index, value)
+                value = settle_failure(recorded, index, self._listeners.on_failure)
             self._known[place] = value
         self._made += len(batch)
         if batch and self._listeners.progress is not None:
@@ -263,7 +269,7 @@ class _Outputs:
             place for place in self._missing(first) if together_key(self._runs[place].call) == key
         ]
         calls = [self._runs[place].call for place in alike]
-        sources = [self._key.source(place) for place in alike]
+        sources = [partial(self._key.source, place) for place in alike]
         yield list(zip(alike, outputs_of(calls, self._data, sources), strict=True))
 
     def _made_by_workers(self, dispatcher: Dispatcher, first: int) -> Batches:
@@ -279,6 +285,13 @@ def _beats(rule: ReleaseRule, later: Outcome, earlier: Outcome) -> bool:
     return earlier.value is FAILED and later.value is not FAILED
 
 
-def _rank(score: float | None) -> tuple[bool, float]:
+def _reaches(score: int | float | None, target: Fraction) -> bool:
+    """Return whether a score reaches the target: exactly for whole numbers, else as floats."""
+    if isinstance(score, int):
+        return score >= target
+    return score is not None and score >= float(target)
+
+
+def _rank(score: int | float | None) -> tuple[bool, int | float]:
     """Return a key that sorts a missing score below every number."""
-    return (score is not None, score or 0.0)
+    return (score is not None, score or 0)

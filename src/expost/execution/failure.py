@@ -1,8 +1,11 @@
 """What a failure is: the one place that decides what happens when a candidate or a score raises.
 
 A candidate that raises has produced an outcome, ``FAILED``. It ranks below every score and is
-never retried: retrying would condition the output law on an event that depends on the data. Its
-exception is caught here, so that no message, traceback or exception type of a candidate reaches
+never retried: retrying would condition the output law on an event that depends on the data. Every
+exception counts, also one that is not an ``Exception`` (``SystemExit``, ``GeneratorExit``, a
+cancellation, a panic of a compiled library); only ``KeyboardInterrupt`` interrupts, because it
+comes from the curator. An output that cannot be sent to this process or stored in a checkpoint is
+a failure, too. An exception is caught here, so that no message, traceback or exception type of a candidate reaches
 a pool, a cluster's log, a chained exception or a released object. Only the curator's own
 ``on_failure`` callback receives it.
 
@@ -16,12 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from expost.mechanisms.outcome import FAILED
 
 Score = Callable[[Any], Any]
 """A function of an output that returns a number; higher is better."""
 
-OnFailure = Callable[[int, Exception | SystemExit], None]
+OnFailure = Callable[[int, BaseException], None]
 """A callback for (candidate index, exception)."""
 
 
@@ -29,33 +34,44 @@ OnFailure = Callable[[int, Exception | SystemExit], None]
 class Raised:
     """Stands for the output of a call that raised; ``error`` is for the curator, or None."""
 
-    error: Exception | SystemExit | None
+    error: BaseException | None
 
 
 class CandidateRaised(RuntimeError):
     """The text of an exception raised in a worker; passed to ``on_failure``, never raised."""
 
 
-def attempt(call: Callable[[Any, Any], Any], data: Any, randomness: Any) -> Any:
-    """Return the output of ``call(data, randomness)``, or a :class:`Raised` if it raises."""
+def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return ``call(*arguments)``, or a :class:`Raised` if it raises.
+
+    This is the one rule for what a failure is: every exception but ``KeyboardInterrupt``.
+    """
     try:
-        return call(data, randomness)
-    except (Exception, SystemExit) as error:
+        return call(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return Raised(error)
 
 
-def rate(value: Any, score: Score | None) -> tuple[Any, float | None]:
+def rate(value: Any, score: Score | None) -> tuple[Any, int | float | None]:
     """Return an output and its score; a score that raises gives a :class:`Raised` and no score.
 
-    A score that is NaN counts as no score, which ranks below every number.
+    A score that is NaN counts as no score, which ranks below every number. A whole number stays a
+    whole number, so that it is compared exactly, however large it is.
     """
     if value is FAILED:
         return FAILED, None
-    try:
-        number = float(value if score is None else score(value))
-    except Exception as error:
-        return Raised(error), None
-    return value, None if math.isnan(number) else number
+    number = attempt(_score, value, score)
+    if isinstance(number, Raised):
+        return number, None
+    return value, None if isinstance(number, float) and math.isnan(number) else number
+
+
+def _score(value: Any, score: Score | None) -> int | float:
+    """Return the score of an output as an int or a float."""
+    number = value if score is None else score(value)
+    return int(number) if isinstance(number, (int, np.integer)) else float(number)
 
 
 def settle_failure(output: Any, index: int, on_failure: OnFailure | None) -> Any:
@@ -81,8 +97,6 @@ def as_text(output: Any, tell: bool) -> Any:
         return output
     if not tell or output.error is None:
         return Raised(None)
-    try:
-        text = f"{type(output.error).__name__}: {output.error}"
-    except Exception:
-        text = type(output.error).__name__
-    return Raised(CandidateRaised(text))
+    kind = type(output.error).__name__
+    text = attempt(str, output.error)
+    return Raised(CandidateRaised(kind if isinstance(text, Raised) else f"{kind}: {text}"))

@@ -9,13 +9,16 @@ Tests: ``tests/execution/test_executors.py``, ``tests/contracts/test_secrets.py`
 
 from __future__ import annotations
 
+import importlib
 import os
+import pickle
 import secrets
 import sys
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from expost.execution.failure import Raised, as_text, attempt
@@ -54,7 +57,9 @@ class Together(Protocol):
         Returns
         -------
         sequence
-            One output per call. A call that fails gives ``FAILED``; an exception fails all.
+            One output per call. A call that fails gives ``FAILED``. If ``run_together`` raises,
+            its outputs are discarded, and each mechanism is called alone with a fresh copy of its
+            own randomness, so that only those fail that fail by themselves.
         """
         ...
 
@@ -96,6 +101,13 @@ class Made:
     outputs: list[Any]
 
 
+@dataclass(frozen=True, repr=False)
+class Packed:
+    """An output as bytes, for another process."""
+
+    content: bytes
+
+
 def here() -> tuple[str, int]:
     """Return a value that identifies this process."""
     return _TOKEN, os.getpid()
@@ -105,21 +117,41 @@ def work(task: Task, data: Any) -> Made:
     """Return the outputs of a task. This is all that a worker does.
 
     Candidates' exceptions and prints do not leave it: failures are converted to text, and in
-    another process the standard streams go to the null device while the task runs.
+    another process the standard streams go to the null device while the task runs. There, outputs
+    are packed one by one: one that cannot be sent is a failure of its own run only.
     """
-
-    def make(data: Any, _: Any) -> list[Any]:
-        sources = [source_of_run(seed, simulated=task.simulated) for seed in task.seeds]
-        return [as_text(output, task.tell) for output in outputs_of(task.calls, data, sources)]
-
-    with _silenced() if task.home != here() else nullcontext():
-        made = attempt(make, data, None)
-        if isinstance(made, Raised):  # all runs of the task failed together
-            made = [as_text(made, task.tell)] * len(task.calls)
-        return Made(made)
+    away = task.home != here()
+    sources = [partial(source_of_run, seed, simulated=task.simulated) for seed in task.seeds]
+    with _silenced() if away else nullcontext():
+        outputs = outputs_of(task.calls, data, sources)
+        return Made([as_text(_packed(each) if away else each, task.tell) for each in outputs])
 
 
-def outputs_of(calls: Sequence[Call], data: Any, sources: Sequence[Randomness]) -> list[Any]:
+def unpacked(output: Any) -> Any:
+    """Return an output that came from a worker; one that cannot be unpacked is a failure."""
+    # A worker of this selection wrote it.
+    return attempt(pickle.loads, output.content) if isinstance(output, Packed) else output
+
+
+def _packed(output: Any) -> Any:
+    """Return an output as bytes, or a failure if that is not possible."""
+    if output is FAILED or isinstance(output, Raised):
+        return output
+    content = attempt(pickle.dumps, output)
+    if isinstance(content, Raised):
+        # Pools that came with cloudpickle can send more.
+        content = attempt(_by_value, output)
+    return content if isinstance(content, Raised) else Packed(content)
+
+
+def _by_value(output: Any) -> bytes:
+    """Return an output as bytes, with functions and classes of a main module by value."""
+    return bytes(importlib.import_module("cloudpickle").dumps(output))
+
+
+def outputs_of(
+    calls: Sequence[Call], data: Any, sources: Sequence[Callable[[], Randomness]]
+) -> list[Any]:
     """Return one output per call, or a :class:`~expost.execution.failure.Raised` in its place.
 
     Parameters
@@ -128,14 +160,14 @@ def outputs_of(calls: Sequence[Call], data: Any, sources: Sequence[Randomness]) 
         The mechanisms; those with the same ``together_key`` are run together.
     data : object
         The data of the selection.
-    sources : sequence of Randomness
-        One source per call.
+    sources : sequence of callable
+        One per call: returns the source of that run, from its beginning.
     """
     outputs: list[Any] = [None] * len(calls)
     for places in _groups(calls):
         first = places[0]
         if together_key(calls[first]) is None:
-            made = [attempt(calls[first], data, sources[first])]
+            made = [attempt(calls[first], data, sources[first]())]
         else:
             made = _together(
                 [calls[place] for place in places], data, [sources[place] for place in places]
@@ -160,17 +192,25 @@ def _groups(calls: Sequence[Call]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _together(calls: Sequence[Any], data: Any, sources: Sequence[Randomness]) -> list[Any]:
-    """Run calls together; if that raises, the first output is the failure, the others FAILED."""
+def _together(
+    calls: Sequence[Any], data: Any, sources: Sequence[Callable[[], Randomness]]
+) -> list[Any]:
+    """Run calls together; if that raises, run each alone, from the beginning of its own source.
 
-    def make(data: Any, sources: Any) -> list[Any]:
-        outputs = list(calls[0].run_together(calls, data, sources))
+    Without this, the failure of one candidate would be an outcome of the others: it would be
+    released at their price, and would depend on which runs an executor puts together.
+    """
+
+    def make() -> list[Any]:
+        outputs = list(calls[0].run_together(calls, data, [source() for source in sources]))
         if len(outputs) != len(calls):
             raise ValueError("run_together must return one output per call")
         return outputs
 
-    made: Any = attempt(make, data, sources)
-    return [made, *[FAILED] * (len(calls) - 1)] if isinstance(made, Raised) else made
+    made: Any = attempt(make)
+    if not isinstance(made, Raised):
+        return list(made)
+    return [attempt(call, data, source()) for call, source in zip(calls, sources, strict=True)]
 
 
 class _Silence:

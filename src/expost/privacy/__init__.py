@@ -7,6 +7,7 @@
 ``charges``           a table: one guarantee per outcome of a selection
 ``dpsgd``             Rényi curves of DP-SGD, and the noise that a target needs
 ``orders``            the default Rényi orders
+``advice``            warnings about guarantees that protect little
 """
 
 from expost.privacy.charges import Charges

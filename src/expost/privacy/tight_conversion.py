@@ -18,7 +18,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from expost.errors import InvalidGuarantee
-from expost.rationals import Number, exact, pad_up, round_up
+from expost.rationals import Number, exact, pad_up, round_down, round_up
 
 
 def tight_epsilon(order: float, divergence: float, log_delta: float) -> float:
@@ -75,7 +75,7 @@ def tight_epsilon_of_zcdp(rho: float, log_delta: float) -> float:
 
 
 def log_of_delta(delta: Number) -> float:
-    """Return ln δ, at least the logarithm of the smallest positive float.
+    """Return ln δ.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def log_of_delta(delta: Number) -> float:
     Raises
     ------
     InvalidGuarantee
-        If δ is not between 0 and 1.
+        If δ is not between 0 and 1, or is below the smallest positive float.
     """
     value = exact(delta, "delta", error=InvalidGuarantee)
     if not 0 < value < 1:
@@ -99,7 +99,11 @@ def log_of_delta(delta: Number) -> float:
             delta,
             "give 0 < delta < 1: a zCDP or Rényi guarantee implies no pure guarantee",
         )
-    return math.log(float(value)) if float(value) > 0 else math.log(math.ulp(0))
+    if round_down(value) == 0:
+        raise InvalidGuarantee(
+            "delta", type(delta).__name__, "give at least 5e-324, the smallest float"
+        )
+    return math.log(round_down(value))
 
 
 def _minimise(

@@ -177,7 +177,8 @@ class AboveThreshold(DroppingSelector):
             return "theorem:at-classic-monotone" if self.monotone else "theorem:at-classic"
         if self._claim() is None:
             return "theorem:generalized-at"
-        return f"theorem:generalized-at under Rényi DP (T1 and T2, {self.method})"
+        named = f"theorem:generalized-at under Rényi DP (T1 and T2, {self.method})"
+        return named + ("" if self.method == "paper" else self._elementary())
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         """Draw the drop level (over queries), or the kept copies (over mechanisms)."""

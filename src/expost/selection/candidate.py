@@ -15,7 +15,7 @@ from expost.errors import InvalidCandidate
 from expost.mechanisms.discrete_noise import Query
 from expost.mechanisms.protocol import Call
 from expost.privacy.guarantees import Guarantee
-from expost.rationals import Number, count_of, exact, exact_positive
+from expost.rationals import Number, count_of, exact, exact_normal
 
 MOST_REPEATS = 10**300
 
@@ -76,7 +76,7 @@ class Candidate:
             )
         object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
         if self.drop_rate is not None:
-            exact_positive(self.drop_rate, "drop_rate", error=InvalidCandidate)
+            exact_normal(self.drop_rate, "drop_rate", error=InvalidCandidate)
         if self.priority is not None:
             exact(self.priority, "priority", error=InvalidCandidate)
 

@@ -25,7 +25,7 @@ from expost.privacy.guarantees import ZCDP, PureDP, RenyiDP
 from expost.randomness.coins import geometric
 from expost.randomness.inverse_cdf import binomial_exp, subset
 from expost.randomness.source import Randomness
-from expost.rationals import Number, count_of, exact, exact_positive, round_up
+from expost.rationals import Number, count_of, exact, exact_normal, round_up
 from expost.selection.candidate import Candidate, CandidateGroup, group
 from expost.selection.renyi.search import Problem
 from expost.selection.renyi.table import (
@@ -138,7 +138,7 @@ class DroppingSelector(Selector):
 
     def _check_settings(self) -> None:
         """Refuse settings that are not valid, before any candidate is known."""
-        exact_positive(self.overhead, "overhead")
+        exact_normal(self.overhead, "overhead")
         check_target(self.target)
         count_of(self.minimum_drop_level, "minimum_drop_level", at_least=0)
         if self._claim() is None and self.weights is not None:
@@ -151,6 +151,10 @@ class DroppingSelector(Selector):
     def _claim(self) -> Claim | None:
         """Return the Rényi claim that the settings ask for, or None for pure DP."""
         return Claim.check(self.delta, self.order, self.method)
+
+    def _elementary(self) -> str:
+        """Return what else a charge at fixed orders may rest on; "" for a claim with a δ."""
+        return "" if self.order is None else ", at this or a larger order, or plain composition"
 
     def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, Claim]:
         """Return the groups with curves and drop rates under Rényi DP, and the claim."""

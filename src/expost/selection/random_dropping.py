@@ -130,11 +130,9 @@ class RandomDropping(DroppingSelector):
         """Return the label of the theorem for pure or Rényi DP."""
         if self._claim() is None:
             return "theorem:max-score"
-        return (
-            "theorem:max-score-rdp"
-            if self.method == "paper"
-            else f"theorem:max-score-rdp, sharpened (T1, {self.method})"
-        )
+        if self.method == "paper":
+            return "theorem:max-score-rdp"
+        return f"theorem:max-score-rdp, sharpened (T1, {self.method}){self._elementary()}"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         """Draw the kept copies; unless ``allow_nothing``, draw again until something is kept."""

@@ -26,7 +26,7 @@ from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero
 from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.inverse_cdf import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
-from expost.rationals import Number, exact, exact_positive, pad_up, round_up
+from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
 from expost.selection.candidate import Candidate
 from expost.selection.renyi.table import Claim
 from expost.selection.selector import Draws, Selector
@@ -61,10 +61,15 @@ class RunCount(ABC):
     def deviation(self) -> float:
         """The standard deviation of the number of runs."""
 
-    @property
     @abstractmethod
-    def theorem(self) -> str:
-        """The result that the charges rest on."""
+    def theorem(self, kind: str) -> str:
+        """Return the result that the charges rest on.
+
+        Parameters
+        ----------
+        kind : {"pure", "renyi", "approx"}
+            Which of the three charges is meant.
+        """
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
@@ -95,6 +100,7 @@ class TruncatedNegativeBinomial(RunCount):
             raise InvalidInput("shape", self.shape, "give a number > -1")
         if not 0 < exact(self.gamma, "gamma") < 1:
             raise InvalidInput("gamma", self.gamma, "give a number strictly between 0 and 1")
+        exact_normal(self.gamma, "gamma")
 
     @classmethod
     def with_mean(cls, shape: Number, mean: float) -> TruncatedNegativeBinomial:
@@ -124,9 +130,9 @@ class TruncatedNegativeBinomial(RunCount):
 
         ε(λ) + (1+η)·min over λ̂ of [(1−1/λ̂)ε(λ̂) + ln(1/γ)/λ̂] + ln E[K]/(λ−1).
         """
-        eta, gamma = float(self.shape), float(self.gamma)
         orders, losses = np.array(curve.orders), np.array(curve.epsilons)
-        constant = (1 + eta) * float(np.min((1 - 1 / orders) * losses - math.log(gamma) / orders))
+        inner = (1 - 1 / orders) * losses - self._log_gamma / orders
+        constant = float(1 + exact(self.shape, "shape")) * float(np.min(inner))
         total = losses + constant + math.log(self.mean) / (orders - 1)
         return _monotone(curve, total)
 
@@ -134,20 +140,34 @@ class TruncatedNegativeBinomial(RunCount):
         """Return (ε + (1+η)·ln(e^ε + δ(1−γ)/γ), E[K]·δ), padded up.
 
         This is the privacy-profile bound of Koskela, Redberg and Wang (2024) at one point. With
-        η = 1 it is Liu and Talwar's random stopping under (ε, δ)-DP.
+        η = 1 it is Liu and Talwar's random stopping under (ε, δ)-DP. The logarithm is evaluated as
+        ε + ln(1 + e^{−ε}·δ(1−γ)/γ), which neither loses a small ε nor overflows at a large one.
         """
-        eta, gamma = float(self.shape), float(self.gamma)
-        loss = math.log(math.exp(promise.epsilon) + promise.delta * (1 - gamma) / gamma)
-        epsilon = pad_up(promise.epsilon + (1 + eta) * loss)
-        return ApproxDP(epsilon, pad_up(self.mean * promise.delta), promise.neighbours)
+        gamma = exact(self.gamma, "gamma")
+        added = round_up(exact(promise.delta, "delta") * (1 - gamma) / gamma)
+        loss = promise.epsilon + math.log1p(added * math.exp(-promise.epsilon))
+        epsilon = pad_up(promise.epsilon + float(1 + exact(self.shape, "shape")) * loss)
+        delta = 0.0 if promise.delta == 0 else pad_up(self.mean * promise.delta)
+        return ApproxDP(epsilon, delta, promise.neighbours)
 
     @property
     def mean(self) -> float:
-        """The expected number of runs, E[K]."""
-        eta, gamma = float(self.shape), float(self.gamma)
-        if eta == 0:
-            return (1 / gamma - 1) / -math.log(gamma)
-        return eta * (1 - gamma) / gamma / -math.expm1(eta * math.log(gamma))
+        """The expected number of runs, E[K] = η(1−γ)/(γ(1−γ^η)).
+
+        It is evaluated as (1−γ)/(γ·ln(1/γ))·x/(1−e^{−x}) with x = η·ln(1/γ): the last factor is
+        1 + x/2 for a tiny x, and no product underflows.
+        """
+        gamma = exact(self.gamma, "gamma")
+        x = -float(exact(self.shape, "shape")) * self._log_gamma
+        factor = 1 + x / 2 if abs(x) < 1e-8 else x / -math.expm1(-x)
+        return round_up((1 - gamma) / gamma) / -self._log_gamma * factor
+
+    @property
+    def _log_gamma(self) -> float:
+        """ln γ, also for a γ that rounds to 1."""
+        gamma = exact(self.gamma, "gamma")
+        near_one = gamma > Fraction(1, 2)
+        return math.log1p(-float(1 - gamma)) if near_one else math.log(float(gamma))
 
     @property
     def deviation(self) -> float:
@@ -156,14 +176,15 @@ class TruncatedNegativeBinomial(RunCount):
         second = self.mean * (1 + eta * (1 - gamma)) / gamma  # E[K²] = E[K]·(1 + η(1−γ))/γ
         return math.sqrt(max(0.0, second - self.mean**2))
 
-    @property
-    def theorem(self) -> str:
-        """The result that the charges rest on."""
-        return (
-            "Liu-Talwar 2019, random stopping"
-            if self.shape == 1
-            else "Papernot-Steinke 2022, Corollary 3"
-        )
+    def theorem(self, kind: str) -> str:
+        """Return the result that the charges rest on, for one kind of charge."""
+        if kind == "renyi":
+            return "Papernot-Steinke 2022, Theorem 2"
+        if kind == "approx":
+            return "Koskela-Redberg-Wang 2024, privacy profile at one point"
+        if self.shape == 1:
+            return "Liu-Talwar 2019, random stopping"
+        return "Papernot-Steinke 2022, Corollary 3"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the law in plain JSON types."""
@@ -235,9 +256,10 @@ class Poisson(RunCount):
         """The standard deviation of K."""
         return math.sqrt(self.mean)
 
-    @property
-    def theorem(self) -> str:
-        """The result that the charges rest on."""
+    def theorem(self, kind: str) -> str:
+        """Return the result that the charges rest on, for one kind of charge."""
+        if kind == "renyi":
+            return "Papernot-Steinke 2022, Theorem 6"
         return "Papernot-Steinke 2022, Poisson, by its generating function"
 
     def as_dict(self) -> dict[str, Any]:
@@ -336,8 +358,12 @@ class RepeatAndSelect(Selector):
         return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
-        """Return the name of the result for the law of K."""
-        return self.runs.theorem
+        """Return the name of the result for the law of K and the kind of charge."""
+        promise = worst_promise(candidates)
+        if promise.shared_delta is not None:
+            return self.runs.theorem("approx")
+        pure = promise.as_pure() is not None and self.delta is None and self.order is None
+        return self.runs.theorem("pure" if pure else "renyi")
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         """Draw K and a candidate for each run."""

@@ -21,14 +21,16 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
+from expost._version import __version__
 from expost.budget.charging import Account, LedgerLike
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.checkpoint import SelectionState
-from expost.execution.codec import Codec, JsonCodec, name_of
+from expost.execution.codec import Codec, JsonCodec
 from expost.execution.dispatch import Executor, check_executor
 from expost.execution.engine import Listeners, Outcome, ReleaseRule, Run, RunProgress, execute
 from expost.execution.failure import OnFailure, Score
 from expost.execution.fingerprint import fingerprint
+from expost.execution.identity import identity_of
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.keyed import SEED_BYTES, RunKey
@@ -149,9 +151,11 @@ class Selector(ABC):
             A note for the readers of the ledger.
         checkpoint : path, optional
             File from which the same call, made again after a crash, finishes the same selection:
-            the draws and the finished outputs are kept, and it is charged once.
+            the draws and the finished outputs are kept, and it is charged once. The call is
+            recognised by what :mod:`expost.execution.identity` lists.
         codec : Codec, optional
-            How the checkpoint stores outputs; plain JSON by default.
+            How the checkpoint stores outputs; plain JSON by default. An output that it cannot
+            store is a failure of its run; ``on_failure`` is told.
         data_fingerprint : str, optional
             A name for this version of the data, for data of which no fingerprint can be computed.
             Without it a salted hash of the data is written to the checkpoint, and nowhere else.
@@ -207,7 +211,7 @@ class Selector(ABC):
         with SelectionState.open(
             checkpoint,
             stored,
-            lambda salt: self._identity(checked, account, stored, source, named, salt),
+            lambda salt: self._identity(checked, account, score, stored, source, named, salt),
             lambda: self._secrets(checked, source),
         ) as state:
             # Reserve: from here until it is settled, the worst case is charged.
@@ -228,7 +232,7 @@ class Selector(ABC):
                     RunKey(bytes.fromhex(state.draws["key"]), source.simulated),
                     rule=rule,
                     score=score,
-                    target=None if self.target is None else float(self.target),
+                    target=None if self.target is None else exact(self.target, "target"),
                     listeners=Listeners(progress, on_failure),
                     checkpoint=state.checkpoint,
                     settled=state.checkpoint is not None and reserved.already_settled,
@@ -248,15 +252,19 @@ class Selector(ABC):
         self,
         candidates: Sequence[Candidate],
         account: Account,
+        score: Score | None,
         codec: Codec,
         source: Randomness,
         data: Any,
         salt: bytes,
     ) -> str:
-        """Return the salted fingerprint by which a checkpoint recognises its selection."""
-        public = [self.settings(), [describe(each) for each in candidates], account.identity]
-        described = [*public, name_of(codec), source.simulated]
-        return fingerprint([json.dumps(described, default=repr), data], salt)
+        """Return the salted fingerprint by which a checkpoint recognises its selection.
+
+        What it covers, and what it cannot see, is stated in :mod:`expost.execution.identity`.
+        """
+        public = [__version__, self.settings(), account.identity, source.simulated]
+        described = [*public, [describe(each) for each in candidates], score, codec]
+        return fingerprint([identity_of(described), data], salt)
 
     def _request(self, candidates: Sequence[Candidate]) -> str:
         """Return the digest of the public description of a selection, for the ledger."""
@@ -279,7 +287,7 @@ class Selector(ABC):
             value=outcome.value,
             params={} if outcome.index is None else dict(candidates[outcome.index].params),
             index=outcome.index,
-            score=outcome.score,
+            score=_float(outcome.score),
             passed=outcome.passed,
             spent=charges.nothing if outcome.index is None else charges[outcome.index],
             worst_case=charges.worst_case,
@@ -379,11 +387,19 @@ class Selector(ABC):
 
 
 def describe(candidate: Candidate) -> list[Any]:
-    """Return everything public about a candidate, to tell candidates apart in a checkpoint."""
-    mechanism = candidate.mechanism
-    name = getattr(mechanism, "__qualname__", type(mechanism).__qualname__)
+    """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
     public = [candidate.repeats, candidate.drop_rate, candidate.priority]
-    return [name, dict(candidate.params), candidate.guarantee.as_dict(), *public]
+    return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
+
+
+def _float(score: int | float | None) -> float | None:
+    """Return a score as a float; a whole number beyond the floats is infinite."""
+    if score is None:
+        return None
+    try:
+        return float(score)
+    except OverflowError:
+        return math.inf if score > 0 else -math.inf
 
 
 def _number(value: Any) -> Any:

@@ -5,7 +5,11 @@ targets) are clipped to **public** bounds and scaled to [−1, 1]; the classes a
 None of these is read off the data: that would release, for example, the smallest income or the list
 of diagnoses without noise. The number of rows is assumed to be public. ``privacy_spent_`` is the
 (ε, δ) promise of the fitted parameters under add-remove neighbours. It does not cover a ``score``
-on private data. Tests: ``tests/training/test_sklearn.py``.
+on private data.
+
+``fit`` refuses shapes and number types, never values: a refusal is not noisy. A cell that is not a
+number becomes NaN. A row with NaN, or with a label outside the public classes, counts for nothing
+in the training (:mod:`expost.training.data`). Tests: ``tests/training/test_sklearn.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
+from expost.execution.failure import attempt
+from expost.privacy.advice import warn_if_weak
 from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.training.configuration import Configuration
@@ -23,8 +29,7 @@ from expost.training.fleet import Fleet
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
@@ -75,22 +80,48 @@ class _DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         )
         middle, half = (low + high) / 2, (high - low) / 2
         scaled = (np.clip(X, low, high) - middle) / half
+        source = _source(self.random_state)
+        warn_if_weak(ApproxDP(self.epsilon, self.delta), len(X), stacklevel=3)
         (trained,) = Fleet(model, [settings], classes).train(
-            scaled, y, randomness=_source(self.random_state), simulation=self.simulation, threads=1
+            scaled, y, randomness=source, simulation=self.simulation, threads=1
         )
         assert trained.promise is not None
-        self.promise_ = trained.promise
-        self.privacy_spent_: ApproxDP = trained.promise.to_approx(self.delta)
+        self.simulated_ = source is not None and source.simulated
+        # Noise from a seed protects nobody, so there is nothing to report.
+        self.promise_ = None if self.simulated_ else trained.promise
+        self.privacy_spent_: ApproxDP | None = (
+            None if self.simulated_ else trained.promise.to_approx(self.delta)
+        )
         weights = trained.parameters["weight"] / half
         return weights, trained.parameters["bias"] - weights @ middle
 
     def _linear(self, X: Any) -> Array:
         """Return the linear predictions (rows × outputs), with features clipped as in training."""
         check_is_fitted(self)
-        rows = validate_data(self, X, dtype=np.float64, reset=False)
+        rows = self._rows(X, reset=False)
+        rows = np.where(np.isnan(rows), (self._low + self._high) / 2, rows)
         return np.asarray(
             np.clip(rows, self._low, self._high) @ np.atleast_2d(self.coef_).T + self.intercept_
         )
+
+    def _rows(self, X: Any, *, reset: bool = True) -> Array:
+        """Return the features as numbers; refuse shapes and number types only."""
+        return np.asarray(
+            validate_data(
+                self,
+                _without_text(X),
+                dtype=np.float64,
+                ensure_all_finite=False,
+                reset=reset,
+            )
+        )
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: NaN is allowed, and targets are required."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.target_tags.required = True
+        return tags
 
 
 class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
@@ -128,10 +159,13 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         Coefficients, for features within the bounds.
     intercept_ : float
         Intercept.
-    privacy_spent_ : ApproxDP
-        The (ε, δ) promise of the fitted parameters, under add-remove neighbours.
-    promise_ : RenyiDP
+    privacy_spent_ : ApproxDP or None
+        The (ε, δ) promise of the fitted parameters, under add-remove neighbours; None if the noise
+        came from a seed.
+    promise_ : RenyiDP or None
         The same promise as a Rényi curve.
+    simulated_ : bool
+        Whether the noise came from a seed. Then the model is not private.
     """
 
     def __init__(
@@ -177,7 +211,8 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         -------
         self
         """
-        rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        rows = self._rows(X)
+        targets = np.asarray(_without_text(_targets(y, len(rows))), dtype=np.float64)
         low, high = _bounds(self.target_bounds, "target_bounds", 1)
         middle, half = float(low[0] + high[0]) / 2, float(high[0] - low[0]) / 2
         weights, biases = self._fit(
@@ -228,10 +263,13 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         Coefficients, for features within the bounds.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
-    privacy_spent_ : ApproxDP
-        The (ε, δ) promise of the fitted parameters, under add-remove neighbours.
-    promise_ : RenyiDP
+    privacy_spent_ : ApproxDP or None
+        The (ε, δ) promise of the fitted parameters, under add-remove neighbours; None if the noise
+        came from a seed.
+    promise_ : RenyiDP or None
         The same promise as a Rényi curve.
+    simulated_ : bool
+        Whether the noise came from a seed. Then the model is not private.
     """
 
     def __init__(
@@ -277,20 +315,12 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         -------
         self
         """
-        rows, labels = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(labels)
+        rows = self._rows(X)
+        labels = _targets(y, len(rows))
         if self.classes is None or len(self.classes) < 2:
             raise InvalidInput("classes", self.classes, f"list all possible classes: {_WHY}")
         known = np.unique(np.asarray(self.classes))
-        try:
-            places = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-        except TypeError:
-            # Text labels but numeric classes, or the reverse: the next check raises.
-            places = np.zeros(len(labels), dtype=np.int64)
-        if not np.array_equal(known[places], labels):
-            raise InvalidInput(
-                "y", "labels that are not in classes", "use only labels of the public list"
-            )
+        places = _places(known, labels)
         two = len(known) == 2
         self.coef_, self.intercept_ = self._fit(
             "logistic" if two else "softmax", None if two else len(known), rows, places
@@ -315,6 +345,41 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         """Predict class labels."""
         shares = self.predict_proba(X)
         return np.asarray(self.classes_[shares.argmax(axis=1)])
+
+
+def _targets(y: Any, rows: int) -> Array:
+    """Return the targets as an array of one value per row; refuse shapes only."""
+    targets = np.asarray(column_or_1d(y, warn=True))
+    if len(targets) != rows:
+        raise InvalidInput("y", f"{len(targets)} targets", f"pass one per row, {rows} in all")
+    return targets
+
+
+def _without_text(values: Any) -> Any:
+    """Return values of other types as numbers, NaN for what is not a number.
+
+    The error of a conversion would quote the value, and whether it comes depends on the data.
+    """
+    array = None if hasattr(values, "toarray") else attempt(np.asarray, values)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS" or array.ndim > 2:
+        return values
+    numbers = np.empty(array.shape, dtype=np.float64)
+    for place, value in np.ndenumerate(array):
+        number = attempt(float, value)
+        numbers[place] = number if isinstance(number, float) else np.nan
+    return numbers
+
+
+def _places(known: Array, labels: Array) -> Array:
+    """Return the place of each label in the sorted public list; NaN for a label outside it."""
+    if known.dtype.kind == labels.dtype.kind or {known.dtype.kind, labels.dtype.kind} <= set(
+        "biuf"
+    ):
+        found = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+        return np.where(known[found] == labels, found.astype(np.float64), np.nan)
+    table = {value: float(place) for place, value in enumerate(known.tolist())}
+    places = [attempt(table.get, label, np.nan) for label in labels.tolist()]
+    return np.array([each if isinstance(each, float) else np.nan for each in places])
 
 
 def _bounds(bounds: Any, field: str, columns: int) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from expost.errors import MissingExtra
+from expost.execution.failure import attempt
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise, Query
 from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import Guarantee
@@ -88,22 +89,23 @@ def _correct(fitted: Any, X: Any, y: Any) -> int:
 
     A row on which ``predict`` raises an error counts as wrong and must not affect other rows.
     """
-    try:
-        predicted = np.asarray(fitted.predict(X))
-        # Another shape would be broadcast, and one row would count many times.
-        if predicted.shape == y.shape:
-            return int(np.count_nonzero(predicted == y))
-    except Exception:
-        pass
+    whole = attempt(_count, fitted, X, y)
+    if isinstance(whole, int):
+        return whole
     return sum(_is_correct(fitted, _safe_indexing(X, [place]), y[place]) for place in range(len(y)))
+
+
+def _count(fitted: Any, X: Any, y: Any) -> int | None:
+    """Count the correct predictions of all rows at once; None for predictions of another shape."""
+    predicted = np.asarray(fitted.predict(X))
+    # Another shape would be broadcast, and one row would count many times.
+    return int(np.count_nonzero(predicted == y)) if predicted.shape == y.shape else None
 
 
 def _is_correct(fitted: Any, row: Any, truth: Any) -> bool:
     """Whether one row is predicted correctly; an error counts as wrong."""
-    try:
-        return bool(np.asarray(fitted.predict(row))[0] == truth)
-    except Exception:
-        return False
+    right = attempt(lambda: bool(np.asarray(fitted.predict(row))[0] == truth))
+    return right is True
 
 
 def _rho(promise: Guarantee) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, MissingExtra
+from expost.privacy.advice import warn_if_weak
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.attempts import Belief, plan_attempts
@@ -115,8 +116,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         With a target: lower confidence bound for the score on the scoring rows.
     n_attempts_ : int
         How many requests were made.
-    privacy_spent_ : Guarantee
-        The realised charge of all requests together.
+    privacy_spent_ : Guarantee or None
+        The realised charge of all requests together; None in a simulation.
     release_ : Release
         The release, with its certificate.
 
@@ -208,14 +209,14 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
         if self.target is None:
             release = self._best(candidates, data, request)
-            self.privacy_spent_ = release.spent
-            self.n_attempts_ = 1
+            spent, self.n_attempts_ = release.spent, 1
         else:
             releases, refused = self._reach(candidates, data, request)
             present = [each for each in releases if each is not None]
             release = present[-1]
-            self.privacy_spent_ = composed([each.spent for each in present])
+            spent = composed([each.spent for each in present])
             self.n_attempts_, self.budget_refused_ = len(present), refused
+        self.privacy_spent_ = None if release.simulated else spent
         self.release_ = release
         fitted = release.value if isinstance(release.value, Fitted) else None
         self.passed_ = fitted is not None if release.passed is None else release.passed
@@ -232,6 +233,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         claim = {} if self.delta is None else {"delta": self.delta}
         overhead = 0.1 if self.overhead is None else self.overhead
         selector = dropping(candidates, overhead, None, **claim)
+        warn_if_weak(selector.charges(candidates).worst_case, _rows_of(data))
         return selector.select(candidates, data, score=score_of, **request)
 
     def _reach(
@@ -259,6 +261,7 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             schedule, candidates, levels, target=float(self.target), delta=delta, level=level
         )
         margins = Margins.of(self.confidence, schedule, [each.runs for each in steps])
+        warn_if_weak(steps[0].charges.worst_case, _rows_of(data))
         return make_attempts(steps, data, None, margins, **request)
 
     def _level(self, delta: float | None) -> Callable[[Candidate], float]:
@@ -457,3 +460,8 @@ def _check_delta(candidates: Sequence[Candidate], delta: float | None) -> None:
     """Raise an error if promises other than pure DP come without a δ."""
     if delta is None and candidates[0].guarantee.as_pure() is None:
         raise InvalidInput("delta", None, "pass it: the estimators promise Rényi DP or zCDP")
+
+
+def _rows_of(data: dict[str, Any]) -> int:
+    """Return the number of rows, public: those that train and those that score."""
+    return len(data["train_y"]) + (0 if data["score_y"] is None else len(data["score_y"]))

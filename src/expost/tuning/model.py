@@ -214,7 +214,6 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     }
     rows = torch.from_numpy(recipe.shaped(X)).to(like.dtype)
 
-
     def one_row(row: Any) -> Any:
         """Apply the module to one row, as a batch of its own: it cannot see the others."""
         return functional_call(module, tensors, (row[None],)).flatten()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from expost.errors import InvalidInput
-from expost.execution.failure import Score
+from expost.execution.failure import Raised, Score, attempt
 from expost.mechanisms.outcome import FAILED
 from expost.mechanisms.protocol import Call
 from expost.privacy.charges import Charges
@@ -116,11 +116,11 @@ class Function(Subject):
         self._function, self._claim = function, claim
 
     def observe(self, data: Any, randomness: Randomness) -> Observation:
-        try:
-            output = self._function(data, randomness)
-        except (Exception, SystemExit) as error:
+        output = attempt(self._function, data, randomness)
+        if isinstance(output, Raised):
             # Without a promise it may be a request: its error is not an outcome.
             if self._promise is None and not isinstance(self._claim, Guarantee):
+                error = output.error
                 raise InvalidInput(
                     "subject", type(error).__name__, f"a run raised this error: {error}"
                 ) from error

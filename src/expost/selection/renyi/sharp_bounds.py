@@ -13,10 +13,11 @@ moment contains one factor for each competitor; the factor of j is at most exp F
     A = u·e^{−ε_j(β)} and C = u·e^{−γ_j s}.
 
 All three fall as the level grows, so the value at the first level of a cell bounds the cell. The
-maximum of ``sharp`` is bracketed: with b_l ≤ b* ≤ b_r it is at most
-α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r), whatever method found the root. Rounding: every bound is
-padded up by 2^{−44} of the terms of its sum, and by the effect of rounding on ln(1−·) for a
-probability near 1.
+maximum of ``sharp`` is bracketed by bisection: with b_l ≤ b* ≤ b_r it is at most
+α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r). The bracket is checked after the bisection, so the bound does
+not depend on how it was found. Rounding: every bound is padded up by 2^{−44} of the terms of its
+sum, and by the effect of rounding on ln(1−·) for a probability near 1. The error budget of the
+bracket is stated in :func:`highest`.
 
 Proofs: docs/theory.md. Tests: ``tests/theorems/test_renyi.py``.
 """
@@ -34,7 +35,10 @@ METHODS = ("sharp", "closed-form", "paper")
 
 _PAD = 2.0**-44
 _ULPS = 2.0**-50  # relative error of a probability after a few rounding steps
-_CLIMBS = 16  # at most this many Newton steps; twelve reach the root up to rounding
+_HALVINGS = 30  # of a bracket that is at most e wide
+_G_ERROR = 2.0**-46  # of the terms of g: its rounding error, with room
+_SMALLEST = 5e-324
+_WIDENING = 2.0**-42  # times β − 1: how far the bracket is widened, in ln b
 _CHOICES = 48  # number of orders β of a curve that are tried
 _TYPICAL = 0.02  # keep probability of the typical level for which a second β is chosen
 _MOST_ROWS = 100_000  # rows kept for reuse; about 1 kB each
@@ -157,57 +161,84 @@ def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: F
     Notes
     -----
     The derivative has the sign of g(b) = (α−1)C − αAp·b^{p−1} + AC(αp−α+1)·b^p. This function
-    falls up to b₁ = α(p−1)/(C(α(p−1)+1)) and rises after it. So the maximum is at the first root
-    of g, if there is one below min(b₁, 1), or at b = 1. The code works with t = ln b, and with g
-    divided by u.
+    falls up to b₁ = α(p−1)/(C(α(p−1)+1)) and rises after it. So the maximum is at b = 1, or at the
+    first root b* of g if there is one in [0, min(b₁, 1)].
+
+    *The first bracket* is analytic. Without its last term, which is not negative, g has the root
+    b₀ = ((α−1)C/(αAp))^{β−1}, so b* ≥ b₀. For b ≤ b₁ the last term is at most Aα(p−1)·b^{p−1}, so
+    b* ≤ b₀·p^{β−1} ≤ e·b₀.
+
+    *Bisection.* The logarithm of the bracket is halved a fixed number of times. The result is
+    widened by ``margin`` at both ends, and g is then evaluated once more at both ends. An end at
+    which g does not have its sign by more than the rounding error is replaced by the end of the
+    analytic bracket. So b_l ≤ b* ≤ b_r does not depend on the bisection.
+
+    *The bound* is α·ln(1−A·b_l^p) − (α−1)·ln(1−C·b_r). If g has no root in the interval, f grows
+    up to its end, and b = 1 is the maximum; the bound at the bracket is then larger than needed at
+    most.
+
+    *Error budget*, all relative: 2^{−46} for g at a point, in units of its largest term (a few
+    roundings, and two exponentials whose argument has an error of 2^{−53} of itself; arguments
+    beyond 64 fail the test and take the analytic end); (β−1)·2^{−42} for the widening of the
+    bracket, which moves g by 16 times that; (β−1)·2^{−44} times the terms of the logarithm for the
+    analytic ends; 2^{−44} and 2^{−50} for the value, in :func:`_padded`. Everything is rounded
+    towards a larger bound. The bound exceeds the maximum by at most about 2β·2^{−30} of itself.
     """
-    power = beta / (beta - 1)
-    big_a, big_c = np.exp(-divergence), np.exp(-gap)  # A/u, C/u
+    power, slack = beta / (beta - 1), beta - 1  # p − 1 = 1/slack
     cross = order * power - order + 1
+    constant = (order - 1) * np.exp(-gap)
+    falling = order * power * np.exp(-divergence)
+    rising = kept * np.exp(-divergence - gap) * cross
+
     with np.errstate(divide="ignore", over="ignore", under="ignore", invalid="ignore"):
-        log_b1 = np.log(order * (power - 1) / (order * (power - 1) + 1)) + gap - np.log(kept)
-        top = np.minimum(log_b1, 0.0)
+        # The analytic bracket, in ln b.
+        rarity = -np.log(np.maximum(kept, _SMALLEST))
+        log_b1, doubt = np.log1p(-1 / cross) + gap + rarity, _PAD * (1 + gap + rarity)
+        top, under = np.minimum(log_b1 + doubt, 0.0), log_b1 - doubt
+        terms = np.log((order - 1) / (order * power)) + divergence - gap
+        doubt = slack * _PAD * (1 + divergence + gap)
+        bottom = np.minimum(slack * terms - doubt, np.minimum(top, under))
+        ceiling = np.minimum(slack * (terms + np.log(power)) + doubt, top)
 
-        def slope(t: Floats) -> Floats:
-            rise = (order - 1) * big_c + kept * big_a * big_c * cross * np.exp(power * t)
-            return rise - order * big_a * power * np.exp((power - 1) * t)
+        # Bisection. b and b^{p−1} at the left end are multiplied, which is fast and good enough:
+        # the result is checked below.
+        low, width = bottom + np.zeros_like(top), ceiling - bottom
+        b, q = np.exp(low), np.exp(low / slack)
+        up_b, up_q = np.exp(width), np.exp(width / slack)
+        for _ in range(_HALVINGS):
+            width = width / 2
+            up_b, up_q = np.sqrt(up_b), np.sqrt(up_q)
+            middle_b, middle_q = b * up_b, q * up_q
+            rises = middle_q * (falling - rising * middle_b) <= constant
+            b, q = np.where(rises, middle_b, b), np.where(rises, middle_q, q)
+            low = np.where(rises, low + width, low)
 
-        # The first root solves t = m(t) = (β−1)·ln(((α−1)C + AC(αp−α+1)·e^{pt})/(αAp)). m is
-        # convex and m(−∞) = `start`, so Newton steps from `start` rise to the root and do not
-        # pass it.
-        # `margin` (in t) is far above the rounding of t, and too small to change the bound.
-        margin = 1e-11 * (beta - 1)
-        start = np.minimum(
-            (beta - 1) * (np.log((order - 1) / (order * power)) + divergence - gap) + 0.0 * top, top
-        )
-        climbed, step = start, np.zeros_like(start)
-        for _ in range(_CLIMBS):
-            added = kept * big_a * big_c * cross * np.exp(power * climbed)
-            rise = (order - 1) * big_c + added
-            ahead = (beta - 1) * np.log(rise / (order * big_a * power)) - climbed
-            higher = np.clip(
-                climbed + ahead / np.maximum(1 - beta * added / rise, 1e-9), climbed, top
-            )
-            step, climbed = higher - climbed, higher
-            if np.all((step <= margin) | (climbed >= top)):
-                break
-        low = climbed - margin - 1e-12 * np.abs(climbed)
-        for fallback in (start - margin - 1e-12 * np.abs(start), np.full_like(start, -np.inf)):
-            # If g ≥ 0 at b_l, the first root is not below b_l.
-            low = np.where(slope(low) >= 0, low, fallback)
-        high = np.minimum(climbed + 2 * margin + 4 * step, top)
-        for _ in range(12):
-            short = slope(high) > 0
-            if not short.any():
-                break
-            high = np.where(short, np.minimum(high + 8 * (high - climbed), top), high)
-        # Either g ≤ 0 at b_r, or b_r is the end of the interval.
-        high = np.where(slope(high) > 0, top, np.minimum(high + margin, top))
-        inner = _padded(order, kept * big_a * np.exp(power * low), kept * big_c * np.exp(high))
-        end = _padded(order, kept * big_a, kept * big_c)
+        # The certificate: g at both ends of the widened bracket.
+        margin = slack * _WIDENING
+        left = np.minimum(np.maximum(low - margin, bottom), under)
+        right = np.minimum(low + width + margin, ceiling)
+        above, doubt_left = _slope(left, slack, constant, falling, rising)
+        below, doubt_right = _slope(right, slack, constant, falling, rising)
+        left = np.where(above > doubt_left, left, bottom)
+        right = np.where(below < -doubt_right, right, ceiling)
+        big_a, big_c = kept * np.exp(-divergence), kept * np.exp(-gap)
+        inner = _padded(order, big_a * np.exp(power * left), big_c * np.exp(right))
         # fmax ignores NaN: at b = 1 the value of A may be 1, where f = −∞.
-        best = np.fmax(np.where(slope(top) <= 0, inner, -np.inf), end)
+        best = np.fmax(inner, _padded(order, big_a, big_c))
     return np.maximum(best, 0.0)
+
+
+def _slope(
+    t: Floats, slack: Floats, constant: Floats, falling: Floats, rising: Floats
+) -> tuple[Floats, Floats]:
+    """Return g(e^t) up to a positive factor, and a bound of its rounding error.
+
+    The bound is infinite where the argument of an exponential is too large for it.
+    """
+    q, b = np.exp(t / slack), np.exp(t)
+    value = constant - q * (falling - rising * b)
+    error = _G_ERROR * (constant + q * (falling + rising * b))
+    return value, np.where(np.abs(t) * np.maximum(1, 1 / slack) <= 64, error, np.inf)
 
 
 def _padded(order: float, a: Floats, c: Floats) -> Floats:

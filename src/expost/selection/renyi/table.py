@@ -28,7 +28,7 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
-from expost.rationals import Number, exact, pad_up
+from expost.rationals import Number, exact, pad_up, round_down
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
 from expost.selection.drop_level import log_keep_probability
 from expost.selection.renyi.search import Priced, Problem, price
@@ -74,7 +74,11 @@ class Claim:
                 raise InvalidInput(
                     "delta", delta, "give 0 < delta < 1; Rényi promises imply nothing at delta = 0"
                 )
-            return cls(float(delta), (), method)
+            if round_down(exact(delta, "delta")) == 0:
+                raise InvalidInput(
+                    "delta", type(delta).__name__, "give at least 5e-324, the smallest float"
+                )
+            return cls(round_down(exact(delta, "delta")), (), method)
         listed: list[Any] = list(order) if isinstance(order, (list, tuple)) else [order]
         return cls(None, RenyiDP(tuple(listed), (0.0,) * len(listed)).orders, method)
 
