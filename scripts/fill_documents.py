@@ -63,6 +63,27 @@ def table3(task: str) -> str:
     return "\n".join(lines)
 
 
+REACH_METHODS = ("reach", "random-dropping", "doubling", "brownian")
+
+
+def reach(name: str) -> str:
+    """Tabulate mean ε, pass rate and runs of each method by bar."""
+    rows = json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    cells = {(row["bar"], row["method"]): reach_cell(row) for row in rows}
+    methods = [each for each in REACH_METHODS if any(row["method"] == each for row in rows)]
+    lines = ["| bar | " + " | ".join(methods) + " |", "|---" * (len(methods) + 1) + "|"]
+    for bar in dict.fromkeys(row["bar"] for row in rows):
+        texts = [cells.get((bar, method), "–") for method in methods]
+        lines.append("| " + " | ".join([f"{bar:g}", *texts]) + " |")
+    return "\n".join(lines)
+
+
+def reach_cell(row: dict[str, Any]) -> str:
+    """Return a cell of the table on reaching a bar."""
+    epsilon = f"{row['mean_epsilon']:.3f} ± {row['standard_error']:.3f}"
+    return f"{epsilon}, passes {100 * row['passed']:.3g} %, {row['runs']:.0f} runs"
+
+
 def table3_name(row: dict[str, str]) -> str:
     """Return the name of a mechanism of Table 3."""
     if row["mechanism"] == "random-dropping":
@@ -185,6 +206,9 @@ def main() -> None:
     fill(DOCS / "reproduction.md", "table2", rendered(2))
     for task in ("mnist", "gisette", "twitter", "twitter-blog"):
         fill(DOCS / "reproduction.md", f"table3-{task}", table3(task))
+    for name in ("reach_mnist", "reach_mnist_dpsgd"):
+        if (DOCS / "results" / f"{name}.json").exists():
+            fill(DOCS / "reproduction.md", name.replace("_", "-"), reach(name))
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
     for marker, name in (("grid", "fleet_grid"), ("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
