@@ -124,6 +124,10 @@ def _rows(
 ) -> Iterator[ReachResult]:
     before = _algorithm_3(problems[0])
     laws = [_tuned(problems[0], *law) for law in LAWS]
+    paths: list[Sequence[float]] = []
+    if data is not None:  # scores do not depend on the bar
+        generator = np.random.default_rng([seed, 3])
+        paths = list(public_scores(problems[0], data, trials, generator))
     for problem in problems:
         generator = np.random.default_rng([seed, round(1000 * problem.bar)])
         scores = scores_of(problem)
@@ -132,8 +136,8 @@ def _rows(
         made = [_old_trial(before, scores, problem.target, generator) for _ in range(trials)]
         yield _result(problem, "random-dropping", made)
         yield _doubling(problem, laws, trials, generator)
-        if data is not None:
-            yield _brownian(problem, trials, seed, data)
+        if paths:
+            yield _brownian(problem, paths)
 
 
 def _algorithm_3(problem: TableProblem) -> PricedRequest:
@@ -225,11 +229,10 @@ def _doubling(
     return min(found, key=lambda each: (-min(each.passed, 0.99), each.mean_epsilon))
 
 
-def _brownian(problem: TableProblem, trials: int, seed: int, data: Path) -> ReachResult:
+def _brownian(problem: TableProblem, paths: Sequence[Sequence[float]]) -> ReachResult:
     """Noise reduction on a linear model, stopped at the first level that passes publicly."""
-    generator = np.random.default_rng([seed, 3])
     made = []
-    for scores in public_scores(problem, data, trials, generator):
+    for scores in paths:
         passing = [place for place, score in enumerate(scores) if score >= problem.target]
         last = passing[0] if passing else len(problem.levels) - 1
         made.append((problem.levels[last], bool(passing), float(last + 1)))
