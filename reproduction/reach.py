@@ -6,7 +6,7 @@ reaches the bar on the public rows, or when the method gives up. Methods:
 ``reach``
     The planned attempts of ``expost tune`` (:mod:`expost.selection.attempts`), one schedule for
     all bars. The charges are those that a job would pay. Drop levels and coins are simulated in
-    floating point.
+    floating point (:mod:`reproduction.table3.planned`).
 ``random-dropping``
     Algorithm 3 with the recommended overhead, as in version 0.1: a draw in which nothing passes
     releases the cheapest kept training, is paid for, and is repeated up to 20 times. Each attempt
@@ -20,7 +20,7 @@ reaches the bar on the public rows, or when the method gives up. Methods:
 Curves. ``gaussian`` (default): level ε is a Gaussian mechanism that is (ε, δ/24)-DP, where δ/24 is
 the share of one of 24 equal attempts. The trainings in the bank were calibrated at δ, so these
 rows model the price of such a ladder and are not the price of this bank. ``dpsgd``: the promises
-of the very trainings in the bank.
+of the very trainings in the bank. Tests: ``tests/reproduction/test_planned.py``.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.privacy.charges import Charges
 from expost.privacy.conversions import gaussian_for
 from expost.privacy.orders import DEFAULT_ORDERS
-from expost.selection.attempts.planner import plan_attempts
-from expost.selection.attempts.schedule import Attempt, Schedule, candidates_of
 from expost.selection.candidate import Candidate
 from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
-from expost.tuning.candidates import selection_cost
-from expost.tuning.forecast import dropping, ladder_of
+from expost.tuning.forecast import dropping
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import LAWS, ladder, public_scores, tuned_levels
+from reproduction.table3.planned import (
+    PlannedAttempts,
+    PricedRequest,
+    cheapest_first,
+    scores_of,
+)
 from reproduction.table3.problem import TableProblem
 from reproduction.table3.tasks import DELTA, task_named
 
@@ -68,18 +70,6 @@ class ReachResult:
     runs: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Priced:
-    """One request: kept probabilities follow from overhead and rates; charges by candidate."""
-
-    overhead: float
-    rates: Floats
-    repeats: int
-    charges: Floats
-    nothing: float
-    cells: tuple[int, ...]
-
-
 def reach_table(
     bank: Bank,
     levels: Sequence[float],
@@ -95,10 +85,8 @@ def reach_table(
         raise InvalidInput("curves", curves, "give one of " + ", ".join(CURVES))
     task = task_named(bank.task)
     problems = [_problem(TableProblem.of(task, bank, bar, levels), curves) for bar in bars]
-    candidates = problems[0].candidates
-    schedule = plan_attempts(ladder_of(candidates, levels, DELTA), delta=DELTA)
-    requests = [_priced(schedule, number, candidates, levels) for number in range(len(schedule))]
-    rows = list(_rows(problems, requests, trials, seed, data))
+    planned = PlannedAttempts.of(problems[0])
+    rows = list(_rows(problems, planned, trials, seed, data))
     return {
         "bank": bank.task,
         "levels": list(levels),
@@ -107,96 +95,52 @@ def reach_table(
         "delta": DELTA,
         "trials": trials,
         "seed": seed,
-        "schedule": schedule.as_dict(),
+        "schedule": planned.schedule.as_dict(),
         "rows": [vars(row) for row in rows],
     }
 
 
 def _problem(problem: TableProblem, curves: str) -> TableProblem:
     """Return the problem with the promises that were asked for, cheapest first in each level."""
-    listed = list(problem.candidates)
     if curves == "gaussian":
         promises = {
             level: gaussian_for(level, GAUSSIAN_DELTA).to_renyi(DEFAULT_ORDERS)
             for level in problem.levels
         }
-        listed = [
+        listed = tuple(
             Candidate(each.mechanism, each.params, guarantee=promises[each.params["epsilon"]])
-            for each in listed
-        ]
-    costs = {id(each.guarantee): selection_cost(each.guarantee, DELTA) for each in listed}
-    listed.sort(key=lambda each: (each.params["epsilon"], costs[id(each.guarantee)]))
-    return replace(problem, candidates=tuple(listed))
-
-
-def _priced(
-    schedule: Schedule, number: int, candidates: Sequence[Candidate], levels: Sequence[float]
-) -> _Priced:
-    attempt: Attempt = schedule.attempts[number]
-    chosen = candidates_of(candidates, levels, attempt, pure=False)
-    charges: Charges = schedule.selector(number, 0.0, delta=DELTA).charges(chosen)
-    rates = [float(each.params["epsilon"]) for each in chosen]
-    costs = [float(charges[place].size) for place in range(len(chosen))]
-    cells = tuple(range(len(candidates) - len(chosen), len(candidates)))
-    return _Priced(
-        attempt.overhead,
-        np.array(rates),
-        attempt.repeats,
-        np.array(costs),
-        float(charges.nothing.size),
-        cells,
-    )
+            for each in problem.candidates
+        )
+        problem = replace(problem, candidates=listed)
+    return cheapest_first(problem)
 
 
 def _rows(
     problems: Sequence[TableProblem],
-    requests: Sequence[_Priced],
+    planned: PlannedAttempts,
     trials: int,
     seed: int,
     data: Path | None,
 ) -> Iterator[ReachResult]:
     before = _algorithm_3(problems[0])
     laws = [_tuned(problems[0], *law) for law in LAWS]
+    paths: list[Sequence[float]] = []
+    if data is not None:  # scores do not depend on the bar
+        generator = np.random.default_rng([seed, 3])
+        paths = list(public_scores(problems[0], data, trials, generator))
     for problem in problems:
         generator = np.random.default_rng([seed, round(1000 * problem.bar)])
-        scores = _scores(problem)
-        made = [_trial(requests, scores, problem.target, generator) for _ in range(trials)]
-        yield _result(problem, "reach", made)
+        scores = scores_of(problem)
+        reached = [planned.trial(scores, problem.target, generator) for _ in range(trials)]
+        yield _result(problem, "reach", [each[:3] for each in reached])
         made = [_old_trial(before, scores, problem.target, generator) for _ in range(trials)]
         yield _result(problem, "random-dropping", made)
         yield _doubling(problem, laws, trials, generator)
-        if data is not None:
-            yield _brownian(problem, trials, seed, data)
+        if paths:
+            yield _brownian(problem, paths)
 
 
-def _scores(problem: TableProblem) -> list[tuple[float, ...]]:
-    return [each.mechanism.scores for each in problem.candidates]  # type: ignore[union-attr]
-
-
-def _trial(
-    requests: Sequence[_Priced],
-    scores: Sequence[tuple[float, ...]],
-    target: float,
-    generator: np.random.Generator,
-) -> tuple[float, bool, float]:
-    """Make attempts until one passes; return total ε, whether it passed, and the runs made."""
-    spent, runs = 0.0, 0
-    for request in requests:
-        level = generator.exponential(1 / request.overhead)
-        kept = generator.binomial(request.repeats, np.exp(-request.rates * level))
-        for place in np.flatnonzero(kept):
-            cell = scores[request.cells[place]]
-            drawn = generator.integers(0, len(cell), kept[place])
-            passes = [cell[each] >= target for each in drawn]
-            if any(passes):
-                runs += passes.index(True) + 1
-                return spent + float(request.charges[place]), True, float(runs)
-            runs += len(passes)
-        spent += request.nothing
-    return spent, False, float(runs)
-
-
-def _algorithm_3(problem: TableProblem) -> _Priced:
+def _algorithm_3(problem: TableProblem) -> PricedRequest:
     fraction = plan(problem.levels, len(problem.bank.settings), delta=DELTA).overhead
     candidates = list(problem.candidates)
     selector = dropping(candidates, fraction, problem.target, delta=DELTA / ATTEMPTS)
@@ -206,11 +150,11 @@ def _algorithm_3(problem: TableProblem) -> _Priced:
     for group, rate in zip(law.groups, law.rates, strict=True):
         rates[list(group.members)] = float(rate / law.overhead)
     costs = np.array([float(charges[place].size) for place in range(len(candidates))])
-    return _Priced(1.0, rates, 1, costs, 0.0, tuple(range(len(candidates))))
+    return PricedRequest(1.0, rates, 1, costs, 0.0, tuple(range(len(candidates))))
 
 
 def _old_trial(
-    request: _Priced,
+    request: PricedRequest,
     scores: Sequence[tuple[float, ...]],
     target: float,
     generator: np.random.Generator,
@@ -285,11 +229,10 @@ def _doubling(
     return min(found, key=lambda each: (-min(each.passed, 0.99), each.mean_epsilon))
 
 
-def _brownian(problem: TableProblem, trials: int, seed: int, data: Path) -> ReachResult:
+def _brownian(problem: TableProblem, paths: Sequence[Sequence[float]]) -> ReachResult:
     """Noise reduction on a linear model, stopped at the first level that passes publicly."""
-    generator = np.random.default_rng([seed, 3])
     made = []
-    for scores in public_scores(problem, data, trials, generator):
+    for scores in paths:
         passing = [place for place, score in enumerate(scores) if score >= problem.target]
         last = passing[0] if passing else len(problem.levels) - 1
         made.append((problem.levels[last], bool(passing), float(last + 1)))

@@ -36,7 +36,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def grid(points: list[Point], kind: str, fraction: float) -> str:
-    """Tabulate best attack, sharp and paper charge by ε and candidates (rows) and order."""
+    """Tabulate best attack, charge and the paper's charge by ε and candidates (rows) and order."""
     lines = [
         "| ε | candidates | " + " | ".join(f"α = {order:g}" for order in ORDERS) + " |",
         "|---" * (len(ORDERS) + 2) + "|",
@@ -53,9 +53,9 @@ def key(point: Point) -> tuple[str, float, float, int]:
 
 
 def cell(point: Point) -> str:
-    """Return a cell of the grid: the ratio (bold without room), attack, sharp, paper."""
+    """Return a cell of the grid: the ratio (bold without room), attack, charge, paper."""
     ratio = f"{point.ratio:.2f}" if point.room else f"**{point.ratio:.2f}**"
-    return f"{ratio} ({number(point.attack)}, {number(point.sharp)}, {number(point.paper)})"
+    return f"{ratio} ({number(point.attack)}, {number(point.charge)}, {number(point.paper)})"
 
 
 def number(value: float | None) -> str:
@@ -64,14 +64,14 @@ def number(value: float | None) -> str:
 
 
 def room(points: list[Point]) -> str:
-    """Tabulate where the sharp bound exceeds the best attack by more than 10 %."""
+    """Tabulate where the charge exceeds the best attack by more than 10 %."""
     heads = (
         "promise",
         "ε′",
         "α",
         "points with room",
-        "best attack / sharp",
-        "best attack / the least of sharp and elementary",
+        "best attack / charge",
+        "best attack / sharp theorem alone",
     )
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for (kind, fraction), order in product(SETTINGS, ORDERS):
@@ -83,7 +83,7 @@ def room(points: list[Point]) -> str:
         wide = f"{sum(each.room for each in chosen)} of {len(chosen)}"
         spans = [
             span([each.ratio for each in chosen]),
-            span([each.attack / min(each.sharp, each.elementary) for each in chosen]),
+            span([each.attack / each.sharp for each in chosen]),
         ]
         lines.append(
             "| " + " | ".join((kind, f"{fraction:g}·ε", f"{order:g}", wide, *spans)) + " |"
@@ -106,7 +106,11 @@ def theorems(rows: list[dict[str, object]]) -> str:
 def draw(points: list[Point], path: Path) -> None:
     """Draw charge / ε against the order, one panel per number of candidates, at ε = 0.2."""
     drawn, panels = plots.figure(len(CANDIDATES), width=3.6, height=3.4)
-    series = (("paper", "paper", "s:"), ("sharp", "sharp", "o-"), ("best attack", "attack", "^--"))
+    series = (
+        ("paper", "paper", "s:"),
+        ("charge", "charge", "o-"),
+        ("best attack", "attack", "^--"),
+    )
     for axes, candidates in zip(panels, CANDIDATES, strict=True):
         chosen = [each for each in points if key(each) == ("one order", 0.1, 0.2, candidates)]
         for colour, (label, name, style) in zip(plots.INK, series, strict=False):

@@ -15,7 +15,8 @@ ex-post (S + ln((α−1)/α) − (ln δ + ln α)/(α−1), δ)-DP, with a total 
 moments to charges"). Rows with the charge ``paper`` use ``theorem:max-score-rdp`` and the
 conversion of ``lem:rdp-v-dp``, S + ln(1/δ)/(α−1).
 
-The baselines are in :mod:`reproduction.table3.baselines`. Scores are on public rows.
+*Planned attempts* (row ``reach``) are in :mod:`reproduction.table3.planned`; their attempts share
+δ, and (ε̃, δ) charges add up. The baselines are in :mod:`reproduction.table3.baselines`. Scores are on public rows.
 Tests: ``tests/reproduction/test_table3.py``.
 """
 
@@ -39,6 +40,7 @@ from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import brownian, doubling
+from reproduction.table3.planned import reach
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome, converted, variance_of
 from reproduction.table3.tasks import DELTA, LEVELS, PAPER_LEVELS, TableTask, task_named
 
@@ -108,7 +110,7 @@ def table3(
         "randomness": "simulation: drop coins, run counts and which bank entry is drawn are "
         "seeded; the trainings in the bank were not",
         "composition": "charges of attempts add up at one Rényi order fixed beforehand, converted "
-        "once at that order; δ is the total",
+        "once at that order; in the row reach, attempts share δ and ε adds up; δ is the total",
         "bank": {
             "settings": len(bank.settings),
             "n": bank.n,
@@ -155,6 +157,7 @@ def _mechanisms(
 ) -> Iterator[TrialOutcome]:
     for overhead, charge in (("paper", "paper"), ("paper", "sharp"), ("planner", "sharp")):
         yield random_dropping(problem, overhead, charge, trials, source)
+    yield reach(problem, trials, seed)
     yield no_dropping(problem, trials, source)
     yield doubling(problem, trials, source)
     if data is not None:

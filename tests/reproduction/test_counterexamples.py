@@ -253,6 +253,8 @@ def test_the_committed_results_say_what_the_page_says():
     assert not any(row["violated"] for row in rows)
     assert all(row["ratio"] <= 1 + 1e-9 for row in rows)
     assert all(point["ratio"] > 0.75 for point in record["points"] if point["order"] >= 64)
+    assert all(point["charge"] <= point["sharp"] * (1 + 1e-9) for point in record["points"])
+    assert any(point["charge"] < 0.5 * point["sharp"] for point in record["points"])
     assert all(
         point["sharp"] <= point["paper"] * (1 + 1e-9)
         for point in record["points"]
