@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from expost.errors import InvalidInput
+from expost.tuning.data_settings import DataSettings
 from expost.tuning.rows import held_out, load_rows, scale
-from expost.tuning.settings import DataSettings
 from tests.tuning.jobs import clouds
 
 

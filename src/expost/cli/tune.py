@@ -1,4 +1,9 @@
-"""``expost tune``: the cheapest model that passes the bar, with a certificate of what it cost."""
+"""``expost tune``: find the cheapest model that passes the bar, and certify what it cost.
+
+Messages and progress go to stderr; the result goes to stdout.
+
+Tests: ``tests/cli/test_tune_cli.py``.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,10 @@ class ExecutorName(StrEnum):
     dask = "dask"
 
     def start(self, device: str) -> AbstractContextManager[Any]:
-        """The executor, to be closed at the end; none for this process itself. On Ray a fleet has a GPU for itself."""
+        """Return the executor as a context manager; it yields None for this process.
+
+        On Ray with a device other than the CPU, each fleet gets its own GPU.
+        """
         if self is ExecutorName.processes:
             return Processes()
         if self is ExecutorName.ray:
@@ -58,41 +66,42 @@ def tune(
             "--init", help="Write a commented example (to CONFIG, or to stdout) and stop."
         ),
     ] = False,
-    ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
-    analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
+    ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
+    budget: Annotated[str | None, typer.Option(help="The budget of the ledger to charge.")] = None,
+    analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
     executor: Annotated[
         ExecutorName,
         typer.Option(
-            help="Where candidates are trained: this process, processes of this machine, a Ray cluster (RAY_ADDRESS) or a Dask "
-            "cluster (DASK_SCHEDULER_ADDRESS); without an address a cluster on this machine is started."
+            help="Where candidates are trained: in this process, in processes of this machine, on "
+            "a Ray cluster (RAY_ADDRESS) or on a Dask cluster (DASK_SCHEDULER_ADDRESS). Without an "
+            "address a cluster is started on this machine."
         ),
     ] = ExecutorName.local,
     stop_early: Annotated[
         bool,
         typer.Option(
-            help="Stop at the first model that passes the bar; without, the time taken depends on the draws alone, not on data."
+            help="Stop at the first model that passes the bar. Without this, the time taken "
+            "depends only on the random draws and not on the data."
         ),
     ] = True,
-    device: Annotated[str, typer.Option(help="cpu, or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="The device: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for certificate, model and picture; give it again after a crash to go on."
+            help="Folder for the certificate, the model and the figure. After a crash, give the "
+            "same folder to continue."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tune a model privately: the cheapest setting that passes the bar, and what it cost, tuning included."""
+    """Tune a model privately: find the cheapest setting that passes the bar and what it cost."""
     if init:
         _write_example(config)
         return
     if config is None:
-        raise InvalidInput("config", None, "name a TOML file; expost tune --init writes an example")
+        raise InvalidInput("config", None, "give a TOML file; expost tune --init writes an example")
     if ledger is None and (budget is not None or analyst):
-        raise InvalidInput(
-            "ledger", None, "a budget and an analyst belong to a ledger: give --ledger too"
-        )
+        raise InvalidInput("ledger", None, "--budget and --analyst need a ledger; give --ledger")
     opened = None if ledger is None else Ledger.open(ledger)
     folder = out if out is not None else _folder(config)
     with _resumable(folder), executor.start(device) as pool, _progress() as display:
@@ -102,7 +111,8 @@ def tune(
             _announce(job)
             if opened is not None:
                 notes.print(
-                    f"Ledger: {opened.remaining(budget)} remains; the worst case of each attempt is reserved first."
+                    f"Ledger: {opened.remaining(budget)} remains. "
+                    "The worst case of each attempt is reserved before it starts."
                 )
 
         result = tune_model(
@@ -129,12 +139,13 @@ def tune(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Say, after Ctrl-C, how to go on."""
+    """Say after Ctrl-C how to continue."""
     try:
         yield
     except KeyboardInterrupt:
         notes.print(
-            f"interrupted; the same command with --out {folder} goes on: same draws, one charge",
+            f"interrupted; to continue, run the same command with --out {folder}: "
+            "same draws, one charge",
             markup=False,
             soft_wrap=True,
         )
@@ -142,17 +153,18 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 
 def _write_example(path: Path | None) -> None:
+    """Write the example to a new file, or to stdout."""
     if path is None:
         typer.echo(EXAMPLE, nl=False)
         return
     if path.exists():
-        raise InvalidInput("config", str(path), "the file exists already; name another")
+        raise InvalidInput("config", str(path), "the file exists already; give another name")
     path.write_text(EXAMPLE, encoding="utf-8")
     notes.print(f"example: {path}")
 
 
 def _folder(config: Path) -> Path:
-    """tuned-NAME, or the first of tuned-NAME-2, tuned-NAME-3, … that holds no finished job."""
+    """Return the first of tuned-NAME, tuned-NAME-2, … that does not contain a finished job."""
     number = 1
     while True:
         folder = Path(f"tuned-{config.stem}" + ("" if number == 1 else f"-{number}"))
@@ -162,7 +174,7 @@ def _folder(config: Path) -> Path:
 
 
 def _progress() -> Progress:
-    """On stderr, and on a terminal only: how much is trained is for the curator's eyes, not for a log."""
+    """Return a progress bar on stderr; terminals only, since logs must not show how much ran."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -173,7 +185,7 @@ def _progress() -> Progress:
 
 
 def _announce(job: Forecast) -> None:
-    """Say what to expect: first the chance of passing, then the price, then the details."""
+    """Print the forecast: first the chance of passing, then the price, then the details."""
     if job.schedule is None:
         notes.print(
             f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
@@ -201,6 +213,7 @@ def _announce(job: Forecast) -> None:
 
 
 def _render(console: Console, result: Tuned, folder: Path) -> None:
+    """Print the result as a table."""
     goal = result.details["goal"]
     accuracy = goal["metric"] == "accuracy"
     wanted = (
@@ -240,6 +253,7 @@ def _render(console: Console, result: Tuned, folder: Path) -> None:
 
 
 def _render_model(table: Table, result: Tuned, accuracy: bool) -> None:
+    """Add the released model's setting, score and confidence bounds."""
     if result.model is None or result.score is None:
         return
     settings = ", ".join(f"{key} = {value:g}" for key, value in result.params.items())
@@ -257,6 +271,7 @@ def _render_model(table: Table, result: Tuned, accuracy: bool) -> None:
 
 
 def _render_comparison(table: Table, result: Tuned) -> None:
+    """Add the costs of two other methods."""
     if result.comparison is None:
         return
     theirs = result.comparison["papernot_steinke"]

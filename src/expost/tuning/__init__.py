@@ -1,4 +1,24 @@
-"""From a bar to a certificate: private hyperparameter tuning of DP-SGD models (extra ``[torch]``)."""
+"""Private hyperparameter tuning of DP-SGD models, from a TOML file to a model with a certificate.
+
+Training needs the extra ``[torch]``.
+
+=================  ==============================================================================
+``job``            :func:`tune`: runs a whole job.
+``example``        :data:`EXAMPLE`: a commented TOML file.
+``config_file``    Reads TOML files; errors name the key and its line.
+``settings``       :func:`read_settings`: checks all tables of a job.
+``data_settings``  Checks the ``[data]`` table.
+``rows``           Loads the rows, clips them to public bounds and splits them by a public rule.
+``model``          :class:`Model` and :func:`load_model`: the released model and its file.
+``scoring``        Scores: noisy on held-out rows, exact on public rows.
+``candidates``     Every setting at every privacy level: DP-SGD, then a score.
+``confidence``     By how much a noisy score must exceed the bar.
+``attempts``       Plans and makes the attempts of a job and prices their outcomes.
+``forecast``       What a job would cost and reach, before anything runs.
+``job_folder``     The job's folder: finished attempts, the checkpoint and the published files.
+``certificate``    :class:`Tuned`: the released model, its total cost and its certificate.
+=================  ==============================================================================
+"""
 
 from expost.tuning.certificate import Tuned
 from expost.tuning.example import EXAMPLE

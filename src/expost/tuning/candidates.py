@@ -1,8 +1,14 @@
-"""The candidates of a tuning job: DP-SGD on the training rows, then a score on the others; survivors train as one fleet.
+"""The candidates of a tuning job: DP-SGD on the training rows, then a score on the other rows.
 
-What a candidate promises: the pointwise larger of its training's Rényi curve (``expost.training.configuration``: exactly the plan that is
-executed, its noise written down, not calibrated again) and its score's (:mod:`expost.tuning.scoring`); with public scoring the training's
-alone. Add-remove neighbours in the sense of :mod:`expost.tuning.rows`. Tests: ``tests/tuning/test_scoring.py``.
+Candidates that are kept by a selection train together as one fleet.
+
+The guarantee of a candidate is the pointwise maximum of the Rényi curve of its training and the
+curve of its score (:mod:`expost.tuning.scoring`); with public scoring it is the curve of the
+training alone. The curve of the training belongs to exactly the plan that is executed
+(``expost.training.configuration``): its noise is stored and not calibrated again. Neighbours are
+add-remove neighbours in the sense of :mod:`expost.tuning.rows`.
+
+Tests: ``tests/tuning/test_scoring.py``.
 """
 
 from __future__ import annotations
@@ -32,10 +38,18 @@ from expost.tuning.settings import Settings
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fitted:
-    """A candidate's output: parameters, and a score with the law of its noise.
+    """Output of a candidate: parameters, and a score with the distribution of its noise.
 
-    ``deviation`` is the standard deviation of the noise on the score and ``unit`` the score's
-    smallest step; both are public and 0 if the scoring rows are public.
+    Parameters
+    ----------
+    parameters : mapping of str to ndarray
+        The trained parameters by name.
+    score : float
+        The score. Larger is better.
+    deviation : float
+        Standard deviation of the noise of the score. It is public, and 0 for public scoring rows.
+    unit : float
+        Smallest step of the score. It is public, and 0 for public scoring rows.
     """
 
     parameters: Mapping[str, Array]
@@ -47,9 +61,10 @@ class Fitted:
 
 @dataclass(frozen=True)
 class FittedCodec:
-    """Fitted models in checkpoints: base64 of ``.npz``, no pickle."""
+    """Encode fitted models for checkpoints, as base64 of ``.npz`` without pickle."""
 
     def encode(self, value: Fitted) -> Any:
+        """Return the fitted model as JSON types."""
         return {
             "score": value.score,
             "deviation": value.deviation,
@@ -58,6 +73,7 @@ class FittedCodec:
         }
 
     def decode(self, stored: Any) -> Fitted:
+        """Return the fitted model that :meth:`encode` stored."""
         return Fitted(
             NpzCodec().decode(stored["parameters"]),
             float(stored["score"]),
@@ -68,25 +84,51 @@ class FittedCodec:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What belongs to the process that trains: ``progress``, for the curator's eyes, and how many ``threads`` it may use."""
+    """Settings of the process that trains. They do not affect the result.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with the work done and the total work. It is for the curator only.
+    threads : int, optional
+        Number of threads to use.
+    """
 
     progress: Callable[[float, float], None] | None = None
     threads: int | None = None
 
     def __reduce__(self) -> tuple[Callable[[], Hooks], tuple[()]]:
-        """Nobody listens in a worker, and its threads are its own."""
+        """Pickling drops the callback and the thread count; workers set their own."""
         return _in_a_worker, ()
 
 
 def _in_a_worker() -> Hooks:
-    """Pools and clusters say how many cores a worker has by OMP_NUM_THREADS; one, if nothing is said."""
+    """Return the hooks of a worker: as many threads as OMP_NUM_THREADS says, or one."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     return Hooks(threads=max(1, int(said)) if said.isdecimal() else 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainAndScore:
-    """One training and its score: a mechanism, and one that can run together with its kind."""
+    """Mechanism that trains one model and scores it. Several can run together as one fleet.
+
+    Parameters
+    ----------
+    configuration : Configuration
+        Hyperparameters of the training, with its noise multiplier.
+    recipe : Recipe
+        Description of the model.
+    score : Score
+        How the model is scored.
+    guarantee : RenyiDP
+        Guarantee of training and scoring together.
+    together_key : hashable
+        Mechanisms with equal keys can run together.
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    hooks : Hooks
+        Settings of the process that trains.
+    """
 
     configuration: Configuration
     recipe: Recipe
@@ -97,6 +139,7 @@ class TrainAndScore:
     hooks: Hooks = field(default_factory=Hooks)
 
     def __call__(self, data: Any, randomness: Randomness) -> Fitted:
+        """Train and score one model."""
         (output,) = self.run_together([self], data, [randomness])
         if output is FAILED:
             raise ValueError("the model could not be scored")
@@ -106,7 +149,23 @@ class TrainAndScore:
     def run_together(
         self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]
     ) -> list[Any]:
-        """All trainings as one fleet; sample, noise, first parameters and score of each model come from its own source."""
+        """Train several models as one fleet and score each of them.
+
+        Parameters
+        ----------
+        calls : sequence of TrainAndScore
+            The mechanisms to run.
+        data : mapping
+            The result of :meth:`expost.tuning.rows.JobRows.as_data`.
+        randomness : sequence of Randomness
+            One source per model. The samples, the noise, the first parameters and the score of a
+            model come from its own source.
+
+        Returns
+        -------
+        list
+            One :class:`Fitted` per model, or ``FAILED`` if the model could not be scored.
+        """
         trained = fleet(self.recipe, [call.configuration for call in calls]).train(
             self.recipe.shaped(data["X"]),
             data["y"],
@@ -122,12 +181,12 @@ class TrainAndScore:
         ]
 
     def check_here(self) -> None:
-        """Refuse a place without the device, before anything is charged."""
+        """Raise an error if the device is missing here, before anything is charged."""
         if self.device != "cpu":
             need_device(self.device)
 
     def rate(self, parameters: Mapping[str, Array], data: Any, randomness: Randomness) -> Any:
-        """The model with its score; one that cannot be scored is the outcome FAILED."""
+        """Return the model with its score, or ``FAILED`` if it cannot be scored."""
         try:
             decided = self.recipe.decide(parameters, data["score_X"])
         except (ArithmeticError, RuntimeError, ValueError):
@@ -146,7 +205,7 @@ class TrainAndScore:
 
 
 def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
-    """A fleet of the recipe's models."""
+    """Return a fleet of models with this recipe, one per configuration."""
     if recipe.factory is not None:
         return Fleet(recipe.factory, configurations, loss=recipe.loss)
     return Fleet(
@@ -159,9 +218,30 @@ def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
 def make_candidates(
     settings: Settings, recipe: Recipe, n: int, hooks: Hooks, device: str = "cpu"
 ) -> list[Candidate]:
-    """Return every setting at every level, for ``n`` training rows. No data is read.
+    """Return the candidates: every setting at every level. No data is read.
 
-    Levels ascend; within a level the settings whose curves cost a selection least come first.
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the job.
+    recipe : Recipe
+        Description of the model.
+    n : int
+        Number of training rows.
+    hooks : Hooks
+        Settings of the process that trains.
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+
+    Returns
+    -------
+    list of Candidate
+        Levels ascend. Within a level, the settings that cost a selection least come first.
+
+    Raises
+    ------
+    InvalidInput
+        If a setting cannot be trained on ``n`` rows, or if the device is not known.
     """
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
@@ -198,7 +278,9 @@ def make_candidates(
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
     except OverflowError:
         raise InvalidInput(
-            "search", "epochs / batch_sizes", "more steps than can be counted; give fewer epochs"
+            "search",
+            "epochs / batch_sizes",
+            "the number of steps is too large; give fewer epochs or larger batches",
         ) from None
     private = settings.privacy.scoring == "private"
     promised: dict[int, tuple[RenyiDP, Score]] = {}
@@ -234,7 +316,7 @@ def make_candidates(
 
 
 def selection_cost(promise: Guarantee, delta: float) -> float:
-    """Return about what selecting a candidate costs: min over α of 2ε(α) + ln(1/δ)/(α−1).
+    """Return the approximate cost of selecting a candidate: min over α of 2ε(α) + ln(1/δ)/(α−1).
 
     Under pure DP it is 2ε, whatever δ is.
     """
@@ -246,21 +328,24 @@ def selection_cost(promise: Guarantee, delta: float) -> float:
 
 
 def _common(curves: Sequence[RenyiDP | None]) -> list[RenyiDP]:
-    """The curves on the orders that all of them list (very large divergences are left out of a curve); shared objects stay shared."""
+    """Restrict the curves to their common orders; equal objects stay equal objects.
+
+    A curve does not list orders at which its divergence is very large.
+    """
     present = [curve for curve in curves if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in present)))
     if not orders or len(present) < len(curves):
         raise InvalidInput(
             "search.epsilons",
-            None,
-            "the levels have no Rényi order in common; give levels closer together",
+            "these levels",
+            "they have no Rényi order in common; give levels closer together",
         )
     cut = {id(curve): curve.on(orders) for curve in present}
     return [cut[id(curve)] for curve in present]
 
 
 def deviation_of(candidate: Candidate, rows: int) -> float:
-    """Standard deviation of a candidate's score noise."""
+    """Return the standard deviation of the noise of a candidate's score on ``rows`` rows."""
     mechanism = candidate.mechanism
     assert isinstance(mechanism, TrainAndScore)
     return float(np.float64(mechanism.score.deviation) / rows)

@@ -4,35 +4,37 @@ EXAMPLE = """\
 # expost tune digits.toml: the cheapest private model that passes the bar.
 
 [data]
-name = "digits"             # scikit-learn's digits (or "breast_cancer"); or path = "rows.npz" (X, y), "rows.csv", "rows.parquet"
-# target = "label"          # csv and parquet: the column to predict
-feature_bounds = [0, 16]    # public knowledge, not the data's own minimum and maximum; one pair, or a pair for each feature
-classes = 10                # how many, with labels 0, 1, …; or their names: ["no", "yes"]
-holdout = 0.2               # share of the rows that scores the models and never trains them
-# public_test = "test.npz"  # with privacy.scoring = "public": rows that need no protection
+name = "digits"             # scikit-learn's digits, or "breast_cancer"
+# path = "rows.csv"         # instead of name: a .csv, .parquet or .npz file (arrays X and y)
+# target = "label"          # for .csv and .parquet: the column to predict
+feature_bounds = [0, 16]    # one pair, or one pair per feature; public, not computed from the data
+classes = 10                # the number of classes (labels 0, 1, …), or their names: ["no", "yes"]
+holdout = 0.2               # share of the rows used for scoring and never for training
+# public_test = "test.npz"  # rows that need no protection, with privacy.scoring = "public"
 
 [model]
-kind = "softmax"            # logistic, softmax, linear, cnn, or "module:factory" of a function that returns a torch module
-# input_shape = [1, 28, 28] # of one example, for cnn (this is what it takes) and modules; rows are flat otherwise
+kind = "softmax"            # logistic, softmax, linear, cnn, or "module:factory" for a torch module
+# input_shape = [1, 28, 28] # of one example, for cnn (only this shape) and modules; default: flat
 
 [search]                    # every combination at every level …
 epsilons = [0.5, 1, 2]
 learning_rates = [1, 2, 4]
 epochs = [10, 20]
-batch_sizes = [256]         # expected: rows are sampled
+batch_sizes = [256]         # expected size: rows are sampled
 clips = [0.5, 1]
-# samples = 8               # … or this many combinations, drawn publicly at random
+# samples = 8               # … or this many combinations, drawn at random (the draw is public)
 
 [goal]
-metric = "accuracy"         # or "mse", with loss_bound (the clipping bound of a row's squared error) and at_most
-at_least = 0.8              # the bar: the first candidate that clears it is released, cheapest level first; or maximize = true
-confidence = 0.9            # of the statement "passed": noise, selection and all attempts included
+metric = "accuracy"         # or "mse", with at_most and loss_bound (clips a row's squared error)
+at_least = 0.8              # the bar: release the first model that passes it, cheapest level first
+# maximize = true           # instead of at_least and confidence: maximise the score
+confidence = 0.9            # of the statement "passed"; covers noise, selection and all attempts
 
 [privacy]
 delta = 1e-5                # of the whole job; the attempts share it
-# attempts = 10             # the most attempts to reach the bar (planned if left out); a miss costs little
+# attempts = 10             # the most attempts; planned if left out; a miss costs little
 # repeats = 1               # copies of each candidate
-# expected_shares = [0.2]   # what you expect: this share of the settings passes, from some level on
+# expected_shares = [0.2]   # the share of settings that you expect to pass, from some level on
 scoring = "private"         # noisy, on held-out rows; or "public", with data.public_test
-# order = [16]              # only with a ledger of Rényi budgets; its own orders are used if left out
+# order = [16]              # only with a ledger of Rényi budgets; default: the orders of the ledger
 """

@@ -1,7 +1,9 @@
-"""The folder of a tuning job: attempts that are over, the checkpoint of the one that runs, and what is published at the end.
+"""The folder of a tuning job: finished attempts, the running attempt's checkpoint, final results.
 
-``attempts.json`` and ``checkpoint`` are readable by their owner only and vanish when the job is finished. An attempt whose rows were read
-but whose outcome was lost (a crash between the ledger's entry and the journal's) is counted at its worst case, never left out.
+``attempts.json`` and ``checkpoint`` can be read by their owner only and are removed when the job is
+finished. If an attempt has read rows but its outcome was lost (a crash between the entry in the
+ledger and the entry in the journal), it is counted at its worst case and never left out.
+
 Tests: ``tests/tuning/test_resume.py``.
 """
 
@@ -25,18 +27,33 @@ _ATTEMPTS, _CHECKPOINT, _LOCK = "attempts.json", "checkpoint", ".lock"
 
 
 class Journal:
-    """One job's folder, held by one process."""
+    """Record of one job in its folder, which one process holds at a time.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder. It is created if it does not exist.
+    identity : mapping
+        Settings, data and ledger of the job. An unfinished job continues only if they are equal.
+
+    Raises
+    ------
+    InvalidInput
+        If ``folder`` is not a folder, or if it contains a finished job.
+    CheckpointMismatch
+        If another process uses the folder, or if it contains another or a damaged job.
+    """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         self.folder = folder
         if folder.exists() and not folder.is_dir():
             raise InvalidInput("out", str(folder), "give a folder")
         if (folder / CERTIFICATE).exists():
-            self.finish()  # a crash may have come between the certificate and this
+            self.finish()  # a crash may have happened after the certificate was written
             raise InvalidInput(
                 "out",
                 str(folder),
-                "it holds a finished job; name another folder, so that nothing is lost",
+                "the folder contains a finished job, which is not overwritten; give another folder",
             )
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -46,9 +63,8 @@ class Journal:
             os.close(self._lock)
             raise CheckpointMismatch(f"{folder} is in use by another process") from None
         try:
-            if not self._holds(
-                folder / _LOCK
-            ):  # another process finished between the opening and the lock
+            # Another process may have finished after the file was opened and before it was locked.
+            if not self._holds(folder / _LOCK):
                 raise CheckpointMismatch(f"{folder} is in use by another process")
             self._record = self._read(identity)
         except BaseException:
@@ -56,16 +72,17 @@ class Journal:
             raise
 
     def _holds(self, path: Path) -> bool:
-        """Whether what was locked is still the folder's lock: who finishes removes it."""
+        """Return whether the locked file is still in the folder; finishing a job removes it."""
         return path.exists() and os.path.samestat(os.fstat(self._lock), os.stat(path))
 
     @property
     def checkpoint(self) -> Path:
+        """Path of the running attempt's checkpoint."""
         return self.folder / _CHECKPOINT
 
     @property
     def attempts(self) -> list[Release | None]:
-        """What was released so far; None for an attempt whose outcome was lost."""
+        """The releases so far; None for an attempt whose outcome was lost."""
         found = []
         for each in self._record["attempts"]:
             found.append(
@@ -74,28 +91,29 @@ class Journal:
         return found
 
     def begin(self) -> None:
-        """Note, durably, that the next attempt reads data."""
+        """Record on disk that the next attempt reads data."""
         if self._record["begun"] <= len(self._record["attempts"]):
             self._record["begun"] = len(self._record["attempts"]) + 1
             self._write(self._record)
 
     def add(self, release: Release) -> None:
-        """Note, durably, how an attempt ended."""
+        """Record on disk the release of an attempt."""
         self._record["attempts"].append(release.as_dict(FittedCodec().encode))
         self._record["begun"] = len(self._record["attempts"])
         self._write(self._record)
 
     def close(self) -> None:
-        """Let go of the folder; what is in it stays for the next call."""
+        """Release the folder; its files stay for the next call."""
         os.close(self._lock)
 
     def finish(self) -> None:
-        """Remove what is not for publication."""
-        drafts = list(self.folder.glob(f".{_ATTEMPTS}.*"))  # of writes that a crash cut off
+        """Remove the files that must not be published."""
+        drafts = list(self.folder.glob(f".{_ATTEMPTS}.*"))  # left by interrupted writes
         for path in (*drafts, self.folder / _ATTEMPTS, self.folder / _LOCK):
             path.unlink(missing_ok=True)
 
     def _read(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the record of an unfinished job, or a new record."""
         path = self.folder / _ATTEMPTS
         if not path.exists():
             salt = secrets.token_bytes(16)
@@ -118,17 +136,18 @@ class Journal:
             same = False
         if not same:
             raise CheckpointMismatch(
-                f"{self.folder} holds an unfinished job that is damaged, or has other settings, data, or ledger; use another folder "
-                "(what the unfinished job reserved stays charged)"
+                f"{self.folder} contains an unfinished job that is damaged or has other settings, "
+                "data or ledger; use another folder (the reservation of the unfinished job stays "
+                "charged)"
             )
         if record["begun"] > len(record["attempts"]) and not self.checkpoint.exists():
             record["attempts"].append(None)
-            self._write(
-                record
-            )  # before another attempt leaves a checkpoint that looks like this one's
+            # Write now: the checkpoint of a later attempt would look like this attempt's.
+            self._write(record)
         return record
 
     def _write(self, record: Mapping[str, Any]) -> None:
+        """Replace the record on disk atomically."""
         path = self.folder / _ATTEMPTS
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)

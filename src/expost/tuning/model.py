@@ -1,6 +1,9 @@
-"""A tuned model: parameters, how rows become its input, and a file format that runs no code when read.
+"""Tuned models: parameters, the conversion of rows to model input, and a safe file format.
 
-``model.npz`` holds the parameters and a JSON header (texts and numbers only; no pickle). Tests: ``tests/tuning/test_model.py``.
+``model.npz`` contains the parameters and a JSON header with strings and numbers only. It contains
+no pickle, so reading it runs no code.
+
+Tests: ``tests/tuning/test_model.py``.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
+from expost.tuning.data_settings import Bounds
 from expost.tuning.rows import scale
-from expost.tuning.settings import Bounds, Settings
+from expost.tuning.settings import Settings
 
 _HEADER = "expost"
 _SCHEMA = 1
@@ -27,7 +31,27 @@ _LINEAR = ("logistic", "softmax", "linear")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a model is, apart from its parameters; all of it public."""
+    """Description of a model without its parameters. All of it is public.
+
+    Parameters
+    ----------
+    kind : str
+        ``"logistic"``, ``"softmax"``, ``"linear"``, ``"cnn"`` or ``"module:factory"``.
+    loss : str
+        ``"logistic"``, ``"softmax"`` or ``"squared"``.
+    bounds : tuple of (float, float)
+        Public bounds of the features: one pair for all, or one pair per feature.
+    classes : int or tuple of str, optional
+        The number of classes or their names. None for a regression.
+    target_bounds : (float, float), optional
+        Public bounds of the target of a regression.
+    input_shape : tuple of int, optional
+        Shape of one example. None if the model takes flat rows.
+    factory : callable, optional
+        Function that returns the torch module. None for linear models.
+    folder : Path, optional
+        Folder of the job, where workers look for the user's module.
+    """
 
     kind: str
     loss: str
@@ -40,7 +64,15 @@ class Recipe:
 
     @classmethod
     def of(cls, settings: Settings, bounds: Bounds) -> Recipe:
-        """The recipe of a job; a module of the user's own is imported here."""
+        """Return the recipe of a job. This imports the user's module, if there is one.
+
+        Parameters
+        ----------
+        settings : Settings
+            Settings of the job.
+        bounds : tuple of (float, float)
+            Public bounds of the features.
+        """
         model, data = settings.model, settings.data
         factory = None if model.kind in _LINEAR else find_factory(model.kind, settings.folder)
         return cls(
@@ -55,41 +87,50 @@ class Recipe:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """For workers: the function behind a module of the user's own goes by name, and is looked for in the job's folder there."""
+        """Drop the factory: workers import it again by its name from the job's folder."""
         return vars(self) if self.folder is None else {**vars(self), "factory": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the recipe and import the factory again."""
         vars(self).update(state)
         if self.folder is not None and self.kind not in _LINEAR:
             vars(self)["factory"] = find_factory(self.kind, self.folder)
 
     @property
     def class_count(self) -> int | None:
+        """Number of classes; None for a regression."""
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
 
     def shaped(self, X: Array) -> Array:
-        """Scaled rows in the shape of the model's input."""
+        """Reshape scaled rows to the model's input.
+
+        Raises
+        ------
+        InvalidInput
+            If a row does not have as many features as ``input_shape`` needs.
+        """
         if self.input_shape is None:
             return X
         if int(np.prod(self.input_shape)) != X.shape[1]:
             raise InvalidInput(
-                "model.input_shape", self.input_shape, f"a row has {X.shape[1]} features"
+                "model.input_shape",
+                self.input_shape,
+                f"a row has {X.shape[1]} features; give a shape with as many entries",
             )
         return X.reshape(len(X), *self.input_shape)
 
     def outputs(self, parameters: Mapping[str, Array], X: Array) -> Array:
-        """Raw outputs for scaled rows, rows × outputs."""
+        """Return the raw outputs for scaled rows, as an array of shape (rows, outputs)."""
         if self.kind in _LINEAR:
             return np.asarray(X @ parameters["weight"].T + parameters["bias"])
         return _module_outputs(self, parameters, X)
 
     def decide(self, parameters: Mapping[str, Array], X: Array) -> Array:
-        """Class numbers, or predictions on the target's own scale, for scaled rows."""
+        """Return class numbers, or predictions in the target's unit, for scaled rows."""
         raw = self.outputs(parameters, X)
         if self.loss == "softmax":
-            return np.asarray(
-                raw[:, : self.class_count].argmax(axis=1)
-            )  # a module may have more outputs
+            used = raw[:, : self.class_count]  # a module may have more outputs than classes
+            return np.asarray(used.argmax(axis=1))
         if self.loss == "logistic":
             return (raw[:, 0] > 0).astype(np.int64)
         assert self.target_bounds is not None
@@ -99,13 +140,32 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A trained model that takes raw rows: it clips and scales them as in training."""
+    """A trained model. It takes raw rows and clips and scales them as in training.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Description of the model.
+    parameters : mapping of str to ndarray
+        The trained parameters by name.
+    """
 
     recipe: Recipe
     parameters: Mapping[str, Array] = field(repr=False)
 
     def predict(self, X: Any) -> Array:
-        """Class numbers (or names, where classes were named), or real predictions."""
+        """Predict the class or the target of each row.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, features)
+            Raw rows, as in the data of the job.
+
+        Returns
+        -------
+        ndarray of shape (rows,)
+            Class numbers, class names if the job named the classes, or real predictions.
+        """
         found = self.recipe.decide(self.parameters, scale(X, self.recipe.bounds))
         return (
             np.array(self.recipe.classes)[found]
@@ -114,7 +174,13 @@ class Model:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the model to an ``.npz`` file."""
+        """Write the model to an ``.npz`` file that :func:`load_model` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file to write.
+        """
         recipe = self.recipe
         header = {
             "schema": _SCHEMA,
@@ -134,7 +200,27 @@ class Model:
 
 
 def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Model:
-    """The model that ``expost tune`` saved. A file runs no code: for a module of your own give its ``factory`` again."""
+    """Load a model that ``expost tune`` or :meth:`Model.save` wrote.
+
+    Reading the file runs no code. Therefore a model of your own module needs its ``factory`` again.
+
+    Parameters
+    ----------
+    path : str or Path
+        The ``.npz`` file.
+    factory : callable, optional
+        Function that returns the torch module. Needed if the job used ``"module:factory"``.
+
+    Returns
+    -------
+    Model
+        The model, ready to predict.
+
+    Raises
+    ------
+    InvalidInput
+        If the file is not a model that expost saved, or if ``factory`` is missing.
+    """
     with np.load(Path(path), allow_pickle=False) as archive:
         if _HEADER not in archive.files:
             raise InvalidInput("path", str(path), "not a model that expost saved")
@@ -158,14 +244,34 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
     if recipe.kind not in _LINEAR:
         if factory is None and recipe.kind != "cnn":
             raise InvalidInput(
-                "factory", None, f"this model was made by {recipe.kind!r}; give that function"
+                "factory", None, f"this model was made by {recipe.kind!r}; pass that function"
             )
         recipe = replace(recipe, factory=factory or find_factory("cnn", Path()))
     return Model(recipe, parameters)
 
 
 def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
-    """The function behind "cnn" or "module:factory"; modules next to the TOML file are found."""
+    """Return the function that makes the torch module of ``kind``.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cnn"`` or ``"module:factory"``.
+    folder : Path
+        Folder of the TOML file. It is searched for the module first.
+
+    Returns
+    -------
+    callable
+        Function without arguments that returns a torch module.
+
+    Raises
+    ------
+    InvalidInput
+        If the module cannot be imported or has no such function.
+    MissingExtra
+        If torch is not installed.
+    """
     need_torch()
     if kind == "cnn":
         from expost.training._torch.modules import mnist_cnn
@@ -179,7 +285,7 @@ def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
         raise InvalidInput(
             "model.kind", kind, f"the module cannot be imported ({error.name or module})"
         ) from None
-    except Exception as error:  # whatever the module raises, or a name that can be none
+    except Exception as error:  # the module can raise anything; the name may be malformed
         raise InvalidInput(
             "model.kind", kind, f"importing the module raises {type(error).__name__}"
         ) from None
@@ -191,7 +297,7 @@ def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
 
 
 def need_torch() -> None:
-    """Refuse early what needs torch where there is none."""
+    """Raise ``MissingExtra`` if torch is not installed."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -199,14 +305,14 @@ def need_torch() -> None:
 
 
 def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:
+    """Return the raw outputs of a torch module, computed in parts of 512 rows."""
     import torch
     from torch.func import functional_call, vmap
 
     assert recipe.factory is not None
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(
-            0
-        )  # frozen parameters and buffers are not among the trained ones; the fleet made them like this, too
+        # Frozen parameters and buffers are not saved; the fleet makes them with this seed, too.
+        torch.manual_seed(0)
         module = recipe.factory().eval()
     like = next(module.parameters())
     tensors = {

@@ -1,11 +1,15 @@
-"""The rows of a tuning job: read, moved into public bounds, and split by a public rule.
+"""Load the rows of a tuning job, clip them to public bounds and split them by a public rule.
 
-Neighbours. The number n of places is public; a person's row stands in its place, or the place is empty. Held-out places are spread evenly
-by position: place i is held out iff ⌊(i+1)·h⌋ > ⌊i·h⌋. So the split depends on n and h alone, one person's row is in one part only, and the
-training part and the held-out part are disjoint. (Files whose order repeats with a fixed period should be shuffled first.)
+Neighbours. The number n of positions is public. A person's row is at its position, or the position
+is empty. Held-out positions are spread evenly: position i is held out iff ⌊(i+1)·h⌋ > ⌊i·h⌋, where
+h is the share ``holdout``. So the split depends only on n and h, each person's row is in exactly
+one part, and the training part and the held-out part are disjoint. Shuffle a file first if its
+order repeats with a fixed period.
 
-A value that is no number, or a label that is not listed, stops the job before anything is charged; that is for the curator, like any crash.
-No message contains data. Tests: ``tests/tuning/test_rows.py``.
+A value that is not a number, or a label that is not listed, stops the job before anything is
+charged. Such an error is for the curator, like any crash. No message contains data.
+
+Tests: ``tests/tuning/test_rows.py``.
 """
 
 from __future__ import annotations
@@ -24,12 +28,24 @@ import numpy.typing as npt
 
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
-from expost.tuning.settings import Bounds, DataSettings
+from expost.tuning.data_settings import Bounds, DataSettings
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JobRows:
-    """Scaled features and targets of the two parts; ``public``: the scoring part is public."""
+    """Scaled features and targets of the training part and of the scoring part.
+
+    Parameters
+    ----------
+    X, y : ndarray
+        Features and targets of the training rows.
+    score_X, score_y : ndarray
+        Features and targets of the scoring rows.
+    bounds : tuple of (float, float)
+        The public bounds used to scale the features.
+    public : bool
+        Whether the scoring rows are public.
+    """
 
     X: Array
     y: Array
@@ -39,7 +55,18 @@ class JobRows:
     public: bool
 
     def as_data(self, identity: str) -> dict[str, Any]:
-        """What candidates are given; ``identity`` tells jobs on the same rows apart in a checkpoint."""
+        """Return the data that candidates receive.
+
+        Parameters
+        ----------
+        identity : str
+            Identifies the job. A checkpoint uses it to distinguish jobs on the same rows.
+
+        Returns
+        -------
+        dict
+            The arrays ``X``, ``y``, ``score_X`` and ``score_y``, and ``job``, the identity.
+        """
         return {
             "X": self.X,
             "y": self.y,
@@ -50,14 +77,47 @@ class JobRows:
 
 
 def held_out(n: int, share: float) -> npt.NDArray[np.bool_]:
-    """Which of ``n`` places are held out: about ``share`` of them, evenly spread, whatever stands there."""
+    """Return which of ``n`` positions are held out.
+
+    About ``share`` of the positions are held out, evenly spread. The rows are not used.
+
+    Parameters
+    ----------
+    n : int
+        Number of positions.
+    share : float
+        Share to hold out, with 0 < share < 1. It is used as the exact decimal that is written.
+
+    Returns
+    -------
+    ndarray of bool
+        True at held-out positions.
+    """
     exact = Fraction(str(share))
     counts = [floor(place * exact) for place in range(n + 1)]
     return np.diff(np.array(counts)) > 0
 
 
 def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> JobRows:
-    """Read and prepare the rows that ``settings`` describe (or those given)."""
+    """Load, check, scale and split the rows of a job.
+
+    Parameters
+    ----------
+    settings : DataSettings
+        The source of the rows and what is publicly known about them.
+    X, y : array_like, optional
+        Features and targets to use instead of the source in ``settings``.
+
+    Returns
+    -------
+    JobRows
+        The training rows and the scoring rows.
+
+    Raises
+    ------
+    InvalidInput
+        If the rows cannot be read, do not match the settings, or cannot be split.
+    """
     if X is not None or y is not None:
         features, targets = _given(X, y)
     else:
@@ -68,7 +128,9 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> JobRows:
         raise InvalidInput("data", "no rows", "give at least two rows")
     if labels.shape != (len(rows),):
         raise InvalidInput(
-            "data", f"{len(rows)} rows and targets of shape {labels.shape}", "give one target a row"
+            "data",
+            f"{len(rows)} rows and targets of shape {labels.shape}",
+            "give one target per row",
         )
     if settings.public_test is not None:
         _check_classes(labels, settings)
@@ -86,50 +148,69 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> JobRows:
         raise InvalidInput(
             "data.holdout",
             settings.holdout,
-            f"{len(rows)} rows cannot be split so; give another share",
+            f"{len(rows)} rows cannot be split in this way; give another share",
         )
     _check_classes(labels[~out], settings)
     return JobRows(rows[~out], labels[~out], rows[out], labels[out], bounds, False)
 
 
 def scale(features: Any, bounds: Bounds) -> Array:
-    """Features clipped to their public bounds and moved to [0, 1]."""
+    """Clip features to their public bounds and scale them to [0, 1].
+
+    Parameters
+    ----------
+    features : array_like
+        One row per example. Further dimensions are flattened.
+    bounds : tuple of (float, float)
+        One pair (low, high) for all features, or one pair per feature.
+
+    Returns
+    -------
+    ndarray of shape (rows, features)
+        The scaled features.
+
+    Raises
+    ------
+    InvalidInput
+        If the features are not finite numbers, or if the number of bounds does not match.
+    """
     try:
         table = np.asarray(features, dtype=np.float64)
     except (TypeError, ValueError):
         raise InvalidInput(
-            "data", "features that are no numbers", "give numbers; encode categories first"
+            "data", "features that are not numbers", "give numbers; encode categories first"
         ) from None
     if table.ndim == 0:
         raise InvalidInput("data", "one number", "give a table of rows and features")
     table = table.reshape(len(table), prod(table.shape[1:]))
     if not np.isfinite(table).all():
         raise InvalidInput(
-            "data", "features with NaN or infinity", "fill such values, or leave the rows out"
+            "data", "features with NaN or infinity", "replace these values, or leave the rows out"
         )
     if len(bounds) not in (1, table.shape[1]):
         raise InvalidInput(
             "data.feature_bounds",
             f"{len(bounds)} pairs",
-            f"give one pair for all, or one for each of {table.shape[1]} features",
+            f"give one pair for all features, or one pair for each of {table.shape[1]} features",
         )
     low, high = np.array(bounds).T
     return np.ascontiguousarray((np.clip(table, low, high) - low) / (high - low))
 
 
 def _targets(values: Any, settings: DataSettings) -> Array:
+    """Return scaled targets of a regression, or class numbers."""
     if np.ndim(values) != 1:
         raise InvalidInput(
             "data",
             f"targets in {np.ndim(values)} dimensions",
-            "give one number or label a row, not a table",
+            "give one number or label per row, not a table",
         )
     if settings.target_bounds is not None:
         low, high = settings.target_bounds
         try:
             numbers = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError):
-            raise InvalidInput("data", "targets that are no numbers", "give numbers") from None
+            raise InvalidInput("data", "targets that are not numbers", "give numbers") from None
         if not np.isfinite(numbers).all():
             raise InvalidInput("data", "targets with NaN or infinity", "give finite numbers")
         return np.asarray((np.clip(numbers, low, high) - low) / (high - low))
@@ -145,19 +226,25 @@ def _targets(values: Any, settings: DataSettings) -> Array:
         except (TypeError, ValueError):
             raise InvalidInput(
                 "data",
-                "labels that are no numbers",
+                "labels that are not numbers",
                 'list their names: data.classes = ["no", "yes"]',
             ) from None
     top = settings.class_count or 0
     if not np.all((labels >= 0) & (labels < top) & (labels == np.floor(labels))):
         raise InvalidInput(
-            "data.classes", settings.classes, "there are labels outside these classes"
+            "data.classes",
+            settings.classes,
+            "there are labels outside these classes; list every label that may occur",
         )
     return labels
 
 
 def _check_classes(labels: Array, settings: DataSettings) -> None:
-    """Refuse here, to the curator, what every training would refuse: as an outcome of a selection it would be published without noise."""
+    """Refuse training labels of a single class.
+
+    Every training would refuse them. As the outcome of a selection this fact would be published
+    without noise, so it is reported here, to the curator only.
+    """
     if settings.target_bounds is None and np.all(labels == labels[0]):
         raise InvalidInput(
             "data", "training labels of one class", "give examples of at least two classes"
@@ -165,16 +252,19 @@ def _check_classes(labels: Array, settings: DataSettings) -> None:
 
 
 def _label(value: Any) -> str:
+    """Return a label as text; 1.0 becomes "1"."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _given(X: Any, y: Any) -> tuple[Any, Any]:
+    """Return the arrays that the caller passed."""
     if X is None or y is None:
-        raise InvalidInput("X, y", None, "give both, or neither and a source in [data]")
+        raise InvalidInput("X, y", None, "give both, or give neither and name a source in [data]")
     return np.asarray(X), np.asarray(y)
 
 
 def _read(source: str | Path | None, settings: DataSettings) -> tuple[Any, Any]:
+    """Read features and targets from a built-in data set or a file."""
     if isinstance(source, str):
         return _built_in(source)
     assert source is not None
@@ -187,18 +277,20 @@ def _read(source: str | Path | None, settings: DataSettings) -> tuple[Any, Any]:
         return readers[source.suffix.lower()](source, settings)
     except (ExpostError, OSError):
         raise
-    except Exception as error:  # a broken file raises whatever its parts raise, and may quote them
+    except Exception as error:  # a damaged file can raise anything, and the text may quote data
         raise InvalidInput(
             "data.path", source.name, f"the file cannot be read ({type(error).__name__})"
         ) from None
 
 
 def _built_in(name: str) -> tuple[Any, Any]:
+    """Return features and targets of a data set that scikit-learn contains."""
     bunch = _load_built_in(name)
     return bunch.data, bunch.target
 
 
 def _load_built_in(name: str) -> Any:
+    """Load a data set that scikit-learn contains."""
     try:
         from sklearn import datasets
     except ImportError:
@@ -207,7 +299,7 @@ def _load_built_in(name: str) -> Any:
 
 
 def _published_bounds() -> Bounds:
-    """Of breast_cancer: the minima and maxima of its published description."""
+    """Return the minima and maxima in the published description of breast_cancer."""
     number = r"([0-9.]+)"
     text = _load_built_in("breast_cancer").DESCR
     row = rf"^\s*[a-z ]+\((?:mean|standard error|worst)\):\s+{number}\s+{number}\s*$"
@@ -216,20 +308,22 @@ def _published_bounds() -> Bounds:
 
 
 def _read_npz(path: Path, settings: DataSettings) -> tuple[Any, Any]:
+    """Read the arrays ``X`` and ``y`` of an ``.npz`` file; pickles are refused."""
     with np.load(path, allow_pickle=False) as archive:
         if not {"X", "y"} <= set(archive.files):
-            raise InvalidInput("data.path", path.name, "the file holds arrays named X and y")
+            raise InvalidInput("data.path", path.name, "the file must contain arrays named X and y")
         try:
             return archive["X"], archive["y"]
         except ValueError:
             raise InvalidInput(
                 "data.path",
                 path.name,
-                "arrays of Python objects are not read; give numbers or texts",
+                "arrays of Python objects are not read; give numbers or strings",
             ) from None
 
 
 def _read_csv(path: Path, settings: DataSettings) -> tuple[Any, Any]:
+    """Read the feature columns and the target column of a CSV file with a header."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.reader(stream)
         header = next(reader, [])
@@ -251,6 +345,7 @@ def _read_csv(path: Path, settings: DataSettings) -> tuple[Any, Any]:
 
 
 def _read_parquet(path: Path, settings: DataSettings) -> tuple[Any, Any]:
+    """Read the feature columns and the target column of a Parquet file."""
     try:
         from pyarrow import parquet  # type: ignore[import-untyped]
     except ImportError:
@@ -262,6 +357,7 @@ def _read_parquet(path: Path, settings: DataSettings) -> tuple[Any, Any]:
 
 
 def _columns(header: Sequence[str], settings: DataSettings, path: Path) -> tuple[list[int], int]:
+    """Return the positions of the feature columns and of the target column."""
     names = list(header)
     for wanted, key in [
         (settings.target, "target"),

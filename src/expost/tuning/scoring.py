@@ -1,12 +1,18 @@
-"""A score that may be looked at: noisy on held-out rows, or exact on rows declared public.
+"""Scores of models: noisy on held-out rows, or exact on rows declared public.
 
-*Private.* The query is the number of held-out rows classified correctly (one row changes it by at most 1), or the sum of squared errors,
-each clipped to a public bound and rounded down to one of 2^16 steps (one row: 2^16 steps); both are whole numbers, so nothing is lost to
-rounding. Discrete Gaussian noise makes it ρ-zCDP. The model was trained on other rows: whoever's row is in the training part sees a score
-that is post-processing, whoever's row is held out sees a model that does not depend on them. So training and scoring together keep the
-pointwise larger of the two Rényi curves (parallel composition, adaptively; joint convexity is not needed since the split is public).
+Private scoring. The query is the number of held-out rows that are classified correctly, or the sum
+of squared errors, each clipped to a public bound and rounded down to one of 2^16 steps. One row
+changes the number by at most 1 and the sum by at most 2^16 steps. Both are integers, so there is no
+further rounding. Discrete Gaussian noise makes the query ρ-zCDP.
 
-ρ is the largest (rounded down) whose curve αρ nowhere exceeds the training's curve: then scoring costs nothing more.
+The model was trained on other rows. If a person's row is in the training part, the score is
+post-processing for this person. If the row is held out, the model does not depend on it. So
+training and scoring together satisfy the pointwise maximum of the two Rényi curves (parallel
+composition, adaptively; joint convexity is not needed since the split is public).
+
+ρ is the largest value, rounded down, for which the curve αρ is nowhere above the curve of the
+training. Then scoring adds no cost.
+
 Tests: ``tests/tuning/test_scoring.py``.
 """
 
@@ -30,7 +36,23 @@ _STEPS = 1 << 16
 
 
 def free_rho(training: RenyiDP) -> float:
-    """The largest ρ with αρ ≤ ε(α) at every listed order, rounded down."""
+    """Return the largest ρ with αρ ≤ ε(α) at every listed order, rounded down.
+
+    Parameters
+    ----------
+    training : RenyiDP
+        Guarantee of the training.
+
+    Returns
+    -------
+    float
+        ρ of the score that adds no cost to the training.
+
+    Raises
+    ------
+    InvalidInput
+        If ε(α) is 0 at some order.
+    """
     rho = round_down(
         min(
             Fraction(e) / Fraction(a)
@@ -40,27 +62,48 @@ def free_rho(training: RenyiDP) -> float:
     if rho <= 0:
         raise InvalidInput(
             "guarantee",
-            "a curve with a 0",
-            "nothing is left for scoring; give a training that promises more than 0",
+            "a curve with ε = 0",
+            "private scoring needs a training with ε > 0 at every order",
         )
     return rho
 
 
 def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
-    """The promise of training on one part and scoring on the other: the pointwise larger curve."""
+    """Return the guarantee of training on one part of the rows and scoring on the other part.
+
+    Parameters
+    ----------
+    training : RenyiDP
+        Guarantee of the training.
+    rho : float
+        ρ of the score.
+
+    Returns
+    -------
+    RenyiDP
+        The pointwise maximum of the two curves.
+    """
     return training.at_worst(ZCDP(rho, training.neighbours).to_renyi(training.orders))
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a model's decisions on the scoring rows become a number; more is better. ``rho`` None: the rows are public."""
+    """Score of a model's decisions on the scoring rows. Larger is better.
+
+    Parameters
+    ----------
+    goal : GoalSettings
+        The metric and its clipping bound.
+    rho : float or None
+        The score is ρ-zCDP with this ρ. None means that the rows are public and no noise is added.
+    """
 
     goal: GoalSettings
     rho: float | None
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise on the sum, in rows (accuracy) or in the metric's unit."""
+        """Standard deviation of the noise of the sum, in rows or in the metric's unit."""
         if self.rho is None:
             return 0.0
         unit = 1.0 if self.goal.loss_bound is None else self.goal.loss_bound
@@ -68,20 +111,33 @@ class Score:
 
     @property
     def unit(self) -> float:
-        """The smallest step of the noisy sum, in rows or in the metric's unit; 0 without noise."""
+        """Smallest step of the noisy sum, in rows or in the metric's unit; 0 without noise."""
         if self.rho is None:
             return 0.0
         return 1.0 if self.goal.loss_bound is None else self.goal.loss_bound / _STEPS
 
     def __call__(self, decided: Array, truth: Array, randomness: Randomness) -> float:
-        """The score of decisions against the truth (class numbers, or values on the target's own scale)."""
+        """Return the score of decisions.
+
+        Parameters
+        ----------
+        decided, truth : ndarray
+            Class numbers, or values in the target's unit.
+        randomness : Randomness
+            Source of the noise.
+
+        Returns
+        -------
+        float
+            The accuracy, or minus the mean squared error; noisy if ``rho`` is given.
+        """
         if self.goal.metric == "accuracy":
             total, sensitivity, unit = int(np.count_nonzero(decided == truth)), 1, 1.0
         else:
             assert self.goal.loss_bound is not None
             with np.errstate(all="ignore"):
                 losses = np.square(decided - truth) / self.goal.loss_bound
-            losses = np.where(losses < 1, losses, 1.0)  # NaN counts as the worst
+            losses = np.where(losses < 1, losses, 1.0)  # NaN counts as the largest error
             total, sensitivity, unit = (
                 int(np.floor(losses * _STEPS).astype(np.int64).sum()),
                 _STEPS,

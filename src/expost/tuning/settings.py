@@ -1,4 +1,7 @@
-"""What a tuning job is asked to do: public settings, checked before data is read or anything is charged.
+"""The settings of a tuning job. All of them are public.
+
+They are checked before any data is read and before anything is charged. The ``[data]`` table is
+read by :mod:`expost.tuning.data_settings`.
 
 Tests: ``tests/tuning/test_settings.py``.
 """
@@ -15,42 +18,31 @@ from typing import Any
 
 from expost.selection.attempts.planner import MOST_ATTEMPTS
 from expost.tuning.config_file import ConfigTable, Document, is_number
+from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
 
-BUILT_IN = ("digits", "breast_cancer")
 KINDS = ("logistic", "softmax", "linear", "cnn")
 _MOST_CANDIDATES = 100_000
-_IMAGE = (1, 28, 28)  # what "cnn" takes
-_DIGITS = 10  # and how many classes it can tell apart
-
-Bounds = tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """Where the rows are, and what is publicly known about them.
-
-    ``bounds``  of every feature, or one pair for all; values outside are moved to the nearest bound
-    ``classes`` how many, or their names; never read off the labels
-    ``holdout`` share of the rows that scores privately and never trains
-    """
-
-    name: str | None = None
-    path: Path | None = None
-    target: str | None = None
-    features: tuple[str, ...] | None = None
-    bounds: Bounds | None = None
-    classes: int | tuple[str, ...] | None = None
-    target_bounds: tuple[float, float] | None = None
-    holdout: float = 0.2
-    public_test: Path | None = None
-
-    @property
-    def class_count(self) -> int | None:
-        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
+_IMAGE = (1, 28, 28)  # the input shape of "cnn"
 
 
 @dataclass(frozen=True)
 class ModelSettings:
+    """The model and its optimiser.
+
+    Parameters
+    ----------
+    kind : str
+        ``"logistic"``, ``"softmax"``, ``"linear"``, ``"cnn"`` or ``"module:factory"``.
+    loss : str
+        ``"logistic"``, ``"softmax"`` or ``"squared"``.
+    input_shape : tuple of int, optional
+        Shape of one example. None if the model takes flat rows.
+    optimiser : str
+        ``"sgd"``, ``"momentum"`` or ``"adam"``.
+    momentum : float
+        Momentum coefficient, with 0 ≤ momentum < 1.
+    """
+
     kind: str
     loss: str
     input_shape: tuple[int, ...] | None = None
@@ -60,7 +52,19 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of the grid without its privacy level."""
+    """One point of the grid, without its privacy level.
+
+    Parameters
+    ----------
+    learning_rate : float
+        Learning rate of the optimiser.
+    epochs : float
+        Expected number of passes over the training rows.
+    batch_size : float
+        Expected number of rows in a batch.
+    clip : float
+        Bound on the norm of each row's gradient.
+    """
 
     learning_rate: float
     epochs: float
@@ -70,6 +74,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class SearchSettings:
+    """The candidates: every setting at every privacy level.
+
+    Parameters
+    ----------
+    epsilons : tuple of float
+        Privacy levels, ascending.
+    settings : tuple of Setting
+        Points of the grid.
+    """
+
     epsilons: tuple[float, ...]
     settings: tuple[Setting, ...]
 
@@ -78,9 +92,17 @@ class SearchSettings:
 class GoalSettings:
     """What the model must reach.
 
-    ``bar`` is in the metric's own direction (accuracy at least, squared error at most), or None to
-    maximise. ``confidence`` bounds the chance of certifying a model that is below the bar on the
-    scoring rows.
+    Parameters
+    ----------
+    metric : str
+        ``"accuracy"`` or ``"mse"``, the mean squared error.
+    bar : float or None
+        The least accuracy or the largest squared error. None means that the score is maximised.
+    loss_bound : float, optional
+        Bound to which the squared error of a row is clipped. For ``"mse"`` only.
+    confidence : float
+        A model whose score on the scoring rows is below the bar is certified with probability at
+        most 1 − confidence.
     """
 
     metric: str
@@ -90,17 +112,31 @@ class GoalSettings:
 
     @property
     def target(self) -> float | None:
-        """The bar as a score, where more is better."""
+        """The bar as a score: larger is better."""
         return None if self.bar is None else self.bar if self.metric == "accuracy" else -self.bar
 
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """What may be spent, and how.
+    """How privacy is spent.
 
-    ``delta`` is the total of the job. ``attempts`` is the most attempts that are made to reach a
-    bar (None: planned). ``overhead`` is for jobs without a bar. ``expected_shares`` is the belief
-    about which share of the settings passes, from some level on (None: a robust spread).
+    Parameters
+    ----------
+    delta : float
+        Total δ of the job.
+    overhead : float, optional
+        Overhead as a fraction of the first drop rate, for jobs without a bar. None: recommended.
+    repeats : int
+        Copies of each candidate.
+    attempts : int, optional
+        The maximum number of attempts to reach a bar. None: planned.
+    scoring : str
+        ``"private"`` (noisy, on held-out rows) or ``"public"`` (exact, on public rows).
+    order : tuple of float, optional
+        Rényi orders of the charges, ascending.
+    expected_shares : tuple of float, optional
+        The shares of the settings that are expected to pass, from some level on. None: a robust
+        spread.
     """
 
     delta: float
@@ -114,6 +150,24 @@ class PrivacySettings:
 
 @dataclass(frozen=True)
 class Settings:
+    """All settings of a job.
+
+    Parameters
+    ----------
+    data : DataSettings
+        The ``[data]`` table.
+    model : ModelSettings
+        The ``[model]`` table.
+    search : SearchSettings
+        The ``[search]`` table.
+    goal : GoalSettings
+        The ``[goal]`` table.
+    privacy : PrivacySettings
+        The ``[privacy]`` table.
+    folder : Path
+        Folder of the TOML file.
+    """
+
     data: DataSettings
     model: ModelSettings
     search: SearchSettings
@@ -122,7 +176,10 @@ class Settings:
     folder: Path
 
     def public(self) -> dict[str, Any]:
-        """All of it in plain types, for the certificate and for telling jobs apart; paths by their names only."""
+        """Return the settings in plain types, for the certificate and the identity of the job.
+
+        Paths are replaced by file names, and ``folder`` is left out.
+        """
         record = asdict(self)
         del record["folder"]
         for key in ("path", "public_test"):
@@ -133,7 +190,25 @@ class Settings:
 
 
 def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = False) -> Settings:
-    """Settings from a TOML file or a mapping. ``given_data``: the rows come as arrays, so [data] names no file."""
+    """Read and check the settings of a job.
+
+    Parameters
+    ----------
+    config : str, Path or mapping
+        A TOML file, or a mapping with the same tables.
+    given_data : bool
+        Whether the rows are passed as arrays. Then ``[data]`` must not name a source.
+
+    Returns
+    -------
+    Settings
+        The checked settings.
+
+    Raises
+    ------
+    InvalidInput
+        If a table or key is missing, unknown or not valid.
+    """
     document = Document.read(config)
     goal = _goal(
         document.table(
@@ -150,18 +225,14 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
     model = _model(
         document.table("model", ("kind", "loss", "input_shape", "optimiser", "momentum")), goal
     )
-    listed = (
-        "name",
-        "path",
-        "target",
-        "features",
-        "feature_bounds",
-        "classes",
-        "target_bounds",
-        "holdout",
-        "public_test",
+    data = read_data(
+        document.table("data", DATA_KEYS),
+        document.folder,
+        kind=model.kind,
+        loss=model.loss,
+        scoring=privacy.scoring,
+        given=given_data,
     )
-    data = _data(document.table("data", listed), model, privacy, document.folder, given_data)
     keys = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
     return Settings(
         data, model, _search(document.table("search", keys)), goal, privacy, document.folder
@@ -169,6 +240,7 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
 
 
 def _goal(table: ConfigTable) -> GoalSettings:
+    """Read and check the ``[goal]`` table."""
     metric = table.text("metric", "accuracy", ("accuracy", "mse")) or "accuracy"
     given = [key for key in ("at_least", "at_most", "maximize") if key in table]
     if len(given) != 1:
@@ -178,19 +250,22 @@ def _goal(table: ConfigTable) -> GoalSettings:
     bound = table.number("loss_bound")
     if metric == "accuracy":
         if bound is not None:
-            table.refuse("loss_bound", 'only metric = "mse" takes it')
+            table.refuse("loss_bound", 'only metric = "mse" has a loss bound; leave this key out')
         if "at_most" in table:
-            table.refuse("at_most", "an accuracy has to be at_least something")
+            table.refuse("at_most", "an accuracy needs a lower bar; give at_least instead")
     elif bound is None or bound <= 0:
         table.refuse(
             "loss_bound",
-            "give the public bound to which a row's squared error is clipped, a number > 0",
+            "give a number > 0, the public bound to which the squared error of a row is clipped",
         )
     if "maximize" in table:
         if not table.flag("maximize"):
-            table.refuse("maximize", "give true, or a bar instead")
+            table.refuse("maximize", "give true, or give a bar instead")
         if "confidence" in table:
-            table.refuse("confidence", "it belongs to a bar: give at_least or at_most, too")
+            table.refuse(
+                "confidence",
+                "a confidence needs a bar; give at_least or at_most instead of maximize",
+            )
         return GoalSettings(metric, None, bound)
     confidence = table.number("confidence", 0.9)
     if confidence is None or not 0.5 <= confidence < 1:
@@ -200,21 +275,23 @@ def _goal(table: ConfigTable) -> GoalSettings:
     if metric == "accuracy" and not 0 < bar <= 1:
         table.refuse(
             "at_least",
-            "no model can pass or every model does: an accuracy bar is a number with 0 < bar ≤ 1",
+            "give a number with 0 < at_least ≤ 1; otherwise every model passes or none can",
         )
     if metric == "mse":
         assert bound is not None
         if given[0] == "at_least":
-            table.refuse("at_least", "a squared error has to be at_most something")
+            table.refuse("at_least", "a squared error needs an upper bar; give at_most instead")
         if not 0 < bar < bound:
             table.refuse(
                 "at_most",
-                f"no model can pass or every model does: give a number with 0 < bar < loss_bound = {bound:g}",
+                f"give a number with 0 < at_most < loss_bound = {bound:g}; "
+                "otherwise every model passes or none can",
             )
     return GoalSettings(metric, bar, bound, confidence)
 
 
 def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
+    """Read and check the ``[privacy]`` table."""
     delta = table.number("delta")
     if delta is None or not 0 < delta < 1:
         table.refuse(
@@ -227,13 +304,16 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
             'give "auto", or a fraction of the first drop rate, at least 1e-9 and at most 1e9',
         )
     if overhead != "auto" and goal.bar is not None:
-        table.refuse("overhead", "with a bar the attempts are planned; leave the overhead out")
+        table.refuse("overhead", "with a bar the overhead is planned; leave this key out")
     attempts = table.count("attempts", None, MOST_ATTEMPTS)
     if attempts is not None and goal.bar is None:
-        table.refuse("attempts", "only a bar can be missed: give goal.at_least, or leave it out")
+        table.refuse(
+            "attempts",
+            "attempts need a bar; give goal.at_least or goal.at_most, or leave this key out",
+        )
     order = table.positives("order") if "order" in table else None
     if order is not None and (sorted(order) != list(order) or order[0] <= 1):
-        table.refuse("order", "give Rényi orders > 1, ascending")
+        table.refuse("order", "give Rényi orders > 1 in ascending order")
     scoring = table.text("scoring", "private", ("private", "public")) or "private"
     shares = table.positives("expected_shares") if "expected_shares" in table else None
     if shares is not None and (goal.bar is None or max(shares) > 1):
@@ -247,6 +327,7 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
 
 
 def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:
+    """Read and check the ``[model]`` table."""
     kind = table.text("kind")
     parts = [] if kind is None else kind.split(":")
     if kind is None or not (
@@ -254,11 +335,12 @@ def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:
     ):
         table.refuse(
             "kind",
-            f'give {", ".join(KINDS)}, or "module:factory" of a function that returns a torch module',
+            f'give one of {", ".join(KINDS)}, or "module:factory", where factory is a function '
+            "that returns a torch module",
         )
     natural = {"logistic": "logistic", "softmax": "softmax", "linear": "squared", "cnn": "softmax"}
     if kind in natural and "loss" in table:
-        table.refuse("loss", "only a module of your own takes it")
+        table.refuse("loss", "this kind of model has its own loss; leave this key out")
     wanted = "squared" if goal.metric == "mse" else "softmax"
     loss = (
         natural.get(kind)
@@ -272,7 +354,7 @@ def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:
     shape = table.values.get("input_shape")
     if shape is not None:
         if kind in ("logistic", "softmax", "linear"):
-            table.refuse("input_shape", "linear models take rows as they are")
+            table.refuse("input_shape", "linear models take flat rows; leave this key out")
         if (
             not isinstance(shape, (list, tuple))
             or not all(isinstance(each, int) and each > 0 for each in shape)
@@ -288,130 +370,8 @@ def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:
     return ModelSettings(kind, loss, None if shape is None else tuple(shape), optimiser, momentum)
 
 
-def _data(
-    table: ConfigTable, model: ModelSettings, privacy: PrivacySettings, folder: Path, given: bool
-) -> DataSettings:
-    name, path, test = (
-        table.text("name", None, BUILT_IN),
-        table.text("path"),
-        table.text("public_test"),
-    )
-    sources = (name is not None) + (path is not None) + given
-    if sources != 1:
-        keys = "X and y" if given else "name or path"
-        table.refuse("path" if path else "name", f"give exactly one source of rows ({keys})")
-    target = table.text("target")
-    if path is not None and target is None and not path.endswith(".npz"):
-        table.refuse("target", "name the column to predict")
-    features = table.values.get("features")
-    if features is not None and not (
-        isinstance(features, list) and features and all(isinstance(f, str) for f in features)
-    ):
-        table.refuse("features", "give a list of column names")
-    if (test is not None) != (privacy.scoring == "public"):
-        table.refuse(
-            "public_test",
-            'give a file of public rows together with privacy.scoring = "public", or neither',
-        )
-    if (
-        test is not None
-        and path is not None
-        and (folder / test).resolve() == (folder / path).resolve()
-    ):
-        table.refuse("public_test", "these are the rows to protect; give public ones")
-    holdout = table.number("holdout", 0.2)
-    if holdout is None or not 0 < holdout < 1:
-        table.refuse("holdout", "give a share with 0 < holdout < 1")
-    if "holdout" in table and privacy.scoring == "public":
-        table.refuse("holdout", "with public scoring every row trains; leave it out")
-    return DataSettings(
-        name=name,
-        path=None if path is None else folder / path,
-        target=target,
-        features=None if features is None else tuple(features),
-        bounds=_bounds(table, name),
-        classes=_classes(table, name, model),
-        target_bounds=_target_bounds(table, model),
-        holdout=holdout,
-        public_test=None if test is None else folder / test,
-    )
-
-
-def _bounds(table: ConfigTable, name: str | None) -> Bounds | None:
-    if "feature_bounds" not in table:
-        if name is None:
-            table.refuse(
-                "feature_bounds",
-                "give [low, high] for all features or a pair for each: public knowledge, not the data's own",
-            )
-        return ((0.0, 16.0),) if name == "digits" else None
-    value = table.values["feature_bounds"]
-    pairs = (
-        [value]
-        if isinstance(value, (list, tuple)) and all(is_number(each) for each in value)
-        else value
-    )
-    if (
-        not isinstance(pairs, (list, tuple))
-        or not pairs
-        or not all(_is_pair(pair) for pair in pairs)
-    ):
-        table.refuse("feature_bounds", "give [low, high] with low < high, or a list of such pairs")
-    return tuple((float(low), float(high)) for low, high in pairs)
-
-
-def _is_pair(pair: Any) -> bool:
-    """Two finite numbers, ascending, whose distance is a finite number too."""
-    if not (
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(is_number(each) for each in pair)
-    ):
-        return False
-    return 0 < float(pair[1]) - float(pair[0]) < math.inf
-
-
-def _classes(
-    table: ConfigTable, name: str | None, model: ModelSettings
-) -> int | tuple[str, ...] | None:
-    value: Any = table.values.get("classes", {"digits": 10, "breast_cancer": 2}.get(name or ""))
-    if model.loss == "squared":
-        if "classes" in table:
-            table.refuse("classes", "a regression has none")
-        return None
-    named = (
-        isinstance(value, (list, tuple))
-        and len(value) == len(set(map(str, value)))
-        and len(value) >= 2
-    )
-    if named:
-        value = tuple(str(each) for each in value)
-    elif isinstance(value, bool) or not isinstance(value, int) or value < 2:
-        table.refuse(
-            "classes",
-            "say how many classes there are (labels 0, 1, …) or list their labels: public knowledge",
-        )
-    if model.loss == "logistic" and (len(value) if isinstance(value, tuple) else value) != 2:
-        table.refuse(
-            "classes", 'a logistic model tells two classes apart; give 2, or model.kind = "softmax"'
-        )
-    if model.kind == "cnn" and (len(value) if isinstance(value, tuple) else value) > _DIGITS:
-        table.refuse(
-            "classes", f'a "cnn" tells at most {_DIGITS} classes apart; give a module of your own'
-        )
-    return value  # type: ignore[no-any-return]
-
-
-def _target_bounds(table: ConfigTable, model: ModelSettings) -> tuple[float, float] | None:
-    value: Any = table.values.get("target_bounds")
-    if model.loss != "squared":
-        if value is not None:
-            table.refuse("target_bounds", "only a regression takes them")
-        return None
-    if not _is_pair(value):
-        table.refuse("target_bounds", "give public bounds [low, high] of the target, low < high")
-    return (float(value[0]), float(value[1]))
-
-
 def _search(table: ConfigTable) -> SearchSettings:
+    """Read and check the ``[search]`` table."""
     epsilons = table.positives("epsilons")
     if list(epsilons) != sorted(epsilons):
         table.refuse("epsilons", "give levels in ascending order")
@@ -419,17 +379,16 @@ def _search(table: ConfigTable) -> SearchSettings:
     points = math.prod(map(len, axes))
     samples = table.count("samples")
     kept = points if samples is None else min(points, samples)
-    if (
-        kept * len(epsilons) > _MOST_CANDIDATES
-    ):  # before the grid is made: it may not fit into the memory
+    total = kept * len(epsilons)
+    if total > _MOST_CANDIDATES:  # checked before the grid is made: it may not fit in memory
         table.refuse(
             "samples",
-            f"the grid has {kept * len(epsilons)} candidates; draw at most {_MOST_CANDIDATES} of them",
+            f"there would be {total} candidates; give samples so that there are at most "
+            f"{_MOST_CANDIDATES}",
         )
     if kept < points:
-        places = sorted(
-            random.Random(0).sample(range(points), kept)
-        )  # a public draw: the same for everybody
+        # A public draw with a fixed seed: the same for everyone.
+        places = sorted(random.Random(0).sample(range(points), kept))
         grid = [_point(axes, place) for place in places]
     else:
         grid = list(product(*axes))
@@ -439,7 +398,7 @@ def _search(table: ConfigTable) -> SearchSettings:
 
 
 def _point(axes: Sequence[Sequence[float]], place: int) -> tuple[float, ...]:
-    """The point at a place of the product of the axes, without making the product."""
+    """Return the point at one position of the product of the axes, without making the product."""
     point = []
     for axis in reversed(axes):
         place, digit = divmod(place, len(axis))
