@@ -9,6 +9,7 @@ and Ito, which colour-blind readers can tell apart. Tests: ``tests/test_plots.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -296,16 +297,22 @@ def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
 
 
 def draw_counts(result: Any, path: Path) -> None:
-    """Draw released counts with their intervals, largest first.
+    """Draw released counts, sums or means with their intervals, largest first.
+
+    Counts are drawn on a logarithmic axis, where values below ½ are shown as ½. Groups that were
+    not looked at are left out.
 
     Parameters
     ----------
     result : CountResult
-        The result of :func:`expost.count`.
+        The result of :func:`expost.count`, :func:`expost.sum` or :func:`expost.mean`.
     path : Path
         The file to write.
     """
     drawn, (axes,) = figure(1, width=8)
+    kind, column = result.query["kind"], result.query["column"]
+    what = {"count": "users", "rows": "rows"}.get(kind, f"{kind} of {column}")
+    least = -math.inf if kind in ("sum", "mean") else 0.5
     looked_at = [(each, True) for each in result.answers] + [
         (each, False) for each in result.unanswered if each.spent > 0
     ]
@@ -318,9 +325,9 @@ def draw_counts(result: Any, path: Path) -> None:
             chosen = [(at, each) for at, (each, state) in enumerate(ordered) if state is answered]
             if not chosen:
                 continue
-            values = [max(each.estimate, 0.5) for _, each in chosen]
+            values = [max(each.estimate, least) for _, each in chosen]
             pairs = [(value, each) for value, (_, each) in zip(values, chosen, strict=True)]
-            below = [max(value - max(each.low, 0.5), 0.0) for value, each in pairs]
+            below = [max(value - max(each.low, least), 0.0) for value, each in pairs]
             above = [max(each.high - value, 0.0) for value, each in pairs]
             axes.errorbar(
                 [at for at, _ in chosen],
@@ -332,9 +339,12 @@ def draw_counts(result: Any, path: Path) -> None:
                 markersize=3,
                 label=label,
             )
-        axes.set(yscale="log", xlabel="groups, largest first", ylabel="users")
-        title = f"Users per group, {len(result.answers)} within {result.within:.0%}"
-        axes.set_title(title, loc="left")
+        scale = "linear" if least < 0 else "log"
+        axes.set(yscale=scale, xlabel="groups, largest first")
+        axes.set_ylabel(what, parse_math=False)
+        error = f"{result.within:.0%}" if result.within is not None else f"±{result.plus_minus:g}"
+        title = f"{what[0].upper()}{what[1:]} per group, {len(result.answers)} within {error}"
+        axes.set_title(title, loc="left", parse_math=False)
         if ordered:
             axes.legend(fontsize=8)
     save(drawn, path)

@@ -366,17 +366,26 @@ def test_a_million_groups(tmp_path, monkeypatch):
     duckdb.connect().execute(
         f"COPY (SELECT range AS u, 'g' || range // 1 AS g FROM range(1000000)) TO '{path}' (HEADER)"
     )
+    assert numbers(path, ["g0", "g999999", "g1000000"]) == [1, 1, 0]
     queries, ask = [], ibis.expr.types.core.Expr.to_pyarrow
     monkeypatch.setattr(
         ibis.expr.types.core.Expr,
         "to_pyarrow",
         lambda self, **options: queries.append(self) or ask(self, **options),
     )
-    assert numbers(path, ["g0", "g999999", "g1000000"]) == [1, 1, 0]
-    assert len(queries) == 1
-    result = expost.count(path, by="g", user="u", keys=["g5", "none"], epsilon=1e6, **EXACT)
-    found = {answer.group: round(answer.estimate) for answer in result.answers}
-    assert found == {"g5": 1, "none": 0}
+    for cap in (None, 1):
+        result = expost.count(
+            path,
+            by="g",
+            user="u",
+            keys=["g5", "none"],
+            epsilon=1e6,
+            max_groups_per_user=cap,
+            **EXACT,
+        )
+        found = {answer.group: round(answer.estimate) for answer in result.answers}
+        assert found == {"g5": 1, "none": 0}
+    assert len(queries) == 2  # one scan per request, also with a cap
 
 
 class TestInjection:

@@ -161,6 +161,8 @@ def number(column: Any, engine: str, option: str) -> Any:
         column = column.cast("int8")
     elif kind.is_string() and engine == "duckdb":
         column = column.try_cast("float64")
+    elif kind.is_decimal() and engine == "postgres":
+        column = _in_range(column)
     elif not kind.is_numeric():
         raise InvalidInput(
             option, column.get_name(), "it holds no numbers: give a column of numbers"
@@ -168,6 +170,14 @@ def number(column: Any, engine: str, option: str) -> Any:
     value = column.cast("float64")
     odd = value.isnan() | value.isinf()
     return odd.ifelse(ibis_module().null("float64"), value)
+
+
+def _in_range(column: Any) -> Any:
+    """A numeric of PostgreSQL that float64 can hold; others, which a cast refuses, are NULL."""
+    ibis = ibis_module()
+    largest = ibis.literal("1e300").cast("decimal")
+    inside = column.abs() <= largest  # NaN is above every number there
+    return inside.ifelse(column, ibis.null(column.type())).round(300)
 
 
 def grid_units(column: Any, measure: Measure, engine: str) -> Any:

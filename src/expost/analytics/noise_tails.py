@@ -3,7 +3,23 @@
 Laplace: discrete Laplace noise of parameter p = e^{−1/scale}; z_{n−1} is z_n (kept) or z_n plus
 fresh noise (``mechanisms.noise_paths``). Gaussian: z_n is the average of z_{n−1} and one
 independent discrete Gaussian release. Every function says whether it bounds from above or below.
-Tests: ``tests/analytics/test_noise_tails.py`` (against exact laws).
+
+**One discrete Gaussian R against a normal variable N of the same parameter σ.** Write f(x) =
+e^{−x²/2σ²}, Z = Σ_j f(j) ≥ σ√(2π) and I_j for the integral of f over [j−½, j+½]. For integers:
+
+- (a) P(R ≥ k) ≤ P(N ≥ k − ½) for k ≥ 1,
+- (b) P(R ≥ k) ≥ P(N ≥ k) for k ≥ 0,
+- (c) P(R ≥ k) ≤ P(N ≥ k − 1) for every k.
+
+*Proof.* f(j)/I_j falls with |j|, and the I_j add up to σ√(2π), so f(0)/I_0 ≥ Z/σ√(2π), that is
+Z·P(|N| < ½) ≤ 1. (a): D(k) = Σ_{j≥k} f(j) − Z·P(N ≥ k − ½) tends to 0, and D(k) − D(k+1) = f(k) −
+Z·I_k/σ√(2π) is first ≥ 0, then ≤ 0 as k grows; so D ≤ 0 on k ≥ 1 if D(1) ≤ 0, which is
+Z·P(|N| < ½) ≤ 1. (b): f(j) divided by its integral over [j, j+1] grows with j ≥ 0 and is at j = 0 at
+least Z/σ√(2π), because P(0 < N < 1) ≤ P(|N| < ½); sum over j ≥ k. (c): for k ≥ 1 from (a), for k ≤ 0
+from (b), because P(R ≥ k) = 1 − P(R ≥ 1 − k). ∎
+
+By (c) and symmetry one can draw R and N together so that |R − N| ≤ 1.
+Tests: ``tests/analytics/test_noise_tails.py`` (against exact laws, also joint ones).
 """
 
 from __future__ import annotations
@@ -18,7 +34,7 @@ import numpy.typing as npt
 from expost.analytics.noise_levels import NoiseLevels
 from expost.arrays import Floats
 
-_MOST_SMOOTHING = 1.01  # beyond this factor a shift of ½ bounds a Gaussian tail better
+_MOST_SMOOTHING = 1.01  # beyond this factor a shift of 1 bounds a Gaussian tail better
 _STEP = 1e-3
 _GRID = np.arange(-8.0, 37.0, _STEP)
 _LOG_TAIL = np.log([0.5 * math.erfc(x / math.sqrt(2)) for x in _GRID])
@@ -61,9 +77,8 @@ def lower(levels: NoiseLevels, level: int, x: Floats) -> Floats:
         found = 0.5 * discrete_mass(scale) * np.exp(-(inside + 1) / scale)
     else:
         shift, factor = lattice(levels.costs, levels.sensitivity)[level]
-        rate = 2 * math.pi**2 * float(levels.scales[0]) ** 2
-        mass = 1 + 2 * math.exp(-rate) / -math.expm1(-3 * rate)  # of the first release's lattice
-        found = max(0.0, 2 - factor) / mass * normal_below((inside + 2 * shift) / scale + 1e-9)
+        whole = 1.0 if level == 0 else shift  # (b) for one release, else the coupling
+        found = max(0.0, 2 - factor) / factor * normal_below((inside + whole) / scale + 1e-9)
     return np.where(x < 0, 0.0, found)
 
 
@@ -126,10 +141,11 @@ def _gaussian_not_again(levels: NoiseLevels, level: int, above: Floats, below: F
 
 
 def _release_above(levels: NoiseLevels, level: int, x: Floats) -> Floats:
-    """An upper bound of P(R ≥ x) for the discrete Gaussian release that level n adds."""
+    """An upper bound of P(R ≥ x) for the discrete Gaussian release that level n adds: (a), (c)."""
     earlier = levels.costs[level - 1]
     deviation = levels.sensitivity * math.sqrt(0.5 / (levels.costs[level] - earlier))
-    return np.minimum(1.0, normal_above((x - 0.5) / deviation))
+    shift = np.where(x > 0, 0.5, 1.0)
+    return np.minimum(1.0, normal_above((x - shift) / deviation))
 
 
 def fresh(fine: float, coarse: float) -> float:
@@ -142,17 +158,19 @@ def fresh(fine: float, coarse: float) -> float:
 def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> tuple[tuple[float, float], ...]:
     """Return for each Gaussian level n a (shift, factor) that compares Z_n with a normal N.
 
-    P(Z_n ≥ x) ≤ factor·P(N ≥ x − shift) for x > 0. From below the shift is twice as long: a sum over
-    the integers from k on is at least the integral from k on (:func:`lower`). Z_n is an average of
-    discrete Gaussians, each at most ½ above a normal variable in law: (½, 1). Or so for the first
-    alone, of weight c_0/c_n; once that one is normal, release k has a density within a factor
-    1 ± ε_k of the normal one, ε_k = 2·Σ_m e^{−am²} with a = π²·Δ²·c_{k−1}/((c_k−c_{k−1})c_k)
-    (Poisson summation). As e^{−am²} ≤ e^{−a(3m−2)}, the sum is at most e^{−a}/(1−e^{−3a}).
+    P(Z_n ≥ x) ≤ factor·P(N ≥ x − shift) for x > 0. The first level is one release: (½, 1) by (a).
+    Every later Z_n is an average of releases, each at most 1 above a normal variable in a common
+    draw: (1, 1) by (c). Or so for the first release alone, of weight c_0/c_n; once that one is
+    normal, release k has a density within a factor 1 ± ε_k of the normal one before normalising,
+    ε_k = 2·Σ_m e^{−am²} with a = π²·Δ²·c_{k−1}/((c_k−c_{k−1})c_k) (Poisson summation). As e^{−am²} ≤
+    e^{−a(3m−2)}, the sum is at most e^{−a}/(1−e^{−3a}). Its normaliser is at least the normal one,
+    and at most 1 + ε_k times it. So the density is at most factor = Π(1 + ε_k) times the normal one,
+    and at least Π(1 − ε_k)/(1 + ε_k) ≥ (2 − factor)/factor times it (:func:`lower`).
     """
     found = [(0.5, 1.0)]
     factor = 1.0
     for before, cost in pairwise(costs):
         rate = math.pi**2 * sensitivity**2 * before / ((cost - before) * cost)
         factor *= 1 + 2 * math.exp(-rate) / -math.expm1(-3 * rate)
-        found.append((0.5 * costs[0] / cost, factor) if factor < _MOST_SMOOTHING else (0.5, 1.0))
+        found.append((costs[0] / cost, factor) if factor < _MOST_SMOOTHING else (1.0, 1.0))
     return tuple(found)

@@ -13,7 +13,7 @@ costs. So with 1 − (1 − p)^m ≤ δ the selection is
 
 The Gaussian threshold grows with √m, the Laplace one with m. The threshold is the least integer
 that the bound allows: p is bounded from above by the exact discrete Laplace tail, or by the normal
-tail moved by ½ (a discrete Gaussian is at most a normal variable plus ½ in law).
+tail moved by ½ (``noise_tails``, statement (a): P(Z ≥ k) ≤ P(N ≥ k − ½) for integers k ≥ 1).
 Test: ``tests/analytics/test_private_keys.py`` (exact, by enumeration; against OpenDP's threshold).
 """
 

@@ -96,7 +96,9 @@ def count(
     released : callable, optional
         Called with each answer and the charge so far, before the ledger is settled.
     on_ignored : callable, optional
-        Called with whether rows without user or group were ignored; for the curator only.
+        Called with whether rows without user or group were ignored. This is not private: one row
+        decides it, and it is a query of its own. It is for the curator of the table only; keep it
+        out of logs that others read. Not asked for by default, nor by the command line.
 
     Returns
     -------

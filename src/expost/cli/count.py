@@ -201,7 +201,7 @@ def _finish(
         result.save(certificate)
         notes.print(f"certificate: {certificate}", markup=False)
     if plot is not None:
-        count_output.draw(result, plot)
+        plots.draw_counts(result, plot)
         notes.print(f"figure: {plot}", markup=False)
     if failure is not None:
         raise failure
@@ -344,9 +344,7 @@ class _Run:
                     share = min(1.0, spent / self._total)
                     progress.update(task, completed=share, answers=len(self._made))
 
-                result: CountResult = function(
-                    *arguments, **options, released=released, on_ignored=_say_ignored
-                )
+                result: CountResult = function(*arguments, **options, released=released)
             for answer in result.unanswered:
                 self._write(writer, answer, answered=False)
         except BaseException as error:
@@ -404,10 +402,6 @@ class _Writer:
         name = " / ".join(answer.group) if isinstance(answer.group, tuple) else answer.group
         self._rows.writerow([name, *facts, "yes" if answered else "no"])
         self._stream.flush()
-
-
-def _say_ignored(ignored: bool) -> None:
-    notes.print(f"rows ignored: {'yes' if ignored else 'no'}")
 
 
 def _progress() -> Progress:

@@ -1,16 +1,14 @@
-"""How the results of ``expost count`` are shown: tables, figures, certificates."""
+"""How the results of ``expost count`` are shown: tables, plans, certificates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost import plots
 from expost.analytics.certificate import CountResult
 from expost.analytics.plan import QueryPlan
 from expost.analytics.refinement import Answer
@@ -125,51 +123,3 @@ def render_certificate(console: Console, record: Mapping[str, Any]) -> None:
         console.print(
             "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
         )
-
-
-def draw(result: CountResult, path: Path) -> None:
-    """Draw estimates with their intervals, largest first; answered groups and the rest."""
-    drawn, (axes,) = plots.figure(1, width=8)
-    looked_at = [(answer, True) for answer in result.answers] + [
-        (answer, False) for answer in result.unanswered if answer.spent > 0
-    ]
-    ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
-    for answered, colour, label in (
-        (True, plots.INK[0], "answered"),
-        (False, plots.INK[1], "not answered (looser interval)"),
-    ):
-        chosen: list[Any] = [
-            (place, answer) for place, (answer, state) in enumerate(ordered) if state is answered
-        ]
-        if chosen:
-            places, values = (
-                [place for place, _ in chosen],
-                [max(answer.estimate, 0.5) for _, answer in chosen],
-            )
-            below = [
-                value - max(answer.low, 0.5) if value > answer.low else 0.0
-                for value, (_, answer) in zip(values, chosen, strict=True)
-            ]
-            above = [
-                max(answer.high - value, 0.0)
-                for value, (_, answer) in zip(values, chosen, strict=True)
-            ]
-            axes.errorbar(
-                places,
-                values,
-                yerr=[below, above],
-                fmt=".",
-                color=colour,
-                ecolor=colour,
-                elinewidth=0.8,
-                markersize=3,
-                label=label,
-            )
-    kind = result.query["kind"]
-    label = {"count": "users", "rows": "rows"}.get(kind, f"{kind} of {result.query['column']}")
-    axes.set(yscale="log", xlabel="groups, by estimate", ylabel=label)
-    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
-    axes.set_title(f"{len(result.answers)} groups within {error}", loc="left")
-    if ordered:
-        axes.legend(fontsize=8)
-    plots.save(drawn, path)
