@@ -18,7 +18,7 @@ from expost.budget.budgets import PureBudget
 from expost.budget.filter import Filter
 from expost.budget.hash_chain import RESERVE, SETTLE, Entry, canonical, digest
 from expost.budget.ledger import Ledger
-from expost.budget.reservations import request_digest, secret_digest
+from expost.budget.reservation_rows import request_digest, secret_digest
 
 FEW, MANY = 1_000, 1_000_000
 JOBS = 20  # per turn

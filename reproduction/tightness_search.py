@@ -31,7 +31,7 @@ from expost import (
 )
 from expost.audit.exact.audit import exact_audit
 from expost.errors import InvalidInput
-from expost.selection.renyi.search import price
+from expost.selection.renyi.sharp_charges import price
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 from reproduction.counterexamples.search import simulate_attack
 

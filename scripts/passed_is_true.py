@@ -20,8 +20,8 @@ from sklearn.datasets import load_breast_cancer
 import expost
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import job as job_module
-from expost.tuning.attempts import ClearedScore
 from expost.tuning.rows import held_out, scale
+from expost.tuning.run_attempts import ClearedScore
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "passed_is_true.json"
 JOBS = 200

@@ -22,7 +22,7 @@ from expost.selection.drop_level import (
     log_keep_probability,
     probability_nothing,
 )
-from expost.selection.renyi.sharp_bounds import METHODS
+from expost.selection.renyi.competitor_bounds import METHODS
 from tests.work import lines_run, peak_bytes
 
 DELTA = 1e-6

@@ -14,7 +14,7 @@ import pytest
 from expost import AboveThreshold, RandomDropping, RenyiDP
 from expost.audit import FiniteMechanism, exact_audit
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.search import price
+from expost.selection.renyi.sharp_charges import price
 
 INSTANCES = 2_000
 SLACK = 1e-9

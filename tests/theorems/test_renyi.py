@@ -21,8 +21,8 @@ from expost import AboveThreshold, Charges, RandomDropping
 from expost.errors import InvalidInput
 from expost.selection.candidate import group
 from expost.selection.drop_coins import DropLaw, DroppingSelector
-from expost.selection.renyi.search import Problem
-from expost.selection.renyi.sharp_bounds import Competitors, highest
+from expost.selection.renyi.competitor_bounds import Competitors, highest
+from expost.selection.renyi.sharp_charges import Problem
 from tests.theorems.finite_renyi import (
     ORDERS,
     SLACK,

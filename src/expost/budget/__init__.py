@@ -12,7 +12,7 @@ Ledger
     ``ledger``         the ledger: durable, hash-chained, safe for many processes at once
     ``operations``     add budgets, change limits, set alerts, migrate
     ``views``          everything that only reads
-    ``reservations``   the table of reservations
+    ``reservation_rows``  the table of reservations
     ``totals``         the table of totals, and the writing of entries
     ``requests``       checks of names, memos, caps and outcomes
     ``changes``        new totals and caps

@@ -24,7 +24,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from expost.budget import alerts, reservations, totals
+from expost.budget import alerts, reservation_rows, totals
 from expost.budget.base import Budget
 from expost.budget.hash_chain import ABANDON, RESERVE, SETTLE, canonical
 from expost.budget.operations import LedgerOperations, checked_terms
@@ -38,7 +38,7 @@ from expost.budget.requests import (
     document_digest,
     outcome_text,
 )
-from expost.budget.reservations import (
+from expost.budget.reservation_rows import (
     ABANDONED,
     OPEN,
     SETTLED,
@@ -228,9 +228,9 @@ class Ledger(LedgerOperations):
 
         def work(rows: LedgerRows) -> tuple[Reservation, list[alerts.Alert]]:
             head = rows.lock_head()
-            found = None if reservation_id is None else reservations.find(rows, identity)
+            found = None if reservation_id is None else reservation_rows.find(rows, identity)
             if found is not None:
-                again = reservations.repeat_request(
+                again = reservation_rows.repeat_request(
                     found, budget, analyst, described, secret, resume=resume
                 )
                 return again, []
@@ -256,7 +256,7 @@ class Ledger(LedgerOperations):
             time = totals.timestamp()
             totals.append(rows, head, RESERVE, name, analyst, identity, detail, memo, time)
             totals.update_totals(rows, nexts, name, analyst)
-            reservations.insert(rows, new, recorded)
+            reservation_rows.insert(rows, new, recorded)
             return new.public(known, time), alerts.reached(rows, name, filters[0], nexts[0])
 
         reservation, reached = self._store.write(work)
@@ -307,7 +307,7 @@ class Ledger(LedgerOperations):
 
         def work(rows: LedgerRows) -> Guarantee:
             head = rows.lock_head()
-            row = reservations.find_known(rows, reservation)
+            row = reservation_rows.find_known(rows, reservation)
             row.require(secret)
             charge = charge_of(row.charges, outcome)
             if row.status == SETTLED and row.outcome == text:
@@ -322,7 +322,7 @@ class Ledger(LedgerOperations):
             detail: dict[str, Any] = {"spent": texts(realised), "outcome": text}
             detail |= {} if certificate is None else {"release": certificate}
             totals.append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
-            reservations.finish(rows, filters, row, realised, SETTLED, text)
+            reservation_rows.finish(rows, filters, row, realised, SETTLED, text)
             return charge
 
         return self._store.write(work)
@@ -352,7 +352,7 @@ class Ledger(LedgerOperations):
 
         def work(rows: LedgerRows) -> Guarantee:
             head = rows.lock_head()
-            row = reservations.find_known(rows, reservation)
+            row = reservation_rows.find_known(rows, reservation)
             if row.status == ABANDONED:
                 return row.charges.worst_case
             if row.status != OPEN:
@@ -362,7 +362,7 @@ class Ledger(LedgerOperations):
             filters = totals.filters_of(rows, row.budget, row.analyst)
             detail = {"spent": texts(row.worst)}
             totals.append(rows, head, ABANDON, row.budget, row.analyst, row.id, detail, "")
-            reservations.finish(rows, filters, row, row.worst, ABANDONED, None)
+            reservation_rows.finish(rows, filters, row, row.worst, ABANDONED, None)
             return row.charges.worst_case
 
         return self._store.write(work)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from expost.budget import alerts, reservations, totals
+from expost.budget import alerts, reservation_rows, totals
 from expost.budget.hash_chain import Entry
 from expost.budget.replay import Replay
-from expost.budget.reservations import Reservation
+from expost.budget.reservation_rows import Reservation
 from expost.budget.rows import LedgerRows
 from expost.budget.store import Store
 from expost.budget.totals import NO_ANALYST, Standing
@@ -69,13 +69,13 @@ class LedgerViews:
     def reservation(self, identity: str) -> Reservation | None:
         """Return the reservation with this id in any state, or None if there is none."""
         with self._store.reading() as rows:
-            row = reservations.find(rows, identity)
+            row = reservation_rows.find(rows, identity)
         return None if row is None else row.public()
 
     def status_of(self, reservation: Reservation | str) -> str:
         """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
         with self._store.reading() as rows:
-            return reservations.find_known(rows, reservation).status
+            return reservation_rows.find_known(rows, reservation).status
 
     def standing(self, budget: str | None = None, analyst: str = NO_ANALYST) -> Standing:
         """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
@@ -136,14 +136,14 @@ class LedgerViews:
         """Return the reservations of a budget that have not been settled or abandoned."""
         with self._store.reading() as rows:
             name, _ = totals.find_budget(rows, budget, NO_ANALYST)
-            return [row.public() for row in reservations.find_open(rows, name)]
+            return [row.public() for row in reservation_rows.find_open(rows, name)]
 
     def waiting(self, budget: str | None = None) -> list[OpenReservation]:
         """Return the open reservations of a budget with their time and memo, oldest first."""
         with self._store.reading() as rows:
             name, _ = totals.find_budget(rows, budget, NO_ANALYST)
             found = []
-            for row in sorted(reservations.find_open(rows, name), key=lambda each: each.entry):
+            for row in sorted(reservation_rows.find_open(rows, name), key=lambda each: each.entry):
                 entry = rows.entry(row.entry)
                 time, memo = ("", "") if entry is None else (entry.time, entry.memo)
                 found.append(OpenReservation(row.public(time=time), time, memo))
@@ -216,7 +216,7 @@ def problems_of(rows: LedgerRows) -> list[str]:
         )
     )
     problems += replay.compare_reservations(
-        rows.all(f"SELECT {reservations.COLUMNS} FROM expost_reservations")
+        rows.all(f"SELECT {reservation_rows.COLUMNS} FROM expost_reservations")
     )
     problems += replay.compare_alerts(rows.all("SELECT budget, share, command FROM expost_alerts"))
     problems += rows.damage()

@@ -27,7 +27,7 @@ from expost.randomness.inverse_cdf import binomial_exp, subset
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact, exact_normal, round_up
 from expost.selection.candidate import Candidate, CandidateGroup, group
-from expost.selection.renyi.search import Problem
+from expost.selection.renyi.sharp_charges import Problem
 from expost.selection.renyi.table import (
     Claim,
     Rated,

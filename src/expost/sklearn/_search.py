@@ -23,10 +23,10 @@ from expost.selection.attempts import Belief, plan_attempts
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.sklearn._scoring import FitAndScore, Fitted, promise_with_score, score_of
-from expost.tuning.attempts import make_attempts, steps_of
 from expost.tuning.confidence import Margins
 from expost.tuning.forecast import composed, dropping, ladder_of
 from expost.tuning.rows import held_out
+from expost.tuning.run_attempts import make_attempts, steps_of
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone

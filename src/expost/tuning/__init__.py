@@ -13,7 +13,7 @@ Training needs the extra ``[torch]``.
 ``scoring``        Scores: noisy on held-out rows, exact on public rows.
 ``candidates``     Every setting at every privacy level: DP-SGD, then a score.
 ``confidence``     By how much a noisy score must exceed the bar.
-``attempts``       Plans and makes the attempts of a job and prices their outcomes.
+``run_attempts``   Prices the planned attempts of a job and makes them in turn.
 ``forecast``       What a job would cost and reach, before anything runs.
 ``job_folder``     The job's folder: finished attempts, the checkpoint and the published files.
 ``certificate``    :class:`Tuned`: the released model, its total cost and its certificate.

@@ -17,11 +17,11 @@ from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
-from expost.tuning.attempts import Step
 from expost.tuning.candidates import Fitted
 from expost.tuning.confidence import Bounds, bounds_of
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
+from expost.tuning.run_attempts import Step
 from expost.tuning.settings import Settings
 
 

@@ -32,10 +32,10 @@ from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import run_counts
 from expost.training.configuration import Configuration
-from expost.tuning.attempts import Step, steps_of
 from expost.tuning.candidates import TrainAndScore, deviation_of, fleet, selection_cost
 from expost.tuning.confidence import Margins
 from expost.tuning.model import Recipe
+from expost.tuning.run_attempts import Step, steps_of
 from expost.tuning.settings import Settings
 
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)

@@ -25,13 +25,13 @@ from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
 from expost.randomness.source import Randomness, require_protection
 from expost.training.engines import need_device
-from expost.tuning.attempts import make_attempts
 from expost.tuning.candidates import FittedCodec, Hooks, make_candidates
 from expost.tuning.certificate import Tuned, conclude, picture
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
 from expost.tuning.model import Recipe
 from expost.tuning.rows import load_rows
+from expost.tuning.run_attempts import make_attempts
 from expost.tuning.settings import Settings, read_settings
 
 Before = Callable[[Forecast], None]

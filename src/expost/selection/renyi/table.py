@@ -1,7 +1,7 @@
 """From candidates with Rényi promises to a table of charges.
 
 The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
-each group (:mod:`expost.selection.renyi.search`), and build the table.
+each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
 
 Pure and zCDP promises take part with the curves that they imply. The drop rates γ_j are free; by
 default they are proportional to the candidates' divergences. The drop level is a multiple of a
@@ -31,8 +31,8 @@ from expost.privacy.orders import DEFAULT_ORDERS
 from expost.rationals import Number, exact, pad_up, round_down
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
 from expost.selection.drop_level import log_keep_probability
-from expost.selection.renyi.search import Priced, Problem, price
-from expost.selection.renyi.sharp_bounds import METHODS
+from expost.selection.renyi.competitor_bounds import METHODS
+from expost.selection.renyi.sharp_charges import Priced, Problem, price
 
 _LATER = 12  # about this many larger orders are tried for charges at a fixed order
 _STEPS = 256  # at least this many lattice steps in a natural shift

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.selection.drop_level import Lattice
-from expost.selection.renyi.sharp_bounds import Competitors
+from expost.selection.renyi.competitor_bounds import Competitors
 
 _SHIFT_GRID = 100  # shifts in ratios of 2^(1/11): a power of two times a shift is one, too
 _SHIFT_RANGE = (2.0**-6, 2.0**3)  # times the natural shift
@@ -71,7 +71,7 @@ class Problem:
     earlier_only : bool
         True for Algorithm 2: a winner competes only with the groups before it.
     method : str
-        The bound to use, one of ``sharp_bounds.METHODS``.
+        The bound to use, one of ``competitor_bounds.METHODS``.
     log_delta : float or None
         ln δ of a stand-alone claim; None for charges at fixed orders.
     """
