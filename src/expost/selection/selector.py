@@ -267,9 +267,16 @@ class Selector(ABC):
         return fingerprint([identity_of(described), data], salt)
 
     def _request(self, candidates: Sequence[Candidate]) -> str:
-        """Return the digest of the public description of a selection, for the ledger."""
-        described = [self.settings(), [describe(each) for each in candidates]]
-        return hashlib.sha256(json.dumps(described, default=repr).encode()).hexdigest()
+        """Return the digest of the public description of a selection, for the ledger.
+
+        It must be the same in every process, so it holds plain values only: no mechanism.
+        """
+        listed = [
+            [dict(each.params), each.guarantee.as_dict(), each.repeats, each.drop_rate]
+            for each in candidates
+        ]
+        text = json.dumps([self.settings(), listed], default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _secrets(self, candidates: Sequence[Candidate], source: Randomness) -> Draws:
         """Draw everything that is secret, without looking at data: the coins and the runs' key."""
