@@ -181,6 +181,8 @@ def test_caps_and_a_second_budget(expost, path):
         ["--epsilon", "1_0"],
         ["--epsilon", "1" * 70],
         ["--epsilon", 1, "--renews", "sometimes"],
+        ["--epsilon", 1, "--alert-at", "0.8"],
+        ["--epsilon", 1, "--alert-at", "8", "--alert-command", "true"],
         ["--epsilon", 1, "--name", ""],
         ["--epsilon", 1, "--name", "x" * 201],
     ],
@@ -541,6 +543,9 @@ def test_alerts_and_renewals(expost, path):
     assert done.json == {"alerts": [{"budget": "visits", "share": "0.8", "command": "true"}]}
     shown = expost("ledger", "show", path, "--json").json
     assert (shown["renews"], len(shown["alerts"])) == ("month", 1)
+    more = ("--add", "--alert-at", "0.5", "--alert-command", "true", "--json")
+    second = expost("ledger", "create", path, "--name", "x", "--epsilon", 1, *more).json
+    assert second["alerts"] == [{"budget": "x", "share": "0.5", "command": "true"}]
 
 
 def test_keys_and_heads(expost, path, ledger, tmp_path):

@@ -50,11 +50,17 @@ class Alert:
     command: str
 
 
-def add(rows: LedgerRows, budget: str | None, share: Number | str, command: str) -> Alert:
-    """Store an alert, or replace the one at the same share; an empty command removes it."""
+def check_share(share: Number | str) -> Fraction:
+    """Return the share of an alert; refuse one that is never reached."""
     part = amount_from(share, "share")
     if not 0 < part <= 1:
         raise InvalidInput("share", share, "give a number with 0 < share ≤ 1, for example 0.8")
+    return part
+
+
+def add(rows: LedgerRows, budget: str | None, share: Number | str, command: str) -> Alert:
+    """Store an alert, or replace the one at the same share; an empty command removes it."""
+    part = check_share(share)
     if not isinstance(command, str) or len(command) > _LONGEST_COMMAND or "\x00" in command:
         raise InvalidInput(
             "command", "…", f"give a command of at most {_LONGEST_COMMAND} characters"

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from expost import plots
+from expost.budget.alerts import check_share
 from expost.budget.hash_chain import Entry
 from expost.budget.ledger import Ledger
 from expost.budget.signing import (
@@ -117,12 +118,22 @@ def create(
             "hold for each period; over several periods only their sum is guaranteed."
         ),
     ] = None,
+    alert_at: Annotated[
+        str | None, typer.Option(help="Run --alert-command at this share, for example 0.8.")
+    ] = None,
+    alert_command: Annotated[
+        str | None, typer.Option(help="The command; see: expost ledger alert.")
+    ] = None,
     add: Annotated[
         bool, typer.Option("--add", help="Add the budget to an existing ledger.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Create a ledger with one budget, or add a budget with --add."""
+    if (alert_at is None) != (alert_command is None):
+        raise InvalidInput("alert_at", alert_at, "pass --alert-at and --alert-command together")
+    if alert_at is not None:
+        check_share(alert_at)
     terms = (delta, kind, orders, rule.value, neighbours)
     budget = budget_from_options(epsilon, *terms)
     caps = {who: budget_from_options(limit, *terms) for who, limit in parse_caps(cap or [])}
@@ -131,6 +142,8 @@ def create(
         ledger.add_budget(name, budget, caps=caps, renews=renews)
     else:
         ledger = Ledger.create(url, budget, name, caps=caps, renews=renews)
+    if alert_at is not None and alert_command is not None:
+        ledger.set_alert(alert_at, alert_command, budget=name)
     _show_budgets(ledger, [name], Filters(), as_json=as_json)
 
 
