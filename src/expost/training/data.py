@@ -21,7 +21,7 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 
 LOSSES = ("squared", "logistic", "softmax")
-_CHUNK = 1 << 22  # values checked at a time
+_CHUNK = 1 << 18  # values checked at a time; their flags stay in the cache
 
 
 def check_training_data(
@@ -122,7 +122,7 @@ def _finite_rows(rows: Array) -> Array:
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         fine = np.isfinite(part)
-        found[start : start + step] = fine.reshape(len(part), -1).all(axis=1)
+        found[start : start + step] = fine.all() or fine.reshape(len(part), -1).all(axis=1)
     return found
 
 

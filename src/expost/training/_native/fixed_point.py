@@ -2,8 +2,8 @@
 
 A contribution p is rounded to a grid of step g and added as a whole number of steps. Both cost two
 instructions: p + anchor, where the anchor is 1.5·2^{52}·g, is a double whose bits are those of the
-anchor plus the number of steps (|p| < 2^{51}·g), and the bits are added as 64-bit integers. The
-bits of the anchors are subtracted once per group of rows. Multiplication and addition of the anchor
+anchor plus the number of steps (|p| < 2^{51}·g), and the bits are added as 64-bit integers modulo
+2^{64}. The bits of the anchors are subtracted once for many rows. Multiplication and addition of the anchor
 may be fused; a product that is rounded first is covered by
 :func:`expost.training.exact_noise.clip_bound`, which also chooses g so that no sum overflows.
 
@@ -83,11 +83,9 @@ def _make_add_rows(height: int) -> Any:
         emit, wide = rows.emit, Emitter(context, builder, types.float64, rows.emit.lanes)
         whole = Emitter(context, builder, types.int64, rows.emit.lanes)
         fixed = _Anchored(builder, wide, arguments[6])
-        offset = fixed.offset(ir.Constant(LONG, height))
         factors = [wide.everywhere(builder.load(rows.number(row))) for row in range(height)]
 
         def add(parts: Sequence[Any], sums: Any) -> Any:
-            sums = builder.add(sums, offset)
             for factor, part in zip(factors, parts, strict=True):
                 number = part if emit.vector == wide.vector else builder.fpext(part, wide.vector)
                 sums = fixed.plus(sums, factor, number)
@@ -113,8 +111,9 @@ def _make_add_rows(height: int) -> Any:
 add_rows8, add_rows4, add_rows1 = (_make_add_rows(height) for height in (8, 4, 1))
 """add_rows⟨h⟩(X, rows, place, later, sums, factors, anchor):
 
-sums[c] += Σ_{r < h} steps of factors[r]·X[rows[place + r], c], in int64. The other half of the h
-rows from ``later`` on is prefetched."""
+sums[c] += Σ_{r < h} bits of the anchor plus steps of factors[r]·X[rows[place + r], c], in int64. The
+caller subtracts the anchors (:func:`without_anchors`). The other half of the h rows from ``later``
+on is prefetched."""
 
 
 def _make_add_outer(height: int) -> Any:
@@ -210,6 +209,12 @@ def add_outer_products(rows: int, columns: int, a: Array, a_start: int, b: Array
             _outer1(
                 columns, a, a_start + first, rows, b, columns, count, anchor, sums, start, columns
             )
+
+
+@ordered
+def without_anchors(count: int, anchor: float) -> Any:
+    """Return minus the bits of ``count`` anchors, with which the sums of so many rows begin."""
+    return -np.int64(count) * np.float64(anchor).view(np.int64)
 
 
 @ordered

@@ -32,7 +32,7 @@ from expost.training._native.fixed_point import (
     add_rows4,
     add_rows8,
     from_steps,
-    steps_of,
+    without_anchors,
 )
 from expost.training._native.keystream import Stream, poisson_sample
 from expost.training._native.update import State, StepSettings, noisy, update
@@ -92,7 +92,7 @@ def _add(X: Array, rows: Array, place: int, height: int, sums: Array, factors: A
     else:
         add_rows1(X, rows, place, later, sums, factors, anchor)
     for r in range(height):
-        sums[X.shape[1]] += steps_of(factors[r], anchor)
+        sums[X.shape[1]] += np.float64(factors[r] + anchor).view(np.int64)
 
 
 @kernel
@@ -114,7 +114,7 @@ def clipped_sum_single(
 ) -> None:
     """Write the sum of clipped gradients over ``rows`` to ``total``, for one output."""
     sums = total.view(np.int64)
-    sums[:] = 0
+    sums[:] = without_anchors(len(rows), bound.anchor)
     weights, scales = parameters.astype(X.dtype), np.empty(8)
     bias, place = parameters[X.shape[1]], 0
     while place < len(rows):
@@ -144,7 +144,7 @@ def clipped_sum_softmax(
 ) -> None:
     """Write the same sum for ``classes`` outputs; ``y`` holds class numbers."""
     sums = total.view(np.int64)
-    sums[:] = 0
+    sums[:] = without_anchors(len(rows), bound.anchor)
     width, place = X.shape[1] + 1, 0
     weights, residuals = parameters.astype(X.dtype), np.empty((classes, 8))
     while place < len(rows):

@@ -85,6 +85,13 @@ def _keep_decided(
     return count
 
 
+@ordered
+def _copy(source: Array, target: Array) -> None:
+    """Copy; a slice assignment would look for overlaps and shapes first."""
+    for place in range(len(target)):
+        target[place] = source[place]
+
+
 @kernel
 def add_noise(source: Stream, total: Array, open_: Array, lattice: Lattice) -> int:
     """Replace ``total`` by round((total + noise) / step)·step, except for open coordinates.
@@ -114,7 +121,7 @@ def add_noise(source: Stream, total: Array, open_: Array, lattice: Lattice) -> i
                 doubts += _keep_decided(
                     mine, drawn, errors[:count], lattice.scale, out, open_[done : done + count]
                 )
-            mine[:] = out[:count]
+            _copy(out[:count], mine)
             done += count
     source.used[0] = WORDS
     return doubts

@@ -246,5 +246,5 @@ def fixed_sum(values: torch.Tensor, factors: torch.Tensor, grids: torch.Tensor) 
 
     ``values`` are models × rows × width, ``factors`` models × rows, ``grids`` models.
     """
-    scaled = values.to(torch.float64) * (factors / grids[:, None])[:, :, None]
+    scaled = values * (factors / grids[:, None])[:, :, None]  # float64, whatever the values are
     return scaled.round_().sum(1) * grids[:, None]
