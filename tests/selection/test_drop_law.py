@@ -76,15 +76,16 @@ def test_pure_draws(minimum, make):
     assert agrees(both, DRAWS, kept_together(overhead, sum(rates), minimum))
 
 
-@pytest.mark.parametrize("minimum", [0, 40, 200])
+@pytest.mark.parametrize("units", [0, 1, 2])
 @pytest.mark.parametrize("make", [RandomDropping, AboveThreshold])
-def test_renyi_draws(minimum, make):
+def test_renyi_draws(units, make):
     """Catches a minimum level that is never drawn, and steps that are left out, under Rényi DP."""
     overhead, rates, guarantee = 0.1, (0.4, 0.8), ZCDP(0.01)
     bar = {"allow_nothing": True} if make is RandomDropping else {"target": 1}
-    selector = make(overhead, delta=1e-6, minimum_drop_level=minimum, **bar)
     given = candidates(rates, guarantee=guarantee)
-    h = float(selector.renyi_problem(given).step)
+    h = float(make(overhead, delta=1e-6, **bar).renyi_problem(given).step)
+    minimum = round(units / (rates[0] * h))  # so that the first copy is kept e^{−units} as often
+    selector = make(overhead, delta=1e-6, minimum_drop_level=minimum, **bar)
     law, source = selector.drop_law(given), SimulationRandomness(5)
     kept = [law.draw(given, source) for _ in range(600)]
     for place, rate in enumerate(rates):
