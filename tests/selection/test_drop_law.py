@@ -25,6 +25,7 @@ from expost import (
     SimulationRandomness,
     TruncatedNegativeBinomial,
 )
+from expost.errors import InvalidInput
 
 DRAWS = 1500
 
@@ -151,3 +152,15 @@ def test_the_dimensions_of_a_query_have_their_own_noise():
         for seed in range(20)
     ]
     assert any(level[0] != level[1] for each in drawn for level in each)
+
+
+def test_monotone_queries_need_added_rows():
+    """A replaced row may raise one query and lower another: the smaller charge does not hold."""
+    selector = AboveThreshold(0.5, target=1, monotone=True)
+    for relation, allowed in (("add-remove", True), ("replace", False)):
+        given = [Candidate(Query(len), guarantee=PureDP(1, relation))]
+        if allowed:
+            assert selector.charges(given)[0].epsilon == 1.5
+        else:
+            with pytest.raises(InvalidInput, match="add-remove"):
+                selector.charges(given)
