@@ -107,3 +107,9 @@ def test_numbers_outside_the_normal_floats_are_refused() -> None:
             exact_normal(value, "x")  # type: ignore[arg-type]
     for value in (smallest, 1, Fraction(1, 3), 1.7e308):
         assert exact_normal(value, "x") == Fraction(value)
+
+
+def test_the_margin_follows_the_terms_of_a_sum() -> None:
+    """Catches a sum of large terms that cancel and is padded by almost nothing."""
+    assert pad_up(0.0, 1.0) >= 2.0**-44
+    assert pad_up(-1.0, 8.0) >= -1 + 8 * 2.0**-44

@@ -25,6 +25,7 @@ from expost import (
     SimulationRandomness,
     TruncatedNegativeBinomial,
 )
+from expost.errors import InvalidInput
 
 DRAWS = 1500
 
@@ -76,15 +77,16 @@ def test_pure_draws(minimum, make):
     assert agrees(both, DRAWS, kept_together(overhead, sum(rates), minimum))
 
 
-@pytest.mark.parametrize("minimum", [0, 40, 200])
+@pytest.mark.parametrize("units", [0, 1, 2])
 @pytest.mark.parametrize("make", [RandomDropping, AboveThreshold])
-def test_renyi_draws(minimum, make):
+def test_renyi_draws(units, make):
     """Catches a minimum level that is never drawn, and steps that are left out, under Rényi DP."""
     overhead, rates, guarantee = 0.1, (0.4, 0.8), ZCDP(0.01)
     bar = {"allow_nothing": True} if make is RandomDropping else {"target": 1}
-    selector = make(overhead, delta=1e-6, minimum_drop_level=minimum, **bar)
     given = candidates(rates, guarantee=guarantee)
-    h = float(selector.renyi_problem(given).step)
+    h = float(make(overhead, delta=1e-6, **bar).renyi_problem(given).step)
+    minimum = round(units / (rates[0] * h))  # so that the first copy is kept e^{−units} as often
+    selector = make(overhead, delta=1e-6, minimum_drop_level=minimum, **bar)
     law, source = selector.drop_law(given), SimulationRandomness(5)
     kept = [law.draw(given, source) for _ in range(600)]
     for place, rate in enumerate(rates):
@@ -150,3 +152,15 @@ def test_the_dimensions_of_a_query_have_their_own_noise():
         for seed in range(20)
     ]
     assert any(level[0] != level[1] for each in drawn for level in each)
+
+
+def test_monotone_queries_need_added_rows():
+    """A replaced row may raise one query and lower another: the smaller charge does not hold."""
+    selector = AboveThreshold(0.5, target=1, monotone=True)
+    for relation, allowed in (("add-remove", True), ("replace", False)):
+        given = [Candidate(Query(len), guarantee=PureDP(1, relation))]
+        if allowed:
+            assert selector.charges(given)[0].epsilon == 1.5
+        else:
+            with pytest.raises(InvalidInput, match="add-remove"):
+                selector.charges(given)
