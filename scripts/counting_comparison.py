@@ -1,5 +1,6 @@
-"""``expost count`` against one capped Laplace or Gaussian histogram (docs/results/counting_comparison.json).
+"""Compare ``expost count`` with one capped Laplace or Gaussian histogram.
 
+The results are in docs/results/counting_comparison.json.
 Counted: groups whose 90 % interval is within the wanted error and whose estimate is within it of
 the uncapped truth. The Microsoft web data are skipped where ``../shared/data`` is absent.
 """

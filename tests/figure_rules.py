@@ -1,13 +1,14 @@
-"""Every number has a command: what a document must say about its tables, images and measured figures.
+"""What a document must say about the origin of its tables, images and measured numbers.
 
 Directly above a table or an image stands where it comes from::
 
-    <!-- NAME -->                                      a block that a script fills, up to <!-- end -->
+    <!-- NAME -->                         a block that a script fills, up to <!-- end -->
     <!-- made by: make figures (scripts/figures.py, docs/results/x.json) -->
     <!-- measured by: make bench (docs/results/bench.json) -->
-    <!-- by definition -->                             a table that holds no results
+    <!-- by definition -->                a table that contains no results
 
-A paragraph that speaks of measuring names a command or a file (in backticks or as a link), or has such a line above it.
+A paragraph about a measurement names a command or a file (in backticks or as a link), or has such a
+line above it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ _FIGURE = re.compile(
     r"\d\s*(?:×|%|times\b|n?s\b|[mµ]s\b|min\b|hours?\b|seconds?\b|[GM]i?B\b)|\d\.\d"
 )
 _COMMAND = re.compile(
-    r"`[^`]*(?:scripts/|scripts\.|make |expost |python -m |tests/)[^`]*`|\]\([^)]*(?:\.md|results|benchmarks)[^)]*\)"
+    r"`[^`]*(?:scripts/|scripts\.|make |expost |python -m |tests/)[^`]*`"
+    r"|\]\([^)]*(?:\.md|results|benchmarks)[^)]*\)"
 )
 
 
 @dataclass(frozen=True)
 class House:
-    """What a document may refer to: the root of the repository, the Makefile's recipes, and the blocks as scripts make them now."""
+    """What a document may refer to.
+
+    The root of the repository, the Makefile's recipes, and the blocks as scripts make them now.
+    """
 
     root: Path
     recipes: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The shape of the package: imports point one way, the front door is light, and files stay short."""
+"""The structure of the package: direction of imports, a light ``import expost``, short files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def room_of(path: Path) -> str:
 
 
 def imported(source: str, package: tuple[str, ...] = ("expost",)) -> Iterator[str]:
-    """Full names of the modules that a file imports, wherever in it; ``package`` resolves relative imports."""
+    """Full names of the modules that a file imports; ``package`` resolves relative imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -139,7 +139,10 @@ def test_every_room_is_ordered() -> None:
 
 def test_importing_expost_is_light() -> None:
     """Optional and slow packages are imported at use, never at ``import expost``."""
-    report = "import sys, expost; print('\\n'.join(sorted({name.split('.')[0] for name in sys.modules})))"
+    report = (
+        "import sys, expost; "
+        "print('\\n'.join(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", report], check=True, capture_output=True, text=True
     ).stdout.split()
@@ -155,7 +158,7 @@ def test_files_stay_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_lower_rooms_print_and_log_nothing(path: Path) -> None:
-    """A log line is where a run count would leak first: below the command line nobody logs or prints."""
+    """Below the command line nothing is logged or printed: a log line could contain a run count."""
     if room_of(path) in QUIET:
         source = path.read_text(encoding="utf-8")
         assert not {"logging", "rich", "typer"} & {name.split(".")[0] for name in imported(source)}

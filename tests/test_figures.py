@@ -1,4 +1,4 @@
-"""Every number in the README and the docs has a command, every image a script, and no generated table is stale.
+"""Numbers in the README and the docs have commands, images have scripts, tables are up to date.
 
 Only texts are made again, from the committed JSON; the long computations are ``make figures``'s.
 """
@@ -86,7 +86,10 @@ def test_every_image_is_shown(house: House) -> None:
 
 
 def test_every_result_has_a_command() -> None:
-    """Catches a JSON file of which nobody says how it was made: a command in a page or the Makefile, or the script that writes it."""
+    """Catches a JSON file without a known origin.
+
+    A command in a page or the Makefile, or the script that writes it, must name it.
+    """
     places = [*(ROOT / page for page in PAGES), ROOT / "Makefile", *(ROOT / "scripts").glob("*.py")]
     texts = "".join(path.read_text(encoding="utf-8") for path in places)
     for path in RESULTS.glob("*.json"):
@@ -105,8 +108,8 @@ def test_the_figures_of_the_readme() -> None:
     )
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert (
-        f"cost {ours[0]:.2f} … {ours[-1]:.2g} at δ = 1e-6 where the published bound gives {theirs[0]:.2f} … {theirs[-1]:.2g}"
-        in text
+        f"cost {ours[0]:.2f} … {ours[-1]:.2g} at δ = 1e-6 where the published bound gives "
+        f"{theirs[0]:.2f} … {theirs[-1]:.2g}" in text
     )
 
 
@@ -125,11 +128,13 @@ def test_the_figures_of_the_readme() -> None:
             "scripts/none.py does not exist",
         ),
         (
-            "<!-- made by: make figures (reproduction/table3/make_bank.py) -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
+            "<!-- made by: make figures (reproduction/table3/make_bank.py) -->\n"
+            "| a | b |\n|---|---|\n| x | 1.5 |\n",
             "does not run reproduction/table3/make_bank.py",
         ),
         (
-            "<!-- made by: make figures (docs/results/none.json) -->\n| a | b |\n|---|---|\n| x | 1.5 |\n",
+            "<!-- made by: make figures (docs/results/none.json) -->\n"
+            "| a | b |\n|---|---|\n| x | 1.5 |\n",
             "none.json does not exist",
         ),
         ("![x](docs/figures/plan.png)\n", "has no line above it"),
@@ -138,7 +143,8 @@ def test_the_figures_of_the_readme() -> None:
             "does not exist",
         ),
         (
-            "<!-- made by: make figures (scripts/interval_coverage.py) -->\n![x](docs/figures/plan.png)\n",
+            "<!-- made by: make figures (scripts/interval_coverage.py) -->\n"
+            "![x](docs/figures/plan.png)\n",
             "writes plan.png",
         ),
         ("This is 3 times faster than that.\n", "a measured figure without a command"),
@@ -159,7 +165,8 @@ def test_what_is_wrong_is_found(text: str, problem: str) -> None:
 def test_what_is_right_is_left_alone() -> None:
     """Test of the test: every form of a line above, and code that only looks like a table."""
     text = (
-        "<!-- good -->\n| a |\n|---|\n| 1 |\n<!-- end -->\n\n<!-- by definition -->\n| a | b |\n|---|---|\n| x | `1.5` |\n\n"
+        "<!-- good -->\n| a |\n|---|\n| 1 |\n<!-- end -->\n\n"
+        "<!-- by definition -->\n| a | b |\n|---|---|\n| x | `1.5` |\n\n"
         "<!-- measured by: make bench (docs/results/bench.json) -->\n| a |\n|---|\n| 1.5 |\n\n"
         "<!-- made by: make figures (scripts/figures.py) -->\n![x](docs/figures/plan.png)\n\n"
         "```\n| a |\n|---|\n```\n\nMeasured by `make bench`: 7 s.\n"

@@ -1,4 +1,4 @@
-"""The figures: the user's matplotlib settings are left alone, labels do not collide, nothing is cut."""
+"""The figures: the user's matplotlib settings do not change, labels do not overlap or get cut."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_the_example_runs_as_written():
 
 
 def test_the_example_passes_almost_always():
-    """99 % of runs: 1,000 simulated ones may miss at most 20 (probability 0.002 at exactly 99 %)."""
+    """99 %: of 1,000 simulated runs at most 20 may miss (probability 0.002 at exactly 99 %)."""
     (example,) = re.findall(
         r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )

@@ -1,6 +1,7 @@
-"""Five ways to break a privacy promise, each beside the honest version: what an audit must catch, and what it must not accuse.
+"""Five ways to break a privacy guarantee, each with the honest version.
 
-``scripts/audit.py`` audits them all for docs/audit.md; ``tests/audit/test_empirical.py`` does so with fixed seeds.
+An audit must detect the broken versions and must not accuse the honest ones. ``scripts/audit.py``
+audits all of them for docs/audit.md; ``tests/audit/test_empirical.py`` does so with fixed seeds.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Told:
-    """The answer told truly with the chance that ε-DP allows; ``values`` are what is released for no and for yes."""
+    """Randomised response with the probability that ε-DP allows.
+
+    ``values`` are the releases for no and for yes.
+    """
 
     epsilon: float
     values: tuple[float, float]
@@ -60,10 +64,16 @@ class Told:
 
 OVERHEAD = 0.5
 CROWD = [Candidate(Told(0.1, (1, 1))), *(Candidate(Told(2.0, (0, 2))) for _ in range(5))]
-"""The first wins if five others all say no: on NO far more often than on YES, unless who competes is left to chance."""
+"""The first candidate wins if five others all say no.
+
+This is far more likely on NO than on YES, unless random dropping decides who competes.
+"""
 
 RIVALS = [Candidate(Told(1.0, (1.5, 1))), Candidate(Told(3.0, (0, 2)), repeats=4)]
-"""The first loses to any of four that say yes, and tells its own answer too: its charge of 2ε + ε′ is nearly attained."""
+"""The first candidate loses to any of four that say yes, and releases its own answer too.
+
+Its charge of 2ε + ε′ is nearly attained.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,10 @@ EXACT_LAPLACE = DiscreteLaplace(Query(lambda data: int(np.sum(data)), grid=Fract
 
 
 def fine_bits(output: Any) -> bool:
-    """Near zero a double has finer bits than near one: 0 + noise may end in them, 1 + noise may not."""
+    """Noise in floating point: near zero a double has finer bits than near one.
+
+    0 + noise may use these bits and 1 + noise may not.
+    """
     value = Fraction(getattr(output, "value", output))
     return bool(abs(value) < Fraction(1, 2) and (value * 2**53).denominator != 1)
 
@@ -133,9 +146,10 @@ class HalvingLedger(Ledger):
 
 @dataclass(frozen=True)
 class Request:
-    """A whole request: reserve, select, settle. What the release says it cost is what the ledger settled.
+    """A whole request: reserve, select, settle; the release's cost is what the ledger settled.
 
-    (The selection is simulated in tests, so it cannot hold the ledger itself: a simulation is not charged.)
+    (The selection is simulated in tests and a simulation is not charged, so it cannot hold the
+    ledger itself.)
     """
 
     ledger: Ledger
@@ -154,7 +168,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Trainer:
-    """DP-SGD on logistic regression as Opacus does it: Poisson batches, clipped gradients, noise on their sum. Or no noise."""
+    """DP-SGD on logistic regression as in Opacus, or the same without noise.
+
+    Poisson batches, clipped gradients, noise on their sum.
+    """
 
     noise_multiplier: float
     noise: bool = True

@@ -1,4 +1,7 @@
-"""Clopper–Pearson bounds: against SciPy, their exact coverage, and the chance of a false alarm by enumeration."""
+"""Clopper–Pearson bounds: comparison with SciPy, exact coverage and false alarms.
+
+The probability of a false alarm is computed by enumeration.
+"""
 
 from __future__ import annotations
 
@@ -139,19 +142,22 @@ def exact_promise(kind: str, loss: float):
 
 @pytest.mark.parametrize("kind", ["pure", "approx", "renyi"])
 def test_false_alarms_are_within_the_confidence_and_real_ones_are_heard(kind):
-    """Half confidence, so that there is something to exceed; and a claim of half the loss is mostly found out."""
+    """Confidence one half, so that alarms occur; a claim of half the loss is mostly detected."""
     promise = exact_promise(kind, 1.0)
     assert 0 < chance_of_violated(promise, 1.0, 0.5) <= 0.5
     assert chance_of_violated(promise, 3.0, 0.5) > 0.5
 
 
-# Many outcomes: without the correction, or with events chosen on the runs that are counted, alarms would be the rule.
+# Many outcomes: without the correction, or with events chosen on the counted runs, most audits
+# would give an alarm.
 
 CLASSES, LABELS, COUNTED, TRIALS = 12, 4, 600, 40
 
 
 def alarms_over_equal_laws(*, pilot: int | None) -> int:
-    """How many of the audits at 0.9 confidence accuse 12 outcomes of losing more than ε = 0, when both laws are the same.
+    """How many audits at 0.9 confidence say that 12 outcomes lose more than ε = 0.
+
+    Both laws are the same.
 
     ``pilot`` None chooses events on the counted runs themselves.
     """

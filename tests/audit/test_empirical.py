@@ -1,7 +1,8 @@
 """The empirical audit: what it must catch, what it must not accuse, and what it refuses.
 
-Verdicts rest on fixed simulation seeds. With other seeds each honest subject would be accused with chance at most 0.001 (the confidence is
-0.999), and the broken ones are caught with a margin: their bounds exceed the claim by several times the sampling error.
+Verdicts use fixed simulation seeds. With other seeds each honest subject would be accused with
+probability at most 0.001 (the confidence is 0.999). The broken subjects are detected with a margin:
+their bounds exceed the claim by several times the sampling error.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def test_every_suspect_is_tried(tmp_path):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Full backward hook")
 def test_opacus_itself_with_its_noise_off_is_caught():
-    """Opacus' own optimiser and sampler, through the adapter; the promise is that of a noise multiplier of 3."""
+    """Opacus' own optimiser and sampler, through the adapter, with a noise multiplier of 3."""
     pytest.importorskip("opacus", reason="trains with Opacus: pip install 'expost[opacus]'")
     from torch import nn
 
@@ -101,7 +102,7 @@ def test_opacus_itself_with_its_noise_off_is_caught():
 
 
 def test_bounds_stay_below_the_exact_loss():
-    """The exact audit of the same selection over tables says what there is to find: nearly 2ε + ε′ of the first."""
+    """The exact audit of the same selection gives nearly 2ε + ε′ for the first candidate."""
     rivals = FiniteMechanism([0.95, 0.05], [0.05, 0.95], [0, 2]).as_candidate(repeats=4)
     winner = FiniteMechanism([0.25, 0.75], [0.75, 0.25], [1, 1.5]).as_candidate()
     selector = RandomDropping(OVERHEAD)
@@ -118,7 +119,9 @@ def test_bounds_stay_below_the_exact_loss():
 
 @pytest.mark.slow
 def test_a_kept_promise_is_rarely_accused():
-    """Randomised response at exactly its ε, 200 audits at 0.9 confidence: more than 34 alarms has chance 1e-3 at a rate of 0.1.
+    """Randomised response at exactly its ε, 200 audits at 0.9 confidence.
+
+    At a rate of 0.1, more than 34 alarms have probability 1e-3.
 
     Held to a third of the loss, most such audits sound the alarm: silence is not for want of power.
     """
@@ -135,7 +138,10 @@ def test_a_kept_promise_is_rarely_accused():
 
 @pytest.mark.parametrize(("claim", "verdict"), [(None, "consistent"), (ZCDP(0.15), "violated")])
 def test_a_gaussian_is_held_to_its_renyi_curve(claim, verdict):
-    """Noise for ρ = ½: at order 2 the loss is 1. Sums over sixteen cells see less than the whole: here two fifths."""
+    """Noise for ρ = ½ has loss 1 at order 2.
+
+    Sums over sixteen cells see less than the whole, here two fifths.
+    """
     mechanism = DiscreteGaussian(Query(len), 0.5)
     report = audit(
         mechanism, [0] * 9, [0] * 10, runs=8000, claim=claim, confidence=SURE, simulation_seed=1
@@ -154,7 +160,10 @@ def test_a_renyi_promise_is_converted_at_a_given_delta():
 
 
 def test_charges_that_differ_are_not_converted_one_by_one():
-    """A true claim at two orders, each tight for an outcome of its own: converted each at its best order, they would need 2δ."""
+    """A true claim at two orders, each tight for a different outcome.
+
+    Converted separately, each at its best order, they would need 2δ.
+    """
     delta, charge = 0.05, 0.3
     on_data = np.array([2 * delta, 8 * delta, 1 - 10 * delta])
     on_neighbour = np.array([on_data[0] ** 2, on_data[1] ** (8 / 7), 0.0]) * np.exp(-charge)
@@ -206,7 +215,10 @@ def lottery(on_data, on_neighbour, promise=None):
 
 
 def test_delta_is_shared_by_all_outcomes():
-    """Five outcomes of chance 0.8·δ each on one data set only: each alone is within (0, δ), together they are 4·δ."""
+    """Five outcomes of probability 0.8·δ each on one data set only.
+
+    Each alone is within (0, δ); together they are 4·δ.
+    """
     delta = 0.05
     request = lottery([0.04] * 5 + [0.8], [0.0] * 5 + [1.0], ApproxDP(0.3, delta))
     report = audit(request, True, False, runs=4000, confidence=SURE, simulation_seed=1)
@@ -224,7 +236,7 @@ def test_delta_is_shared_by_all_outcomes():
 
 
 def test_pure_claims_are_pooled_over_outcomes():
-    """Sixty rare outcomes, each too rare to judge alone: pooled they show that e^{0.2} is exceeded."""
+    """Sixty outcomes, each too rare to judge alone: pooled they show that e^{0.2} is exceeded."""
     request = lottery([0.9 / 60] * 60 + [0.1], [0.6 / 60] * 60 + [0.4], PureDP(0.2))
     report = audit(request, True, False, runs=3000, confidence=SURE, simulation_seed=1)
     assert not any(each.violated for each in report.outcomes[:60])
@@ -232,7 +244,10 @@ def test_pure_claims_are_pooled_over_outcomes():
 
 
 def test_a_renyi_budget_is_shared_by_all_outcomes():
-    """At order 2 the classes need Σ (P²/P′)·e^{−c} ≤ 1: charges 0.5 and 0.95 suffice for each class alone, not for the sum (1.14)."""
+    """At order 2 the classes need Σ (P²/P′)·e^{−c} ≤ 1.
+
+    Charges 0.5 and 0.95 suffice for each class alone, but not for the sum (1.14).
+    """
     request = lottery([0.5, 0.5], [0.9, 0.1])
     for charges, verdict in (((0.5, 0.95), "violated"), ((0.6, 1.4), "consistent")):
         claim = {index: RenyiDP((2.0,), (charge,)) for index, charge in enumerate(charges)}
@@ -288,7 +303,10 @@ def test_numbers_are_cut_where_the_pilot_lies():
     [lambda data: {"a": data}, lambda data: f"it was {data}", lambda data: np.array([data, data])],
 )
 def test_what_cannot_be_seen_is_not_called_consistent(released):
-    """A mechanism that gives its data away in something that is not a number: without an event nothing could show it."""
+    """A mechanism that reveals its data in an output that is not a number.
+
+    Without an event nothing could detect it.
+    """
 
     def leak(data, randomness):
         return released(data)
@@ -346,7 +364,7 @@ def test_the_report_is_the_contract():
 
 
 def test_nothing_is_an_outcome_with_a_claim_of_its_own():
-    """Algorithm 3's nothing is free because nothing has run; its chance is the same on both data sets."""
+    """Algorithm 3's nothing is free: nothing ran, with equal probability on both data sets."""
     selector = RandomDropping(1.0, allow_nothing=True)
     report = audit(selector, NO, YES, candidates=RIVALS[:1], runs=300, simulation_seed=1)
     nothing = report.outcomes[-1]
@@ -355,7 +373,7 @@ def test_nothing_is_an_outcome_with_a_claim_of_its_own():
 
 
 def test_two_processes_count_what_one_does():
-    """The same seeds on any number of workers; candidates travel although their settings are read-only."""
+    """The same seeds on any number of workers; candidates with read-only settings are pickled."""
     options = {"candidates": RIVALS, "runs": 300, "simulation_seed": 1}
     alone = audit(RandomDropping(OVERHEAD), NO, YES, **options)
     assert audit(RandomDropping(OVERHEAD), NO, YES, workers=2, **options) == alone

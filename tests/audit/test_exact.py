@@ -1,4 +1,7 @@
-"""The exact audit: laws against those of ``tests/theorems`` (written independently), smallest charges against their definitions, refusals.
+"""The exact audit: laws, smallest charges and refusals.
+
+Laws are compared with those of ``tests/theorems`` (written independently), and smallest charges
+with their definitions.
 
 Mutants of selectors and filters live here only; each must be found out.
 """
@@ -68,7 +71,10 @@ def randomised_response(epsilon: float) -> FiniteMechanism:
 
 
 def adversary(rare: float = 0.01, beaten: float = 0.01) -> tuple[FiniteMechanism, FiniteMechanism]:
-    """Competitors of ε = 1 that beat less often where the rare output of a winner of ε = ½ is likelier."""
+    """Competitors of ε = 1 for a winner of ε = ½.
+
+    They beat the winner less often where its rare output is likelier.
+    """
     grow, shrink = math.exp(0.5), math.exp(1.0)
     return (
         FiniteMechanism([1 - beaten, 0, beaten], [1 - beaten * shrink, 0, beaten * shrink]),
@@ -138,7 +144,10 @@ def test_tables_of_noisy_queries_keep_the_promises_of_the_noise():
 
 
 def test_draws_have_the_law_of_the_table():
-    """Rationals with an awkward denominator; chi-square with 3 degrees of freedom, false alarm 1e-6 a row."""
+    """Rational probabilities with an awkward denominator.
+
+    Chi-square with 3 degrees of freedom, false alarm 1e-6 per row.
+    """
     table = FiniteMechanism(
         [Fraction(1, 7), Fraction(2, 7), Fraction(4, 7), 0],
         [0.1, 0.2, 0.3, 0.4],
@@ -322,7 +331,10 @@ def test_noise_reduction_agrees_with_the_theorem_tests():
 
 
 def test_what_is_selected_has_the_exact_law():
-    """1,500 real selections a data set against the exact law, by chi-square (6 cells, false alarm 1e-6)."""
+    """1,500 real selections per data set against the exact law.
+
+    Chi-square with 6 cells, false alarm 1e-6.
+    """
     tables = [
         FiniteMechanism([0.5, 0.2, 0.3], [0.3, 0.3, 0.4]),
         FiniteMechanism([0.6, 0.4], [0.5, 0.5], scores=[1, 1.5]),
@@ -350,7 +362,10 @@ def test_what_is_selected_has_the_exact_law():
 
 
 def test_counting_finds_no_more_than_there_is():
-    """The empirical audit's lower bounds (at 95 %, seeded) stay below the exact smallest charges, and one comes near."""
+    """The empirical audit's lower bounds (at 95 %, seeded) are below the exact smallest charges.
+
+    One of them comes near.
+    """
     tables = [
         FiniteMechanism([0.6, 0.3, 0.1], [0.4, 0.35, 0.25]),
         FiniteMechanism([0.5, 0.5], [0.4, 0.6]),
@@ -385,7 +400,10 @@ def test_the_adversary_needs_all_of_the_pure_charge(selector):
 
 
 def test_a_target_is_run_by_priority():
-    """The first pass by public priority, else the first kept: the law of running all with the score (passed?, priority)."""
+    """The first pass by public priority, else the first kept candidate.
+
+    This is the law of running all with the score (passed?, priority).
+    """
     tables = [randomised_response(0.4), randomised_response(0.6)]
     for priorities in ((1, 2), (2, 1), (None, None)):
         candidates = [
@@ -499,7 +517,10 @@ def small_pair() -> LawPair:
     "measure", [RenyiMeasure(small_pair(), 6.0), ApproxMeasure(small_pair(), 1e-3)]
 )
 def test_smallest_charges_are_just_enough(measure):
-    """At the smallest charge of a class, or at the least factor, the claim holds with equality; a little less and it fails."""
+    """At the smallest charge of a class, or at the least factor, the claim holds with equality.
+
+    With a little less it fails.
+    """
     shape = np.array([4.0, 4.0, 5.0, 3.0])
     charges = 1.05 * measure.factor(shape, worse=True) * shape
     enough = charges * measure.factor(charges, worse=True)
@@ -534,7 +555,10 @@ def test_moments_and_hockey_sticks_are_those_of_the_definition():
 
 
 def test_a_claim_at_an_order_implies_it_at_smaller_orders():
-    """Lyapunov: what docs/tightness.md calls elementary. Charges that are just enough at order 6 are enough below, not above."""
+    """Lyapunov's inequality, which docs/tightness.md calls elementary.
+
+    Charges that are just enough at order 6 are enough below, not above.
+    """
     pair, shape = small_pair(), np.array([1.0, 2.0, 1.5, 0.7])
     charges = RenyiMeasure(pair, 6.0).factor(shape, worse=True) * shape
     assert all(

@@ -1,4 +1,4 @@
-"""``expost plan`` and ``python -m reproduction figure1``: contract, known values, clear errors, figures."""
+"""``expost plan`` and ``python -m reproduction figure1``: output, known values, errors, figures."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_the_contract(ten_levels):
 
 
 def test_known_values(ten_levels):
-    """Catches a pricing that has drifted: P(nothing) and charges at levels 0.1, 0.2, 0.4, 1.0 are known."""
+    """Catches wrong prices: P(nothing) and the charges at levels 0.1, 0.2, 0.4, 1.0 are known."""
     assert ten_levels["p_nothing"] == pytest.approx(0.755, abs=0.002)
     assert ten_levels["runs"]["max"] == 1620
     charges = {level["epsilon"]: level["charge"] for level in ten_levels["levels"]}

@@ -1,4 +1,4 @@
-"""``expost tune``: one document on stdout, telling exit codes, and nothing trained that was not paid."""
+"""``expost tune``: one document on stdout, exit codes, and nothing trained that was not paid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process (a new one would spend its time importing), with all it writes to either stream."""
+    """Run the command in this process, to save imports, and return all that it writes."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> Done:

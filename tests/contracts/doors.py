@@ -1,4 +1,7 @@
-"""Every selector, and how to feed it: the contract suites run over ``DOORS``. A new selector joins by a line."""
+"""Every selector and how to call it; the contract suites run over ``DOORS``.
+
+Add one line for a new selector.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ def explode(*_: Any) -> Any:
 
 
 def never_dropped(mechanism: Callable[..., Any], **settings: Any) -> Candidate:
-    """A candidate of ε = 0: its drop rate is 0, which makes Algorithm 3 deterministic where a test is about ranking."""
+    """Return a candidate of ε = 0, for tests about ranking.
+
+    Its drop rate is 0, which makes Algorithm 3 deterministic.
+    """
     return Candidate(mechanism, guarantee=PureDP(0), **settings)
 
 

@@ -1,8 +1,9 @@
-"""Secrets stay secret: nothing but the winner and its price can be reached from a Release, a log, a stream or an error.
+"""Secrets: a Release, a log, a stream or an error contains only the winner and its price.
 
-Every losing output, every noisy number that lost, and the number of runs is made recognisable (a canary), and then looked for
-in the object graph of the Release, its repr, its JSON, its pickle, all logs, warnings and streams. The last tests of each
-kind plant a leak on purpose, so that the search is known to find one.
+Every losing output, every noisy number that lost and the number of runs is made recognisable (a
+canary). The tests then search for it in the object graph of the Release, its repr, its JSON, its
+pickle, all logs, warnings and streams. The last tests of each kind plant a leak on purpose, to show
+that the search finds one.
 """
 
 from __future__ import annotations
@@ -152,7 +153,10 @@ every_scene = pytest.mark.parametrize("name", SCENES)
 
 
 def reachable(root: Any) -> Iterator[Any]:
-    """Everything that can be reached from an object: attributes, items, closures, defaults; not classes, modules or globals."""
+    """Return everything that can be reached from an object.
+
+    Attributes, items, closures and defaults are followed; classes, modules and globals are not.
+    """
     seen: set[int] = set()
     stack = [root]
     while stack:
@@ -242,7 +246,7 @@ def test_the_canaries_really_ran(name: str) -> None:
 
 
 def test_losing_levels_of_noise_reduction_are_gone() -> None:
-    """The coarser estimates are losers too: their values are not the winner's, and nowhere in the release."""
+    """The coarser estimates are losers too: their values are nowhere in the release."""
     scene = noise(DiscreteLaplace, (1e-3, 1e-2, 1.0))
     release = scene.release()
     lost = {loser.value for loser in scene.losers} - {release.value.value}
@@ -265,7 +269,7 @@ def test_refined_answers_hold_no_noise_of_other_levels() -> None:
 
 @pytest.mark.parametrize("selector", [RandomDropping(1), RepeatAndSelect(Poisson(30))])
 def test_failures_leave_no_trace(selector: Selector) -> None:
-    """All candidates raise, with data in their messages: the release says FAILED and nothing else."""
+    """All candidates raise errors with data in their messages: the release says FAILED only."""
     release = Scene(selector, [failing(), failing(repeats=RUNS)]).release()
     assert repr(release.value) == "FAILED"
     assert leaks(release, []) == []
@@ -402,7 +406,7 @@ def test_the_search_finds_a_planted_leak(
 def test_a_selection_says_nothing_while_it_runs(
     name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """No log record at any level, no output, no warning: each could carry a run count or an output."""
+    """No log record, output or warning: each could contain a run count or an output."""
     with caplog.at_level(logging.DEBUG), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         SCENES[name]().release()
@@ -426,7 +430,7 @@ def everything_said(error: BaseException) -> str:
 
 @pytest.mark.parametrize("callback", ["progress", "on_failure"])
 def test_an_error_of_a_callback_is_not_chained_to_a_candidates(callback: str) -> None:
-    """The callbacks are the curator's, but an error that escapes from one may be shown to anyone."""
+    """The callbacks belong to the curator, but an error that leaves one may be shown to anyone."""
 
     def broken(*_: Any) -> None:
         raise KeyError("display gone")

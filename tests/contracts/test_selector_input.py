@@ -105,7 +105,10 @@ def test_a_score_that_is_no_function_is_refused(name: str, score: Any) -> None:
 
 @pytest.mark.parametrize("name", OVER_QUERIES)
 def test_queries_take_no_score(name: str) -> None:
-    """Algorithm 1's proof needs the noisy number itself: see the falling score in ``tests/theorems/test_mutants.py``."""
+    """Algorithm 1's proof needs the noisy number itself.
+
+    See the decreasing score in ``tests/theorems/test_mutants.py``.
+    """
     with pytest.raises(InvalidInput) as caught:
         DOORS[name].select(1, score=lambda value: -value)
     assert caught.value.field == "score"

@@ -1,4 +1,4 @@
-"""What every selector must keep, whichever algorithm it is: prices, releases, certificates, ranking."""
+"""What every selector must satisfy: prices, releases, certificates, ranking."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_noise_reduction_looks_at_a_level_once(name: str) -> None:
     "name", [name for name in DOORS if name not in (*NOISE_REDUCTION, "doubling")]
 )
 def test_prices_follow_candidates_when_the_order_changes(name: str) -> None:
-    """The order decides ties (and, in AboveThreshold, who is looked at first), never a pure price."""
+    """The order decides ties (in AboveThreshold also who comes first), never a pure price."""
     selector, candidates = DOORS[name].selector, DOORS[name].candidates()
     base = selector.charges(candidates)
     for order in permutations(range(3)):
@@ -337,7 +337,7 @@ def test_if_all_raise_the_release_says_so_and_is_charged(name: str) -> None:
 
 
 def test_a_candidate_that_raises_is_not_tried_again() -> None:
-    """Catches a retry, which would be another mechanism; and the curator hears of each failure once."""
+    """Catches a retry, which would be another mechanism; the curator hears of each failure once."""
     calls, heard = [], []
     failing = never_dropped(lambda data, randomness: calls.append(1) or 1 / 0, repeats=5)
     release = RandomDropping(1).select(
@@ -365,7 +365,10 @@ def test_a_candidate_of_epsilon_zero_is_welcome() -> None:
 
 
 def test_copies_cost_time_only_when_they_run() -> None:
-    """A million copies at a level that keeps about one of them: a handful of calls. And 10^30 are priced like one."""
+    """A million copies at a level that keeps about one of them need only a few calls.
+
+    10^30 copies are priced like one.
+    """
     calls: list[int] = []
     many = Candidate(
         lambda data, randomness: calls.append(1) or 1, guarantee=PureDP(1), repeats=10**6

@@ -170,14 +170,14 @@ def simulate(selector: Selector, given: list[Candidate], seed: int = 4, **option
 
 
 def fix_draws(monkeypatch: pytest.MonkeyPatch, kept: list[int]) -> None:
-    """Every selection of the test has these draws: what real randomness would give once, again and again."""
+    """Give every selection of the test the same draws, as if real randomness repeated them."""
     monkeypatch.setattr(
         Selector, "_secrets", lambda *_: {"kept": kept, "key": bytes(range(32)).hex()}
     )
 
 
 class ExecutorContract:
-    """Subclasses give a fixture ``executor``; ``separate`` says that workers are other processes."""
+    """Subclasses define a fixture ``executor``; ``separate`` means that workers are processes."""
 
     separate = True
 
@@ -186,7 +186,7 @@ class ExecutorContract:
     def test_the_release_is_the_same_as_here(
         self, executor: Any, name: str, stop_early: bool
     ) -> None:
-        """Catches runs that draw other noise, or are ranked otherwise, because of where or with whom they were made."""
+        """Catches runs whose noise or rank depends on where or with which others they ran."""
         selector, given = CASES[name]
         here = simulate(selector, given)
         elsewhere = simulate(selector, given, executor=executor, stop_early=stop_early)
@@ -229,7 +229,7 @@ class ExecutorContract:
     def test_a_killed_worker_is_replaced_and_draws_the_same(
         self, executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Catches a second draw: the runs of a lost task come out as if nothing had happened, and are charged once."""
+        """Catches a second draw: runs of a lost task give the same results and one charge."""
         if not self.separate:
             pytest.skip("a thread cannot be killed alone")
         fix_draws(monkeypatch, kept=list(range(12)))

@@ -1,4 +1,4 @@
-"""A selection whose later runs wait until they are let go: for a test that kills the process that selects."""
+"""A selection whose later runs wait for a signal, for a test that kills the selecting process."""
 
 from __future__ import annotations
 

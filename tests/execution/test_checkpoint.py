@@ -1,4 +1,7 @@
-"""Checkpoints: the same call after a crash finishes the same selection, with one charge; anything else is refused."""
+"""Checkpoints: the same call after a crash finishes the same selection with one charge.
+
+Any other call is refused.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +161,7 @@ def crashing(owner: Any, name: str, *, after: bool, at: int = 0) -> Iterator[Non
     ],
 )
 def test_a_crash_at_any_step(job, owner, name, after):
-    """Catches a step after which the next call draws anew, charges twice, forgets an output, or cannot go on."""
+    """Catches a step after which the next call draws or charges twice, or cannot go on."""
     with crashing(owner, name, after=after):
         job.crash()
     kept = job.lines[0]["draws"] if job.path.exists() else None
@@ -181,7 +184,7 @@ def test_a_crash_at_any_step(job, owner, name, after):
 
 @pytest.mark.parametrize("done", range(5))
 def test_finished_outputs_are_not_made_again(fast_folder, done):
-    """Catches a resumed selection that runs a finished candidate a second time: that would be another mechanism."""
+    """Catches a resumed selection that runs a finished candidate again: another mechanism."""
     job = Job(
         fast_folder, sizes=(1e-9,), repeats=5, selector=RandomDropping(overhead=1.0)
     )  # all five are kept, nearly surely
@@ -247,7 +250,7 @@ def test_nan_and_infinite_outputs_resume(fast_folder):
 
 
 def test_failures_are_outcomes_that_are_kept(fast_folder):
-    """Catches a candidate that failed and is tried again after a crash, and a failure that is reported twice."""
+    """Catches a failed candidate that runs again after a crash, and a failure reported twice."""
     failures: list[int] = []
 
     def fail() -> Any:
@@ -293,7 +296,7 @@ def test_another_memo_does_not_stop_a_selection(job, memo):
 
 
 def test_a_simulation_is_not_resumed_as_a_protected_selection(job):
-    """Catches draws and run keys from a seed that end in a release which says it was not simulated."""
+    """Catches draws and run keys from a seed in a release that says it was not simulated."""
     seeded = {"ledger": None, "randomness": SimulationRandomness(1), "simulation": True}
     with crashing(Checkpoint, "record", after=True):
         job.crash(**seeded)
@@ -335,7 +338,10 @@ def other_run(data: Any, randomness: Any) -> int:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_selection_is_refused(job, change):
-    """Catches draws and outputs of one selection that serve another: other candidates, data, settings or ledger."""
+    """Catches draws and outputs of one selection that are used for another one.
+
+    The other one has other candidates, data, settings or another ledger.
+    """
     with crashing(Checkpoint, "record", after=True):
         job.crash()
     before, entries = job.path.read_bytes(), len(list(job.ledger.entries()))
@@ -348,7 +354,10 @@ def test_another_selection_is_refused(job, change):
 
 
 def test_a_refused_reservation_erases_the_checkpoint(job):
-    """Catches draws that are kept although nothing was charged: the next call would start from them, or be stuck."""
+    """Catches draws that are kept although nothing was charged.
+
+    The next call would start from them, or could not go on.
+    """
     with pytest.raises(BudgetRefused):
         job.select(ledger=(small := Ledger.create(job.folder / "small.db", PureDP(0.01))))
     assert not job.path.exists()
@@ -360,7 +369,7 @@ def test_a_refused_reservation_erases_the_checkpoint(job):
 
 
 def test_a_broken_ledger_keeps_the_checkpoint(job, monkeypatch):
-    """Catches draws that are thrown away while nobody knows whether the reservation was recorded."""
+    """Catches draws that are discarded while it is unknown whether the reservation was recorded."""
 
     def lost(*_: Any, **__: Any) -> None:
         raise LedgerError("the connection was lost")
@@ -379,7 +388,7 @@ def test_a_broken_ledger_keeps_the_checkpoint(job, monkeypatch):
 
 
 def test_an_abandoned_selection_cannot_go_on(job):
-    """Catches a selection that was given up, charged at its worst case, and then released after all for less."""
+    """Catches a selection that was abandoned at its worst case and then released for less."""
     with crashing(Checkpoint, "record", after=True):
         job.crash()
     job.ledger.abandon(job.ledger.open_reservations()[0])
@@ -389,7 +398,10 @@ def test_an_abandoned_selection_cannot_go_on(job):
 
 
 def test_a_restored_checkpoint_of_a_settled_selection_runs_nothing(fast_folder):
-    """Catches a second sample for nothing: a checkpoint put back (from a backup, a snapshot) after its selection was released."""
+    """Catches a second sample for free: a checkpoint restored after its selection was released.
+
+    It may come from a backup or a snapshot.
+    """
     job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=3)
     with crashing(Checkpoint, "record", after=True):
         job.crash()
@@ -446,7 +458,7 @@ def test_a_selection_inside_itself_is_refused(job):
 
 
 def test_a_checkpoint_that_was_erased_while_it_was_opened(job):
-    """Catches a lock on a file that is gone: its erasing would later remove somebody else's checkpoint."""
+    """Catches a lock on a removed file: erasing it would later remove another's checkpoint."""
     with crashing(Checkpoint, "record", after=True):
         job.crash()
     original = module.fcntl.flock
@@ -497,7 +509,7 @@ def test_drafts_are_never_readable_and_swept_away(job):
 
 
 def test_a_torn_last_line_is_dropped(fast_folder):
-    """Catches a half-written output that is believed, or that makes the selection impossible to finish; at every length."""
+    """Catches a partly written output, of any length, that is used or blocks the selection."""
     job = Job(fast_folder, RandomDropping(1.0), (1e-9,), repeats=3)
     with crashing(Checkpoint, "record", after=True, at=1):
         job.crash()
@@ -514,7 +526,10 @@ def test_a_torn_last_line_is_dropped(fast_folder):
 
 
 def test_a_damaged_file_is_refused(fast_folder):
-    """Catches a flipped bit in a draw or an output: the selection would be another one. Every byte is tried."""
+    """Catches a flipped bit in a draw or an output, which would change the selection.
+
+    Every byte is tried.
+    """
     job = Job(fast_folder, repeats=1)
     with crashing(Checkpoint, "record", after=True):
         job.crash()
@@ -573,7 +588,7 @@ def test_a_newer_checkpoint_is_refused(job):
 
 
 def test_no_secret_is_in_an_error(fast_folder):
-    """Catches an output, a draw, a salt or an id in an exception's text or repr: they travel to logs."""
+    """Catches an output, a draw, a salt or an id in an exception's text or repr."""
     job = Job(fast_folder, output=lambda: "SECRET", options={"score": len})
     with crashing(Checkpoint, "record", after=True):
         job.crash()
@@ -723,7 +738,11 @@ def same(a: Any, b: Any) -> bool:
 @given(value=plain)
 @settings(max_examples=200, deadline=None)
 def test_json_outputs_come_back_as_they_were(value):
-    """Catches a tuple that comes back as a list, a fraction as a float, a NumPy number as Python's, or a dict of ours as data."""
+    """Catches values that change their type.
+
+    A tuple that becomes a list, a fraction a float, a NumPy number a Python number, or a dict of
+    ours that becomes data.
+    """
     codec = JsonCodec()
     stored = json.loads(json.dumps(codec.encode(value), allow_nan=False))
     assert same(codec.decode(stored), value)
@@ -760,7 +779,7 @@ arrays = st_numpy.arrays(
 )
 @settings(max_examples=100, deadline=None)
 def test_arrays_come_back_as_they_were(value):
-    """Catches a name that NumPy takes for an option, a shape or type that is lost, and one array taken for a mapping."""
+    """Catches a name taken for a NumPy option, a lost shape or type, an array for a mapping."""
     codec = NpzCodec()
     found = codec.decode(json.loads(json.dumps(codec.encode(value))))
     pairs = (
@@ -830,9 +849,11 @@ class Table:
 
 
 DIFFERENT: list[Any] = [
-    None, 0, 1, True, 0.0, "0", b"0", "", [], {}, [0], [0, 1], [[0], 1], [[0, 1]], ["0", "1"], ["01"], {"a": 0}, {"b": 0}, {"a": 0, "b": 0},
-    {"a": {"b": 0}}, np.array([0, 1]), np.array([0.0, 1.0]), np.array([0, 1], dtype=np.int8), np.array([[0, 1]]), np.array(["a", "bc"]),
-    np.array(["ab", "c"]), np.array(["ab", "c"], dtype=object), Table(a=[0, 1]), Table(b=[0, 1]), Table(a=[0, 1], b=[0, 1]), Fraction(1, 3),
+    None, 0, 1, True, 0.0, "0", b"0", "", [], {}, [0], [0, 1], [[0], 1], [[0, 1]], ["0", "1"],
+    ["01"], {"a": 0}, {"b": 0}, {"a": 0, "b": 0}, {"a": {"b": 0}}, np.array([0, 1]),
+    np.array([0.0, 1.0]), np.array([0, 1], dtype=np.int8), np.array([[0, 1]]),
+    np.array(["a", "bc"]), np.array(["ab", "c"]), np.array(["ab", "c"], dtype=object),
+    Table(a=[0, 1]), Table(b=[0, 1]), Table(a=[0, 1], b=[0, 1]), Fraction(1, 3),
 ]  # fmt: skip
 
 
@@ -843,7 +864,7 @@ def test_different_data_have_different_fingerprints():
 
 
 def test_equal_data_have_equal_fingerprints_under_one_salt():
-    """Catches a print that depends on memory layout or identity, or that tells something without the salt."""
+    """Catches a fingerprint that depends on memory layout or identity, or not on the salt."""
     grid = np.arange(12).reshape(3, 4)
     assert fingerprint(np.asfortranarray(grid), b"s") == fingerprint(grid.copy(), b"s")
     assert fingerprint(grid[:, ::2], b"s") == fingerprint(grid[:, ::2].copy(), b"s")
@@ -853,7 +874,10 @@ def test_equal_data_have_equal_fingerprints_under_one_salt():
 
 @pytest.mark.parametrize("data", [{1, 2}, object(), iter([1]), [object()]])
 def test_data_without_a_fingerprint_must_be_named(fast_folder, data):
-    """Catches data that is taken for other data because nobody could tell; naming it helps, and nothing is charged before."""
+    """Catches data that is mistaken for other data because they cannot be distinguished.
+
+    Naming the data helps, and nothing is charged before.
+    """
     job = Job(fast_folder, data=data)
     with pytest.raises(InvalidInput, match="data_fingerprint"):
         job.select()

@@ -1,4 +1,7 @@
-"""Running together: a fleet-like mechanism gives what single runs would, and stops, records and fails like them."""
+"""Running together: a mechanism like a fleet gives what single runs would give.
+
+It also stops, records and fails like single runs.
+"""
 
 import asyncio
 from concurrent import futures
@@ -82,7 +85,7 @@ def test_a_fleet_that_raises_fails_all_its_members():
 
 
 def test_outputs_made_together_are_recorded(tmp_path):
-    """Catches a checkpoint that forgets members of a fleet: after a crash nothing is trained again."""
+    """Catches a checkpoint that loses members of a fleet: a crash must not repeat training."""
     log, candidates = fleet(range(5))
     path = tmp_path / "checkpoint"
     calls = []

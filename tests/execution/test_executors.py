@@ -1,4 +1,4 @@
-"""Runs made by threads and processes: the contract, what a pool can see, and what happens when processes die."""
+"""Runs by threads and processes: the contract, what a pool can see, and processes that die."""
 
 from __future__ import annotations
 
@@ -255,7 +255,8 @@ from tests.execution.slow_runs import given, DATA, SELECTOR
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with Processes(2) as pool:
-        SELECTOR.select(given(folder), DATA, executor=pool, ledger=Ledger.open(folder / "ledger.db"), checkpoint=folder / "checkpoint")
+        ledger, checkpoint = Ledger.open(folder / "ledger.db"), folder / "checkpoint"
+        SELECTOR.select(given(folder), DATA, executor=pool, ledger=ledger, checkpoint=checkpoint)
 """
 
 
@@ -263,7 +264,7 @@ if __name__ == "__main__":
 def test_the_selecting_process_is_killed_and_called_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """kill -9 in mid-selection: the same call finishes the same selection, with one charge, and no worker stays behind."""
+    """After kill -9 the same call finishes the same selection with one charge; no worker stays."""
     from tests.execution import slow_runs
 
     ledger = Ledger.create(tmp_path / "ledger.db", PureDP(100))

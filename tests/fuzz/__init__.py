@@ -1,1 +1,4 @@
-"""Fuzzing: no traceback reaches the user, no charge is lost or made, no secret is printed. ``EXPOST_FUZZ=long`` looks for longer."""
+"""Fuzzing: no traceback reaches the user, no charge is lost or invented, no secret is printed.
+
+``EXPOST_FUZZ=long`` runs longer.
+"""

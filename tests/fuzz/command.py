@@ -1,4 +1,4 @@
-"""The real command, in this process, through its outermost error handler; and what a ledger says afterwards."""
+"""Run the real command in this process, with its outermost error handler, and read its ledger."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Done:
 
 
 def expost(*arguments: str) -> Done:
-    """Run ``expost ARGUMENTS``; whatever a user would see as a traceback, or as a library's warning, is raised here.
+    """Run ``expost ARGUMENTS``; raise what a user would see as a traceback or a warning.
 
     Streams are as a terminal's: stdout refuses what is no UTF-8, stderr escapes it.
     """
@@ -100,7 +100,7 @@ def assert_refused(done: Done) -> None:
 
 @dataclass(frozen=True)
 class Books:
-    """What a ledger holds of one budget: amounts, and how many jobs were reserved, settled and left open."""
+    """The entries of one budget: amounts and numbers of reserved, settled and open jobs."""
 
     settled: object
     held: object

@@ -1,6 +1,8 @@
-"""Coverage-guided fuzzing with atheris (``pip install atheris``; Linux): the same promises, on bytes that grow towards new branches.
+"""Coverage-guided fuzzing with atheris (``pip install atheris``; Linux): the same checks.
 
-``python -m tests.fuzz.guided TARGET -max_total_time=60``; a TARGET is one of tune, count, certificate, url. Further words are libFuzzer's.
+The inputs are bytes that evolve towards new branches. Run
+``python -m tests.fuzz.guided TARGET -max_total_time=60``, where TARGET is one of tune, count,
+certificate, url. Further arguments are passed to libFuzzer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long to look: a fixed, small number of examples for every run of the tests; many fresh ones with ``EXPOST_FUZZ=long``."""
+"""Number of fuzzing examples: small and fixed in every run, large with ``EXPOST_FUZZ=long``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ TIMES = 40
 
 
 def examples(number: int) -> Callable[[Any], Any]:
-    """``number`` examples, the same in every run; forty times as many, fresh ones, in the long profile."""
+    """Use ``number`` examples, the same in every run.
+
+    The long profile uses forty times as many new ones.
+    """
     return settings(
         max_examples=number * TIMES if LONG else number,
         derandomize=not LONG,

@@ -1,4 +1,4 @@
-"""Documents that are nearly right: TOML, CSV, JSON and command-line words with something wrong in them."""
+"""Nearly correct documents: TOML, CSV, JSON and command-line words with something wrong in them."""
 
 from __future__ import annotations
 
@@ -97,8 +97,9 @@ def toml_text(tables: dict[str, Any]) -> str:
         if isinstance(table, dict):
             lines += [f"[{json.dumps(name)}]" if not name.isidentifier() else f"[{name}]"]
             lines += [
-                f"{key if key.isidentifier() and key.isascii() else json.dumps(key)} = {toml_value(value)}"
+                f"{shown} = {toml_value(value)}"
                 for key, value in table.items()
+                for shown in [key if key.isidentifier() and key.isascii() else json.dumps(key)]
             ]
         else:
             lines.insert(0, f"{name} = {toml_value(table)}")
@@ -109,7 +110,10 @@ def toml_text(tables: dict[str, Any]) -> str:
 def changed_tables(
     draw: st.DrawFn, tables: dict[str, dict[str, Any]], further: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """The tables with one to three changes: another value, another type, a key too many or too few, a table that is none."""
+    """Return the tables with one to three changes.
+
+    Another value, another type, an extra or a missing key, or a table that is not a table.
+    """
     made: dict[str, Any] = copy.deepcopy(tables)
     for _ in range(draw(st.integers(1, 3))):
         name = draw(st.sampled_from(sorted(tables)))

@@ -1,4 +1,7 @@
-"""Words on the command line that nobody foresaw: an answer or a refusal, never a traceback, a hang or a warning of a library."""
+"""Unexpected words on the command line: an answer or a refusal.
+
+There is never a traceback, a hang or a warning of a library.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,9 @@ LEVELS = [
     "nan:1:1",
 ]
 COMMANDS: list[list[str]] = [
-    ["tune"], ["count"], ["plan"], ["certificate"], ["audit"], ["ledger"], ["ledger", "create"], ["ledger", "show"], ["ledger", "entries"],
-    ["ledger", "verify"], ["ledger", "abandon"], ["ledger", "export"], ["nothing"], [],
+    ["tune"], ["count"], ["plan"], ["certificate"], ["audit"], ["ledger"], ["ledger", "create"],
+    ["ledger", "show"], ["ledger", "entries"], ["ledger", "verify"], ["ledger", "abandon"],
+    ["ledger", "export"], ["nothing"], [],
 ]  # fmt: skip
 
 
@@ -90,7 +94,7 @@ def test_any_words(
 @examples(60)
 @given(data=st.data())
 def test_plan(data: st.DataObject) -> None:
-    """Numbers at the ends of what floats hold, grids of a billion levels, more settings than any memory has room for."""
+    """Numbers at the limits of floats, billions of levels, more settings than fit in memory."""
     options = [
         "delta",
         "overhead",

@@ -1,8 +1,8 @@
-"""``expost count`` on tables that are nearly right, with a ledger: an answer that is charged, or a refusal that says why.
+"""``expost count`` on nearly correct tables, with a ledger: a charged answer or a clear refusal.
 
-What may stand in the ledger afterwards (docs/ledger.md): of a refused request nothing; of a job that
-failed before any look was released nothing, settled at 0; of an answer its charge, settled. Never a
-settled charge without an answer, never an answer without one.
+What the ledger contains afterwards (docs/ledger.md): nothing for a refused request; a job settled
+at 0 if it failed before any look was released; the settled charge of an answer. There is never a
+settled charge without an answer, and never an answer without a settled charge.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ def count(folder: Path, *further: str, name: str = "table.csv", column: str = "g
 
 
 def first_line(content: bytes) -> bytes:
-    """The column names, which a refusal may list; in a file without a header that is a row (docs/known-limits.md)."""
+    """Return the column names, which a refusal may list.
+
+    In a file without a header this is a row (docs/known-limits.md).
+    """
     return re.split(rb"[\r\n]", content, maxsplit=1)[0]
 
 
@@ -129,7 +132,10 @@ def first_line(content: bytes) -> bytes:
 @examples(40)
 @given(content=tables() | damaged(TABLE))
 def test_tables(folder: Path, content: bytes) -> None:
-    """Catches a traceback, a cell in a message (a quote in the header draws rows into it), a charge without an answer."""
+    """Catches a traceback, a cell in a message and a charge without an answer.
+
+    A quote in the header can draw rows into it.
+    """
     (folder / "table.csv").write_bytes(content)
     count(folder)
 
@@ -147,7 +153,10 @@ def test_files_of_other_kinds(folder: Path, content: bytes, name: str) -> None:
 @examples(40)
 @given(data=st.data())
 def test_options(folder: Path, data: st.DataObject) -> None:
-    """A request that is wrong is refused before anything is charged: noise too large to draw, names that no database takes."""
+    """A wrong request is refused before anything is charged.
+
+    Noise too large to draw, names that no database accepts.
+    """
     (folder / "table.csv").write_bytes(TABLE)
     numbers = st.sampled_from(
         [
@@ -189,7 +198,7 @@ def test_options(folder: Path, data: st.DataObject) -> None:
 
 
 def sound_table(folder: Path, words: list[str]) -> Done:
-    """The command on a table that can be counted: an answer and its charge, or a refusal that charges nothing."""
+    """Run the command on a valid table: an answer and its charge, or a refusal without a charge."""
     ledger = fresh_ledger(folder)
     common = [
         "count",

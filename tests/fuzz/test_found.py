@@ -49,7 +49,11 @@ HUGE = "1" + "0" * 400
     ],
 )
 def test_documents(folder: Path, line: str, instead: str, named: str) -> None:  # noqa: F811
-    """Catches numbers beyond floats, beyond a parser's digits and its recursion, bounds whose distance is infinite, names that are none."""
+    """Catches values beyond the limits of floats and parsers, and names that are not names.
+
+    Numbers beyond floats, beyond a parser's digits and its recursion, bounds with an infinite
+    difference.
+    """
     done = tune(folder, TOML.replace(line, instead).encode())
     assert done is not None
     assert named in done.err
@@ -90,7 +94,10 @@ def test_a_grid_is_not_made_before_it_is_measured() -> None:
 def test_a_count_that_cannot_be_made_is_not_charged(
     tmp_path: Path, option: str, value: str, further: list[str]
 ) -> None:
-    """Catches noise that is too large to draw, found out after the reservation, which then stays held."""
+    """Catches noise that is too large to draw and detected only after the reservation.
+
+    The reservation would then stay.
+    """
     (tmp_path / "t.csv").write_text("u,g\n1,a\n2,b\n")
     (tmp_path / "k.txt").write_text("a\nb\n")
     Ledger.create(tmp_path / "l.db", ApproxDP(10, 1e-5), "people")
@@ -143,7 +150,11 @@ def test_a_quote_in_the_header_shows_no_row(tmp_path: Path, content: bytes) -> N
 def test_urls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, command: list[str]
 ) -> None:
-    """Catches half a password taken for the host, a URL taken for a file, options that open another file than the one that is checked."""
+    """Catches wrong readings of URLs.
+
+    Half a password taken for the host, a URL taken for a file, options that open another file than
+    the checked one.
+    """
     monkeypatch.chdir(tmp_path)
     done = expost("ledger", command[0], url, *command[1:])
     assert_refused(done)
@@ -211,7 +222,10 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
 
 
 def test_an_unforeseen_error_shows_no_text(tmp_path: Path) -> None:
-    """Exit code 4 and the kind of the error; the text may quote data. With EXPOST_TRACEBACK it is raised."""
+    """Exit code 4 and the kind of the error; the text may quote data.
+
+    With EXPOST_TRACEBACK the error is raised.
+    """
     (tmp_path / "c.json").write_text(json.dumps(RECORD))
     with mock.patch.object(Release, "load", side_effect=RuntimeError("zibeben")):
         with pytest.raises(RuntimeError):

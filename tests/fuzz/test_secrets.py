@@ -34,7 +34,7 @@ SELECTORS = [
 
 @st.composite
 def candidates(draw: st.DrawFn) -> list[Candidate]:
-    """Each gives a text and a score with it, or fails in its own way; the secret is in every text."""
+    """Each gives a text with the secret and a score, or fails in its own way."""
     made = []
     for place in range(draw(st.integers(1, 5))):
         how = draw(st.sampled_from(["give", "raise", "raise group", "give nan", "give other"]))
@@ -75,7 +75,10 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
 @examples(120)
 @given(selector=st.sampled_from(SELECTORS), listed=candidates(), seed=st.integers(0, 2**32))
 def test_only_the_winner_is_heard(selector: Any, listed: list[Candidate], seed: int) -> None:
-    """Catches an output in a message, a repr, a log line or a certificate. (The score of a text is no number: refused, not quoted.)"""
+    """Catches an output in a message, a repr, a log line or a certificate.
+
+    The score of a text is not a number: it is refused and not quoted.
+    """
     out, err = io.StringIO(), io.StringIO()
     release, said = None, ""
     with redirect_stdout(out), redirect_stderr(err):

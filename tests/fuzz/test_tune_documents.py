@@ -1,4 +1,7 @@
-"""``expost tune`` on TOML that is nearly right: refused with a reason that names the key, nothing written, nothing charged."""
+"""``expost tune`` on nearly correct TOML: the refusal names the key.
+
+Nothing is written and nothing is charged.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,9 @@ KEYS = {
     "privacy": ["delta", "overhead", "repeats", "attempts", "scoring", "order"],
 }
 HOSTILE = [
-    10**400, 10**30, -1, 0, 1e300, 1e-300, 5e-324, float("nan"), float("inf"), True, "", "auto", "..:x", "rows.npz", "job.toml",
-    "a\x00.npz", [], [10**400], [1e300, -1e300], [-1e308, 1e308], [[]], [{}], {}, {"a": 1}, [0.5], [1, 1], ["a", "b"], list(range(1, 60)),
+    10**400, 10**30, -1, 0, 1e300, 1e-300, 5e-324, float("nan"), float("inf"), True, "", "auto",
+    "..:x", "rows.npz", "job.toml", "a\x00.npz", [], [10**400], [1e300, -1e300], [-1e308, 1e308],
+    [[]], [{}], {}, {"a": 1}, [0.5], [1, 1], ["a", "b"], list(range(1, 60)),
 ]  # fmt: skip
 
 
@@ -67,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def tune(folder: Path, content: bytes, until: str = "tuning.job.forecast") -> Done | None:
-    """The command until the forecast (or ``cli.tune._announce``, after it); None if the document got that far."""
+    """Run the command until the forecast (or ``cli.tune._announce``); None if it got that far."""
     (folder / "job.toml").write_bytes(content)
     out = folder / "out"
     words = [
@@ -98,7 +102,7 @@ def tune(folder: Path, content: bytes, until: str = "tuning.job.forecast") -> Do
 def test_every_key_with_values_that_break_things(
     folder: Path, table: str, place: int, value: object
 ) -> None:
-    """Catches a traceback, a hang, a grid that fills the memory, a refusal that does not say which key is meant."""
+    """Catches a traceback, a hang, a grid that fills the memory, a refusal that names no key."""
     tables = copy.deepcopy(TABLES)
     key = KEYS[table][place % len(KEYS[table])]
     tables[table][key] = value
@@ -149,9 +153,8 @@ def test_a_line_is_named(folder: Path, data: st.DataObject) -> None:
     ]
     place = data.draw(st.sampled_from(places))
     key = lines[place].split(" = ")[0]
-    lines[place] = (
-        f"{key} = {data.draw(st.sampled_from(['true', '-1', 'nan', '[]', '1979-05-27', '{}', '1' + '0' * 400]))}"
-    )
+    wrong = ["true", "-1", "nan", "[]", "1979-05-27", "{}", "1" + "0" * 400]
+    lines[place] = f"{key} = {data.draw(st.sampled_from(wrong))}"
     done = tune(folder, "\n".join(lines).encode())
     assert done is not None
     assert re.search(rf"\.{key} \(line {place + 1}\)", done.err), done.err

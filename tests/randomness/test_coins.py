@@ -86,7 +86,7 @@ def test_bernoulli_exp_on_single_bits(x: Fraction) -> None:
 
 
 def test_bernoulli_exp_is_quick_for_large_x() -> None:
-    """Would catch a loop over the whole part: e^{−x} is 0 to all purposes and must cost a few coins."""
+    """Would catch a loop over the integer part: e^{−x} is practically 0; a few coins suffice."""
     x = Fraction(10**40 + 1, 3)
     heads, _ = lines_run(
         lambda: [coins.bernoulli_exp(x, SimulationRandomness(seed)) for seed in range(20)],
@@ -183,7 +183,10 @@ def test_the_walk_sees_a_wrong_coin() -> None:
 
 @pytest.mark.parametrize("rate", [Fraction(1, 10**9), Fraction(7, 10**18), Fraction(1e-9)])
 def test_geometric_is_quick_for_tiny_rates(rate: Fraction) -> None:
-    """Would catch counting one success at a time: 1,000 draws of mean 10^9 take a few hundred lines each, and have that mean."""
+    """Would catch counting one success at a time.
+
+    1,000 draws of mean 10^9 take a few hundred lines each, and have that mean.
+    """
     source = SimulationRandomness(20)
     draws, _ = lines_run(
         lambda: [coins.geometric(rate, source) for _ in range(1000)], at_most=1_000_000

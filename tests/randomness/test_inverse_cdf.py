@@ -308,7 +308,7 @@ def test_truncated_negative_binomial_of_shape_one_is_geometric(
 
 @pytest.mark.parametrize("exponent", [3, 12, 30, 60])
 def test_binomial_work_follows_the_result(exponent: int) -> None:
-    """Would catch a loop over trials, or digits lost at 10^30 of them: mean 10, standard deviation √10."""
+    """Would catch a loop over 10^30 trials, or lost digits: mean 10, standard deviation √10."""
     trials = 10**exponent
     with mpmath.workdps(80):
         x = Fraction(int(log(mpf(trials) / 10) * 10**20), 10**20)

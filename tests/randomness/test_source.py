@@ -148,7 +148,7 @@ def test_reads_at_the_end_of_the_buffer_are_whole(first: int, second: int) -> No
 
 
 def test_threads_have_a_buffer_each() -> None:
-    """Would catch one buffer for all threads, where two can read the same place at the same time."""
+    """Would catch a buffer shared by threads, from which two can read the same bytes."""
     source = Counting()
     source.bytes(4)
     threads = [threading.Thread(target=source.bytes, args=(4,)) for _ in range(5)]

@@ -1,4 +1,7 @@
-"""The search for counterexamples: its mechanisms keep their promises, it breaks wrong charges, and (in bounded time) no theorem."""
+"""The search for counterexamples: it breaks wrong charges and, in bounded time, no theorem.
+
+Its mechanisms satisfy their guarantees.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def gaussian(epsilon: float, order: float) -> MechanismFamily:
     ids=["pure", "one order", "curve"],
 )
 def test_every_pair_keeps_its_promise_and_reaches_it(family):
-    """By the tables' own divergences; the largest over promised, over all directions and orders, is 1 but for the last halving."""
+    """Check the tables' own divergences against the guarantee.
+
+    The largest ratio over all directions and orders is 1, except for the last halving.
+    """
     rng = np.random.default_rng(1)
     points = np.concatenate(
         [rng.uniform(-12, 0, (60, family.outputs)), rng.uniform(-1, 1, (60, family.outputs))],
@@ -170,7 +176,10 @@ GAMES = {
 
 @pytest.mark.parametrize("name", GAMES)
 def test_no_theorem_is_broken_and_the_attack_comes_close(name):
-    """Every game for a third of a second or so; a ratio above 1 would be a counterexample to a theorem, or to its code."""
+    """Run every game for about a third of a second.
+
+    A ratio above 1 would be a counterexample to a theorem or to its code.
+    """
     make, close = GAMES[name]
     found, _ = simulate_attack(make(), simulation_seed=SEED, generations=12, population=24)
     assert not found.violated
@@ -194,7 +203,7 @@ def test_a_charge_of_one_epsilon_is_broken():
 
 
 def test_a_selector_that_never_drops_is_broken():
-    """The best of 200 runs, charged as if some had been dropped: the search finds what the theorem forbids."""
+    """The best of 200 runs, charged as if some had been dropped: the search finds the violation."""
     game = Game(RandomDropping(0.02), MechanismFamily(PureDP(0.2)), (200,))
     game.__dict__["levels"] = DropLevels.build(0.02, np.zeros(1), np.array([200.0]), 0)
     point, _ = evolve(game, SEED, generations=8, population=24, starts=[])
@@ -247,7 +256,7 @@ def test_what_cannot_be_attacked_is_refused():
 
 
 def test_the_committed_results_say_what_the_page_says():
-    """docs/tightness.md: nothing broken, and from order 64 on every ratio is above three quarters."""
+    """docs/tightness.md: no theorem is broken; from order 64 on every ratio is above 3/4."""
     record = json.loads(RESULTS.read_text(encoding="utf-8"))
     rows = [*record["points"], *record["others"]]
     assert not any(row["violated"] for row in rows)

@@ -1,6 +1,8 @@
-"""Tables 1 and 2 and Figure 1, recomputed: the paper's columns where they are right, ours where they are not, and what the JSON promises.
+"""Tables 1 and 2 and Figure 1, recomputed, and the contents of the JSON file.
 
-200 trials with fixed seeds; a mean must come within four standard errors and 1.5 % of the figure (a miss by chance: below 1e-4 a row).
+The paper's columns are checked where they are right, and ours where they are not. There are 200
+trials with fixed seeds. A mean must be within four standard errors and 1.5 % of the printed number
+(probability of a miss by chance: below 1e-4 per row).
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ def close(row: CountingRow, expected: float) -> bool:
     [(1, "doubling"), (1, "no-dropping"), (2, "doubling"), (2, "brownian"), (2, "no-dropping")],
 )
 def test_columns_of_the_paper_that_are_reproduced(number, mechanism):
-    """Catches another acceptance rule, grid, budget or density than the paper's numbers were made with."""
+    """Catches an acceptance rule, grid, budget or density that differs from the paper's."""
     answers, precision = (PAPER_1 if number == 1 else PAPER_2)[mechanism]["S8000"]
     row = rows(number)[mechanism]
     assert close(row, answers)
@@ -74,14 +76,20 @@ def test_columns_of_the_paper_that_are_reproduced(number, mechanism):
 
 
 def test_noise_reduction_is_far_better_than_printed():
-    """The paper prints 2.22; the mechanism as described gives 30.8. Catches paying all levels, or stopping at none."""
+    """The paper prints 2.22; the mechanism as described gives 30.8.
+
+    Catches paying for all levels, or stopping at none.
+    """
     row = rows(1)["noise-reduction"]
     assert close(row, 30.8)
     assert row.paper_answers == 2.22
 
 
 def test_an_honest_run_beats_the_papers_parameters():
-    """With its dropping, the paper's parametrisation answers next to nothing; tuned, Algorithm 3 answers most of what it printed."""
+    """With its dropping, the paper's parametrisation answers almost nothing.
+
+    Tuned, Algorithm 3 answers most of what the paper printed.
+    """
     assert rows(1)["random-dropping-paper"].answers_mean < 1.2
     assert rows(2)["random-dropping-paper"].answers_mean < 0.3
     assert close(rows(1)["random-dropping"], 18.12)
@@ -124,7 +132,7 @@ class TestSeeds:
         )
 
     def test_rows_do_not_depend_on_the_other_rows(self):
-        """Catches one stream for all rows: a data set more would change the numbers of the others."""
+        """Catches one stream for all rows: another data set would change all numbers."""
         assert table(1, ["S16000", "S8000"], 20, seed=3)[6:] == table(1, ["S8000"], 20, seed=3)
 
 
@@ -136,7 +144,10 @@ def test_trials_beyond_a_chunk_are_all_counted():
 
 
 def test_synthetic_data_is_what_the_numbers_say():
-    """Density x^{−0.75}, largest first, N in all; catches the exponent of the text, with which the last thread is the largest."""
+    """Density x^{−0.75}, largest first, N in all.
+
+    Catches the exponent of the text, with which the last thread is the largest.
+    """
     sizes = synthetic("S8000", 50, np.random.default_rng(1))
     assert sizes.shape == (50, 300)
     assert (sizes.sum(axis=1) == 8000).all()
@@ -190,7 +201,10 @@ def test_a_table_given_by_its_file(tmp_path):
     ],
 )
 def test_the_budget_ends_where_it_should(mechanisms, name, most):
-    """Groups so large that the coarsest level does for each: as many as the budget pays for. Catches one charge too many or too few."""
+    """Groups so large that the coarsest level suffices: as many answers as the budget pays for.
+
+    Catches one charge too many or too few.
+    """
     result = mechanisms[name](np.full((2, 11_000), 1e9), np.random.default_rng(1))
     assert np.abs(result.answers - most).max() <= 1
     assert (result.right == result.answers).all()
@@ -200,7 +214,10 @@ class TestFigure1:
     """From formulas."""
 
     def test_means_are_the_papers(self):
-        """To all printed digits; the last deviations of the second curve are not (docs/reproduction.md)."""
+        """To all printed digits, except the second curve's last deviations.
+
+        See docs/reproduction.md.
+        """
         for curve in figure1.points().values():
             for point in curve:
                 assert point.mean == pytest.approx(point.paper_mean, rel=1e-9)

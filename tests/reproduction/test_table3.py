@@ -1,6 +1,7 @@
 """Table 3: banks, what a trial costs, the pass rule, the baselines, and what the JSON promises.
 
-Statistical tests have fixed seeds and accept 4.5 standard errors (a miss by chance: below 1e-5 each).
+Statistical tests have fixed seeds and accept 4.5 standard errors (probability of a miss by
+chance: below 1e-5 each).
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ def test_a_training_that_always_passes_costs_its_own_charge():
 
 
 def test_failed_attempts_are_paid():
-    """A training that passes half the time: the sum of charges is converted once, and attempts follow a cut geometric law."""
+    """A training that passes half the time.
+
+    The sum of charges is converted once, and attempts follow a truncated geometric law.
+    """
     problem = problem_of({0.1: [[0.1, 0.8]]})
     made = random_dropping(problem, "paper", "sharp", 150, SimulationRandomness(2))
     cost = cost_of(problem)
@@ -126,7 +130,10 @@ def test_a_bar_that_is_never_reached_costs_all_attempts_and_fails():
 
 
 def test_the_mean_cost_is_that_of_the_drop_law():
-    """Cheap level never passes, dear level always does: E = c₂ + c₁·(attempts without the dear one), by summing over the drop level."""
+    """The cheap level never passes, the expensive level always does.
+
+    E = c₂ + c₁·(attempts without the expensive one), by summing over the drop level.
+    """
     problem = problem_of({0.1: [[0.1]], 0.2: [[0.9]]})
     order = problem.best_order()
     candidates = problem.affordable(order)
@@ -198,7 +205,7 @@ def test_doubling_tries_levels_that_double():
 
 
 def test_doubling_pays_for_every_level_so_far():
-    """Where the second level passes: both curves together, at half of δ, for the best of the laws."""
+    """If the second level passes: both curves together, at half of δ, for the best law."""
     problem = problem_of({0.1: [[0.1]], 0.2: [[0.9]]})
     made = baselines.doubling(problem, 4, SimulationRandomness(7))
     promises = [worst_promise(problem.level(level)) for level in (0.1, 0.2)]
@@ -249,7 +256,10 @@ def synthetic(classes: int, rows: int = 60) -> Split:
 
 
 def move(split: Split, row: int) -> float:
-    """How far the minimiser moves when a row goes. A row that is not there is a row of zeros: it has no gradient."""
+    """How far the minimiser moves when one row is removed.
+
+    A missing row is a row of zeros: it has no gradient.
+    """
     without = split.X.copy()
     without[row] = 0
     return float(
@@ -279,7 +289,7 @@ def test_a_row_moves_the_statistics_by_at_most_the_sensitivity():
 
 
 def test_noise_on_the_statistics_has_the_norm_of_the_matrix():
-    """So that noise on the released vector is calibrated to the norm that the sensitivity bounds."""
+    """Noise on the released vector is calibrated to the norm that the sensitivity bounds."""
     model = baselines._Statistics(synthetic(0), 2.0)
     noise = np.random.default_rng(0).normal(size=model.width)
     matrix = model.symmetric(noise)
@@ -323,7 +333,8 @@ def test_a_bank_is_read_as_it_was_written(tmp_path):
         ("[]", "schema 1"),
         ('{"schema": 1}', "the file is damaged"),
         (
-            '{"schema": 1, "task": "mnist", "n": 5, "delta": 1e-6, "settings": {"values": [[1, 1, 1, 1]]}, "scores": {"0.1": []}}',
+            '{"schema": 1, "task": "mnist", "n": 5, "delta": 1e-6, '
+            '"settings": {"values": [[1, 1, 1, 1]]}, "scores": {"0.1": []}}',
             "finite scores for each setting",
         ),
     ],
@@ -345,7 +356,10 @@ def test_a_bank_of_another_task_is_refused():
 
 
 def test_a_builder_trains_what_is_missing_and_no_more(tmp_path):
-    """Real trainings of a small logistic regression; a second call finds nothing to do; other rows are refused."""
+    """Real trainings of a small logistic regression.
+
+    A second call finds nothing to do; other rows are refused.
+    """
     pytest.importorskip("torch", reason="banks need torch: pip install 'expost[torch]'")
     task, split = TASKS["gisette"], synthetic(2, 200)
     settings = (GridSetting(0.1, 1, 32, 1.0), GridSetting(1.0, 1, 64, 1.0))
@@ -471,7 +485,7 @@ def test_a_substitute_never_stands_beside_the_papers_figure(monkeypatch):
 
 
 def test_a_trial_bank_never_stands_beside_the_papers_figure(monkeypatch):
-    """``reproduction/table3/make_bank.py --rows 100``: MNIST in name, not the paper's training set."""
+    """``make_bank.py --rows 100`` (reproduction/table3): not the paper's MNIST training set."""
     monkeypatch.setitem(TASKS, "mnist", replace(TASKS["mnist"], starts=((0.8,),)))
     monkeypatch.setattr(table_three, "PAPER_LEVELS", (0.8, 0.9, 1.0))
     monkeypatch.setattr(
@@ -539,7 +553,10 @@ def test_the_command_trains_a_bank_where_there_is_none(tmp_path, monkeypatch):
 
 
 def test_the_committed_results_meet_their_targets():
-    """MNIST, the headline: at most 0.24 on the paper's levels, at most 0.08 from 0.02, passes at least 99 times in 100."""
+    """MNIST, the main result.
+
+    At most 0.24 on the paper's levels, at most 0.08 from 0.02, passes at least 99 times in 100.
+    """
     document = json.loads((RESULTS / "table3_mnist.json").read_text(encoding="utf-8"))
     assert document["trials"] >= 100
     for start, limit in ((0.1, 0.24), (0.02, 0.08)):

@@ -1,4 +1,7 @@
-"""Repeat-and-select, doubling and Brownian noise reduction beyond pure DP: against dp_accounting and by exact enumeration."""
+"""Repeat-and-select, doubling and Brownian noise reduction beyond pure DP.
+
+They are checked against dp_accounting and by exact enumeration.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def test_named_laws_have_the_mean_they_promise() -> None:
 
 
 def test_negative_shapes_are_priced() -> None:
-    """dp_accounting refuses them; the theorem does not. A shape nearer −1 has a heavier tail and a smaller charge."""
+    """dp_accounting refuses these shapes; the theorem does not.
+
+    A shape nearer −1 has a heavier tail and a smaller charge.
+    """
     losses = []
     for shape in (-0.9, -0.5, 0, 1):
         runs = TruncatedNegativeBinomial.with_mean(shape, 10.0)
@@ -125,7 +131,7 @@ def test_promises_that_do_not_fit_are_refused() -> None:
 
 
 class Selections:
-    """A few hundred random base mechanisms on neighbouring data, and the law of repeat-and-select over them."""
+    """Hundreds of random base mechanisms on neighbouring data, under repeat-and-select."""
 
     def __init__(self, seed: int, instances: int, candidates: int = 2, outputs: int = 4) -> None:
         rng = np.random.default_rng(seed)
@@ -171,7 +177,7 @@ RUNS: list[TruncatedNegativeBinomial] = [
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7, 2.0])
 def test_approximate_charges_hold_by_enumeration(epsilon: float) -> None:
-    """Each instance promises (ε, its own exact δ at ε); the selection must then be (ε_out, δ_out)-DP."""
+    """Each instance promises (ε, its own exact δ at ε); the selection must be (ε_out, δ_out)-DP."""
     selections, closest = Selections(11, 300), 0.0
     deltas = np.max([hockey_stick(p, q, epsilon) for p, q in _both(*selections.base())], axis=0)
     for runs in RUNS:
@@ -190,7 +196,10 @@ def test_approximate_charges_hold_by_enumeration(epsilon: float) -> None:
 
 
 def test_approximate_charges_are_nearly_met() -> None:
-    """A top output of chance δ on D and never on D′: found by some of K runs with chance about E[K]·δ."""
+    """A top output of probability δ on D and 0 on D′.
+
+    Some of K runs find it with probability about E[K]·δ.
+    """
     delta, runs = 1e-6, geometric_runs(10.0)
     here, there = np.array([[[1 - delta, delta]]]), np.array([[[1.0, 0.0]]])
     law, other = (
@@ -246,7 +255,10 @@ def test_renyi_charges_hold_by_enumeration(runs: RunCount) -> None:
 
 
 def test_nothing_is_not_free_under_renyi_dp() -> None:
-    """A Poisson selection whose moment sits in one rare output: with a free "nothing" the sum of ex-post RDP is 1.2."""
+    """A Poisson selection whose moment is in one rare output.
+
+    With a free "nothing" the sum of ex-post RDP is 1.2.
+    """
     order, orders = 120.0, (2, 8, 32, 64, 80, 100, 110, 120, 130, 200)
     rare, grown = math.exp(-230), math.exp(-228)
     here, there = np.array([[1 - grown, grown]]), np.array([[1 - rare, rare]])
@@ -262,7 +274,10 @@ def test_nothing_is_not_free_under_renyi_dp() -> None:
 
 
 def test_nothing_carries_the_delta_of_the_claim() -> None:
-    """δ is one number for all outcomes: a filter that got δ = 0 back for every "nothing" could be asked again for ever."""
+    """δ is one number for all outcomes.
+
+    A filter that got δ = 0 back for every "nothing" could be asked again without end.
+    """
     table = RepeatAndSelect(Poisson(0.01), delta=1e-6).charges([candidate(ZCDP(0.01))])
     assert table.nothing == ApproxDP(0, 1e-6)
     assert RepeatAndSelect(Poisson(2)).charges([candidate(PureDP(1))]).nothing == PureDP(0)

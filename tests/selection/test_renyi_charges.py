@@ -1,4 +1,4 @@
-"""Rényi pricing from the outside: known values, equal lists at equal prices, bad input, and the lattice under it."""
+"""Rényi pricing: known values, equal prices for equal lists, bad input, and the lattice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def gaussians(*epsilons: float, repeats: int = 1) -> list[Candidate]:
 
 
 def first_rate(candidates: list[Candidate]) -> float:
-    """The drop rate of the first candidate per unit of x: the drop law of ε′ = 1 is in steps of the lattice."""
+    """The drop rate of the first candidate per unit of x.
+
+    The drop law of ε′ = 1 is in steps of the lattice.
+    """
     law = RandomDropping(1, delta=DELTA).drop_law(candidates)
     return float(law.rates[0] / law.overhead)
 
@@ -102,7 +105,10 @@ def test_sharp_is_cheaper_than_closed_form_and_that_than_the_paper(
 
 
 def test_the_papers_method_is_the_papers_formula() -> None:
-    """theorem:max-score-rdp with γ = ε(α): min over ℓ of (2+ℓ)ε_i + (1+ℓ)ε′ + (ln(τ+1) + Σ_{j≠i} e^{−ε_j(1+αℓ)})/(α−1)."""
+    """theorem:max-score-rdp with γ = ε(α).
+
+    Minimum over ℓ of (2+ℓ)ε_i + (1+ℓ)ε′ + (ln(τ+1) + Σ_{j≠i} e^{−ε_j(1+αℓ)})/(α−1).
+    """
     order, overhead, repeats = 16.0, 0.1, np.array([3, 4])
     candidates = [
         candidate(gaussian_for(epsilon, DELTA), int(copies))
@@ -146,7 +152,7 @@ def test_pricing_a_large_list_takes_no_more_work() -> None:
     "selector", [RandomDropping(0.05, delta=DELTA), AboveThreshold(0.05, target=0, delta=DELTA)]
 )
 def test_copies_cost_the_same_however_they_are_written(selector: DroppingSelector) -> None:
-    """Repeats, and equal candidates one by one; a sum over candidates instead of copies would differ."""
+    """Repeats, and equal candidates one by one; a sum over candidates, not copies, would differ."""
     written = selector.charges(gaussians(0.2, 0.4, repeats=7))
     listed = selector.charges([each for each in gaussians(0.2, 0.4) for _ in range(7)])
     assert epsilons(listed) == [charge for charge in epsilons(written) for _ in range(7)]
@@ -155,7 +161,10 @@ def test_copies_cost_the_same_however_they_are_written(selector: DroppingSelecto
 
 
 def test_in_algorithm_2_only_earlier_candidates_compete() -> None:
-    """A crowd after a candidate leaves it only the price of its weight; the same crowd before it must be paid for."""
+    """Many candidates after a candidate cost it only the price of its weight.
+
+    The same candidates before it must be paid for.
+    """
     lone, crowd = gaussians(0.2), gaussians(0.4, repeats=1000)
     selector = AboveThreshold(0.05, target=0, delta=DELTA, weights=(0.25, 0.5))
     first = selector.charges(lone + crowd)[0].epsilon
@@ -185,7 +194,10 @@ def test_more_weight_means_a_smaller_charge(make: Callable[..., DroppingSelector
 
 
 def test_nothing_costs_what_it_reveals() -> None:
-    """Algorithm 3's nothing is the same on all data: free in a claim, a weight's worth at an order. Algorithm 2's is charged."""
+    """Algorithm 3's nothing is the same on all data; Algorithm 2's is charged.
+
+    It is free in a claim, and costs its weight at an order.
+    """
     candidates = gaussians(0.3, repeats=3)
     assert RandomDropping(0.05, delta=DELTA, allow_nothing=True).charges(
         candidates
@@ -200,7 +212,10 @@ def test_nothing_costs_what_it_reveals() -> None:
 
 
 def test_the_analysis_shows_where_a_charge_comes_from() -> None:
-    """Evaluating the problem at the reported order and shift gives the charge; shifts are whole steps, as the lattice needs."""
+    """Evaluating the problem at the reported order and shift gives the charge.
+
+    Shifts are integer steps, as the lattice needs.
+    """
     table = RandomDropping(0.05, delta=DELTA).analyse(gaussians(0.2, 0.6, repeats=5))
     (priced,), problem = table.priced, table.problem
     for place in range(2):

@@ -16,7 +16,9 @@ LEAST = 25.0  # expected draws in a cell
 def fit(
     draws: Integers, mass: Callable[[Integers], npt.NDArray[np.float64]], low: int, high: int
 ) -> float:
-    """The p-value of ``draws`` against a law: a cell per outcome in [low, high), pooled with neighbours where it is rare.
+    """Return the p-value of ``draws`` against a law, with one cell per outcome in [low, high).
+
+    Rare outcomes are pooled with their neighbours.
 
     What the law puts outside is a cell of its own, pooled with the last one.
     """
@@ -32,7 +34,10 @@ def fit(
 def fit_between(
     draws: Integers, cdf: Callable[[Integers], npt.NDArray[np.float64]], edges: Integers
 ) -> float:
-    """The same for a law with many outcomes: cells (−∞, e_0], (e_0, e_1], …, (e_last, ∞); ``cdf(e)`` is P(draw ≤ e)."""
+    """The same for a law with many outcomes; ``cdf(e)`` is P(draw ≤ e).
+
+    Cells are (−∞, e_0], (e_0, e_1], …, (e_last, ∞).
+    """
     observed = np.bincount(np.searchsorted(edges, draws, side="left"), minlength=len(edges) + 1)
     probabilities = np.diff(cdf(edges), prepend=0.0, append=1.0)
     return pooled_p_value(observed, len(draws) * probabilities)

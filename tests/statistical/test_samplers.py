@@ -1,8 +1,9 @@
-"""The samplers as they run, 10^4 to 10^6 seeded draws each, against laws computed by scipy or by hand: chi-square.
+"""The samplers against laws computed by scipy or by hand: chi-square, 10^4 to 10^6 seeded draws.
 
-Each test rejects at 1e-6; there are about 40, so a correct library fails one of them once in 25,000 changes of all seeds.
-The exact tests in ``tests/randomness`` show the laws; these would catch what those cannot see, such as draws that
-depend on each other, a source that repeats, or a table that is built wrongly at full size.
+Each test rejects at 1e-6. There are about 40, so a correct library fails one of them once in 25,000
+changes of all seeds. The exact tests in ``tests/randomness`` show the laws. These tests would catch
+what the exact tests cannot see, such as draws that depend on each other, a source that repeats, or
+a table that is built wrongly at full size.
 """
 
 from __future__ import annotations
@@ -170,7 +171,10 @@ def test_vectorised_geometric(rate: Fraction) -> None:
 
 @pytest.mark.parametrize("scale", [500, 10**6, 2**50])
 def test_vectorised_geometric_of_large_scale(scale: int) -> None:
-    """Would catch digits that are wrong or depend on each other: 60 cells of equal mass, and the low digit given the rest."""
+    """Would catch digits that are wrong or depend on each other.
+
+    60 cells of equal mass, and the low digit given the rest.
+    """
     draws = samplers.geometric(Fraction(1, scale), MANY, SimulationRandomness(202))
     edges = np.floor(-scale * np.log1p(-np.arange(1, 60) / 60)).astype(np.int64)
     assert fit_between(draws, lambda e: -np.expm1(-(e + 1.0) / scale), edges) > FALSE_ALARM
@@ -226,7 +230,7 @@ def test_scalar_and_vectorised_laplace_agree() -> None:
 
 
 def opendp_draws(kind: str, scale: float, count: int) -> Integers:
-    """OpenDP's noise; it cannot be seeded, so these two tests fail at random once in a million runs each."""
+    """OpenDP's noise has no seed: these two tests each fail by chance once in a million runs."""
     dp: Any = pytest.importorskip(
         "opendp.prelude", reason="opendp is not installed: pip install 'expost[opendp]'"
     )
@@ -248,7 +252,7 @@ def test_laplace_agrees_with_opendp() -> None:
 
 @pytest.mark.slow
 def test_gaussian_agrees_with_opendp() -> None:
-    """Would catch a variance that means something else (OpenDP's scale is the standard deviation parameter)."""
+    """Would catch another meaning of variance: OpenDP's scale is the deviation parameter."""
     mine = samplers.discrete_gaussian(Fraction(25, 4), MANY, SimulationRandomness(302))
     assert alike(mine, opendp_draws("gaussian", 2.5, 150_000)) > FALSE_ALARM
 

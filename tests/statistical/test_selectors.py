@@ -1,7 +1,8 @@
-"""What the selectors really do, against the enumerated laws of ``tests.theorems.finite``: one chi-square each.
+"""Simulated selections against the enumerated laws of ``tests.theorems.finite``: chi-square.
 
-Each test makes 20,000 seeded selections (8,000 where coins are dropped: those take half a millisecond each) and rejects at
-1e-5, so a correct library fails one of the 20-odd tests about once in 5,000 changes of all seeds.
+Each test makes 20,000 seeded selections (8,000 where coins are dropped, which takes half a
+millisecond each) and rejects at 1e-5, so a correct library fails one of the 20-odd tests about once
+in 5,000 changes of all seeds.
 
 They would catch a wrong tie rule, a wrong drop rate, a redraw that is none, copies that are not
 independent, and any other way in which the code is not the algorithm that the theorems are about.
@@ -319,7 +320,10 @@ def test_independent_levels_would_be_found_out() -> None:
 
 @pytest.mark.slow
 def test_gaussian_levels_have_the_joint_law_of_the_average() -> None:
-    """Level 2 is (z₁/T₁ + z₂·(1/T₂−1/T₁))·T₂ for independent discrete Gaussians z₁, z₂; here T = 4, 1, so z₂ has variance 4/3."""
+    """Level 2 is (z₁/T₁ + z₂·(1/T₂−1/T₁))·T₂ for independent discrete Gaussians z₁, z₂.
+
+    Here T = 4, 1, so z₂ has variance 4/3.
+    """
     z = np.arange(-20, 21)
     first, second = (np.exp(-(z**2) / (2 * variance)) for variance in (4.0, 4 / 3))
     first, second = first / first.sum(), second / second.sum()

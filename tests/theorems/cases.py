@@ -1,4 +1,7 @@
-"""Instances for the theorem tests: random batches, adversaries that saturate a charge, and what the library charges."""
+"""Instances for the theorem tests: random batches, adversaries that reach a charge, and charges.
+
+The charges are those of the library.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def unused(data: object, randomness: object) -> object:
 
 @dataclass(frozen=True)
 class Case:
-    """A batch of neighbouring instances: laws on D and D′, promises, drop settings, and an order of priority."""
+    """A batch of neighbouring instances: laws on D and D′, guarantees, drop settings, order."""
 
     q: Array
     other: Array
@@ -87,10 +90,10 @@ def adversary(
     copies: int = 10**6,
     least: int = 0,
 ) -> Case:
-    """A winner whose output (score 1) grows by e^ε on D while its many competitors (score 2) shrink by e^ε.
+    """A winner's output (score 1) grows by e^ε on D; its many competitors (score 2) shrink by e^ε.
 
-    The competitors' factor on D′ at level k+1 is exactly that on D at level k: the proof's inequalities are equalities but for
-    the lowest level, which the many copies make negligible.
+    The competitors' factor on D′ at level k+1 is exactly that on D at level k. So the proof's
+    inequalities are equalities except at the lowest level, which the many copies make negligible.
     """
     rare, beaten = 0.01, 0.01
     grow, shrink = np.exp(winner * (1 - 1e-12)), np.exp(competitor * (1 - 1e-12))
@@ -193,7 +196,7 @@ def doubling_adversary() -> Case:
 
 
 def repeat_adversary(top: float, own: float, epsilon: float = 1.0) -> Case:
-    """One candidate: a rare output that grows by e^ε on D below a top output that shrinks by e^ε."""
+    """One candidate: a rare output grows by e^ε on D below a top output that shrinks by e^ε."""
     grow = np.exp(epsilon * (1 - 1e-12))
     q = np.array([[[1 - top - own * grow, own * grow, top]]])
     other = np.array([[[1 - top * grow - own, own, top * grow]]])
@@ -203,7 +206,7 @@ def repeat_adversary(top: float, own: float, epsilon: float = 1.0) -> Case:
 
 
 def noise_adversary(*, coupled: bool) -> tuple[Law, Law]:
-    """The coarse level fails on values ≥ 1, which are likelier on D (answer 1) than on D′ (answer 0)."""
+    """The coarse level fails on values ≥ 1, likelier on D (answer 1) than on D′ (answer 0)."""
     path = NoisePath([0.5, 1.0], coupled=coupled)
     values = np.arange(-15, 16)
     passes = np.stack([values < 1, values >= 1])[None]

@@ -1,9 +1,10 @@
 """Exact output laws of every selector over finite mechanisms, in batches.
 
-Outputs are scores 0, …, m−1; a mechanism on a pair of neighbouring datasets is a pair (Q, Q′) of probability vectors. Arrays
-are (batch, candidate, output). Where a law is a sum over the drop level k the tail is bounded on both sides, and the
-bracket is kept: :func:`excess` compares the upper end of one law with the lower end of the other. Ties go to the lower index.
-Nothing here is imported from ``expost``: the formulas are written down a second time on purpose.
+Outputs are scores 0, …, m−1. A mechanism on a pair of neighbouring datasets is a pair (Q, Q′) of
+probability vectors. Arrays are (batch, candidate, output). Where a law is a sum over the drop level
+k, the tail is bounded on both sides and the bracket is kept: :func:`excess` compares the upper end
+of one law with the lower end of the other. Ties go to the lower index. Nothing here is imported
+from ``expost``: the formulas are written a second time on purpose.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SLACK = 1e-9  # relative; rounding in these sums is below 1e-12
 
 @dataclass(frozen=True)
 class Law:
-    """Brackets of the chance of each outcome (batch, candidate, output), and of "nothing" (batch,)."""
+    """Bounds on the probabilities of outcomes (batch, candidate, output), "nothing" (batch,)."""
 
     low: Array
     high: Array
@@ -45,7 +46,7 @@ class Law:
 
 
 def excess(law: Law, other: Law, charge: Array, nothing_charge: Array) -> float:
-    """By how much the worst outcome's log ratio, either way round, exceeds its charge; negative when all is well."""
+    """By how much the worst log ratio, in either direction, exceeds its charge (< 0: it holds)."""
     worst = -np.inf
     for a, b in ((law, other), (other, law)):
         worst = max(worst, np.max(_log_ratio(a.high, b.low) - charge[..., None]))
@@ -63,7 +64,10 @@ def _log_ratio(above: Array, below: Array) -> Array:
 
 
 def random_pairs(rng: np.random.Generator, epsilon: Array, outputs: int) -> tuple[Array, Array]:
-    """Pairs (Q, Q′) with |log Q/Q′| ≤ ε: half of them vertices that reach e^ε, some with an impossible output."""
+    """Pairs (Q, Q′) with |log Q/Q′| ≤ ε.
+
+    Half of them are vertices that reach e^ε; some have an impossible output.
+    """
     impossible = outputs > 2 and rng.random() < 0.25
     size = outputs - impossible
     safe = epsilon * (1 - 1e-12)
@@ -93,10 +97,10 @@ def _tilted(rng: np.random.Generator, epsilon: Array, size: int) -> Array:
 
 
 def _vertices(rng: np.random.Generator, epsilon: Array, size: int) -> tuple[Array, Array]:
-    """Two families that reach e^ε: (diluted) randomised response, and a rare output against the rest.
+    """Two families that reach e^ε: (diluted) randomised response, and a rare output.
 
-    Outputs are labelled +, −, 0. With a ≤ 1/(1+e^ε): Q(+) = a·e^ε, Q′(+) = a, and either Q(−) = a, Q′(−) = a·e^ε with the
-    rest unchanged, or everything outside + shrinks together.
+    Outputs are labelled +, −, 0. With a ≤ 1/(1+e^ε): Q(+) = a·e^ε, Q′(+) = a, and either Q(−) = a,
+    Q′(−) = a·e^ε with the rest unchanged, or everything outside + shrinks together.
     """
     labels = rng.integers(-1, 2, (*epsilon.shape, size))
     labels[..., 0], labels[..., 1] = 1, -1
@@ -139,7 +143,10 @@ def _masked_sum(weights: Array, mask: Array) -> Array:
 
 @dataclass(frozen=True)
 class Dropping:
-    """The public settings of a batch: overhead (batch,), rates and copies (batch, candidate), and the least level."""
+    """The public settings of a batch.
+
+    Overhead (batch,), rates and copies (batch, candidate), and the least level.
+    """
 
     overhead: Array
     rates: Array
@@ -155,8 +162,9 @@ class Dropping:
     def sum(self, terms: Array, nothing: Array, last_limit: Array) -> Law:
         """Σ_k P(k)·term(k), the last level standing for all above it.
 
-        There, term(k)/keep(k) grows with k, so term(last)·e^{−γ(k−last)} is below it; ``last_limit`` is what term(last) would
-        be if every competing factor were 1, hence above it. The chance of nothing lies between nothing(last) and 1.
+        There, term(k)/keep(k) grows with k, so term(last)·e^{−γ(k−last)} is below it;
+        ``last_limit`` is what term(last) would be if every competing factor were 1, hence above it.
+        The probability of nothing lies between nothing(last) and 1.
         """
         return level_sum(self.overhead, self.rates, terms, nothing, last_limit)
 
@@ -164,7 +172,10 @@ class Dropping:
 def level_sum(
     overhead: Array, rates: Array, terms: Array, nothing: Array, last_limit: Array
 ) -> Law:
-    """See :meth:`Dropping.sum`; ``terms`` is (batch, level, candidate, output), ``nothing`` (batch, level)."""
+    """See :meth:`Dropping.sum`.
+
+    ``terms`` is (batch, level, candidate, output), ``nothing`` is (batch, level).
+    """
     k = np.arange(terms.shape[1])
     chance = -np.expm1(-overhead)[:, None] * np.exp(-overhead[:, None] * k)
     body = np.einsum("bk,bkio->bio", chance[:, :-1], terms[:, :-1])
@@ -180,14 +191,20 @@ def level_sum(
 
 
 def tails(q: Array) -> tuple[Array, Array]:
-    """P(score > o) and P(score ≤ o) for o = −1, 0, …, m−1, each summed from its own end so that small ones stay exact."""
+    """P(score > o) and P(score ≤ o) for o = −1, 0, …, m−1.
+
+    Each is summed from its own end so that small values stay exact.
+    """
     zero = np.zeros_like(q[..., :1])
     beats = np.concatenate([np.cumsum(q[..., ::-1], axis=-1)[..., ::-1], zero], axis=-1)
     return np.minimum(beats, 1.0), np.concatenate([zero, np.cumsum(q, axis=-1)], axis=-1)
 
 
 def log_miss(keep: Array, hit: Array, miss: Array) -> Array:
-    """log(1 − keep·hit), the chance that one copy is dropped or misses; hit + miss = 1, and small either way stays exact."""
+    """log(1 − keep·hit), the log probability that one copy is dropped or misses.
+
+    hit + miss = 1, and small values of either stay exact.
+    """
     with np.errstate(divide="ignore"):
         return np.where(keep * hit < 0.5, np.log1p(-keep * hit), np.log((1 - keep) + keep * miss))
 
@@ -201,7 +218,10 @@ def _gain(log_left: Array, step: Array, copies: Array) -> Array:
 
 
 def random_dropping(q: Array, settings: Dropping) -> Law:
-    """Algorithm 3: the best kept output. Factor of a competitor: no kept copy of it ranks above the winner."""
+    """Algorithm 3: the best kept output.
+
+    The factor of a competitor: no kept copy of it ranks above the winner.
+    """
     keep, copies = settings.keep(), settings.copies[:, None, :, None]
     lower = log_miss(keep, *(each[:, None] for each in tails(q)))  # over o = −1, …, m−1
     best_at_most = np.exp(copies * lower)
@@ -217,7 +237,7 @@ def _beats(best_at_most: Array, i: int) -> Array:
 
 
 def first_pass(q: Array, settings: Dropping, bar: int, order: Sequence[int]) -> tuple[Array, Array]:
-    """Terms of "the first kept copy, in this order, whose score reaches the bar", and of "none does"."""
+    """Terms of "the first kept copy, in this order, whose score reaches the bar" and of "none"."""
     keep, copies = settings.keep()[..., 0], settings.copies[:, None]
     passes, fails = pass_chances(q, bar)
     log_none = copies * log_miss(keep, passes, fails)
@@ -248,7 +268,10 @@ def above_threshold(q: Array, settings: Dropping, bar: int) -> Law:
 
 
 def random_dropping_target(q: Array, settings: Dropping, bar: int, order: Sequence[int]) -> Law:
-    """Algorithm 3 with the score (passed?, priority): the first pass by priority, else the first kept by priority."""
+    """Algorithm 3 with the score (passed?, priority).
+
+    The first pass by priority, else the first kept by priority.
+    """
     terms, _ = first_pass(q, settings, bar, order)
     keep, copies = settings.keep()[..., 0], settings.copies[:, None]
     passes, fails = pass_chances(q, bar)
@@ -269,7 +292,9 @@ def random_dropping_target(q: Array, settings: Dropping, bar: int, order: Sequen
 def by_subsets(
     q: Array, settings: Dropping, runs_of: Callable[[tuple[int, ...]], Sequence[int] | None]
 ) -> Law:
-    """The best of ``runs_of(kept)``, by listing every set of kept candidates (one copy each); None means: draw again.
+    """The best of ``runs_of(kept)``, by listing every set of kept candidates (one copy each).
+
+    None means that the set is drawn again.
 
     Slow and plain: it checks :func:`random_dropping`, and gives the laws of mutants.
     """
@@ -310,9 +335,10 @@ def above_threshold_queries(
     outputs: int = 12,
     levels: int = 320,
 ) -> Law:
-    """Algorithm 1 over whole-valued queries: outcome (o, i) is the number bar + o released for query i.
+    """Algorithm 1 over integer queries: outcome (o, i) is the number bar + o released for query i.
 
-    From the largest answer on, both laws fall by e^{−ε_i} a step of o, so a few ``outputs`` show every ratio.
+    From the largest answer on, both laws fall by e^{−ε_i} per step of o, so a few ``outputs`` show
+    every ratio.
     """
     k, o = np.arange(levels)[None, :, None, None], np.arange(outputs)
     room = bar + k - answers[:, None, :, None]
@@ -339,7 +365,10 @@ def doubling(q: Array, copies: Array, bar: int) -> Law:
 
 
 Generating = Callable[[Array, Array], Array]
-"""f(mass up to an outcome) − f(mass below it), from (1 − mass below, mass of the outcome); f generates the run count."""
+"""f(mass up to an outcome) − f(mass below it), where f generates the run count.
+
+Arguments: 1 − mass below, mass of the outcome.
+"""
 
 
 def truncated_negative_binomial(shape: float, gamma: Array) -> Generating:
@@ -366,7 +395,10 @@ def poisson(mean: Array) -> Generating:
 def repeat_and_select(
     q: Array, copies: Array, runs: Generating, nothing: Array | None = None
 ) -> Law:
-    """The best of a random number of runs of "pick a copy, run it"; ``nothing`` is the chance of no run at all."""
+    """The best of a random number of runs of "pick a copy, run it".
+
+    ``nothing`` is the probability of no run.
+    """
     base = q * (copies / copies.sum(1, keepdims=True))[..., None]
     ascending = (
         base[:, ::-1].transpose(0, 2, 1).reshape(len(q), -1)
@@ -381,7 +413,10 @@ def repeat_and_select(
 
 @dataclass(frozen=True)
 class NoisePath:
-    """Discrete Laplace levels of rates r_1 < … < r_n (coarse to fine), coupled, or independent (the mutant)."""
+    """Discrete Laplace levels of rates r_1 < … < r_n (coarse to fine), coupled or independent.
+
+    Independent levels are the mutant.
+    """
 
     rates: Sequence[float]
     coupled: bool = True
@@ -413,9 +448,10 @@ class NoisePath:
 
 
 def noise_reduction(path: NoisePath, answer: int, passes: Array, beyond: Array) -> Law:
-    """The first level whose noisy value passes: outcomes (rule, level, value), values −w, …, w as in ``passes``.
+    """The first level whose noisy value passes: outcomes (rule, level, value).
 
-    ``passes`` (rule, level, value) says which values pass; ``beyond`` (rule, level) what values outside −w, …, w do.
+    Values are −w, …, w as in ``passes`` (rule, level, value), which says which values pass;
+    ``beyond`` (rule, level) says what values outside −w, …, w do.
     """
     rules, levels, width = passes.shape
     inner = np.abs(path.values) <= width // 2

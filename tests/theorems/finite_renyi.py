@@ -1,8 +1,9 @@
 """Exact output laws of Algorithms 2 and 3 over finite mechanisms with exact Rényi curves.
 
-A candidate's outputs are the scores 0, …, m−1; arrays are (candidate, output). The drop level is summed one by one up to where a
-copy is kept with chance below 1e-6, and the rest is bracketed (to about 1e-10). What is compared is always the upper end of one
-law with the lower end of the other. Written a second time on purpose: nothing here comes from the Rényi pricing.
+A candidate's outputs are the scores 0, …, m−1; arrays are (candidate, output). Drop levels are
+summed one by one up to the level where a copy is kept with probability below 1e-6, and the rest is
+bracketed (to about 1e-10). The upper end of one law is always compared with the lower end of the
+other. Written a second time on purpose: nothing here comes from the Rényi pricing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def log_moment(p: Array, q: Array, order: float) -> Array:
 
 
 def exact_curves(here: Array, there: Array, orders: Sequence[float] = ORDERS) -> Array:
-    """Rényi divergences (candidate, order), the larger of the two directions, with a breath of room for rounding."""
+    """Rényi divergences (candidate, order), the larger direction, with room for rounding."""
     both = [
         [log_moment(p, q, a) / (a - 1) for a in orders] for p, q in ((here, there), (there, here))
     ]
@@ -40,7 +41,10 @@ def exact_curves(here: Array, there: Array, orders: Sequence[float] = ORDERS) ->
 
 @dataclass(frozen=True)
 class Instance:
-    """Candidates on a pair of neighbouring datasets, with their repeats and (for some) drop rates, and a bar for Algorithm 2."""
+    """Candidates on a pair of neighbouring datasets.
+
+    With their repeats and (for some) drop rates, and a bar for Algorithm 2.
+    """
 
     here: Array
     there: Array
@@ -101,10 +105,11 @@ class Levels:
         self.keep = np.exp(-rates[:, None] * (self.least + k))  # candidate, level
 
     def law(self, terms: Array, limits: Array, nothing: Array, hits: Array) -> Law:
-        """Σ_k P(k)·term(k), terms (candidate, output, level); the last level stands for all above it.
+        """Σ_k P(k)·term(k), terms (candidate, output, level).
 
-        There term/keep grows with k, to at most ``limits``/keep. "Nothing" is Π(1 − keep·h) over copies, between 1 − S and
-        1 − S + S²/2 with S = Σ keep·h; ``hits`` is Σ h over the copies of a candidate.
+        The last level stands for all above it. There term/keep grows with k, to at most
+        ``limits``/keep. "Nothing" is Π(1 − keep·h) over copies, between 1 − S and 1 − S + S²/2 with
+        S = Σ keep·h; ``hits`` is Σ h over the copies of a candidate.
         """
         body, empty = terms[..., :-1] @ self.chance[:-1], float(nothing[:-1] @ self.chance[:-1])
         tail = self.chance[-1] / -np.expm1(-(self.overhead + self.rates))
@@ -185,7 +190,10 @@ def log_moments(law: Law, other: Law, order: float) -> tuple[Array, float]:
 
 
 def random_pair(rng: np.random.Generator, outputs: int) -> tuple[Array, Array]:
-    """A law and a neighbour: a tilt, a randomised response, or a rare output that grows; divergences from 0.01 to about 5."""
+    """A law and a neighbour: a tilt, a randomised response, or a rare output that grows.
+
+    Divergences from 0.01 to about 5.
+    """
     kind, size = rng.integers(0, 4), np.exp(rng.uniform(np.log(0.1), np.log(3)))
     base = rng.dirichlet(np.full(outputs, 0.7)) + 1e-4
     if kind == 0:
@@ -204,7 +212,7 @@ def random_pair(rng: np.random.Generator, outputs: int) -> tuple[Array, Array]:
 
 
 def leaky_pair(rng: np.random.Generator, outputs: int, delta: float) -> tuple[Array, Array]:
-    """An output of about the chance δ that a neighbour hardly ever gives: what an (ε, δ) claim is about."""
+    """An output of probability about δ that a neighbour hardly ever gives, for (ε, δ) claims."""
     base = rng.dirichlet(np.full(outputs, 0.7)) + 1e-3
     other = base * np.exp(rng.normal(0, 0.1, outputs))
     leak = rng.integers(0, outputs)
@@ -214,7 +222,10 @@ def leaky_pair(rng: np.random.Generator, outputs: int, delta: float) -> tuple[Ar
 
 
 def random_instance(rng: np.random.Generator, delta: float | None = None) -> Instance:
-    """One to four candidates with a few copies; half the instances choose their own drop rates. With a δ: leaky pairs."""
+    """One to four candidates with a few copies; with a δ, leaky pairs.
+
+    Half the instances choose their own drop rates.
+    """
     count, outputs = int(rng.integers(1, 5)), int(rng.integers(2, 6))
     drawn = (
         random_pair(rng, outputs) if delta is None else leaky_pair(rng, outputs, delta)
@@ -229,7 +240,7 @@ def random_instance(rng: np.random.Generator, delta: float | None = None) -> Ins
 
 
 def _noticeable(here: Array, there: Array) -> bool:
-    """Not so close that millions of levels would matter: the lattice step follows the divergence."""
+    """Not so small that millions of levels matter: the lattice step follows the divergence."""
     return bool(exact_curves(here[None], there[None], [64.0])[0, 0] > 0.9)
 
 

@@ -1,4 +1,4 @@
-"""Mutants of the algorithms and of their charges: the check that the theorems pass must reject every one of them."""
+"""Mutants of the algorithms and of their charges: the theorems' check must reject each one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def test_mutant_that_never_drops_is_rejected() -> None:
 
 
 def test_mutant_that_drops_twice_as_fast_for_the_old_charge_is_rejected() -> None:
-    """Rate 2ε costs up to 3ε + ε′: violated if the winner alone drops faster, and also (for large ε) if all do."""
+    """Rate 2ε costs up to 3ε + ε′.
+
+    Violated if only the winner drops faster, and also (for large ε) if all do.
+    """
     for case, rates in (
         (adversary(), np.array([[1.0, 1.0]])),
         (adversary(winner=3.0, competitor=3.0, copies=40_000), np.array([[6.0, 6.0]])),
@@ -77,7 +80,7 @@ def crowd() -> Case:
 
 
 def test_mutants_that_meddle_with_the_number_of_runs_are_rejected() -> None:
-    """Stopping after the first three kept, and drawing again until two are kept, both void the charges."""
+    """Stopping after three kept, or drawing again until two are kept, breaks the charges."""
     case = crowd()
     charges = case.charges(SELECTORS["random dropping"][0])
     honest = [finite.by_subsets(q, case.settings, lambda kept: kept) for q in (case.q, case.other)]
@@ -91,8 +94,9 @@ def test_mutants_that_meddle_with_the_number_of_runs_are_rejected() -> None:
 def test_drawing_again_above_a_number_of_runs_keeps_the_pure_charges() -> None:
     """A finding, kept as a test: conditioning on "at most n runs" is sound under pure DP.
 
-    On D′ at level k+1 each competitor is (dropped, kept and lower, kept and higher) stochastically below its state on D at
-    level k, and "nobody higher, at most n−1 kept" is a decreasing event. It is *not* so for "at least n", n ≥ 2 (above).
+    On D′ at level k+1 the state of each competitor (dropped, kept and lower, kept and higher) is
+    stochastically below its state on D at level k, and "nobody higher, at most n−1 kept" is a
+    decreasing event. This is *not* so for "at least n", n ≥ 2 (above).
     """
     for case in [crowd(), *random_cases(seed=21, instances=1000)]:
         single = replace(
@@ -134,7 +138,7 @@ def test_mutant_repeat_and_select_below_its_charge_is_rejected(shape: float) -> 
 
 
 def test_mutant_that_compares_a_falling_score_of_the_noisy_number_is_rejected() -> None:
-    """Algorithm 1 with the score −v: each query that fails on D′ = D − 1 costs its ε, so n of them cost n·ε.
+    """Algorithm 1 with the score −v: n queries that fail on D′ = D − 1 cost n·ε.
 
     The library therefore refuses a score over queries (``tests/contracts``).
     """

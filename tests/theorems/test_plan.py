@@ -49,7 +49,7 @@ def test_far_fewer_repeats_would_not_keep_it() -> None:
 @pytest.mark.parametrize("overhead", [0.004, 0.1, 1.0, 5.0])
 @pytest.mark.parametrize("least", [0, 2])
 def test_chance_of_nothing_is_bracketed(overhead: float, least: int) -> None:
-    """Σ_k P(k)·Π_g (1−e^{−γ_g·k})^{T_g}, summed level by level, lies inside; and the bracket says something."""
+    """Σ_k P(k)·Π_g (1−e^{−γ_g·k})^{T_g}, summed by level, is in the bracket; it is narrow."""
     rates, copies = [0.02, 0.5], [300, 7]
     k, chance = _levels(overhead, least)
     with np.errstate(divide="ignore"):
@@ -89,7 +89,7 @@ def test_keep_probability_is_the_mean_keep_chance(overhead: float, rate: float, 
 
 
 def law_of_runs(overhead: float, rates: list[float], copies: list[int], least: int) -> Array:
-    """P(N = n) for the number of kept copies, one Bernoulli factor of the generating function at a time."""
+    """P(N = n) for the number of kept copies, by one Bernoulli factor after another."""
     k, chance = _levels(overhead, least)
     law = np.ones((len(k), 1))
     for rate, count in zip(rates, copies, strict=True):

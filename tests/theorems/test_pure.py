@@ -1,8 +1,10 @@
-"""The pure-DP theorems, by exact enumeration: no outcome's log ratio on neighbouring data exceeds what the library charges.
+"""The pure-DP theorems, by exact enumeration: no outcome's log ratio exceeds its charge.
 
-Three kinds of test for each theorem: thousands of random instances (would catch a charge that is too small somewhere), one
-adversarial instance that reaches at least 95 % of the charge (so the first kind is known to bite), and mutants of the
-algorithm or of the charge that the same check must reject (``test_mutants``). Charges always come from ``selector.charges``.
+The log ratio is between neighbouring data, and the charge is the library's: charges always come
+from ``selector.charges``. There are three kinds of test for each theorem: thousands of random
+instances (would catch a charge that is too small somewhere), one adversarial instance that reaches
+at least 95 % of the charge (so the first kind is known to be sensitive), and mutants of the
+algorithm or of the charge that the same check must reject (``test_mutants``).
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ def test_copies_are_candidates_listed_several_times() -> None:
 )
 @pytest.mark.parametrize("least", [0, 3])
 def test_dropping_reaches_its_charge(name: str, least: int) -> None:
-    """2ε + ε′ is realised to 1e-6, with and without a minimum drop level: no smaller charge would do."""
+    """2ε + ε′ is attained to 1e-6, with and without a minimum drop level: it cannot be smaller."""
     selector_of, law_of = SELECTORS[name]
     case = adversary(least=least)
     law, other = law_of(case.q, case), law_of(case.other, case)
@@ -192,7 +194,7 @@ def test_queries_reach_their_charge(monotone: bool) -> None:
 
 
 def test_queries_that_are_not_monotone_break_the_monotone_charge() -> None:
-    """Test of the test: the cheaper charge is refuted once the queries move in opposite directions."""
+    """Test of the test: the cheaper charge fails if the queries move in opposite directions."""
     epsilon, overhead = np.array([[0.7, 0.4]]), np.array([0.3])
     law, other = (
         finite.above_threshold_queries(np.array(a), epsilon, overhead)
@@ -243,7 +245,10 @@ def test_noise_reduction_reaches_its_charge() -> None:
 
 
 def test_stopping_early_releases_what_running_everything_would() -> None:
-    """Every kept list, every combination of outputs: the library's early stop against max of (passed?, priority)."""
+    """Every kept list, every combination of outputs.
+
+    The library's early stop against the maximum of (passed?, priority).
+    """
     outputs: list[int] = []
     candidates = [
         Candidate(
@@ -277,7 +282,7 @@ def test_stopping_early_releases_what_running_everything_would() -> None:
 
 
 def test_law_of_the_target_variant_is_that_of_running_everything() -> None:
-    """The closed form used above, against listing all kept sets with the score (passed?, priority)."""
+    """The closed form above, against listing all kept sets with the score (passed?, priority)."""
     for case in random_cases(seed=34, instances=500):
         single = replace(case.settings, copies=np.ones_like(case.settings.copies))
         law = finite.random_dropping_target(case.q, single, BAR, case.order)

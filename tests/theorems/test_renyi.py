@@ -1,8 +1,9 @@
-"""Algorithms 2 and 3 under Rényi DP, by exact enumeration: the moments (T1, T2), ex-post RDP, ex-post (ε̃, δ)-DP, and mutants.
+"""Algorithms 2 and 3 under Rényi DP, by exact enumeration, and mutants.
 
-(T1) Σ_o A(o,i)^α·A′(o,i)^{1−α} ≤ I_i·exp((α−1)(s(ε′+γ_i) + ε_i(α))) is checked at random orders and shifts through
-``Problem.evaluate``, which returns c_i with w_i·e^{(α−1)c_i} equal to the right-hand side; the whole chain on fewer instances, through
-``selector.charges``.
+The moments (T1, T2), ex-post RDP and ex-post (ε̃, δ)-DP are checked.
+(T1) Σ_o A(o,i)^α·A′(o,i)^{1−α} ≤ I_i·exp((α−1)(s(ε′+γ_i) + ε_i(α))) is checked at random orders and
+shifts through ``Problem.evaluate``, which returns c_i with w_i·e^{(α−1)c_i} equal to the right-hand
+side. The whole chain is checked on fewer instances, through ``selector.charges``.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def random_case(
 
 
 def with_twin(case: Case) -> Case:
-    """The first candidate once more at the end of the list: equal candidates are priced together, if their order allows."""
+    """The first candidate once more at the end of the list.
+
+    Equal candidates are priced together, if their order allows.
+    """
     old = case.instance
     twice = [np.vstack([q, q[:1]]) for q in (old.here, old.there)]
     instance = replace(
@@ -158,7 +162,7 @@ def converted(charge: Array, order: float, delta: float) -> Array:
 
 
 class Worst(defaultdict[str, float]):
-    """The largest of each kind of number seen; for the report, and so that a check that never bites is noticed."""
+    """The largest value of each kind, for the report and to detect an insensitive check."""
 
     def __init__(self) -> None:
         super().__init__(lambda: -math.inf)
@@ -170,7 +174,10 @@ class Worst(defaultdict[str, float]):
 def check_at_random_points(
     case: Case, statement: str, order: float, delta: float, rng: np.random.Generator, worst: Worst
 ) -> int:
-    """(T1) and (T2) at some points, and the two claims that follow; how many finite bounds were looked at."""
+    """(T1) and (T2) at some points, and the two claims that follow.
+
+    Returns how many finite bounds were checked.
+    """
     selector = case.selector(statement, order=order)
     problem = selector.renyi_problem(case.instance.candidates())
     pair = case.laws(selector)
@@ -200,7 +207,10 @@ def check_at_random_points(
 
 @pytest.mark.parametrize("batch", range(4))
 def test_moments_and_claims_hold_at_random_orders_and_shifts(batch: int) -> None:
-    """500 instances a batch, each under all three statements; repeats, weights, drop rates and least levels vary."""
+    """500 instances per batch, each under all three statements.
+
+    Repeats, weights, drop rates and least levels vary.
+    """
     rng, worst, looked_at = np.random.default_rng([15183, batch]), Worst(), 0
     for number in range(500):
         delta = float(rng.choice([0.1, 1e-2, 1e-3]))
@@ -228,7 +238,10 @@ def expost_moment(law: Law, other: Law, order: float, charges: Array, nothing: f
 
 
 def charges(selector: DroppingSelector, case: Case) -> Charges | None:
-    """What the library charges; None where a closed form is silent at every order and shift, which sharp factors never are."""
+    """What the library charges; None where a closed form gives no bound at any order and shift.
+
+    This never happens with sharp factors.
+    """
     if case.method == "sharp":
         return selector.charges(case.instance.candidates())
     try:
@@ -302,7 +315,10 @@ def test_standalone_charges_are_expost_approximate_dp(statement: str) -> None:
 
 
 def adversary(winners: int = 1, overhead: float = 0.543) -> Case:
-    """592 competitors that beat the winner's rare output more often on D′, where that output is rarer too: all move one way."""
+    """592 competitors that beat the winner's rare output more often on D′.
+
+    That output is rarer on D′ too: all changes have the same direction.
+    """
     beaten, beaten_there, rare, grown = 0.01114, 0.05198, 0.002771, 0.00813
     here = np.array([[1 - beaten, 0, beaten], [1 - grown, grown, 0]])
     there = np.array([[1 - beaten_there, 0, beaten_there], [1 - rare, rare, 0]])
@@ -315,7 +331,7 @@ PLACE = ORDERS.index(ADVERSARY_ORDER)
 
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_the_sharp_bound_is_within_three_percent_of_an_attack(statement: str) -> None:
-    """What the adversary realises at the winner is the charge that its own weight would force on any theorem."""
+    """The adversary attains, at the winner, the charge that its weight forces on any theorem."""
     case = adversary()
     selector = case.selector(statement, order=ADVERSARY_ORDER)
     law, other = case.laws(selector)
@@ -398,7 +414,7 @@ def test_mutant_that_forgets_the_redraw_is_rejected() -> None:
 
 
 def test_mutant_with_weights_that_sum_to_more_than_one_is_rejected() -> None:
-    """All weights 1: each outcome keeps its moment, but the sum over outcomes is no longer at most 1."""
+    """All weights 1: each outcome satisfies its moment, but the sum over outcomes exceeds 1."""
     case = adversary(winners=20)
     for statement in STATEMENTS:
         problem, shift = best_point(case, statement)
@@ -482,7 +498,10 @@ def _log_one_minus_exp(y: Array) -> Array:
 
 
 def test_highest_is_the_maximum_to_a_millionth() -> None:
-    """Never below what a grid finds, and not above it by more than the certificate needs (a lazy root would be)."""
+    """Never below the minimum of a grid, and above it only by what the certificate needs.
+
+    An inexact root would exceed it by more.
+    """
     cases = Factors.regular(1, 4000)
     bound, scanned = cases.bound(), cases.scanned()
     assert np.all(bound >= scanned * (1 - 1e-13))
@@ -507,7 +526,10 @@ def test_highest_falls_with_the_level() -> None:
 
 
 def test_methods_are_ordered() -> None:
-    """sharp at β = α ≤ closed form ≤ paper, the last where K ≤ 0.99 (near 1 the logarithm of the closed form passes K)."""
+    """sharp at β = α ≤ closed form ≤ paper, the last where K ≤ 0.99.
+
+    Near 1 the logarithm of the closed form exceeds K.
+    """
     cases = Factors.regular(4, 6000)
     order, divergence, gap = cases.order, cases.divergence, cases.gap
     sharp = highest(order, order, divergence, gap, np.exp(-cases.level))
@@ -528,7 +550,10 @@ def test_methods_are_ordered() -> None:
 
 
 def test_mutant_without_the_logarithm_is_rejected() -> None:
-    """exp(m_α·K) is not a bound: at ε → 0, α = 2 the factor reaches 32/27 > e^{1/8}; the paper's exp(K) is one."""
+    """exp(m_α·K) is not a bound; the paper's exp(K) is one.
+
+    At ε → 0, α = 2 the factor reaches 32/27 > e^{1/8}.
+    """
     epsilon, order = 1e-6, 2.0
     m, b = 0.125, 1 / 3
     k = math.exp((order - 1) * epsilon - order * epsilon)

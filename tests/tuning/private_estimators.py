@@ -1,4 +1,7 @@
-"""A small private classifier for tests of the search: noisy class sums of features in [0, 1], nearest mean."""
+"""A small private classifier for tests of the search: noisy class sums, nearest mean.
+
+Features are in [0, 1].
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from expost import ZCDP, PureDP
 
 
 class NearestNoisyMean(ClassifierMixin, BaseEstimator):
-    """ε-DP under add-remove: a row changes one class's sums by at most ``features`` in ℓ1 and its count by 1."""
+    """ε-DP under add-remove neighbours.
+
+    A row changes one class's sums by at most ``features`` in ℓ1 and its count by 1.
+    """
 
     def __init__(
         self, epsilon: float = 1.0, shrink: float = 0.0, random_state: int | None = None
@@ -60,7 +66,7 @@ def concentrated(estimator: Any) -> ZCDP:
 
 
 class Accountant:
-    """An accountant in the object, as in diffprivlib's BudgetAccountant: copies count for themselves."""
+    """An accountant in the object, as diffprivlib's BudgetAccountant: copies count separately."""
 
     def __init__(self) -> None:
         self.spent: list[float] = []

@@ -118,7 +118,10 @@ def make():
 def test_a_module_next_to_the_settings_is_found_by_workers(
     tmp_path: Path, processes: Processes
 ) -> None:
-    """It cannot be imported by name in a new process: it goes by its folder. First parameters come from the run's own source."""
+    """A module that a new process cannot import by name is found by its folder.
+
+    The first parameters come from the run's own source.
+    """
     pytest.importorskip("torch")
     config = write(tmp_path, TOML.replace('kind = "logistic"', 'kind = "own_network_5c1:make"'))
     (tmp_path / "own_network_5c1.py").write_text(NETWORK, encoding="utf-8")

@@ -39,15 +39,18 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_a_module_of_your_own(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     (tmp_path / "tiny_nets.py").write_text(
-        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))\n",
+        "from torch import nn\n\ndef make():\n"
+        "    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))\n",
         encoding="utf-8",
     )
     X, y = clouds()
     np.savez(tmp_path / "rows.npz", X=X, y=y)
     config = tmp_path / "job.toml"
     config.write_text(
-        '[data]\npath = "rows.npz"\nfeature_bounds = [0, 1]\nclasses = 2\n[model]\nkind = "tiny_nets:make"\n'
-        "[search]\nepsilons = [8]\nlearning_rates = [1]\nepochs = [3]\nbatch_sizes = [60]\nclips = [1]\n"
+        '[data]\npath = "rows.npz"\nfeature_bounds = [0, 1]\nclasses = 2\n'
+        '[model]\nkind = "tiny_nets:make"\n'
+        "[search]\nepsilons = [8]\nlearning_rates = [1]\nepochs = [3]\n"
+        "batch_sizes = [60]\nclips = [1]\n"
         "[goal]\nmaximize = true\n[privacy]\ndelta = 1e-4\noverhead = 0.5\n",
         encoding="utf-8",
     )
@@ -78,7 +81,10 @@ def test_rows_that_do_not_fit_the_network_are_refused_before_anything_runs() -> 
 
 
 def test_frozen_layers_are_those_of_the_training() -> None:
-    """They are not among the parameters: training, scoring and loading make them alike, whatever torch drew before."""
+    """Frozen values are not among the parameters: training, scoring and loading make them equal.
+
+    They do not depend on what torch drew before.
+    """
     torch = pytest.importorskip("torch")
     from torch import nn
 

@@ -25,7 +25,7 @@ REAL = TrainAndScore.run_together
 
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> list[list[Any]]:
-    """The training is interrupted after so many fleets; which candidates were asked for is noted."""
+    """Interrupt the training after ``after`` fleets and record which candidates were asked for."""
     asked: list[list[Any]] = []
 
     def stop(self: TrainAndScore, calls: Any, data: Any, randomness: Any) -> Any:

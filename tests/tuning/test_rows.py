@@ -108,7 +108,7 @@ def test_errors_name_no_value(tmp_path: Path) -> None:
     ],
 )
 def test_targets_are_flat(settings: DataSettings) -> None:
-    """Catches a column of targets: compared with flat predictions, every row would count against every other."""
+    """Catches a column of targets: every row would be compared with every flat prediction."""
     X, y = clouds()
     with pytest.raises(InvalidInput, match="2 dimensions"):
         load_rows(settings, X, y[:, None])

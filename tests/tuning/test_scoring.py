@@ -46,7 +46,7 @@ def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
 
 
 def test_what_is_trained_is_what_was_promised() -> None:
-    """The noise is written into the configuration: calibrating again in a smaller fleet could give another."""
+    """The noise is in the configuration: calibrating again in a smaller fleet could differ."""
     settings = read_settings(job(), given_data=True)
     for candidate in make_candidates(settings, Recipe.of(settings, ((0.0, 1.0),)), 240, Hooks()):
         assert isinstance(candidate.mechanism, TrainAndScore)

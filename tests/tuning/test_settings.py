@@ -96,7 +96,7 @@ def test_a_table_on_one_line_has_a_line_too(tmp_path: Path) -> None:
 
 
 def test_public_rows_are_other_rows(tmp_path: Path) -> None:
-    """Catches the rows to protect being given as public ones: their exact score would be published."""
+    """Catches private rows given as public rows: their exact score would be published."""
     text = (
         TOML.replace('path = "rows.npz"', 'path = "rows.npz"\npublic_test = "./rows.npz"')
         + 'scoring = "public"\n'

@@ -135,7 +135,10 @@ def test_a_row_that_cannot_be_predicted_counts_as_one_row() -> None:
 
 
 def test_no_row_is_counted_more_than_once() -> None:
-    """Catches columns compared with flat arrays: the number correct would be out of n², and one row would change 2n − 1 of them."""
+    """Catches columns compared with flat arrays.
+
+    The number correct would be out of n², and one row would change 2n − 1 of them.
+    """
     X, y = clouds()
 
     class Column(NearestNoisyMean):
@@ -152,7 +155,10 @@ def test_no_row_is_counted_more_than_once() -> None:
 
 @pytest.mark.slow
 def test_a_fit_that_brings_its_process_down_does_not_fail_the_others(tmp_path: Path) -> None:
-    """Catches neighbours that are marked as failed: their outcome, at their price, would tell about another candidate."""
+    """Catches neighbours that are marked as failed.
+
+    Their outcome, at their price, would reveal something about another candidate.
+    """
 
     class Deadly(NearestNoisyMean):
         def fit(self, X: Any, y: Any) -> Any:
@@ -178,7 +184,10 @@ def test_an_estimator_that_cannot_travel_is_refused_before_anything_is_charged(
 
 
 def test_without_scikit_learn_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['sklearn'] = None\ntry:\n    import expost.sklearn\nexcept ImportError as error:\n    print(error)"
+    code = (
+        "import sys; sys.modules['sklearn'] = None\ntry:\n    import expost.sklearn\n"
+        "except ImportError as error:\n    print(error)"
+    )
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
@@ -262,7 +271,10 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         assert reservations(ledger) == []
 
     def test_the_contrast_an_accountant_inside_the_estimator_loses_every_charge(self) -> None:
-        """What GridSearchCV does to an accountant that lives in the object (diffprivlib's): copies are charged, and thrown away."""
+        """What GridSearchCV does to an accountant inside the object (diffprivlib's).
+
+        Copies are charged and then discarded.
+        """
         accountant = Accountant()
         naive = GridSearchCV(
             Accounted(accountant=accountant), {"epsilon": [0.5, 2.0], **GRID}, cv=3, refit=False

@@ -304,7 +304,7 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
             'give "auto", or a fraction of the first drop rate, at least 1e-9 and at most 1e9',
         )
     if overhead != "auto" and goal.bar is not None:
-        table.refuse("overhead", "with a bar the overhead is planned; leave this key out")
+        table.refuse("overhead", "with a bar the attempts are planned; leave the overhead out")
     attempts = table.count("attempts", None, MOST_ATTEMPTS)
     if attempts is not None and goal.bar is None:
         table.refuse(
