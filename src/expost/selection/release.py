@@ -55,6 +55,8 @@ class Release:
         The selector's public settings.
     simulated : bool
         True if seeded randomness was used. Then nothing is guaranteed.
+    ledger : mapping or None
+        The ledger entry that paid: ledger, budget, analyst, reservation and date.
     """
 
     value: Any
@@ -67,6 +69,7 @@ class Release:
     theorem: str
     selector: Mapping[str, Any]
     simulated: bool = False
+    ledger: Mapping[str, Any] | None = None
 
     def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
         """Return the certificate in plain JSON types.
@@ -103,6 +106,7 @@ class Release:
             "theorem": self.theorem,
             "selector": plain(dict(self.selector), "selector"),
             "simulated": self.simulated,
+            "ledger": None if self.ledger is None else dict(self.ledger),
         }
 
     def to_json(self, encode: Callable[[Any], Any] | None = None) -> str:
@@ -153,6 +157,7 @@ class Release:
                 theorem=_checked(record, "theorem", str),
                 selector=_checked(record, "selector", dict),
                 simulated=_checked(record, "simulated", bool),
+                ledger=_evidence(record),
             )
             _consistent(found)
             return found
@@ -175,6 +180,12 @@ class Release:
     def load(cls, path: str | Path, decode: Callable[[Any], Any] | None = None) -> Release:
         """Read a certificate from a file; see :meth:`from_json` for ``decode``."""
         return cls.from_json(Path(path).read_text(encoding="utf-8"), decode)
+
+
+def _evidence(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what a certificate of one request says about its ledger entry."""
+    found = record.get("ledger")
+    return found if isinstance(found, dict) else None
 
 
 def _score(record: Mapping[str, Any]) -> float | None:

@@ -15,7 +15,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -242,6 +242,7 @@ class Selector(ABC):
 
                 # Release: the winner with its charge; everything else stays secret.
                 release = self._release(checked, charges, outcome, source)
+                release = replace(release, ledger=reserved.evidence())
 
                 # Settle: the ledger entry drops from the worst case to the realised charge.
                 reserved.settle(outcome.index)

@@ -108,6 +108,7 @@ class Tuned:
         """Return the certificate as JSON, for ``Release.from_json`` and ``expost certificate``."""
         record = self.release.as_dict(encode=self._value)
         record["kind"] = "tuning"
+        record["ledger"] = self._entries()
         record["tuning"] = {
             **self.details,
             "confidence": self._bounds(),
@@ -117,6 +118,11 @@ class Tuned:
             "comparison": self.comparison,
         }
         return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+
+    def _entries(self) -> list[dict[str, Any]] | None:
+        """Return the ledger entries that paid, one per attempt; None without a ledger."""
+        paid = [each.release.ledger for each in self.attempts if each.release is not None]
+        return [dict(each) for each in paid if each is not None] or None
 
     def _bounds(self) -> dict[str, Any] | None:
         accuracy = self.details["goal"]["metric"] == "accuracy"
