@@ -431,6 +431,7 @@ def document(tmp_path_factory) -> dict:
 def test_the_document(document):
     assert {row["mechanism"] for row in document["rows"]} == {
         "random-dropping",
+        "reach",
         "no-dropping",
         "doubling",
     }
@@ -448,7 +449,12 @@ def test_the_papers_figures_stand_only_beside_its_levels(document):
     printed = {
         (row["mechanism"], row["paper"]) for row in document["rows"] if row["levels_from"] == 0.1
     }
-    assert printed == {("random-dropping", 0.32), ("doubling", 0.38), ("no-dropping", None)}
+    assert printed == {
+        ("random-dropping", 0.32),
+        ("reach", None),
+        ("doubling", 0.38),
+        ("no-dropping", None),
+    }
     assert all(row["paper"] is None for row in document["rows"] if row["levels_from"] != 0.1)
 
 
