@@ -436,7 +436,7 @@ def test_the_document(document):
         "doubling",
     }
     assert all(set(row) == ROW_KEYS for row in document["rows"])
-    assert [row["levels_from"] for row in document["rows"][::5]] == [0.1, 0.05]
+    assert [row["levels_from"] for row in document["rows"][::6]] == [0.1, 0.05]
     assert (document["table"], document["trials"], document["seed"]) == (3, 3, 1)
     assert document["exactness"] == "exact"
     assert document["bank"]["trainings_of_each_setting"]["0.1"] == 1
