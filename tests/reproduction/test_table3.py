@@ -445,11 +445,12 @@ def document(tmp_path_factory) -> dict:
 def test_the_document(document):
     assert {row["mechanism"] for row in document["rows"]} == {
         "random-dropping",
+        "reach",
         "no-dropping",
         "doubling",
     }
     assert all(set(row) == ROW_KEYS for row in document["rows"])
-    assert [row["levels_from"] for row in document["rows"][::5]] == [0.1, 0.05]
+    assert [row["levels_from"] for row in document["rows"][::6]] == [0.1, 0.05]
     assert (document["table"], document["trials"], document["seed"]) == (3, 3, 1)
     assert document["exactness"] == "exact"
     assert document["bank"]["trainings_of_each_setting"]["0.1"] == 1
@@ -462,7 +463,12 @@ def test_the_papers_figures_stand_only_beside_its_levels(document):
     printed = {
         (row["mechanism"], row["paper"]) for row in document["rows"] if row["levels_from"] == 0.1
     }
-    assert printed == {("random-dropping", 0.32), ("doubling", 0.38), ("no-dropping", None)}
+    assert printed == {
+        ("random-dropping", 0.32),
+        ("reach", None),
+        ("doubling", 0.38),
+        ("no-dropping", None),
+    }
     assert all(row["paper"] is None for row in document["rows"] if row["levels_from"] != 0.1)
 
 
