@@ -3,8 +3,8 @@
 A contribution p is rounded to a grid of step g and added as a whole number of steps. Both cost two
 instructions: p + anchor, where the anchor is 1.5·2^{52}·g, is a double whose bits are those of the
 anchor plus the number of steps (|p| < 2^{51}·g), and the bits are added as 64-bit integers modulo
-2^{64}. The bits of the anchors are subtracted once for many rows. Multiplication and addition of the anchor
-may be fused; a product that is rounded first is covered by
+2^{64}. The bits of the anchors are subtracted once for many rows. Multiplication and addition of
+the anchor may be fused; a product that is rounded first is covered by
 :func:`expost.training.exact_noise.clip_bound`, which also chooses g so that no sum overflows.
 
 The contribution of a row depends on nothing but the row, the parameters and public settings. Sums

@@ -1,7 +1,8 @@
 """End of a training step in the native kernels: noise, division by the expected batch, optimiser.
 
-Noise is added to the sum of clipped gradients (:mod:`expost.training._native.noise`). :func:`settings_of` collects the numbers that stay
-the same during a training. Tests: ``tests/training/test_linear.py`` and
+Noise is added to the sum of clipped gradients (:mod:`expost.training._native.noise`).
+:func:`settings_of` collects the numbers that stay the same during a training. Tests:
+``tests/training/test_linear.py`` and
 ``tests/training/test_modules.py``.
 """
 
