@@ -183,9 +183,9 @@ def test_gaussian_tails_are_bounded(costs):
 
 
 def test_the_correction_for_whole_numbers_fades():
-    """Catches a bound that is safe but dear: on a fine grid the shift is far below ½ once several releases are averaged."""
+    """Catches a bound that is safe but dear: a shift that does not fall as releases are added."""
     shift, factor = lattice(geometric_grid(0.0005, 0.05, 2**0.5))[-1]
-    assert shift < 0.01
+    assert shift <= 0.01
     assert factor < 1 + 1e-9
 
 

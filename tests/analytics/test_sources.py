@@ -6,81 +6,21 @@ Above all: how rows are read must not depend on rows. The counts of two files th
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import ibis
-import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import expost
-from expost.analytics.columns import GROUP, USER, Measure, pair_columns
-from expost.analytics.contribution import GroupValues, measured, run_totals, totals
-from expost.analytics.engine import fetch
-from expost.analytics.sources import as_table, may_collate, open_source
+from expost.analytics.columns import Measure, pair_columns
+from expost.analytics.contribution import measured, run_totals, totals
+from expost.analytics.sources import as_table, open_source
 from expost.errors import InvalidInput
-
-INJECTIONS = [
-    "a'; DROP TABLE secrets; --",
-    'a"; DROP TABLE secrets; --',
-    "a`; DROP TABLE secrets; --",
-    "a\\'; --",
-    "{0}%s$1:x",
-    "a\\",
-]
-
-EXACT = {"plus_minus": 0.4, "confidence": 1 - 1e-9}  # rounding gives the true count
-
-
-@dataclass(frozen=True)
-class Found:
-    """Values of the listed groups, and whether rows were ignored."""
-
-    values: GroupValues
-    rows_ignored: bool
-
-    @property
-    def counts(self) -> Any:
-        return self.values.first
-
-
-def counted(
-    source: Any, keys: list[str], by: str = "g", user: str = "u", table: str | None = None
-) -> Found:
-    opened = (
-        open_source(source, table, columns=[by, user])
-        if isinstance(source, (str, Path))
-        else as_table(source)
-    )
-    rows = pair_columns(opened, by, user, collated=may_collate(source))
-    return Found(count_users(rows, keys), ignores(rows))
-
-
-def ignores(rows: Any) -> bool:
-    missing = rows.filter(rows[GROUP].isnull() | rows[USER].isnull())
-    return bool(fetch(missing.select(found=missing[USER].isnull()).limit(1))["found"])
-
-
-def count_users(rows: Any, keys: list[str]) -> GroupValues:
-    """Distinct users, through a cap that drops nobody: the query with the window function."""
-    pairs = measured(rows, Measure(), keys, "salt")
-    capped = run_totals(totals(pairs, 10**6, "salt")).on(keys)
-    bare = run_totals(totals(pairs, None, "salt")).on(keys)
-    assert capped.first.tolist() == bare.first.tolist()
-    return capped
-
-
-def numbers(source: Any, keys: list[str], **options: Any) -> list[int]:
-    return counted(source, keys, **options).counts.tolist()
-
-
-def selected(rows: Any, contributions: int) -> dict[str, int]:
-    found = run_totals(totals(measured(rows, Measure(), None, "s"), contributions, "s"))
-    return dict(zip(found.groups, found.first.tolist(), strict=True))
+from tests.analytics.tables import EXACT, INJECTIONS, counted, numbers, selected
 
 
 @pytest.fixture
@@ -418,136 +358,3 @@ class TestInjection:
         assert duckdb.connect(str(tmp_path / "x.duckdb")).execute(
             "SELECT x FROM secrets"
         ).fetchall() == [(7,)]
-
-
-def connect(url: str) -> psycopg.Connection:
-    return psycopg.connect(url, autocommit=True)
-
-
-class TestPostgreSQL:
-    """A real server."""
-
-    def test_counts(self, postgres_url):
-        """Persons, not rows; users beyond 64 bits; NULLs ignored; integer groups as text."""
-        with connect(postgres_url) as connection:
-            connection.execute("CREATE TABLE pairs (u numeric(40), g text, n integer)")
-            rows = [
-                (10**30, "a", 1),
-                (10**30 + 1, "a", 1),
-                (10**30, "a", 2),
-                (None, "b", 1),
-                (5, None, None),
-                (5, "日本", -3),
-            ]
-            with connection.cursor() as cursor:
-                cursor.executemany("INSERT INTO pairs VALUES (%s, %s, %s)", rows)
-        found = counted(postgres_url, ["a", "b", "日本", "None"], table="pairs")
-        assert (found.counts.tolist(), found.rows_ignored) == ([2, 0, 1, 0], True)
-        assert numbers(postgres_url, ["1", "2", "-3"], by="n", table="pairs") == [2, 1, 1]
-        pairs = pair_columns(open_source(postgres_url, "pairs"), "g", "u", collated=True)
-        assert selected(pairs, 1) == {"a": 2, "日本": 1}
-
-    def test_the_whole_way(self, postgres_url):
-        with connect(postgres_url) as connection:
-            connection.execute(
-                "CREATE TABLE pairs AS SELECT i AS u, 'g' || (i % 2) AS g FROM generate_series(1, 1001) i"
-            )
-        result = expost.count(
-            postgres_url, table="pairs", by="g", user="u", keys=["g0", "g1"], epsilon=1e7, **EXACT
-        )
-        assert {answer.group: round(answer.estimate) for answer in result.answers} == {
-            "g0": 500,
-            "g1": 501,
-        }
-
-    @pytest.mark.parametrize("name", INJECTIONS)
-    def test_injection(self, postgres_url, name):
-        with connect(postgres_url) as connection:
-            TestInjection().secret(connection.execute)
-            quoted, value = psycopg.sql.Identifier(name), psycopg.sql.Literal(name)
-            connection.execute(
-                psycopg.sql.SQL("CREATE TABLE {} ({} text, u integer)").format(quoted, quoted)
-            )
-            connection.execute(
-                psycopg.sql.SQL("INSERT INTO {} VALUES ({}, 1), ({}, 2)").format(
-                    quoted, value, value
-                )
-            )
-        assert numbers(postgres_url, [name], by=name, table=name) == [2]
-        with pytest.raises(InvalidInput, match="cannot be opened"):
-            open_source(postgres_url, f"(SELECT x FROM secrets) {name}")
-        with connect(postgres_url) as connection:
-            assert connection.execute("SELECT x FROM secrets").fetchall() == [(7,)]
-
-    def test_a_collation_does_not_name_groups(self, postgres_url):
-        """A nondeterministic collation: equal is not identical."""
-        with connect(postgres_url) as connection:
-            try:
-                connection.execute(
-                    "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
-                )
-            except psycopg.errors.FeatureNotSupported as reason:
-                pytest.skip(f"this server has no ICU: {reason}")
-            connection.execute("CREATE TABLE t (u integer, g text COLLATE ci)")
-            connection.execute(
-                "INSERT INTO t SELECT i, CASE i WHEN 0 THEN 'abc' ELSE 'ABC' END FROM generate_series(0, 100) i"
-            )
-        assert numbers(postgres_url, ["ABC", "abc"], table="t") == [100, 1]
-
-    def test_errors_do_not_quote_values(self, postgres_url):
-        """A view that trips over a value: the database's own message would show it."""
-        with connect(postgres_url) as connection:
-            connection.execute("CREATE TABLE raw AS SELECT 'SECRET' AS u, 'a' AS g")
-            connection.execute("CREATE VIEW v AS SELECT u::integer AS u, g FROM raw")
-        with pytest.raises(InvalidInput, match="cannot be counted") as caught:
-            counted(postgres_url, ["a"], table="v")
-        assert "SECRET" not in str(caught.value)
-
-    def test_errors_do_not_show_the_password(self, postgres_url):
-        secret = postgres_url.replace("expost@/test", "expost:hunter2@/nosuch")
-        for url, table in (
-            (secret, "t"),
-            (postgres_url.replace("expost@", "expost:hunter2@"), "no_such_table"),
-        ):
-            with pytest.raises(InvalidInput, match="cannot be opened") as caught:
-                open_source(url, table)
-            assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.slow
-class TestSpark:
-    """Local mode, for real."""
-
-    def test_counts(self, spark):
-        """Persons, not rows; NULLs ignored; collated columns; columns with odd names."""
-        values = "(1, 'a'), (1, 'a'), (2, 'a'), (1, 'A'), (NULL, 'b'), (3, NULL)"
-        spark.sql(
-            f"CREATE OR REPLACE TEMP VIEW pairs AS SELECT u AS `u'; --`, g COLLATE UTF8_LCASE AS `g\"` FROM VALUES {values} AS v(u, g)"
-        )
-        found = counted("pyspark://", ["a", "A", "b"], by='g"', user="u'; --", table="pairs")
-        assert (found.counts.tolist(), found.rows_ignored) == ([2, 1, 0], True)
-        pairs = pair_columns(
-            ibis.pyspark.connect(spark).table("pairs"), 'g"', "u'; --", collated=True
-        )
-        found = selected(pairs, 1)
-        assert sum(found.values()) == 2
-        assert found["a"] >= 1
-
-    def test_the_whole_way(self, spark, tmp_path):
-        """A table behind a URL, as a session with a catalogue sees it."""
-        pq.write_table(
-            pa.table({"u": list(range(500)), "g": ["x", "y"] * 250}), tmp_path / "pairs.parquet"
-        )
-        spark.read.parquet(str(tmp_path / "pairs.parquet")).createOrReplaceTempView("halves")
-        result = expost.count(
-            "pyspark://", table="halves", by="g", user="u", keys=["x", "y"], epsilon=1e7, **EXACT
-        )
-        assert {answer.group: round(answer.estimate) for answer in result.answers} == {
-            "x": 250,
-            "y": 250,
-        }
-
-    @pytest.mark.parametrize("name", ["pairs; DROP VIEW pairs", "(SELECT 1)", "no_such_table"])
-    def test_tables_are_names(self, spark, name):
-        with pytest.raises(InvalidInput, match="cannot be opened"):
-            open_source("pyspark://", name)

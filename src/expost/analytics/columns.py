@@ -24,6 +24,7 @@ from expost.errors import InvalidInput
 USER, GROUP, VALUE = "expost_user", "expost_group", "expost_value"
 SEPARATOR = "\x1f"  # between the names of several grouping columns
 TOTAL = "all"
+_LARGEST, _LEAST = "1e300", "1e-300"  # what is larger counts as infinite, what is smaller as 0
 _CASELESS = ("duckdb", "pyspark")  # engines for which the columns g and G are one
 _BYTES = {  # functions from text to bytes and back, with their further arguments
     "duckdb": ("encode", "decode", ()),
@@ -139,6 +140,8 @@ def byte_by_byte(text: Any, engine: str) -> Any:
     ibis = ibis_module()
     if engine not in _BYTES:
         return text
+    if engine == "postgres":  # an enum is no text there, although Ibis says so
+        text = ibis.udf.scalar.builtin(_alone, name="text", signature=(("string",), "string"))(text)
     there, back, further = _BYTES[engine]
     shape, more = (_with_encoding, ("string",)) if further else (_alone, ())
     encode = ibis.udf.scalar.builtin(shape, name=there, signature=(("string", *more), "binary"))
@@ -155,29 +158,32 @@ def _with_encoding(value: Any, encoding: Any) -> Any:
 
 
 def number(column: Any, engine: str, option: str) -> Any:
-    """Return a column as float64, NULL where it is no finite number; never fails on a row."""
+    """Return a column as float64, NULL where it is no finite number; never fails on a row.
+
+    Numbers above 1e300 in size count as infinite. Engines sort NaN above every number.
+    """
+    ibis = ibis_module()
     kind = column.type()
     if kind.is_boolean():
         column = column.cast("int8")
     elif kind.is_string() and engine == "duckdb":
         column = column.try_cast("float64")
     elif kind.is_decimal() and engine == "postgres":
-        column = _in_range(column)
+        column = _within_floats(column)
     elif not kind.is_numeric():
         raise InvalidInput(
             option, column.get_name(), "it holds no numbers: give a column of numbers"
         )
     value = column.cast("float64")
-    odd = value.isnan() | value.isinf()
-    return odd.ifelse(ibis_module().null("float64"), value)
+    return (value.abs() <= float(_LARGEST)).ifelse(value, ibis.null("float64"))
 
 
-def _in_range(column: Any) -> Any:
-    """A numeric of PostgreSQL that float64 can hold; others, which a cast refuses, are NULL."""
+def _within_floats(column: Any) -> Any:
+    """A numeric of PostgreSQL that its cast to float64 accepts: neither too large nor too small."""
     ibis = ibis_module()
-    largest = ibis.literal("1e300").cast("decimal")
-    inside = column.abs() <= largest  # NaN is above every number there
-    return inside.ifelse(column, ibis.null(column.type())).round(300)
+    largest, least, zero = (ibis.literal(each).cast("decimal") for each in (_LARGEST, _LEAST, "0"))
+    large_enough = (column.abs() >= least).ifelse(column, zero)
+    return (column.abs() <= largest).ifelse(large_enough, ibis.null("decimal"))
 
 
 def grid_units(column: Any, measure: Measure, engine: str) -> Any:

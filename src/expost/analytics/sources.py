@@ -111,9 +111,14 @@ def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Se
             names, columns=wanted, format="newline_delimited", ignore_errors=True
         )
     formats = [_csv_format(path, delimiter) for path in files]
-    if any(each != formats[0] for each in formats):
+    if any(_order(each) != _order(formats[0]) for each in formats):
         raise InvalidInput("source", str(files[0].parent), "the files have different headers")
     return _engine().read_csv(names, **formats[0])
+
+
+def _order(facts: dict[str, Any]) -> tuple[str, list[str]]:
+    """The delimiter and the columns in their order: rows are read by position."""
+    return facts["delim"], list(facts["columns"])
 
 
 def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence[str]) -> Any:
@@ -157,7 +162,7 @@ def _read_sqlite(path: Path, table: str, columns: Sequence[str]) -> Any:
         name: pa.array([row[place] for row in found], pa.string())
         for place, name in enumerate(wanted)
     }
-    return _engine().create_table("expost_rows", pa.table(arrays), temp=True)
+    return ibis_module().memtable(pa.table(arrays))
 
 
 def _quoted(name: str) -> str:
