@@ -16,8 +16,8 @@ moments to charges"). Rows with the charge ``paper`` use ``theorem:max-score-rdp
 conversion of ``lem:rdp-v-dp``, S + ln(1/δ)/(α−1).
 
 *Planned attempts* (row ``reach``) are in :mod:`reproduction.table3.planned`; their attempts share
-δ, and (ε̃, δ) charges add up. The baselines are in :mod:`reproduction.table3.baselines`. Scores are on public rows.
-Tests: ``tests/reproduction/test_table3.py``.
+δ, and (ε̃, δ) charges add up. The baselines are in :mod:`reproduction.table3.baselines`. Scores are
+on public rows. Tests: ``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Signatures: every change is found, and a ledger that was rolled back does not continue its head."""
+"""Signatures.
+
+Every change is found, and a ledger that was rolled back does not continue its head.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``expost count``: the JSON contract, exit codes, the file of answers after a crash, and nothing on stdout that is not the result."""
+"""``expost count``.
+
+The JSON contract, exit codes, the file of answers after a crash, and nothing on stdout that is not
+the result.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +166,10 @@ class TestJson:
 
 
 def test_the_table_shows_names_as_they_are(count):
-    """Catches group names taken for markup: '[/x]' would end in a traceback, after the budget was spent."""
+    """Catches group names taken for markup.
+
+    '[/x]' would end in a traceback, after the budget was spent.
+    """
     done = count()
     assert done.code == 0
     assert "[red]small" in done.out
@@ -321,7 +328,10 @@ class TestLedger:
         return Ledger.create(tmp_path / "ledger.db", PureDP(30), "people")
 
     def test_charged_and_refused(self, count, ledger, tmp_path):
-        """Exit code 3 once the budget is too small; a refused job leaves no file, so the same command may be given again."""
+        """Exit code 3 once the budget is too small.
+
+        A refused job leaves no file, so the same command may be given again.
+        """
         url, out = tmp_path / "ledger.db", tmp_path / "answers.csv"
         done = count("--json", "--ledger", url, "--budget", "people")
         (charged,) = ledger.standing().filter.settled
@@ -400,7 +410,9 @@ class TestOut:
     def interrupted(
         self, files: tuple[Path, Path], tmp_path: Path, signal: str
     ) -> subprocess.CompletedProcess[str]:
-        """The command in a process of its own, which sends itself a signal right after its second answer."""
+        """The command in a process of its own, which sends itself a signal right after its second
+        answer.
+        """
         arguments = [
             "count",
             files[0],
@@ -425,7 +437,10 @@ class TestOut:
 
     @pytest.mark.parametrize(("signal", "state"), [("SIGKILL", "held"), ("SIGINT", "settled")])
     def test_a_crash_loses_nothing(self, files, tmp_path, signal, state):
-        """Catches a buffer or a charge that dies with the process: killed, the worst case stays held; interrupted, it is settled."""
+        """Catches a buffer or a charge that dies with the process.
+
+        Killed, the worst case stays held; interrupted, it is settled.
+        """
         ledger = Ledger.create(tmp_path / "ledger.db", PureDP(30))
         done = self.interrupted(files, tmp_path, signal)
         assert done.returncode == (-9 if signal == "SIGKILL" else 130)

@@ -224,7 +224,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_mechanism_does_not_resume(tmp_path, change):
-    """Catches a checkpoint that knows a mechanism by its name only: the noise key would be reused."""
+    """Catches a checkpoint that knows a mechanism by its name only.
+
+    The noise key would be reused.
+    """
     first, second = CHANGES[change]
     settings = {"candidates": noisy(), "checkpoint": tmp_path / "checkpoint"}
 

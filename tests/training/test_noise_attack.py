@@ -2,8 +2,8 @@
 
 One step is released (6,001 parameters, every row taken, ε = 0.21). Under one data set the sum is 0,
 under the other it is a vector of the clipping norm. The attacker subtracts each candidate sum and
-looks whether the rest is possible. With uniforms k·2^{−53}, both Gaussians of a pair give back k; in
-the tail, k is so small that a wrong candidate does not give a whole number.
+looks whether the rest is possible. With uniforms k·2^{−53}, both Gaussians of a pair give back k;
+in the tail, k is so small that a wrong candidate does not give a whole number.
 
 ε = 0.21 allows guesses to be right with probability 0.553 at most. At most 60 % of 200 may be right
 (a fair coin passes with probability 99.8 %, and the streams are fixed, so the result does not

@@ -1,4 +1,5 @@
-"""The transactions of a ledger, on a SQLite file or a PostgreSQL schema. Nothing here knows privacy.
+"""The transactions of a ledger, on a SQLite file or a PostgreSQL schema. Nothing here knows
+privacy.
 
 Every write is a transaction that first takes the only lock of the ledger (SQLite: the lock of
 :mod:`expost.budget.database_file`, then BEGIN IMMEDIATE; PostgreSQL: the head row FOR UPDATE, with

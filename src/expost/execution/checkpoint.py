@@ -4,8 +4,8 @@ After a crash the same call must finish the *same* selection: drawing again woul
 mechanism. So a header is written first, before the budget is reserved and before any run reads
 data. It holds the draws, including the key of the runs' randomness, so that an unfinished run is
 made again with the same noise. It also holds the id and the secret of the reservation, and a salted
-fingerprint of the selection and its data. Then each finished output is appended, in the order in which runs
-finish.
+fingerprint of the selection and its data. Then each finished output is appended, in the order in
+which runs finish.
 
 Only the owner can read the file. Every write is synced to the disk. The header appears in one
 atomic step. An incomplete last line, left by a crash during a write, is dropped when the file is

@@ -2,8 +2,8 @@
 
 Given levels, settings, δ and a belief, the planner minimises the expected total ε (relative to
 what a level costs by itself, averaged over the scenarios) subject to a chance of passing of at
-least ``PASS`` in every scenario. Runs count a little, too. It moves one attempt at a time: a larger or smaller overhead,
-fewer low levels, more copies, another share of δ, until no single move helps.
+least ``PASS`` in every scenario. Runs count a little, too. It moves one attempt at a time: a larger
+or smaller overhead, fewer low levels, more copies, another share of δ, until no single move helps.
 
 Everything here is public and computed before data is read. The schedule affects the cost only: the
 charges of each attempt hold whatever the schedule is.

@@ -111,9 +111,10 @@ def _make_add_rows(height: int) -> Any:
 add_rows8, add_rows4, add_rows1 = (_make_add_rows(height) for height in (8, 4, 1))
 """add_rows⟨h⟩(X, rows, place, later, sums, factors, anchor):
 
-sums[c] += Σ_{r < h} bits of the anchor plus steps of factors[r]·X[rows[place + r], c], in int64. The
-caller subtracts the anchors (:func:`without_anchors`). The other half of the h rows from ``later``
-on is prefetched."""
+sums[c] += Σ_{r < h} bits of the anchor plus steps of factors[r]·X[rows[place + r], c], in int64.
+The caller subtracts the anchors (:func:`without_anchors`). The other half of the h rows from
+``later`` on is prefetched.
+"""
 
 
 def _make_add_outer(height: int) -> Any:

@@ -5,9 +5,9 @@ Each model has its own 256-bit key. A number is a function of key, step, purpose
 continued. So no word is used twice, the numbers of a model do not depend on the other models in the
 group, and a step can be repeated with the same numbers.
 
-Uniforms (53 bits) and Poisson samples (geometric gaps) are made as in the native keystream. Noise is
-the exact rounded Gaussian of :mod:`expost.training.exact_noise`: :meth:`DeviceStream.noisy` decides
-nearly all coordinates in float64 by the operations that the proof there covers, and
+Uniforms (53 bits) and Poisson samples (geometric gaps) are made as in the native keystream. Noise
+is the exact rounded Gaussian of :mod:`expost.training.exact_noise`: :meth:`DeviceStream.noisy`
+decides nearly all coordinates in float64 by the operations that the proof there covers, and
 :meth:`DeviceStream.settle` decides the others on the host, with further digits that have a purpose
 of their own in the keystream. On CUDA a fused kernel makes noise and uniforms
 (:mod:`expost.training._torch.noise_kernels`, if Triton is installed and its noise equals that of
