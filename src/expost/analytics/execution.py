@@ -270,9 +270,10 @@ def _result(
 def _warnings(request: Request, progress: Progress) -> tuple[str, ...]:
     found = []
     within = request.wanted.within or 0.1
-    if progress.dropped is not None and progress.dropped["estimate"] > within / 2:
+    share = progress.dropped
+    if share is not None and share["estimate"] > within / 2 and share["low"] > within / 4:
         found.append(
-            f"Capping, not noise, limits accuracy: about {progress.dropped['estimate']:.0%} of "
+            f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
             f"(user, group) pairs were dropped at {progress.most} groups per user. "
             "Values are too low by about as much; a larger cap keeps more."
         )
