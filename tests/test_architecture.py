@@ -55,7 +55,7 @@ HEAVY = (
     "dask",
 )
 
-LONGEST = 530
+LONGEST = 450
 
 
 def room_of(path: Path) -> str:

@@ -1,4 +1,7 @@
-"""Engines for the tests of sources: the PostgreSQL server of the ledger tests, and Spark in this process."""
+"""Engines for the tests of sources.
+
+The PostgreSQL server of the ledger tests, and Spark in this process.
+"""
 
 from __future__ import annotations
 

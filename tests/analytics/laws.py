@@ -1,4 +1,7 @@
-"""The laws that the counting job is about, written down once more from the theory: what tests compare the code with."""
+"""The laws that the counting job is about, written down once more from the theory.
+
+What tests compare the code with.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,19 @@ def gaussian(variance: float, values: npt.ArrayLike) -> Floats:
 
 
 def keep(coarse: float, fine: float) -> float:
-    """How often noise is kept on the way from ε = fine to ε = coarse: (p_b/p_a)·((1−p_a)/(1−p_b))²."""
+    """How often noise is kept on the way from ε = fine to ε = coarse.
+
+    (p_b/p_a)·((1−p_a)/(1−p_b))².
+    """
     a, b = np.exp(-coarse), np.exp(-fine)
     return float(b / a * ((1 - a) / (1 - b)) ** 2)
 
 
 def kernel(coarse: float, fine: float, values: npt.NDArray[np.int64]) -> Floats:
-    """K[i, j]: the chance to go from values[i] at the finer level to values[j] at the coarser one."""
+    """K[i, j].
+
+    The chance to go from values[i] at the finer level to values[j] at the coarser one.
+    """
     stay = keep(coarse, fine)
     return np.asarray(
         (1 - stay) * laplace(coarse, values[None, :] - values[:, None]) + stay * np.eye(len(values))
@@ -40,7 +49,9 @@ def kernel(coarse: float, fine: float, values: npt.NDArray[np.int64]) -> Floats:
 
 
 def path(costs: Sequence[float], noise: Sequence[int]) -> float:
-    """P(Z_0 = noise[0], …, Z_n = noise[n]) of noise reduction, coarse to fine, for the first n+1 of the costs."""
+    """P(Z_0 = noise[0], …, Z_n = noise[n]) of noise reduction, coarse to fine, for the first n+1 of
+    the costs.
+    """
     chance = float(laplace(costs[len(noise) - 1], noise[-1]))
     for level in range(len(noise) - 1):
         stay = keep(costs[level], costs[level + 1])

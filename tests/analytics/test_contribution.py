@@ -105,7 +105,7 @@ def test_the_share_of_dropped_pairs_is_covered(law_name):
 
 
 def test_auto_states_m_and_its_price():
-    """m is chosen near the quantile, its cost is part of what is spent, and capping is warned of."""
+    """m is chosen near the quantile, its cost is part of the total, and capping is warned of."""
     generator = np.random.default_rng(1)
     users = np.repeat(np.arange(3000), 3)
     groups = [f"g{place}" for place in generator.integers(0, 40, len(users))]

@@ -1,4 +1,7 @@
-"""Files people have: other delimiters, gzip, JSON lines, folders, globs, DuckDB and SQLite files."""
+"""Files people have.
+
+Other delimiters, gzip, JSON lines, folders, globs, DuckDB and SQLite files.
+"""
 
 from __future__ import annotations
 

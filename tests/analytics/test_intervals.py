@@ -1,10 +1,12 @@
 """Intervals keep their coverage although the estimate decides when to stop.
 
-What is promised for a group of any size: P(answered, and the interval misses) ≤ 1 − confidence; and for groups that are not answered:
-P(the interval misses at any level) ≤ 1 − confidence. Discrete Laplace noise: by exact enumeration, and by simulation with the library's own
-noise. Gaussian noise: by simulation. Simulations have fixed seeds and reject at 1e-8 a check; there are some 1,300, so a correct library
-fails here about once in 75,000 changes of all seeds. On the machine where this was written the least coverage at a nominal 0.9 was
-0.919 (Laplace, ratio √2), 0.958 (Laplace, 1.1), 0.950 (Gaussian, √2) and 0.972 (Gaussian, 1.1).
+What is promised for a group of any size: P(answered, and the interval misses) ≤ 1 − confidence; and
+for groups that are not answered: P(the interval misses at any level) ≤ 1 − confidence. Discrete
+Laplace noise: by exact enumeration, and by simulation with the library's own noise. Gaussian noise:
+by simulation. Simulations have fixed seeds and reject at 1e-8 a check; there are some 1,300, so a
+correct library fails here about once in 75,000 changes of all seeds. On the machine where this was
+written the least coverage at a nominal 0.9 was 0.919 (Laplace, ratio √2), 0.958 (Laplace, 1.1),
+0.950 (Gaussian, √2) and 0.972 (Gaussian, 1.1).
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def misses(noise: np.ndarray, count: int, least: np.ndarray, widths: np.ndarray)
 
 @pytest.mark.parametrize(("law", "ratio", "confidence", "name"), CASES)
 def test_published_intervals_cover(law, ratio, confidence, name):
-    """Catches a factor that is too small at any size of group, and one that ignores that noise is made of whole numbers."""
+    """Catches a factor that is too small at any size of group, and one that ignores that noise is
+    made of whole numbers.
+    """
     rule, noise = rule_of(law, ratio, confidence, name), noise_of(law, ratio)
     most = stats.binom.isf(FALSE_ALARM, PATHS, 1 - confidence)
     assert max(misses(noise, count, rule.least, rule.half_widths) for count in COUNTS) <= most
@@ -98,7 +102,10 @@ def test_unanswered_intervals_hold_at_all_levels_at_once(law, ratio, confidence)
 
 
 def exact_miss(levels: NoiseLevels, rule: StoppingRule, count: int, reach: int) -> float:
-    """P(answered, and missed) under Laplace noise reduction: ``going[z]`` is the chance of not having stopped before, given z."""
+    """P(answered, and missed) under Laplace noise reduction.
+
+    ``going[z]`` is the chance of not having stopped before, given z.
+    """
     values = np.arange(-reach, reach + 1)
     going, stops, total = np.ones(len(values)), np.zeros(len(values), dtype=bool), 0.0
     for level, cost in enumerate(levels.costs):
@@ -117,7 +124,10 @@ def exact_miss(levels: NoiseLevels, rule: StoppingRule, count: int, reach: int) 
 @pytest.mark.parametrize("name", ["confidence", "paper"])
 @pytest.mark.parametrize("within", [0.1, 0.5])
 def test_laplace_coverage_by_enumeration(confidence, name, within):
-    """Exact, for every size of group up to 100 (the window cuts off e^{−60}): no seed can hide an undercoverage here."""
+    """Exact, for every size of group up to 100 (the window cuts off e^{−60}).
+
+    No seed can hide an undercoverage here.
+    """
     levels = LaplaceLevels(geometric_grid(0.3, 4, 2**0.5))
     rule = make_rule(levels, within, confidence, name)
     worst = max(exact_miss(levels, rule, count, 200) for count in range(0, 101, 3))
@@ -128,7 +138,10 @@ def test_laplace_coverage_by_enumeration(confidence, name, within):
 @pytest.mark.parametrize("scale", np.arange(0.2, 4, 0.0713))
 @pytest.mark.parametrize("law", LEVELS)
 def test_one_level_covers_exactly(scale, law):
-    """A single look, by enumeration. Catches half-widths of the normal law: at σ = 1.2 they hold 79 times in 100, not 90."""
+    """A single look, by enumeration.
+
+    Catches half-widths of the normal law: at σ = 1.2 they hold 79 times in 100, not 90.
+    """
     levels = LEVELS[law]((1 / scale if law == "laplace" else 0.5 / scale**2,))
     values = np.arange(-200, 201)
     chances = (
@@ -140,7 +153,10 @@ def test_one_level_covers_exactly(scale, law):
 
 
 def average(costs: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The exact law of the average of two or three discrete Gaussian releases: values and chances."""
+    """The exact law of the average of two or three discrete Gaussian releases.
+
+    Values and chances.
+    """
     values, chances, before = np.zeros(1), np.ones(1), 0.0
     for cost in costs:
         increment = cost - before
@@ -152,7 +168,9 @@ def average(costs: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def excess(costs: tuple[float, ...], shift: float, factor: float) -> float:
-    """The largest ratio of the exact tail to the bound factor·P(N ≥ x − shift), where the tail is above 10⁻⁹."""
+    """The largest ratio of the exact tail to the bound factor·P(N ≥ x − shift), where the tail is
+    above 10⁻⁹.
+    """
     values, chances = average(costs)
     order = np.argsort(-values)
     tail = np.cumsum(chances[order])
@@ -176,7 +194,10 @@ AVERAGES = [
 
 @pytest.mark.parametrize("costs", AVERAGES)
 def test_gaussian_tails_are_bounded(costs):
-    """The exact tail of an average against (shift, factor). Catches either being too small; a normal tail alone is."""
+    """The exact tail of an average against (shift, factor).
+
+    Catches either being too small; a normal tail alone is.
+    """
     assert excess(costs, *lattice(costs)[-1]) <= 1 + 1e-7
     if len(costs) == 1:
         assert excess(costs, 0.0, 1.0) > 1.05  # the test of the test
@@ -192,7 +213,10 @@ def test_the_correction_for_whole_numbers_fades():
 @pytest.mark.parametrize("name", ["confidence", "paper"])
 @pytest.mark.parametrize("law", LEVELS)
 def test_the_search_never_gives_up(law, name):
-    """At odd confidences the factor is large; catches a search that ends at its upper limit without looking."""
+    """At odd confidences the factor is large.
+
+    Catches a search that ends at its upper limit without looking.
+    """
     levels = levels_of(law, 2**0.5)
     rule = make_rule(levels, 0.5, 0.02, name)
     assert worst_miss(levels, rule.half_widths, rule.least) <= 0.98
@@ -210,7 +234,11 @@ def test_finer_levels_ask_for_less(law, ratio, confidence, name):
 
 @pytest.mark.parametrize("law", LEVELS)
 def test_the_job_publishes_these_intervals(law):
-    """Through the job: of 2,000 groups of each size, the intervals of answered and unanswered groups miss as rarely as promised."""
+    """Through the job.
+
+    Of 2,000 groups of each size, the intervals of answered and unanswered groups miss as rarely as
+    promised.
+    """
     levels, rule = levels_of(law, 2**0.5), rule_of(law, 2**0.5, 0.9, "confidence")
     sizes = np.repeat([0, 7, 25, 60, 150], 2000)
     names = [f"{place}" for place in range(len(sizes))]

@@ -1,7 +1,7 @@
 """Noise levels: the law of many exact paths at once, the keep coin, Gaussian averages, the grid.
 
-Samples have fixed seeds. A chi-square rejects at 1e-6 and there are ten of them, so a correct library fails here about once in 100,000
-changes of all seeds.
+Samples have fixed seeds. A chi-square rejects at 1e-6 and there are ten of them, so a correct
+library fails here about once in 100,000 changes of all seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ VALUES = np.arange(-60, 61)
 
 
 def goodness(observed: np.ndarray, expected: np.ndarray) -> float:
-    """p-value of counts against expected ones; cells of less than ten are one cell, together with all that lies outside."""
+    """p-value of counts against expected ones.
+
+    Cells of less than ten are one cell, together with all that lies outside.
+    """
     large = expected >= 10
     rest = (observed.sum() - observed[large].sum(), observed.sum() - expected[large].sum())
     seen, due = np.append(observed[large], rest[0]), np.append(expected[large], rest[1])
@@ -46,7 +49,10 @@ def paths() -> np.ndarray:
 
 @pytest.mark.parametrize(("coarse", "fine"), [(0.4, 0.7), (0.05, 1.0), (3.0, 3.1), (0.5, 8.0)])
 def test_the_kernel_turns_the_finer_law_into_the_coarser_one(coarse, fine):
-    """By enumeration: catches a keep coin that is off, for which no level but the finest would have its law."""
+    """By enumeration.
+
+    Catches a keep coin that is off, for which no level but the finest would have its law.
+    """
     reach = np.arange(-int(60 / coarse), int(60 / coarse) + 1)
     made = laws.laplace(fine, reach) @ laws.kernel(coarse, fine, reach)
     inner = np.abs(reach) < 20 / coarse  # the window cuts off e^{−40}
@@ -55,14 +61,19 @@ def test_the_kernel_turns_the_finer_law_into_the_coarser_one(coarse, fine):
 
 @pytest.mark.parametrize("level", range(3))
 def test_each_level_has_the_discrete_laplace_law(paths, level):
-    """Catches a wrong scale, levels in the wrong order, and noise that is rounded instead of drawn on the integers."""
+    """Catches a wrong scale, levels in the wrong order, and noise that is rounded instead of drawn
+    on the integers.
+    """
     observed = np.array([(paths[level] == value).sum() for value in VALUES])
     assert goodness(observed, PATHS * laws.laplace(COSTS[level], VALUES)) > FALSE_ALARM
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (1, 2), (0, 2)])
 def test_two_levels_have_the_joint_law(paths, pair):
-    """Catches levels that are independent, or coupled with another coin; (0, 2) is two steps of the kernel."""
+    """Catches levels that are independent, or coupled with another coin.
+
+    (0, 2) is two steps of the kernel.
+    """
     coarse, fine = pair
     step = laws.kernel(COSTS[1], COSTS[2], VALUES)
     step = (
@@ -77,7 +88,10 @@ def test_two_levels_have_the_joint_law(paths, pair):
 
 
 def test_three_levels_have_the_joint_law(paths):
-    """Catches a chain that is not Markov: the coarsest level made from the finest once more, instead of from the middle one."""
+    """Catches a chain that is not Markov.
+
+    The coarsest level made from the finest once more, instead of from the middle one.
+    """
     near = range(-4, 5)
     triples = list(product(near, repeat=3))
     observed = np.array([np.equal(paths.T, triple).all(axis=1).sum() for triple in triples])
@@ -90,7 +104,10 @@ def test_three_levels_have_the_joint_law(paths):
 
 
 def test_all_levels_together_cost_the_finest():
-    """By enumeration: the joint chance of any path changes by exactly e^{±ε_n} when the count moves by one."""
+    """By enumeration.
+
+    The joint chance of any path changes by exactly e^{±ε_n} when the count moves by one.
+    """
     for triple in product(range(-5, 6), repeat=3):
         moved = tuple(each - 1 for each in triple)
         ratio = math.log(laws.path(COSTS, triple) / laws.path(COSTS, moved))
@@ -110,7 +127,10 @@ rates = st.fractions(min_value=Fraction(1, 10**9), max_value=50)
 
 @given(rates, rates)
 def test_the_keep_law_brackets_its_probability(one, other):
-    """Catches a formula that is off, or a bracket that does not hold the number; against 120 digits of decimal."""
+    """Catches a formula that is off, or a bracket that does not hold the number.
+
+    Against 120 digits of decimal.
+    """
     if one == other:
         return
     coarse, fine = min(one, other), max(one, other)
@@ -154,7 +174,10 @@ class TestGaussian:
     """Averages of independent discrete Gaussians, weighted by what each cost."""
 
     def test_variances(self, noise):
-        """Var = Σ w²·Var(release), close to 1/(2ρ); within 6 standard errors, √(2/N) each. Catches weights or increments that are off."""
+        """Var = Σ w²·Var(release), close to 1/(2ρ).
+
+        Within 6 standard errors, √(2/N) each. Catches weights or increments that are off.
+        """
         reach = np.arange(-200, 201)
         variance = before = 0.0
         for level, cost in enumerate(RHOS):
@@ -169,7 +192,10 @@ class TestGaussian:
             before = cost
 
     def test_coarser_levels_are_finer_ones_plus_something_independent(self, noise):
-        """Cov(Z_m, Z_n) = Var(Z_n) for n finer: catches levels that share nothing, or a running average that forgets."""
+        """Cov(Z_m, Z_n) = Var(Z_n) for n finer.
+
+        Catches levels that share nothing, or a running average that forgets.
+        """
         for coarse, fine in ((0, 1), (1, 2), (0, 3)):
             error = 6 * math.sqrt(2 * noise[coarse].var() * noise[fine].var() / GROUPS)
             assert np.cov(noise[coarse], noise[fine])[0, 1] == pytest.approx(
@@ -177,7 +203,10 @@ class TestGaussian:
             )
 
     def test_each_release_is_a_whole_number(self, noise):
-        """What is private is the list of releases; catches continuous noise, which floats cannot make private."""
+        """What is private is the list of releases.
+
+        Catches continuous noise, which floats cannot make private.
+        """
         before = np.zeros(GROUPS)
         spent = 0.0
         for level, cost in enumerate(RHOS):
@@ -191,7 +220,9 @@ class TestGrid:
 
     @given(st.floats(1e-6, 1e3), st.floats(1.0, 1e6), st.floats(1.05, 10))
     def test_ascends_from_first_to_last_in_steps_of_at_most_the_ratio(self, first, factor, ratio):
-        """Catches a last step that is too long, a level that is there twice, and a grid beyond its end."""
+        """Catches a last step that is too long, a level that is there twice, and a grid beyond its
+        end.
+        """
         last = first * factor
         grid = geometric_grid(first, last, ratio)
         assert grid[-1] == last

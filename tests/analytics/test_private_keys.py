@@ -1,4 +1,5 @@
-"""Finding out privately which groups exist: exactly (ε, δ), by enumeration of all sets that could be released.
+"""Finding out privately which groups exist: exactly (ε, δ), by enumeration of all sets that could
+be released.
 
 The sampler is compared with the law at 1e-6 a check (four checks, fixed seeds).
 """
@@ -33,7 +34,10 @@ Histogram = dict[str, int]
 
 
 def passing(count: int, limit: int, epsilon: float, contributions: int) -> float:
-    """P(count + Z ≥ limit) for discrete Laplace noise of scale contributions/ε; a group nobody is in is not there at all."""
+    """P(count + Z ≥ limit) for discrete Laplace noise of scale contributions/ε.
+
+    A group nobody is in is not there at all.
+    """
     if count == 0:
         return 0.0
     p = math.exp(-epsilon / contributions)
@@ -82,7 +86,10 @@ HISTOGRAMS = [
 @pytest.mark.parametrize("contributions", [1, 2, 3])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 0.01), (3.0, 0.2), (0.05, 1e-3)])
 def test_the_selection_is_private(contributions, epsilon, delta):
-    """Every small histogram, every person in it, both ways. Catches a threshold too low and noise too small for many groups."""
+    """Every small histogram, every person in it, both ways.
+
+    Catches a threshold too low and noise too small for many groups.
+    """
     limit = laplace_threshold(epsilon, delta, contributions)
     for histogram in HISTOGRAMS:
         for size in range(1, min(contributions, len(histogram)) + 1):
@@ -106,7 +113,10 @@ def test_the_threshold_is_just_high_enough(contributions, epsilon, delta):
 
 
 def test_a_threshold_for_one_group_is_not_enough_for_three():
-    """The mutant must fail: the threshold that would do if each person were in one group, with noise for three."""
+    """The mutant must fail.
+
+    The threshold that would do if each person were in one group, with noise for three.
+    """
     epsilon, delta = 1.0, 0.01
     everything = {"a": 1, "b": 1, "c": 1}
     limit = laplace_threshold(epsilon, delta, 1)
@@ -241,7 +251,10 @@ class TestBounding:
         assert set(found.values()) == {1}
 
     def test_every_group_has_a_chance(self):
-        """Catches the first by name: with everybody in 20 groups only ten of them were ever found."""
+        """Catches the first by name.
+
+        With everybody in 20 groups only ten of them were ever found.
+        """
         crowd = [(f"user {u}", f"group {g:03}") for u in range(200) for g in range(20)]
         found = bounded(crowd, 10)
         assert len(found) == 20
@@ -261,11 +274,16 @@ class TestBounding:
         assert sum(map(abs, moved.values())) == most
 
     def test_rows_of_nobody_or_nowhere_do_not_count(self):
-        """Catches NULL as a user of its own, which would use up nobody's contributions, and a group called None."""
+        """Catches NULL as a user of its own, which would use up nobody's contributions, and a group
+        called None.
+        """
         assert bounded([(None, "a"), ("x", None), ("x", "b"), (None, None)], 1) == {"b": 1}
 
     def test_names_come_from_the_selection_only(self):
-        """Catches the data's own distinct values: 500 groups of one person each, none of which may appear."""
+        """Catches the data's own distinct values.
+
+        500 groups of one person each, none of which may appear.
+        """
         table = pa.table({"u": list(range(500)), "g": [f"g{place}" for place in range(500)]})
         result = expost.count(table, by="g", user="u", private_keys=True, epsilon=1, delta=1e-9)
         assert (result.answers, result.unanswered) == ((), ())

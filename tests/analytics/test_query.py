@@ -1,4 +1,7 @@
-"""``expost.count`` around the job: any table gives the same counts; the ledger is charged before data is read, and never too little."""
+"""``expost.count`` around the job.
+
+Any table gives the same counts; the ledger is charged before data is read, and never too little.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def test_a_mapping_gives_the_true_counts(order):
 
 
 def test_private_keys_find_the_large_groups():
-    """At a large ε the selection is certain: the empty group is unknown to it, and one person alone never shows up."""
+    """At a large ε the selection is certain.
+
+    The empty group is unknown to it, and one person alone never shows up.
+    """
     rows = {"u": [*USERS, 1], "g": [*GROUPS, "only one person"]}
     result = expost.count(
         pa.table(rows), by="g", user="u", private_keys=True, epsilon=200, delta=1e-6
@@ -81,7 +87,10 @@ def test_private_keys_that_find_nothing_give_nothing():
 
 
 def test_what_is_published_has_no_infinities_in_json():
-    """A group nobody could look at has no estimate; JSON has no NaN. Here the cap leaves one look for the first of two groups."""
+    """A group nobody could look at has no estimate.
+
+    JSON has no NaN. Here the cap leaves one look for the first of two groups.
+    """
     result = expost.count(
         {"a": 5, "b": 5}, keys=["a", "b"], epsilon=1, max_group_epsilon=1, order="given"
     )
@@ -194,7 +203,10 @@ class TestLedger:
         ],
     )
     def test_budgets_that_cannot_add_the_charge_refuse_it(self, tmp_path, budget, options):
-        """Catches a pure ex-post charge squared into zCDP, a δ dropped, and relations mixed; nothing is read."""
+        """Catches a pure ex-post charge squared into zCDP, a δ dropped, and relations mixed.
+
+        Nothing is read.
+        """
         ledger = Ledger.create(tmp_path / "l.db", budget)
         with pytest.raises(InvalidInput):
             expost.count(
@@ -249,7 +261,10 @@ class TestLedger:
         assert actions(ledger) == ["create"]
 
     def test_an_interrupt_settles_what_was_looked_at(self, ledger):
-        """Ctrl-C while an answer is published: catches a reservation left open, and one settled at nothing."""
+        """Ctrl-C while an answer is published.
+
+        Catches a reservation left open, and one settled at nothing.
+        """
         heard = []
 
         def released(answer: Any, spent: float) -> None:
@@ -280,7 +295,10 @@ class TestLedger:
             )
 
     def test_two_counts_add_up(self, ledger):
-        """The second is refused when the first has left too little: catches a ledger that is asked about the realised charge only."""
+        """The second is refused when the first has left too little.
+
+        Catches a ledger that is asked about the realised charge only.
+        """
         first = expost.count(SIZES, keys=list(SIZES), epsilon=8, ledger=ledger)
         left = ledger.remaining()
         assert left <= 10 - first.spent

@@ -23,7 +23,10 @@ from tests.analytics.jobs import cheap_job, names
 
 
 class Quick(NoiseLevels):
-    """Levels with noise in floating point: the sampler would need a new table for every scale that hypothesis thinks of."""
+    """Levels with noise in floating point.
+
+    The sampler would need a new table for every scale that hypothesis thinks of.
+    """
 
     @property
     def scales(self) -> np.ndarray:
@@ -52,7 +55,10 @@ def jobs(draw: Any) -> tuple[Job, list[int]]:
 @settings(max_examples=150, deadline=None)
 @given(jobs(), st.integers(0, 2**32))
 def test_no_job_overspends(drawn, seed):
-    """Exactly, in rationals, at every answer: catches a price in floats, a level paid twice or not at all, a cap that is passed."""
+    """Exactly, in rationals, at every answer.
+
+    Catches a price in floats, a level paid twice or not at all, a cap that is passed.
+    """
     job, counts = drawn
     counting = Refinement(job, names(counts), np.array(counts), SimulationRandomness(seed))
     answers = []
@@ -163,7 +169,10 @@ def test_racing_beats_a_random_order():
 
 
 def test_a_prior_sorts():
-    """Public expectations, largest first; groups that it does not name come last, in their order."""
+    """Public expectations, largest first.
+
+    Groups that it does not name come last, in their order.
+    """
     data = {"small": 2000, "large": 9000, "unknown": 5000}
     result = expost.count(
         data,
@@ -262,7 +271,10 @@ def test_the_first_look_costs_next_to_nothing():
 
 @pytest.mark.parametrize(("within", "most"), [(0.1, 0.95), (0.2, 0.5)])
 def test_easy_errors_leave_most_of_the_budget(within, most):
-    """1,000 groups, users in at most 3: all answered, and far below ε = 1 where the error is easy."""
+    """1,000 groups, users in at most 3.
+
+    All answered, and far below ε = 1 where the error is easy.
+    """
     sizes = np.arange(1, 1001) ** -0.8
     counts = (600_000 * sizes / sizes.sum()).astype(int)
     data = {f"g{place}": int(size) for place, size in enumerate(counts)}

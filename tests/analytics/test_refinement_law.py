@@ -30,7 +30,10 @@ class Unpaid(AssertionError):
 
 
 class Watched:
-    """Stands in for the estimates: hands out values one by one, and only those whose level has been paid for."""
+    """Stands in for the estimates.
+
+    Hands out values one by one, and only those whose level has been paid for.
+    """
 
     def __init__(self, values: dict[tuple[int, int], int]) -> None:
         self.values = values
@@ -59,7 +62,9 @@ Leaf = tuple[Transcript, dict[tuple[int, int], int]]
 
 
 def transcripts(job: Job, window: range) -> Iterator[Leaf]:
-    """Every transcript that values from the window can lead to, each with the values that were looked at."""
+    """Every transcript that values from the window can lead to, each with the values that were
+    looked at.
+    """
     pending: list[dict[tuple[int, int], int]] = [{}]
     while pending:
         values = pending.pop()
@@ -86,7 +91,9 @@ def independent(costs: tuple[float, ...], noise: list[int]) -> float:
 def law_of(
     leaves: list[Leaf], costs: tuple[float, ...], counts: list[int], chance: Callable[..., float]
 ) -> dict[Transcript, float]:
-    """The chance of each transcript (of the part of it inside the window) when these are the counts."""
+    """The chance of each transcript (of the part of it inside the window) when these are the
+    counts.
+    """
     law: dict[Transcript, float] = defaultdict(float)
     for transcript, values in leaves:
         product = 1.0
@@ -163,16 +170,20 @@ def enumerated(request: pytest.FixtureRequest) -> tuple[list[Leaf], tuple[float,
 
 
 class TestGuaranteeByEnumeration:
-    """Two tables that differ in one person with all their rows, and every transcript of a small job.
+    """Two tables that differ in one person with all their rows, and every transcript of a small
+    job.
 
-    A transcript is all that is released: answers in order, unanswered groups, what each cost and the total. Its chance is a sum over
-    values that were looked at but not released, here over a window; as each term obeys the bound, the sum over any window does, and a
-    violation inside the window is a violation. ``Watched`` fails the job if it looks at anything before paying.
+    A transcript is all that is released: answers in order, unanswered groups, what each cost and
+    the total. Its chance is a sum over values that were looked at but not released, here over a
+    window; as each term obeys the bound, the sum over any window does, and a violation inside the
+    window is a violation. ``Watched`` fails the job if it looks at anything before paying.
     """
 
     @pytest.mark.parametrize("person", ["ann", "bob", "dan"])
     def test_no_transcript_tells_more_than_it_cost(self, enumerated, person):
-        """Catches wrong prices, decisions by values not paid for, and counts that one person changes by more than one."""
+        """Catches wrong prices, decisions by values not paid for, and counts that one person
+        changes by more than one.
+        """
         leaves, costs, total = enumerated
         counts = true_counts(PERSON_IN_BOTH)
         without = true_counts([pair for pair in PERSON_IN_BOTH if pair[0] != person])
@@ -183,7 +194,10 @@ class TestGuaranteeByEnumeration:
         assert all(each[2] <= Fraction(total) for each in here)
 
     def test_someone_in_both_groups_uses_it_up(self, enumerated):
-        """An instance at equality: some transcript tells all that it cost, so nothing is charged in vain."""
+        """An instance at equality.
+
+        Some transcript tells all that it cost, so nothing is charged in vain.
+        """
         leaves, costs, _ = enumerated
         here, there = (law_of(leaves, costs, each, coupled) for each in ([3, 2], [2, 1]))
         assert loss(here, there) == pytest.approx(0, abs=1e-9)
@@ -202,7 +216,10 @@ class TestGuaranteeByEnumeration:
 
 
 def test_the_watch_catches_a_look_at_the_future():
-    """The test of the test: a job that peeks at the finest level before paying for it is stopped."""
+    """The test of the test.
+
+    A job that peeks at the finest level before paying for it is stopped.
+    """
 
     class Peeking(Refinement):
         def _good(self, level: int, group: int) -> bool:
@@ -276,7 +293,10 @@ class TestTheLargestByEnumeration:
         assert loss(here, there) > 0.3
 
     def test_a_choice_that_depends_on_others_is_not_enough(self, capped):
-        """The mutant must fail: without the user somebody else moves from one group to the other."""
+        """The mutant must fail.
+
+        Without the user somebody else moves from one group to the other.
+        """
         leaves, costs = capped
         here, there = (law_of(leaves, costs, each, coupled) for each in ([3, 2], [1, 3]))
         assert loss(here, there) > 0.3

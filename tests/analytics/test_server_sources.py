@@ -134,7 +134,10 @@ class TestPostgreSQL:
 
     @pytest.mark.parametrize("value", ["1e400", "-1e400", "1e-400", "NaN", "7", None])
     def test_no_numeric_makes_a_sum_fail(self, postgres_url, value):
-        """A numeric beyond float64 made the cast fail: one row decided whether there is an answer."""
+        """A numeric beyond float64 made the cast fail.
+
+        One row decided whether there is an answer.
+        """
         with connect(postgres_url) as connection:
             connection.execute("CREATE TABLE t (u integer, g text, v numeric)")
             connection.execute("INSERT INTO t VALUES (1, 'a', 3), (2, 'a', %s)", [value])

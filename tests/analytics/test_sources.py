@@ -1,6 +1,8 @@
-"""Tables from files and databases: hostile ones give the right counts or a clear error, and no name or value is ever run as SQL.
+"""Tables from files and databases: hostile ones give the right counts or a clear error, and no name
+or value is ever run as SQL.
 
-Above all: how rows are read must not depend on rows. The counts of two files that differ in one person's rows differ by at most one.
+Above all: how rows are read must not depend on rows. The counts of two files that differ in one
+person's rows differ by at most one.
 """
 
 from __future__ import annotations
@@ -105,7 +107,10 @@ class TestContents:
 
 
 class TestReadingDoesNotDependOnRows:
-    """One person's row must not change what other rows mean: that would be a count of any sensitivity, for free."""
+    """One person's row must not change what other rows mean.
+
+    That would be a count of any sensitivity, for free.
+    """
 
     PLAIN = "u,g\n" + "".join(f"{place},'a'\n" for place in range(1000))
     HASHED = "u,g\n" + "".join(f"#{place},a\n" for place in range(1000))
@@ -129,7 +134,9 @@ class TestReadingDoesNotDependOnRows:
     )
     @pytest.mark.parametrize("content", [PLAIN, HASHED])
     def test_a_row_moves_each_count_by_at_most_one(self, csv, content, row):
-        """With a guessed dialect, one person's ``'a`` took the group ``a`` from 1,000 to 0 and ``'a'`` from 0 to 1,000."""
+        """With a guessed dialect, one person's ``'a`` took the group ``a`` from 1,000 to 0 and
+        ``'a'`` from 0 to 1,000.
+        """
         keys = ["a", "'a'", "'a", "a'", "#a"]
         here, there = (
             numbers(csv(content), keys),
@@ -140,7 +147,9 @@ class TestReadingDoesNotDependOnRows:
 
     @pytest.mark.parametrize("order", [1, -1])
     def test_a_collation_does_not_name_groups(self, tmp_path, order):
-        """Where 'abc' and 'ABC' are equal, the name of both would be that of whichever row comes first."""
+        """Where 'abc' and 'ABC' are equal, the name of both would be that of whichever row comes
+        first.
+        """
         connection = duckdb.connect(str(tmp_path / "c.duckdb"))
         connection.execute("CREATE TABLE t (u VARCHAR COLLATE NOCASE, g VARCHAR COLLATE NOCASE)")
         rows = [("zoe", "abc"), *((f"user {place}", "ABC") for place in range(100))][::order]
@@ -246,10 +255,14 @@ class TestNothingLeaks:
         assert "12345" not in repr(found)
 
     def test_what_does_not_fit_into_memory_is_not_for_others_to_read(self, tmp_path, monkeypatch):
-        """Three million pairs in 60 MB: the engine writes rows to disk, in a folder of its own, not in the current one."""
+        """Three million pairs in 60 MB.
+
+        The engine writes rows to disk, in a folder of its own, not in the current one.
+        """
         monkeypatch.chdir(tmp_path)
         duckdb.execute(
-            "COPY (SELECT hash(range) AS u, range % 7 AS g FROM range(3000000)) TO 'pairs.parquet' (FORMAT parquet)"
+            "COPY (SELECT hash(range) AS u, range % 7 AS g FROM range(3000000)) "
+            "TO 'pairs.parquet' (FORMAT parquet)"
         )
         table = open_source("pairs.parquet")
         connection = ibis.get_backend(table).con

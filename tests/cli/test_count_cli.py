@@ -433,7 +433,10 @@ def test_help(expost, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     text = expost("count", "--help").out
-    wanted = "by user within epsilon delta keys private-keys order prior max-group-epsilon ledger budget out plot json"
+    wanted = (
+        "by user within epsilon delta keys private-keys order prior max-group-epsilon "
+        "ledger budget out plot json"
+    )
     assert all(f"--{option}" in text for option in (*wanted.split(), "confidence", "rule", "ratio"))
 
 

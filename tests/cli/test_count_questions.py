@@ -265,7 +265,7 @@ class TestNeighbours:
     )
     @pytest.mark.parametrize("condition", [[], ["--where", "u>=0"], ["--where", "u!=x"]])
     def test_rows(self, count, files, row, condition):
-        """An empty line, no user, no group, a group that is not listed, a user that is no number."""
+        """An empty line, no user, no group, an unlisted group, a user that is no number."""
         here = count("--json", *condition)
         files[0].write_text(files[0].read_text() + row + "\n")
         assert self.shape(here) == self.shape(count("--json", *condition))

@@ -440,7 +440,7 @@ def test_help():
 
 
 def test_decimals_from_the_command_line(expost, path):
-    """Catches ten requests of 0.1 that do not fit a budget of 1, and binary digits on the screen."""
+    """Catches ten requests of 0.1 that do not fit a budget of 1, and binary digits on screen."""
     expost("ledger", "create", path, "--name", "visits", "--epsilon", "1", "--cap", "ann=0.3")
     ledger = Ledger.open(path)
     for number in range(10):

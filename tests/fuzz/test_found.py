@@ -31,14 +31,14 @@ HUGE = "1" + "0" * 400
     ("line", "instead", "named"),
     [
         ("delta = 1e-4", f"delta = {HUGE}", "privacy.delta (line 21)"),
-        ("delta = 1e-4", f"delta = 1e-4\nattempts = {HUGE}", "privacy.attempts (line 22)"),
-        ("delta = 1e-4", "delta = 1e-9\nattempts = 100000000", "privacy.attempts (line 22)"),
+        ("attempts = 3", f"attempts = {HUGE}", "privacy.attempts (line 22)"),
+        ("attempts = 3", "attempts = 100000000", "privacy.attempts (line 22)"),
         ("epochs = [4]", f"epochs = [{'9' * 5000}]", "not TOML"),
         ("epochs = [4]", f"epochs = {'[' * 3000}{']' * 3000}", "not TOML"),
         ("epochs = [4]", "epochs = [1e300]", "search"),
         ("batch_sizes = [40]", "batch_sizes = [5e-324]", "search"),
-        ("overhead = 0.3", "overhead = 5e-324", "privacy.overhead (line 22)"),
-        ("overhead = 0.3", "overhead = 1.7e308", "privacy.overhead (line 22)"),
+        ("attempts = 3", "overhead = 5e-324", "privacy.overhead (line 22)"),
+        ("attempts = 3", "overhead = 1.7e308", "privacy.overhead (line 22)"),
         (
             "feature_bounds = [0, 1]",
             "feature_bounds = [-1e308, 1e308]",

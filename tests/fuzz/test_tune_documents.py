@@ -39,8 +39,16 @@ KEYS = {
     ],
     "model": ["kind", "loss", "input_shape", "optimiser", "momentum"],
     "search": ["epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples"],
-    "goal": ["metric", "at_least", "at_most", "maximize", "loss_bound"],
-    "privacy": ["delta", "overhead", "repeats", "attempts", "scoring", "order"],
+    "goal": ["metric", "at_least", "at_most", "maximize", "loss_bound", "confidence"],
+    "privacy": [
+        "delta",
+        "overhead",
+        "repeats",
+        "attempts",
+        "scoring",
+        "order",
+        "expected_shares",
+    ],
 }
 HOSTILE = [
     10**400, 10**30, -1, 0, 1e300, 1e-300, 5e-324, float("nan"), float("inf"), True, "", "auto",

@@ -108,7 +108,7 @@ def test_the_error_is_small_enough():
 
 
 def test_series_of_the_logarithm_have_the_stated_error():
-    """Against decimal arithmetic, at the ends of (0, 1], at powers of 2 and around the cut at √½."""
+    """Against decimal arithmetic, at the ends of (0, 1], at powers of 2, around the cut at √½."""
     rng = np.random.default_rng(0)
     powers, near = 2.0 ** -np.arange(64.0), np.nextafter(np.sqrt(0.5), [0.0, 1.0])
     points = np.concatenate([powers, 1 - powers[1:54], near, rng.random(1000)])

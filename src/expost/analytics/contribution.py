@@ -2,17 +2,17 @@
 
 **The cap.** A user keeps at most m of their groups: those with the smallest hash of (salt, user,
 group), ties broken by the group's name. The salt is fresh for each request and never released. The
-groups that a user keeps are a function of this user's rows and the salt only, so one user's presence
-changes nobody else's rows, and at most m values by at most the sensitivity each. This holds for every
-salt and every hash function; a good hash only makes the choice fair. Of a user's rows in one group at
-most ``rows`` are kept (sums and means: those with the smallest hash of their value; rows of equal
-value cannot be told apart, so it does not matter which of them is kept).
+groups that a user keeps are a function of this user's rows and the salt only, so one user's
+presence changes nobody else's rows, and at most m values by at most the sensitivity each. This
+holds for every salt and every hash function; a good hash only makes the choice fair. Of a user's
+rows in one group at most ``rows`` are kept (sums and means: those with the smallest hash of their
+value; rows of equal value cannot be told apart, so it does not matter which of them is kept).
 
 **m chosen privately** (:func:`choose_cap`). Each user has one number, the groups they are in. The
-exponential mechanism looks for the least m that at most a share q of all users is above: its quality
-is −max(above(m) − q·users, q·users − above(m′)), m′ the candidate before m, above(0) = users. Adding
-a user changes either term by at most 1, so accepting m
-with probability e^{−η(best − quality)/2} is η-DP, and η²/8-zCDP (bounded range). Coins are exact.
+exponential mechanism looks for the least m that at most a share q of all users is above: its
+quality is −max(above(m) − q·users, q·users − above(m′)), m′ the candidate before m, above(0) =
+users. Adding a user changes either term by at most 1, so accepting m with probability e^{−η(best −
+quality)/2} is η-DP, and η²/8-zCDP (bounded range). Coins are exact.
 
 **The share of dropped pairs** (:func:`dropped_share`). Kept pairs and dropped pairs, the latter at
 most m per user, each with exact noise for a sensitivity of m.
@@ -191,7 +191,10 @@ def choose_cap(
     rate: Fraction,
     randomness: Randomness,
 ) -> int:
-    """Choose m by the exponential mechanism with parameter η = ``rate``; ``users``: groups → users."""
+    """Choose m by the exponential mechanism with parameter η = ``rate``.
+
+    ``users``: groups → users.
+    """
     candidates = _candidates(min(groups, _MOST_CAP))
     everybody = sum(users.values())
     quality = []

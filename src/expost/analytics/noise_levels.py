@@ -72,7 +72,7 @@ def ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class NoiseLevels(ABC):
-    """Costs per level, ascending, and the noise of values that one user changes by ``sensitivity``."""
+    """Costs per level, ascending, and noise for values of a given ``sensitivity``."""
 
     costs: tuple[float, ...]
     sensitivity: int = 1

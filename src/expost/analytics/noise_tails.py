@@ -14,9 +14,9 @@ e^{−x²/2σ²}, Z = Σ_j f(j) ≥ σ√(2π) and I_j for the integral of f ove
 *Proof.* f(j)/I_j falls with |j|, and the I_j add up to σ√(2π), so f(0)/I_0 ≥ Z/σ√(2π), that is
 Z·P(|N| < ½) ≤ 1. (a): D(k) = Σ_{j≥k} f(j) − Z·P(N ≥ k − ½) tends to 0, and D(k) − D(k+1) = f(k) −
 Z·I_k/σ√(2π) is first ≥ 0, then ≤ 0 as k grows; so D ≤ 0 on k ≥ 1 if D(1) ≤ 0, which is
-Z·P(|N| < ½) ≤ 1. (b): f(j) divided by its integral over [j, j+1] grows with j ≥ 0 and is at j = 0 at
-least Z/σ√(2π), because P(0 < N < 1) ≤ P(|N| < ½); sum over j ≥ k. (c): for k ≥ 1 from (a), for k ≤ 0
-from (b), because P(R ≥ k) = 1 − P(R ≥ 1 − k). ∎
+Z·P(|N| < ½) ≤ 1. (b): f(j) divided by its integral over [j, j+1] grows with j ≥ 0 and is at j = 0
+at least Z/σ√(2π), because P(0 < N < 1) ≤ P(|N| < ½); sum over j ≥ k. (c): for k ≥ 1 from (a), for k
+≤ 0 from (b), because P(R ≥ k) = 1 − P(R ≥ 1 − k). ∎
 
 By (c) and symmetry one can draw R and N together so that |R − N| ≤ 1.
 Tests: ``tests/analytics/test_noise_tails.py`` (against exact laws, also joint ones).
@@ -162,10 +162,10 @@ def lattice(costs: tuple[float, ...], sensitivity: int = 1) -> tuple[tuple[float
     Every later Z_n is an average of releases, each at most 1 above a normal variable in a common
     draw: (1, 1) by (c). Or so for the first release alone, of weight c_0/c_n; once that one is
     normal, release k has a density within a factor 1 ± ε_k of the normal one before normalising,
-    ε_k = 2·Σ_m e^{−am²} with a = π²·Δ²·c_{k−1}/((c_k−c_{k−1})c_k) (Poisson summation). As e^{−am²} ≤
-    e^{−a(3m−2)}, the sum is at most e^{−a}/(1−e^{−3a}). Its normaliser is at least the normal one,
-    and at most 1 + ε_k times it. So the density is at most factor = Π(1 + ε_k) times the normal one,
-    and at least Π(1 − ε_k)/(1 + ε_k) ≥ (2 − factor)/factor times it (:func:`lower`).
+    ε_k = 2·Σ_m e^{−am²} with a = π²·Δ²·c_{k−1}/((c_k−c_{k−1})c_k) (Poisson summation). As e^{−am²}
+    ≤ e^{−a(3m−2)}, the sum is at most e^{−a}/(1−e^{−3a}). Its normaliser is at least the normal
+    one, and at most 1 + ε_k times it. So the density is at most factor = Π(1 + ε_k) times the
+    normal one, and at least Π(1 − ε_k)/(1 + ε_k) ≥ (2 − factor)/factor times it (:func:`lower`).
     """
     found = [(0.5, 1.0)]
     factor = 1.0

@@ -1,9 +1,8 @@
 """What a request would cost, before anything is asked: public settings only, no data.
 
-For a group of a given size the plan says at which cost its looks would stop if the noise were 0, and
-how many groups of that size the total can answer: all of them if each needs at most total/m, else
-total divided by the cost of one.
-Tests: ``tests/analytics/test_plan.py``.
+For a group of a given size the plan says at which cost its looks would stop if the noise were 0,
+and how many groups of that size the total can answer: all of them if each needs at most total/m,
+else total divided by the cost of one. Tests: ``tests/analytics/test_plan.py``.
 """
 
 from __future__ import annotations

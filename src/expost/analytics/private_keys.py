@@ -1,11 +1,11 @@
 """Which groups exist, privately: noisy counts above a threshold.
 
 Each user keeps at most m groups, chosen by a salted hash (``contribution``). Group counts then
-change by at most one in at most m groups. Noise is added to the counts of the groups that occur, and
-a group is released if its noisy count reaches the threshold t. A group of one user that occurs in
-only one of two neighbouring tables is released with probability p = P(1 + Z ≥ t); of at most m such
-groups none is released with probability at least (1 − p)^m. The other groups cost what their noise
-costs. So with 1 − (1 − p)^m ≤ δ the selection is
+change by at most one in at most m groups. Noise is added to the counts of the groups that occur,
+and a group is released if its noisy count reaches the threshold t. A group of one user that occurs
+in only one of two neighbouring tables is released with probability p = P(1 + Z ≥ t); of at most m
+such groups none is released with probability at least (1 − p)^m. The other groups cost what their
+noise costs. So with 1 − (1 − p)^m ≤ δ the selection is
 
 - Laplace, scale m/ε: (ε, δ)-DP (Korolova et al. 2009);
 - Gaussian, variance m/(2ρ): ρ-zCDP except with probability δ, that is δ-approximate ρ-zCDP

@@ -289,7 +289,10 @@ def _spark_table(frame: Any) -> Any:
 
 
 def may_collate(data: Any) -> bool:
-    """Whether text columns may have a collation: those of databases, not of files and data frames."""
+    """Whether text columns may have a collation.
+
+    Those of databases, not of files and data frames.
+    """
     if isinstance(data, (str, Path)):
         return "://" in str(data) or str(data).lower().endswith((*_DUCKDB, *_SQLITE))
     return isinstance(data, ibis_module().Table) or type(data).__module__.startswith("pyspark.")

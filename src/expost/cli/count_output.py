@@ -12,7 +12,7 @@ from rich.text import Text
 from expost.analytics.certificate import CountResult
 from expost.analytics.plan import QueryPlan
 from expost.analytics.refinement import Answer
-from expost.cli.output import visible
+from expost.cli.output import shown_up, visible
 
 _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
@@ -37,9 +37,9 @@ def render(console: Console, result: CountResult) -> None:
     facts = result.guarantee.as_dict()
     delta = f", δ = {facts['delta']:g}" if "delta" in facts else ""
     console.print(
-        f"{len(result.unanswered)} groups not answered. Spent {unit} = {result.spent:.4g}, "
-        f"{result.remaining:.2g} remains. Everything released keeps ε = {facts['epsilon']:g}{delta} "
-        f"for {result.protects}."
+        f"{len(result.unanswered)} groups not answered. "
+        f"Spent {unit} = {shown_up(result.spent, 5)}, {result.remaining:.2g} remains. "
+        f"Everything released keeps ε = {facts['epsilon']:g}{delta} for {result.protects}."
     )
     if result.dropped_share is not None:
         share = result.dropped_share
@@ -87,7 +87,7 @@ def render_plan(console: Console, planned: QueryPlan) -> None:
     most = planned.max_groups_per_user
     how = " (assumed; it will be chosen privately)" if planned.assumed else ""
     console.print(
-        f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} is for the answers. "
+        f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} for the answers. "
         f"With at most {most:,} groups per user{how} every group can have {unit} = "
         f"{planned.for_values / most:.3g}: enough for {planned.smallest:,.0f} users or more."
     )

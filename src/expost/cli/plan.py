@@ -91,7 +91,7 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
     console.print(reach_table(bar.reach))
     console.print(
         f"Up to {len(bar.schedule)} attempts until one passes, δ = {job.delta:g} in total. A miss "
-        f"costs ε = {shown_up(bar.misses[0])} (first attempt) to {shown_up(bar.misses[-1])} (last); "
+        f"costs ε = {shown_up(bar.misses[0])} (first) to {shown_up(bar.misses[-1])} (last); "
         f"all attempts together at worst {shown_up(bar.worst_case, 2)}."
     )
     table = Table(

@@ -22,7 +22,8 @@ from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
 from expost.selection.candidate import Candidate, group, level_places
 from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
-from expost.selection.selector import Draws, all_copies, check_flag, require_kind
+from expost.selection.selector import Draws, all_copies, require_kind
+from expost.selection.setting_checks import check_flag
 
 
 @dataclass(frozen=True)

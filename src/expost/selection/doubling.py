@@ -15,7 +15,8 @@ from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.selection.selector import Draws, Selector, all_copies, check_target
+from expost.selection.selector import Draws, Selector, all_copies
+from expost.selection.setting_checks import check_target
 
 
 @dataclass(frozen=True)

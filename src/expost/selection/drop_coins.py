@@ -37,7 +37,8 @@ from expost.selection.renyi.table import (
     rate_renyi,
     renyi_problem,
 )
-from expost.selection.selector import Selector, check_target, require_kind
+from expost.selection.selector import Selector, require_kind
+from expost.selection.setting_checks import check_target
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
-from expost.selection.selector import Draws, Selector, check_target
+from expost.selection.selector import Draws, Selector
+from expost.selection.setting_checks import check_target
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from expost.selection.drop_coins import (
     pure_rates,
 )
 from expost.selection.drop_level import probability_nothing
-from expost.selection.selector import Draws, check_flag, require_kind
+from expost.selection.selector import Draws, require_kind
+from expost.selection.setting_checks import check_flag
 
 _SMALLEST_KEEP_PROBABILITY = 1e-4  # that a draw keeps something
 

@@ -35,9 +35,10 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.keyed import SEED_BYTES, RunKey
 from expost.randomness.source import Randomness, require_protection
-from expost.rationals import exact, round_up
+from expost.rationals import exact
 from expost.selection.candidate import Candidate, check_candidates
 from expost.selection.release import Release, plain
+from expost.selection.setting_checks import check_callbacks, check_flag
 
 _MOST_COPIES = 1_000_000
 
@@ -428,19 +429,6 @@ def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Gu
         )
 
 
-def check_callbacks(**callbacks: object) -> None:
-    """Refuse callbacks that are not callable."""
-    for name, function in callbacks.items():
-        if function is not None and not callable(function):
-            raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
-
-
-def check_flag(value: object, field: str) -> None:
-    """Refuse anything but True and False: a string such as 'no' would count as true."""
-    if not isinstance(value, bool):
-        raise InvalidInput(field, value, "give True or False")
-
-
 def all_copies(candidates: Sequence[Candidate]) -> list[int]:
     """Return the candidate index of every copy, for selectors that run all copies in turn."""
     copies = sum(candidate.repeats for candidate in candidates)
@@ -451,9 +439,3 @@ def all_copies(candidates: Sequence[Candidate]) -> list[int]:
             f"this selector runs every copy in turn: give at most {_MOST_COPIES} in all",
         )
     return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
-
-
-def check_target(target: object) -> None:
-    """Refuse a target that is not a finite number."""
-    if target is not None and round_up(abs(exact(target, "target"))) == math.inf:  # type: ignore[arg-type]
-        raise InvalidInput("target", type(target).__name__, "give a number that a float can hold")

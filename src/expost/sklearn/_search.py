@@ -1,7 +1,8 @@
 """Private grid search for scikit-learn estimators that keep a privacy promise.
 
-:class:`ExPostSearch` charges what the winner cost. It rests on ``theorem:max-score`` for pure
-promises, and on its sharpened Rényi form for zCDP and Rényi promises.
+:class:`ExPostSearch` charges what the winner cost. Without a target it rests on
+``theorem:max-score`` (pure promises) and its sharpened Rényi form; with a target, on
+``theorem:generalized-at`` and its Rényi form for each attempt, composed.
 Tests: ``tests/tuning/test_sklearn_search.py``.
 """
 
@@ -22,6 +23,7 @@ from expost.randomness.source import Randomness
 from expost.selection.attempts import Belief, plan_attempts
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
+from expost.sklearn._levels import check_delta, level_by
 from expost.sklearn._scoring import FitAndScore, Fitted, promise_with_score, score_of
 from expost.tuning.confidence import Margins
 from expost.tuning.forecast import composed, dropping, ladder_of
@@ -46,9 +48,10 @@ def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
 
 
 class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Private grid search by random dropping (Algorithm 3).
+    """Private grid search.
 
-    Releases the cheapest estimator that reaches ``target``; without a target, the best one.
+    With a ``target``, planned attempts of Algorithm 2 release the first estimator that reaches it;
+    without one, random dropping (Algorithm 3) releases the best.
 
     Parameters
     ----------
@@ -246,8 +249,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 "overhead", self.overhead, "with a target the attempts are planned; leave it out"
             )
         delta = None if self.delta is None else float(self.delta)
-        _check_delta(candidates, delta)
-        level = self._level(delta)
+        check_delta(candidates, delta)
+        level = level_by(self.epsilon_param if self.epsilons is not None else None, delta)
         levels = sorted({level(each) for each in candidates})
         ladder = ladder_of(candidates, levels, delta or 1e-6, level)
         shares = self.expected_shares
@@ -263,20 +266,6 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         margins = Margins.of(self.confidence, schedule, [each.runs for each in steps])
         warn_if_weak(steps[0].charges.worst_case, _rows_of(data))
         return make_attempts(steps, data, None, margins, **request)
-
-    def _level(self, delta: float | None) -> Callable[[Candidate], float]:
-        """Return how candidates are sorted into levels: by their parameter, or by their promise."""
-        if self.epsilons is not None and delta is not None:
-            return lambda each: float(each.params[self.epsilon_param])
-
-        def by_promise(candidate: Candidate) -> float:
-            promise = candidate.guarantee
-            pure = promise.as_pure()
-            if pure is not None:
-                return pure.epsilon
-            return float(f"{promise.to_approx(delta or 0).epsilon:.6g}")
-
-        return by_promise
 
     def predict(self, X: Any) -> Any:
         """Predict with the released estimator."""
@@ -454,12 +443,6 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 def _is_level(value: object) -> bool:
     """Whether a value is a finite number > 0."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf
-
-
-def _check_delta(candidates: Sequence[Candidate], delta: float | None) -> None:
-    """Raise an error if promises other than pure DP come without a δ."""
-    if delta is None and candidates[0].guarantee.as_pure() is None:
-        raise InvalidInput("delta", None, "pass it: the estimators promise Rényi DP or zCDP")
 
 
 def _rows_of(data: dict[str, Any]) -> int:
