@@ -16,7 +16,8 @@ that are cheapest to finish, one at a time (``race``). With ``given`` the groups
 after another, in their order. At the end every group is refined up to the level of the m-th dearest
 group: the sum of the m largest does not change, so this is free. Groups that stopped before are then
 published at that level, with the interval that holds at all levels at once, if it is narrower.
-Tests: ``tests/analytics/test_refinement.py`` (law by enumeration, mutants, never overspends).
+Tests: ``tests/analytics/test_refinement.py`` (never overspends), ``test_refinement_law.py`` (law by
+enumeration, mutants).
 """
 
 from __future__ import annotations
