@@ -2,13 +2,15 @@
 
 ``make figures`` runs all but the last:
 
-=====================  =========================================================================
-``figures``            figures of the README and the docs
-``interval_coverage``  coverage of the intervals of ``expost count``
-``audit``              audits of broken mechanisms, for docs/audit.md
-``fill_documents``     tables of the documents, from docs/results
-``tune_counting``      search for the settings of Tables 1 and 2, run by hand
-=====================  =========================================================================
+=======================  =======================================================================
+``figures``              figures of the README and the docs
+``interval_coverage``    coverage of the intervals of ``expost count``
+``counting_comparison``  counts next to capped Laplace and Gaussian histograms
+``audit``                audits of broken mechanisms, for docs/audit.md
+``passed_is_true``       how often a certified model is truly above its bar
+``fill_documents``       tables of the documents, from docs/results
+``tune_counting``        search for the settings of Tables 1 and 2, run by hand
+=======================  =======================================================================
 
 Each one is run as ``python -m scripts.NAME``.
 """

@@ -54,7 +54,7 @@ def main() -> None:
             row = {
                 "law": levels.law,
                 "ratio": ratio,
-                "factor": rule.factor,
+                "factor": float((rule.half_widths / naive).max()),
                 "coverage": coverage(levels, rule.least, rule.half_widths, paths),
                 "naive_coverage": coverage(levels, naive / 0.1, naive, paths),
             }

@@ -223,9 +223,11 @@ def misses(
     size = len(first)
     direct, alone, again = (np.zeros((len(widths), size)) for _ in range(3))
     low = np.full((len(widths), size), 0.0)
-    reached, before = np.ones(size), np.full(size, math.inf)
+    reached, before, end = np.ones(size), np.full(size, math.inf), size
     for level, (width, smallest) in enumerate(zip(widths, least, strict=True)):
-        near = _window(levels, level, smallest, first, last, least_tail)
+        reach = _reach(levels, level, least_tail)
+        # below, the level is not passed; above, the level before is not passed by
+        near = slice(int(np.searchsorted(last, smallest - reach)), end)
         here, there = smallest - last[near], smallest - first[near]  # thresholds of z_n, both ends
         edge = np.maximum(here, width)
         high = alone[level, near] = tails.upper(levels, level, edge)
@@ -235,6 +237,11 @@ def misses(
         if level + 1 < len(widths):
             finer = np.maximum(least[level + 1] - first[near], widths[level + 1])
             again[level, near] = tails.not_again(levels, level, edge, finer)
+        if end < size:  # values that stopped before; here only for the chains of _least_cut
+            alone[level, end:] = tails.upper(levels, level, np.array([width]))
+            if level + 1 < len(widths):
+                ends = np.array([width]), np.array([widths[level + 1]])
+                again[level, end:] = tails.not_again(levels, level, *ends)
         below = tails.upper(levels, level, np.array([width])) - tails.lower(levels, level, -here)
         low[level, near] = np.where(here < -width, np.clip(below, 0.0, reached[near]), 0.0)
         if signed:
@@ -243,25 +250,16 @@ def misses(
         reached = np.where(first > smallest, least_tail, 1.0)
         reached[near] = passed
         before = smallest - first
+        end = int(np.searchsorted(first, smallest + reach))
     total = low.sum(axis=0) + _least_cut(direct, alone, again)
     return direct + low, total + 4 * len(widths) * least_tail
 
 
-def _window(
-    levels: NoiseLevels,
-    level: int,
-    smallest: float,
-    first: Floats,
-    last: Floats,
-    least_tail: float,
-) -> slice:
-    """The true values for which noise decides at this level; beyond, tails are negligible."""
+def _reach(levels: NoiseLevels, level: int, least_tail: float) -> float:
+    """A distance that noise of this level exceeds with a negligible chance only."""
     folds = -math.log(least_tail)
     far = folds if levels.law == "laplace" else math.sqrt(2 * folds)
-    reach = float(levels.scales[level]) * far + 2
-    return slice(
-        int(np.searchsorted(last, smallest - reach)), int(np.searchsorted(first, smallest + reach))
-    )
+    return float(levels.scales[level]) * far + 2
 
 
 def _least_cut(direct: Floats, alone: Floats, again: Floats) -> Floats:

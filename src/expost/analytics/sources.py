@@ -4,7 +4,8 @@ How rows are read must not depend on the rows, or one person could change every 
 delimiter of a CSV file is that of its header (or the one given), quotes are double, all columns are
 text and nothing is guessed. JSON lines are read as text columns of the given names; lines that are
 not JSON are ignored. Database files are opened read-only, and a missing one is an error.
-Tests: ``tests/analytics/test_sources.py`` (with real servers).
+Tests: ``tests/analytics/test_sources.py``, ``test_file_sources.py`` and ``test_server_sources.py``
+(real servers).
 """
 
 from __future__ import annotations
