@@ -123,19 +123,13 @@ def exact_miss(levels: NoiseLevels, rule: StoppingRule, count: int, reach: int) 
 @pytest.mark.parametrize("confidence", [0.9, 0.5])
 @pytest.mark.parametrize("name", ["confidence", "paper"])
 @pytest.mark.parametrize("within", [0.1, 0.5])
-<<<<<<< HEAD
-def test_laplace_coverage_by_enumeration(confidence, name, within):
+@pytest.mark.parametrize("ratio", [2**0.5, 2.0, 4.0])
+def test_laplace_coverage_by_enumeration(confidence, name, within, ratio):
     """Exact, for every size of group up to 100 (the window cuts off e^{−60}).
 
     No seed can hide an undercoverage here.
     """
-    levels = LaplaceLevels(geometric_grid(0.3, 4, 2**0.5))
-=======
-@pytest.mark.parametrize("ratio", [2**0.5, 2.0, 4.0])
-def test_laplace_coverage_by_enumeration(confidence, name, within, ratio):
-    """Exact, for every size of group up to 100 (the window cuts off e^{−60}): no seed can hide an undercoverage here."""
     levels = LaplaceLevels(geometric_grid(0.3, 4, ratio))
->>>>>>> h-count2
     rule = make_rule(levels, within, confidence, name)
     worst = max(exact_miss(levels, rule, count, 200) for count in range(0, 101, 3))
     assert worst <= 1 - confidence

@@ -14,16 +14,10 @@ below the number of groups, else a fifth of the total in all. Groups that cannot
 error with what is left are left where they are. What is left of the total then refines the groups
 that are cheapest to finish, one at a time (``race``). With ``given`` the groups are refined one
 after another, in their order. At the end every group is refined up to the level of the m-th dearest
-<<<<<<< HEAD
 group: the sum of the m largest does not change, so this is free. Groups that stopped before are
 then published at that level, with the interval that holds at all levels at once, if it is narrower.
-Tests: ``tests/analytics/test_refinement.py`` (law by enumeration, mutants, never overspends).
-=======
-group: the sum of the m largest does not change, so this is free. Groups that stopped before are then
-published at that level, with the interval that holds at all levels at once, if it is narrower.
 Tests: ``tests/analytics/test_refinement.py`` (never overspends), ``test_refinement_law.py`` (law by
 enumeration, mutants).
->>>>>>> h-count2
 """
 
 from __future__ import annotations
