@@ -281,7 +281,7 @@ def test_amounts_are_shown_in_words(expost, path):
     shown = expost("ledger", "show", path).out
     assert "ε = 0.5, δ = 1e-7" in shown
     abandoned = expost("ledger", "abandon", path, "one").out
-    assert "one: charged ε = 0.5, δ = 1e-07 (add-remove)" in abandoned
+    assert "one: charged ε = 0.5, δ = 1.00000e-7 (add-remove)" in abandoned
     assert "{" not in shown + abandoned
 
 

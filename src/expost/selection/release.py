@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class Release:
     theorem: str
     selector: Mapping[str, Any]
     simulated: bool = False
-    ledger: Mapping[str, Any] | None = None
+    ledger: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
         """Return the certificate in plain JSON types.
