@@ -71,7 +71,12 @@ def test_dask():
         ("sklearn", "sklearn", "import expost.sklearn"),
         ("sklearn", "sklearn", "from expost.sklearn import ExPostSearch"),
         ("matplotlib", "plot", "from expost import plots; plots.figure(1)"),
-        ("ibis", "analytics", "expost.count('x.csv', by='g', user='u', keys=['a'], epsilon=1)"),
+        (
+            "ibis",
+            "analytics",
+            "import tempfile, pathlib; rows = pathlib.Path(tempfile.mkdtemp(), 'rows.csv'); "
+            "rows.write_text('u,g'); expost.count(rows, by='g', user='u', keys=['a'], epsilon=1)",
+        ),
         ("sqlalchemy", "sql", "expost.Ledger.create('ledger.db', expost.PureDP(1), 'b')"),
         (
             "psycopg",

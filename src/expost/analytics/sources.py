@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from expost.analytics.engine import ibis_module
-from expost.errors import InvalidInput
+from expost.errors import InvalidInput, MissingExtra
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _JSON = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -65,7 +65,7 @@ def open_source(
         return _open_database(files[0], suffix, table, columns)
     try:
         return _read(files, suffix, delimiter, columns)
-    except InvalidInput:
+    except (InvalidInput, MissingExtra):
         raise
     except Exception as error:  # messages may quote what they stumbled over
         known = isinstance(error, OSError) and error.strerror
@@ -130,7 +130,7 @@ def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence
         if suffix in _DUCKDB or _is_duckdb(path):
             return _named(ibis_module().duckdb.connect(str(path), read_only=True), table)
         return _read_sqlite(path, table, columns)
-    except InvalidInput:
+    except (InvalidInput, MissingExtra):
         raise
     except Exception as error:
         raise InvalidInput(
@@ -188,7 +188,7 @@ def _open_url(url: str, table: str | None) -> Any:
                 raise InvalidInput("source", str(path), "cannot be opened: there is no such file")
             return _read_sqlite(path, table, ())
         return _named(ibis.connect(url), table)
-    except InvalidInput:
+    except (InvalidInput, MissingExtra):
         raise
     except Exception as error:
         raise InvalidInput(

@@ -34,7 +34,7 @@ MOST_ATTEMPTS = 64
 _GROWTH = 1.25  # ratio of neighbouring overheads
 _SHARES = 2.0 ** -np.arange(0.5, 10.0, 0.5)  # shares of δ that are tried
 _MOST_REPEATS = 16
-_SWEEPS = 12
+_SWEEPS = 6
 _RUN_COST = 5e-5  # cost of one run, relative to the charge of the cheapest level
 
 

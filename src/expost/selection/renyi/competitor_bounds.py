@@ -39,7 +39,8 @@ _HALVINGS = 30  # of a bracket that is at most e wide
 _G_ERROR = 2.0**-46  # of the terms of g: its rounding error, with room
 _SMALLEST = 5e-324
 _WIDENING = 2.0**-42  # times β − 1: how far the bracket is widened, in ln b
-_CHOICES = 48  # number of orders β of a curve that are tried
+_CHOICES = 40  # number of orders β of a curve that are tried
+_NEGLIGIBLE = 1e-16  # keep probability below which a cell shares the bound of the one before
 _TYPICAL = 0.02  # keep probability of the typical level for which a second β is chosen
 _MOST_ROWS = 100_000  # rows kept for reuse; about 1 kB each
 
@@ -128,13 +129,18 @@ class Competitors:
         curves, keeping = self.curves[groups][:, ::step], self.keeping[groups]
         typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
         rows = np.arange(len(groups))
+        # Where hardly anything is kept, the bound of the last cell that matters serves as well: it
+        # falls with the level.
+        matter = int((keeping >= _NEGLIGIBLE).any(axis=0).sum()) + 1
+        cells = keeping[:, :matter]
         bounds = []
         for cell in (np.zeros_like(typical), typical):
             at_cell = highest(order, betas, curves, gap, keeping[rows, cell][:, None])
             best = np.argmin(at_cell, axis=1)
             chosen = curves[rows, best][:, None]
-            bounds.append(highest(order, betas[0, best][:, None], chosen, gap, keeping))
-        return np.minimum(*bounds)
+            bounds.append(highest(order, betas[0, best][:, None], chosen, gap, cells))
+        missing = keeping.shape[1] - cells.shape[1]
+        return np.pad(np.minimum(*bounds), ((0, 0), (0, missing)), mode="edge")
 
 
 def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:

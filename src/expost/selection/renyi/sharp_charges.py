@@ -223,7 +223,7 @@ class _Search:
             self.seen.add(point)
             charges = self.problem.evaluate(self.allowed[point[0]], self.problem.shift(point[1]))
             better = charges < self.best
-            improved |= bool(np.any(charges < self.best * (1 - 1e-5) - 1e-12))
+            improved |= bool(np.any(charges < self.best * (1 - 2e-4) - 1e-12))
             self.best[better] = charges[better]
             self.where[better] = point
         return improved
