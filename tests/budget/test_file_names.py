@@ -372,6 +372,7 @@ def test_a_read_only_folder_can_be_audited(path):
             parent.chmod(0o755)
 
     def look() -> None:
+        assert Ledger.open(path, read_only=True).verify() == []  # imports all that is needed
         if os.geteuid() == 0:
             os.setgroups([])
             os.setgid(65534)

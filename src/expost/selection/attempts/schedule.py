@@ -13,6 +13,9 @@ from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
 
 
+_LEAST_LEVEL, _LARGEST_LEVEL = 1e-9, 1e6
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One attempt: Algorithm 2 over the levels from ``first`` on.
@@ -62,6 +65,12 @@ class Ladder:
             raise InvalidInput("levels", len(self.epsilons), "give at least one level")
         if any(low >= high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False)):
             raise InvalidInput("epsilons", self.epsilons, "give levels in ascending order")
+        if not _LEAST_LEVEL <= self.epsilons[0] <= self.epsilons[-1] <= _LARGEST_LEVEL:
+            raise InvalidInput(
+                "epsilons",
+                self.epsilons,
+                f"attempts are planned for levels between {_LEAST_LEVEL:g} and {_LARGEST_LEVEL:g}",
+            )
 
     @property
     def pure(self) -> bool:
