@@ -188,7 +188,9 @@ def test_who_comes_while_another_finishes_does_not_start_over(
 def test_a_simulation_does_not_go_on_as_a_real_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
+    hopeless = job(
+        goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 8, "repeats": 4}
+    )
     rows = clouds(noise=1.0)
     interrupted(monkeypatch, after=after)
     with pytest.raises(KeyboardInterrupt):

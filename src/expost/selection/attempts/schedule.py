@@ -12,7 +12,6 @@ from expost.privacy.guarantees import Guarantee
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
 
-
 _LEAST_LEVEL, _LARGEST_LEVEL = 1e-9, 1e6
 
 
