@@ -365,6 +365,8 @@ def test_reading_writes_nothing(path):
 
 def test_a_read_only_folder_can_be_audited(path):
     """Catches a reader that needs to write beside the file."""
+    if not all(parent.stat().st_mode & 0o001 for parent in Path(os.__file__).parents):
+        pytest.skip("other users cannot read this interpreter, so a child cannot become one")
     path.chmod(0o444)
     path.parent.chmod(0o555)
     for parent in path.parents[1:4]:

@@ -17,7 +17,7 @@ from unittest import mock
 from expost.budget.ledger import Ledger
 from expost.cli.main import main
 
-LONGEST = 120  # seconds; a plan takes up to ten, and more on a busy machine
+LONGEST = 60  # seconds; a plan takes up to ten, and more on a busy machine
 FORESEEN = (0, 1, 2, 3)
 SETTINGS = {"COLUMNS": "400", "EXPOST_TRACEBACK": "1"}
 

@@ -41,6 +41,8 @@ def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> 
         low, high = high, 2 * high
     while high - low > 1e-10 * high:
         middle = (low + high) / 2
+        if not low < middle < high:  # neighbouring floats, among the subnormal ones
+            break
         if ZCDP(middle).to_approx(delta).epsilon <= epsilon:
             low = middle
         else:
