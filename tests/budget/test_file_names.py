@@ -320,7 +320,7 @@ def test_file_systems_are_recognised(tmp_path):
     def kind(place: str) -> str:
         return file_system_of(Path(place), str(table))
 
-    assert kind("/home/ledger.db") == "ext4"
+    assert kind("/data/ledger.db") == "ext4"
     assert kind("/mnt/share one/ledger.db") == "nfs4"
     assert kind("/mnt/share one/local/ledger.db") == "xfs"
     assert kind("/mnt/share onee/ledger.db") == "ext4"
