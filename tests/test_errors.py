@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import OrderedDict
 from decimal import Decimal
 from fractions import Fraction
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expost import DiscreteLaplace, PureDP, Query
+from expost import DiscreteLaplace, PureDP, Query, errors
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget
 from expost.budget.filter import Filter
 from expost.errors import (
@@ -150,3 +152,55 @@ def test_lost_workers_say_how_to_continue() -> None:
 def test_one_base_class_catches_all() -> None:
     for error in (InvalidInput, BudgetRefused, WorkersLost, MissingExtra):
         assert issubclass(error, ExpostError)
+
+
+SAMPLES: dict[str, ExpostError] = {
+    "BudgetRefused": BudgetRefused("visits", {"epsilon": 0.5, "delta": 1e-6}, 0.25, 0.0),
+    "CheckpointMismatch": errors.CheckpointMismatch("another selection"),
+    "ExpostError": ExpostError("something"),
+    "InvalidCandidate": InvalidCandidate("repeats", -1, "give a number > 0"),
+    "InvalidGuarantee": InvalidGuarantee("epsilon", Fraction(1, 3), "give a number"),
+    "InvalidInput": InvalidInput("orders", (2, np.float64(0.5), [None]), "give orders"),
+    "InvalidRelease": InvalidRelease("certificate", "the file", "not JSON"),
+    "LedgerError": errors.LedgerError("the ledger is damaged"),
+    "MissingExtra": MissingExtra("numba", "sklearn", "training on the CPU"),
+    "SimulationOnly": errors.SimulationOnly("seeded"),
+    "WorkersLost": WorkersLost(3, "ConnectionError"),
+}
+COPIES = {
+    "pickle": lambda error: pickle.loads(pickle.dumps(error)),
+    "oldest pickle": lambda error: pickle.loads(pickle.dumps(error, 0)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+def test_every_error_is_sampled() -> None:
+    assert set(SAMPLES) == set(errors.__all__)
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_errors_survive_copies(name: str, how: str) -> None:
+    """Would catch an error that a worker process cannot send: it would hang or lose its kind."""
+    error = SAMPLES[name]
+    error.add_note("while counting")
+    found = COPIES[how](error)
+    assert type(found) is type(error)
+    assert (str(found), found.args) == (str(error), error.args)
+    assert vars(found) == vars(error)
+    if isinstance(error, ImportError):
+        assert found.msg == error.msg
+    with pytest.raises(type(error)) as caught:
+        raise found
+    assert str(caught.value) == str(error)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_values_that_cannot_be_pickled_become_text(how: str) -> None:
+    """Would catch an error that cannot be sent because of the value it quotes."""
+    error = InvalidInput("score", lambda: None, "give a number")
+    found = COPIES[how](error)
+    assert str(found) == str(error)
+    assert isinstance(found.value, str)
+    assert "lambda" in found.value

@@ -17,6 +17,9 @@
 A message never contains data, a drop level, a coin, a run count or an output. Callers keep this
 rule when they choose the ``value`` of :class:`InvalidInput`: they pass a type name instead of data.
 
+Errors can be copied and pickled, as worker processes do: message and attributes are kept. An
+attribute that is not a plain value becomes the text that the message shows.
+
 Tests: ``tests/test_errors.py``.
 """
 
@@ -25,11 +28,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 _LONGEST = 80  # characters of a value that a message shows
 _DIGITS = 12  # significant digits of a fraction that a message shows
+_PLAIN = (type(None), bool, int, float, str, Fraction, Decimal)
 
 __all__ = [
     "BudgetRefused",
@@ -48,6 +53,11 @@ __all__ = [
 
 class ExpostError(Exception):
     """Base class of all errors that expost raises deliberately."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to make the error again without calling ``__init__``."""
+        state = {name: _portable(value) for name, value in vars(self).items()}
+        return _restored, (type(self), self.args, state)
 
 
 class InvalidInput(ExpostError, ValueError):
@@ -169,6 +179,29 @@ class MissingExtra(ExpostError, ImportError):
         self.needed_for = needed_for
         reason = "" if needed_for is None else f" (needed for {needed_for})"
         super().__init__(f"{package} is not installed{reason}; run: pip install 'expost[{extra}]'")
+
+
+def _restored(
+    kind: type[ExpostError], arguments: tuple[Any, ...], state: Mapping[str, Any]
+) -> ExpostError:
+    """Return a copy of an error: its message and its attributes."""
+    error = kind.__new__(kind, *arguments)
+    if isinstance(error, ImportError):
+        error.msg = arguments[0] if arguments else None
+    vars(error).update(state)
+    return error
+
+
+def _portable(value: object) -> object:
+    """A value that any process can read: plain values as they are, others as text."""
+    if type(value) in _PLAIN or (isinstance(value, np.generic) and not value.dtype.hasobject):
+        return value
+    if type(value) is list or type(value) is tuple:
+        items = [_portable(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if type(value) is dict:
+        return {str(name): _portable(item) for name, item in value.items()}
+    return _shown(value)
 
 
 def _shown(value: object) -> str:

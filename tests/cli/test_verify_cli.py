@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from expost import Charges, PureDP
+from expost import Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
 from expost.budget.charging import Account
 from expost.budget.ledger import Ledger
+from expost.selection.price_again import charges_of
 from tests.cli.test_ledger_cli import expost  # noqa: F401  (a fixture)
 
-CHARGES = Charges.from_list([PureDP(0.5), PureDP(0.25)], PureDP(0.0))
+CANDIDATES = [Candidate(DiscreteLaplace(Query(len), e), {"epsilon": e}) for e in (0.1, 0.2)]
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.create(tmp_path / "ledger.db", PureDP(1), "visits")
+    return Ledger.create(tmp_path / "ledger.db", PureDP(5), "visits")
 
 
 @pytest.fixture
 def document(tmp_path: Path, ledger: Ledger) -> dict[str, Any]:
-    """A certificate with everything in it, and its ledger entry."""
+    """The certificate of a selection that released a model, and its ledger entry."""
     model = tmp_path / "model.npz"
     model.write_bytes(b"weights")
-    with Account(ledger, analyst="ann").reserve(CHARGES) as reserved:
-        made = {
-            "value": {"sha256": hashlib.sha256(b"weights").hexdigest()},
-            "index": 1,
-            "spent": PureDP(0.25).as_dict(),
-            "worst_case": PureDP(0.5).as_dict(),
-            "charges": CHARGES.as_dict(),
-            "ledger": reserved.evidence(),
-        }
-        reserved.settle(1, release=made)
-    return made
+    value = {"sha256": hashlib.sha256(b"weights").hexdigest()}
+    candidates = [
+        Candidate(lambda data, coins: value, each.params, guarantee=each.guarantee)
+        for each in CANDIDATES
+    ]
+    release = RandomDropping(0.05).select(
+        candidates, ["ana", "ben"], ledger=ledger, analyst="ann", score=lambda output: 1.0
+    )
+    return json.loads(release.to_json())
 
 
 @pytest.fixture
@@ -74,22 +75,49 @@ def test_a_certificate_that_is_right(check, document, expost, tmp_path):  # noqa
     assert "pass --key" in words
 
 
+def halved(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda document: {
+        name: document[name] | {"epsilon": document[name]["epsilon"] / 2}
+    }
+
+
+def cheaper_grid(document: dict[str, Any]) -> dict[str, Any]:
+    """Half the promises, and a charge that fits them."""
+    grid = copy.deepcopy(document["grid"])
+    for promise in grid["promises"]:
+        promise["epsilon"] /= 2
+    charges = charges_of(grid)
+    return {
+        "grid": grid,
+        "spent": charges[document["index"]].as_dict(),
+        "worst_case": charges.worst_case.as_dict(),
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "complaints"),
     [
-        ({"spent": PureDP(0.1).as_dict()}, ["signature", "price", "ledger"]),
-        ({"index": 0}, ["signature", "price", "ledger"]),
-        ({"worst_case": PureDP(0.3).as_dict()}, ["signature", "price", "ledger"]),
-        ({"value": {"sha256": "0" * 64}}, ["signature", "model", "ledger"]),
-        ({"value": None}, ["signature", "model", "ledger"]),
-        ({"ledger": None}, ["signature", "ledger"]),
-        ({"spent": None}, ["signature", "price", "ledger"]),
-        ({"charges": {}}, ["signature", "price", "ledger"]),
-        ({"note": "new"}, ["signature", "ledger"]),
+        (halved("spent"), ["signature", "price", "ledger"]),
+        (lambda d: {"index": 1 - d["index"]}, ["signature", "price", "ledger"]),
+        (halved("worst_case"), ["signature", "price", "ledger"]),
+        (cheaper_grid, ["signature", "ledger"]),
+        (lambda d: {"grid": None}, ["signature", "price", "ledger"]),
+        (lambda d: {"kind": "count"}, ["signature", "price", "ledger"]),
+        (lambda d: {"kind": "tuning"}, ["signature", "price", "ledger"]),
+        (lambda d: {"kind": "other"}, ["signature", "price", "ledger"]),
+        (lambda d: {"theorem": "a better one"}, ["signature", "price", "ledger"]),
+        (lambda d: {"selector": d["selector"] | {"overhead": 1}}, ["signature", "price", "ledger"]),
+        (lambda d: {"value": {"sha256": "0" * 64}}, ["signature", "model", "ledger"]),
+        (lambda d: {"value": None}, ["signature", "model", "ledger"]),
+        (lambda d: {"ledger": None}, ["signature", "ledger"]),
+        (lambda d: {"spent": None}, ["signature", "price", "ledger"]),
+        (lambda d: {"grid": {}}, ["signature", "price", "ledger"]),
+        (lambda d: {"note": "new"}, ["signature", "ledger"]),
     ],
 )
 def test_a_changed_certificate_is_found(check, document, change, complaints):
-    """Catches a smaller ε, another outcome, another model, or a note that was added."""
+    """Catches a smaller ε, another outcome, grid or model, or a note that was added."""
+    change = change(document)
     done = check(document, change=change)
     assert done.code == 1
     found = {problem.partition(":")[0] for problem in done.json["problems"]}
@@ -117,23 +145,35 @@ def test_evidence_that_does_not_fit_the_ledger(check, document, change):
     assert all(problem.startswith("ledger") for problem in done.json["problems"])
 
 
+def test_a_source_that_does_not_fit_the_ledger(check, document):
+    """Catches a certificate that names another data set."""
+    source = {"kind": "builtins.dict"}
+    done = check(document | {"ledger": document["ledger"] | {"source": source}})
+    assert "ledger: the ledger recorded another source" in done.json["problems"]
+
+
 def test_entries_without_a_digest(check, document, ledger):
     """Catches a charge that differs from the ledger's, when the ledger holds no digest."""
-    with Account(ledger).reserve(CHARGES) as reserved:
+    charges = charges_of(document["grid"])
+    with Account(ledger, analyst="ann").reserve(charges) as reserved:
         evidence = reserved.evidence()
-        reserved.settle(0)
+        reserved.settle(1 - document["index"])
     told = document | {"ledger": evidence}
-    assert "charged another amount" in check(told).json["problems"][0]
-    right = told | {"index": 0, "spent": PureDP(0.5).as_dict()}
-    assert check(right).code == 0
+    found = check(told).json["problems"]
+    assert "ledger: the ledger charged another amount" in found
+    assert "ledger: the ledger settled another outcome" in found
+    with Account(ledger, analyst="ann").reserve(charges) as reserved:
+        evidence = reserved.evidence()
+        reserved.settle(document["index"])
+    assert check(document | {"ledger": evidence}).code == 0
 
 
 def test_a_reservation_that_was_not_settled(check, document, ledger):
     """Catches a certificate of a job that is still open."""
-    with Account(ledger).reserve(CHARGES) as reserved:
+    with Account(ledger, analyst="ann").reserve(charges_of(document["grid"])) as reserved:
         evidence = reserved.evidence()
     done = check(document | {"ledger": evidence})
-    assert "did not settle" in done.json["problems"][0]
+    assert done.json["problems"] == ["ledger: the ledger did not settle this reservation"]
 
 
 def test_a_model_that_was_changed(check, document, tmp_path):

@@ -9,6 +9,7 @@ that the search finds one.
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import pickle
 import traceback
@@ -41,6 +42,7 @@ from expost.errors import ExpostError
 from expost.execution.engine import Outcome, Run
 from expost.execution.worker import Made, Raised, Task
 from expost.randomness.keyed import RunKey
+from expost.selection.grid import grid_of
 from expost.selection.selector import Selector
 from tests.contracts.doors import never_dropped
 
@@ -196,7 +198,12 @@ SECRET_TYPES = (
 
 
 def leaks(release: Release, losers: list[Any], *secrets: int) -> list[str]:
-    """What is wrong with a release, in words; ``secrets`` are numbers that must not be in it."""
+    """What is wrong with a release, in words; ``secrets`` are numbers that must not be in it.
+
+    The grid holds the number of copies, which is public. That it holds nothing else is checked
+    where it is compared with :func:`grid_of`.
+    """
+    object.__setattr__(release, "grid", None)
     numbers = {RUNS, RUNS + 1, RUNS + 2, *secrets} | (
         {len(losers)} if len(losers) > RUNS else set()
     )
@@ -234,6 +241,9 @@ def test_nothing_but_the_winner_can_be_reached_from_a_release(name: str) -> None
     scene = SCENES[name]()
     release = scene.release()
     assert release.index == len(scene.candidates) - 1  # the canaries lost
+    # The grid is public: it follows from the selector and the candidates, before anything runs.
+    assert release.grid == grid_of(scene.selector, scene.candidates)
+    assert CANARY not in json.dumps(release.grid)
     assert leaks(release, scene.losers) == []
 
 

@@ -1,19 +1,26 @@
-"""What a request releases, and the document that certifies it (schema 2, kind ``count``)."""
+"""What a request releases, and the document that certifies it (schema 2, kind ``count``).
+
+Tests: ``tests/analytics/test_query.py``, ``tests/analytics/test_count_prices.py``.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from expost._version import __version__
 from expost.analytics.refinement import Answer
 from expost.errors import InvalidRelease
+from expost.privacy.charges import Charges, ShareCharges
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 
+_ROUNDING = Fraction(1, 2**48)  # sums of rounded numbers are compared up to this part
 SCHEMA = 2
 KIND = "count"
 THEOREM = (
@@ -23,7 +30,7 @@ THEOREM = (
 _KEYS = (
     *("expost", "schema", "kind", "query", "source", "public", "max_groups_per_user"),
     *("answers", "unanswered", "dropped_share", "spent", "worst_case", "guarantee", "ledger"),
-    *("theorem", "simulated"),
+    *("theorem", "simulated", "charges", "index", "charged"),
 )
 
 
@@ -39,7 +46,8 @@ class CountResult:
         and missed, with probability at most 1 − ``confidence`` each.
     spent, remaining : float
         In the unit of the noise (``unit``): ε without δ, ρ of zCDP with one. Everything is in it:
-        the values, the choice of m, the share of dropped pairs, finding groups.
+        the values, the choice of m, the share of dropped pairs, finding groups. It is the amount
+        that a ledger is charged, unless that charges the whole (ε, δ).
     max_groups_per_user : int or None
         m: in how many groups a user counts at most. None: in all of them.
     dropped_share : dict or None
@@ -52,6 +60,10 @@ class CountResult:
         What limits the accuracy.
     simulated : bool
         True if seeded randomness was used: then nothing is guaranteed.
+    charges : Charges
+        The rule by which the request was priced.
+    outcome : int or None
+        The outcome of that rule. Its charge is what a ledger settles.
     """
 
     answers: tuple[Answer, ...]
@@ -72,7 +84,14 @@ class CountResult:
     source: str
     public: Mapping[str, Any]
     simulated: bool
+    charges: Charges = field(repr=False)
+    outcome: int | None = field(repr=False)
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
 
     @property
     def protects(self) -> str:
@@ -126,12 +145,77 @@ class CountResult:
             "ledger": None if self.ledger is None else dict(self.ledger),
             "theorem": THEOREM,
             "simulated": self.simulated,
+            "charges": self.charges.as_dict(),
+            "index": self.outcome,
+            "charged": self.charged.as_dict(),
         }
 
     def save(self, path: str | Path) -> None:
         """Write the certificate as JSON."""
         text = json.dumps(self.certificate(), indent=2, allow_nan=False, ensure_ascii=False)
         Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def source_of(name: str, query: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the public description of the source whose digest a ledger stores.
+
+    Parameters
+    ----------
+    name : str
+        The key ``source`` of a certificate: a file name, a URL without its password, or a type.
+    query : mapping
+        The key ``query`` of a certificate.
+    """
+    columns = [*query["by"], query["user"], query["column"]]
+    return {"name": name, "columns": [each for each in columns if each is not None]}
+
+
+def price_problems(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why the charge of a certificate cannot be right; the price is computed again.
+
+    The charge is the sum of the m largest group costs and of the shares for m, for the share of
+    dropped pairs and for finding groups (docs/counting.md, What it costs).
+    """
+    (unit,), public = record["spent"], record["public"]
+    charges, index = Charges.from_dict(record["charges"]), record["index"]
+    price = charges.nothing if index is None else charges[int(index)]
+    if price.as_dict() != record["charged"]:
+        yield "the charge is not the price of the outcome"
+    listed = [*record["answers"], *record["unanswered"]]
+    costs = sorted((Fraction(each["spent"]) for each in listed), reverse=True)
+    most = record["max_groups_per_user"]
+    needed = sum(costs if most is None else costs[:most], Fraction(0))
+    needed += sum((Fraction(each) for each in public["shares"].values()), Fraction(0))
+    spent, total = Fraction(record["spent"][unit]), Fraction(public["total"])
+    if Fraction(record["worst_case"][unit]) != total or needed > total * (1 + _ROUNDING):
+        yield "the worst case is not that of the request"
+    step = Fraction(0)
+    if isinstance(charges, ShareCharges):
+        step = total / charges.parts
+        if price.size != spent or charges.worst_case.size != total:
+            yield "the charge is not the price of the outcome"
+    elif charges.worst_case.as_dict() != record["guarantee"]:
+        yield "the worst case is not that of the request"
+    # The shares in the certificate are rounded, so that their sum is known up to rounding only.
+    if not needed * (1 - _ROUNDING) <= spent <= needed * (1 + _ROUNDING) + step:
+        yield "the charge is not that of the answers"
+    yield from _guarantee_problems(record, total, unit)
+
+
+def _guarantee_problems(record: Mapping[str, Any], total: Fraction, unit: str) -> Iterator[str]:
+    """Yield whether the stated guarantee is not what the total gives."""
+    stated = guarantee_from_dict(record["guarantee"])
+    pure, pair = stated.as_pure(), stated.as_approx()
+    if unit == "epsilon":
+        right = pure is not None and Fraction(pure.epsilon) >= total * (1 - _ROUNDING)
+    elif pair is None or pure is not None:
+        right = False
+    else:
+        private = record["public"]["keys"] != "listed"
+        delta = pair.delta / 2 if private else pair.delta
+        right = Fraction(gaussian_for(pair.epsilon, delta).rho) >= total * (1 - _ROUNDING)
+    if not right:
+        yield "the guarantee is not that of the total"
 
 
 def check_certificate(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 One reservation covers the whole request. It is settled at what was looked at, also after an
 exception or Ctrl-C, and at nothing if nothing had been looked at. Answers are handed to the caller
-before the reservation is settled.
+before the reservation is settled. The ledger stores a rule (a share of the total, in parts of
+10⁻¹²), not a table, and the certificate states the charge that the ledger settles.
 Tests: ``tests/analytics/test_query.py``.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from expost.analytics import contribution
-from expost.analytics.certificate import CountResult
+from expost.analytics.certificate import CountResult, source_of
 from expost.analytics.columns import GROUP, SEPARATOR, USER
 from expost.analytics.contribution import GroupValues
 from expost.analytics.engine import fetch
@@ -26,14 +27,12 @@ from expost.analytics.refinement import Answer, Refinement
 from expost.analytics.request import Request
 from expost.budget.charging import Account
 from expost.errors import InvalidInput
-from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ZCDP, PureDP, zero_like
+from expost.privacy.charges import Charges, ShareCharges
+from expost.privacy.guarantees import ZCDP, PureDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 
-_SHARES = [Fraction(part, 1000) for part in range(1, 1001)]
-_SMALL = [Fraction(1, 1000) * Fraction(20, 21) ** place for place in range(250, 0, -1)]
-_PARTS = [*_SMALL, *_SHARES]  # of the worst case, at which a ledger entry may be settled
+_PARTS = 10**12  # of the worst case; a job is settled at a whole number of them
 
 Released = Callable[[Answer, float], None]
 
@@ -65,7 +64,10 @@ def run(
     """Run a request and return what it releases."""
     charges = _charges(request, account)
     progress = Progress()
-    with account.reserve(charges) as reserved:
+    asked = _query(request)
+    described = source_of(request.source, asked)
+    with account.reserve(charges, request=asked, source=described) as reserved:
+        certificate = None
         try:
             if on_ignored is not None:
                 on_ignored(_ignores_rows(request))
@@ -76,17 +78,13 @@ def run(
                 progress.answers.append(_published(request, answer))
                 if released is not None:
                     released(progress.answers[-1], round_up(progress.spent))
+            evidence = reserved.evidence()
+            result = _result(request, progress, charges, evidence, randomness.simulated)
+            if evidence is not None:
+                certificate = result.certificate()
         finally:
-            reserved.settle(_outcome(progress.spent, request.total, charges))
-    identity = None
-    if account.ledger is not None:
-        identity = {
-            "ledger": account.ledger.identity,
-            "budget": account.budget,
-            "analyst": account.analyst,
-            "reservation": reserved.reservation_id,
-        }
-    return _result(request, progress, identity, randomness.simulated)
+            reserved.settle(_outcome(progress.spent, charges), certificate)
+    return result
 
 
 def _values(
@@ -210,33 +208,28 @@ def _charges(request: Request, account: Account) -> Charges:
     for all outcomes. With private groups: the whole (ε, δ).
     """
     if request.delta is None:
-        return _parts([PureDP(round_up(request.total * part)) for part in _PARTS])
-    kind = account.ledger.kind_of(account.budget) if account.ledger is not None else "approx"
+        return Charges.shares(PureDP(round_up(request.total)), _PARTS)
+    kind = account.ledger.kind_of(account.budget) if account.ledger is not None else "zcdp"
     if kind in ("zcdp", "renyi") and not request.private:
-        return _parts([ZCDP(round_up(request.total * part)) for part in _PARTS])
-    return _parts([request.guarantee])
+        return Charges.shares(ZCDP(round_up(request.total)), _PARTS)
+    whole = request.guarantee
+    # One δ covers all outcomes, so "nothing" has it, too.
+    return Charges((whole,), (0,), replace(whole, epsilon=0.0))  # type: ignore[call-arg]
 
 
-def _parts(levels: list[Any]) -> Charges:
-    """Charges with nothing as the last resort; one δ covers all outcomes, so nothing has it too."""
-    nothing = zero_like(levels[-1])
-    if levels[-1].shared_delta is not None:
-        nothing = replace(levels[-1], epsilon=0.0)
-    return Charges(tuple(levels), tuple(range(len(levels))), nothing)
-
-
-def _outcome(spent: Fraction, total: Fraction, charges: Charges) -> int | None:
-    """The cheapest charge that covers what was spent; None for nothing."""
-    if not spent:
-        return None
-    if len(charges) == 1:
-        return 0
-    share = spent / total
-    return next((place for place, part in enumerate(_PARTS) if part >= share), len(_PARTS) - 1)
+def _outcome(spent: Fraction, charges: Charges) -> int | None:
+    """The cheapest outcome that covers what was spent; None for nothing, where that has a price."""
+    if isinstance(charges, ShareCharges):
+        return charges.outcome_for(spent)
+    return 0 if spent else None
 
 
 def _result(
-    request: Request, progress: Progress, identity: dict[str, Any] | None, simulated: bool
+    request: Request,
+    progress: Progress,
+    charges: Charges,
+    evidence: dict[str, Any] | None,
+    simulated: bool,
 ) -> CountResult:
     refinement = progress.refinement
     if refinement is None:
@@ -244,11 +237,16 @@ def _result(
     capped = progress.most
     grid = float(request.measure.grid)
     wanted = request.wanted
+    outcome = _outcome(progress.spent, charges)
+    charged = charges.nothing if outcome is None else charges[outcome]
+    # In the unit of the noise; a whole (ε, δ) that was charged has none.
+    shared = isinstance(charges, ShareCharges)
+    spent = charged.size if shared else progress.spent
     return CountResult(
         answers=tuple(progress.answers),
         unanswered=tuple(_published(request, answer) for answer in refinement.unanswered),
-        spent=round_up(progress.spent),
-        remaining=round_down(request.total - progress.spent),
+        spent=round_up(spent),
+        remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
         within=wanted.within,
         plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
@@ -263,7 +261,9 @@ def _result(
         source=request.source,
         public=_public(request, progress),
         simulated=simulated,
-        ledger=identity,
+        charges=charges,
+        outcome=outcome,
+        ledger=evidence,
     )
 
 

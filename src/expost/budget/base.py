@@ -5,7 +5,8 @@ states which charges it accepts. The kinds are in :mod:`expost.budget.budgets` a
 :mod:`expost.budget.renyi`.
 
 Rounding: see :mod:`expost.budget.amounts`. Limits are rounded down when a budget is made. Sums are
-exact. For display, spent amounts are rounded up and remaining amounts are rounded down.
+exact. For display, spent amounts are rounded up and remaining amounts are rounded down. What a
+budget guarantees is its limit times 1 + 2⁻⁵³, rounded up (:func:`guaranteed`).
 Tests: ``tests/budget/test_filter.py``.
 """
 
@@ -19,7 +20,7 @@ from expost.budget.amounts import amount_from, float_above, float_below
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import RELATIONS, Guarantee
-from expost.rationals import Number
+from expost.rationals import Number, round_up
 
 Coordinates = tuple[Fraction, ...]
 """An amount of a budget: one exact number per limit."""
@@ -57,7 +58,11 @@ class Budget(ABC):
 
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """Return the guarantee that holds for everything this budget ever admits."""
+        """Return the guarantee that holds for everything this budget ever admits.
+
+        Its numbers are the limits times 1 + 2⁻⁵³, rounded up: a mechanism may be calibrated to the
+        binary value of a charge that is counted as a decimal (:mod:`expost.budget.amounts`).
+        """
 
     @abstractmethod
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
@@ -156,9 +161,10 @@ def check_limit(value: Number | str, field: str) -> float:
 
 def check_delta(value: Number | str) -> float:
     """A δ between 0 and 1 as a float whose decimal is not above the given number."""
-    if not 0 < _positive(value, "delta") < 1:
+    amount = _positive(value, "delta")
+    if guaranteed(amount) >= 1:
         raise InvalidInput("delta", value, "give 0 < delta < 1")
-    return float_below(_positive(value, "delta"))
+    return float_below(amount)
 
 
 def _positive(value: Number | str, field: str) -> Fraction:
@@ -176,6 +182,14 @@ def check_relation(value: str) -> str:
     if value not in RELATIONS:
         raise InvalidInput("neighbours", value, "give 'add-remove' or 'replace'")
     return value
+
+
+def guaranteed(limit: Fraction) -> float:
+    """What holds for everything that a limit admits: the limit times 1 + 2⁻⁵³, rounded up.
+
+    A charge is counted as a decimal and may stand for a float that is larger by 2⁻⁵³ of itself.
+    """
+    return round_up(limit * (1 + Fraction(1, 2**53)))
 
 
 def rounded(value: Fraction, up: bool) -> float:

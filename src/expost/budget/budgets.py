@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 from expost.budget.amounts import amount_of
@@ -28,6 +29,7 @@ from expost.budget.base import (
     check_delta,
     check_limit,
     check_relation,
+    guaranteed,
     rounded,
     set_fields,
 )
@@ -36,6 +38,7 @@ from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.conversions import gaussian_for
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
+from expost.rationals import round_down
 
 __all__ = [
     "ApproxBudget",
@@ -64,7 +67,7 @@ class PureBudget(Budget):
     Examples
     --------
     >>> PureBudget(10).guarantee()
-    PureDP(epsilon=10.0, neighbours='add-remove')
+    PureDP(epsilon=10.000000000000002, neighbours='add-remove')
     """
 
     epsilon: float
@@ -90,7 +93,7 @@ class PureBudget(Budget):
         return "give PureDP charges"
 
     def guarantee(self) -> Guarantee:
-        return PureDP(self.epsilon, self.neighbours)
+        return PureDP(guaranteed(self.limits[0]), self.neighbours)
 
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
         return rounded(amount[0], up)
@@ -151,7 +154,7 @@ class ApproxBudget(Budget):
         return "give PureDP or ApproxDP charges"
 
     def guarantee(self) -> Guarantee:
-        return ApproxDP(self.epsilon, self.delta, self.neighbours)
+        return ApproxDP(*map(guaranteed, self.limits), self.neighbours)
 
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
         return {"epsilon": rounded(amount[0], up), "delta": rounded(amount[1], up)}
@@ -202,7 +205,9 @@ class ZCDPBudget(Budget):
         ZCDPBudget
             The budget.
         """
-        return cls(gaussian_for(epsilon, delta).rho, neighbours)
+        # Lowered, so that what the budget guarantees (a little more than ρ) implies (ε, δ).
+        rho = round_down(Fraction(gaussian_for(epsilon, delta).rho) * (1 - Fraction(1, 2**50)))
+        return cls(rho, neighbours)
 
     @property
     def limits(self) -> Coordinates:
@@ -216,7 +221,7 @@ class ZCDPBudget(Budget):
         return "give ZCDP charges"
 
     def guarantee(self) -> Guarantee:
-        return ZCDP(self.rho, self.neighbours)
+        return ZCDP(guaranteed(self.limits[0]), self.neighbours)
 
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
         return rounded(amount[0], up)

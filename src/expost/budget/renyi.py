@@ -28,11 +28,13 @@ from expost.budget.base import (
     Coordinates,
     check_delta,
     check_limit,
+    guaranteed,
     rounded,
     set_fields,
 )
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ApproxDP, Guarantee, RenyiDP
+from expost.rationals import pad_up
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,16 @@ class RenyiBudget(Budget):
             )
 
     def _implies(self, epsilon: float, delta: float) -> bool:
-        """Whether the limits imply (ε, δ) under the rule."""
+        """Whether what the limits guarantee implies (ε, δ) under the rule; rounded up."""
+        limits = tuple(guaranteed(limit) for limit in self.limits)
         if self.rule == "all":
-            return RenyiDP(self.orders, self.epsilons).to_approx(delta).epsilon <= epsilon
-        pairs = zip(self.orders, self.epsilons, strict=True)
-        logs = [
-            math.log(any_weight(order)) + (order - 1) * (limit - epsilon) for order, limit in pairs
-        ]
-        return math.fsum(map(math.exp, logs)) <= delta
+            return RenyiDP(self.orders, limits).to_approx(delta).epsilon <= epsilon
+        total = 0.0
+        for order, limit in zip(self.orders, limits, strict=True):
+            weight, power = math.log(any_weight(order)), (order - 1) * (limit - epsilon)
+            size = abs(weight) + (order - 1) * (limit + epsilon)  # of what is added and subtracted
+            total += pad_up(math.exp(min(pad_up(weight + power, 1 + size), 1.0)))  # δ < 1 < e
+        return pad_up(total) <= delta
 
     @classmethod
     def for_approx(
@@ -193,7 +197,8 @@ class RenyiBudget(Budget):
 
     def guarantee(self) -> Guarantee:
         if self.rule == "all" and self.target is None:
-            return RenyiDP(self.orders, self.epsilons, self.neighbours)
+            limits = tuple(guaranteed(limit) for limit in self.limits)
+            return RenyiDP(self.orders, limits, self.neighbours)
         assert self.target is not None
         return ApproxDP(*self.target, self.neighbours)
 

@@ -136,11 +136,13 @@ def age_of(time: str) -> float:
 
 
 def entry_document(entry: Entry) -> dict[str, Any]:
-    """Return an entry with its amounts as decimals and its digests."""
+    """Return an entry with its amounts as decimals and the digests of what it is about."""
     facts = _facts(entry)
     return asdict(entry) | {
         "amounts": [decimal_text(each) for each in _amounts(facts)],
         "outcome": facts.get("outcome"),
+        "request": facts.get("request"),
+        "source": facts.get("source"),
         "certificate": facts.get("release"),
     }
 

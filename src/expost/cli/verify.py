@@ -3,10 +3,11 @@
 What each check shows:
 
 * signature: nobody changed the document since the owner of the key signed it;
-* price: the charge is the one that the charges in the certificate state for its outcome, and is
-  not above the worst case;
+* price: the charge is what the library computes for this outcome of the grid (or of the answers of
+  a count) in the certificate, and so is the worst case;
 * model: the model file is the one that was released;
-* ledger: the ledger has an entry for this release, and charged what the certificate says.
+* ledger: the ledger has an entry for this release, with the same charges, source, outcome, amount
+  and certificate.
 
 ``expost certificate FILE`` shows a certificate, as ``expost certificate show FILE`` does.
 Tests: ``tests/cli/test_verify_cli.py``.
@@ -14,9 +15,7 @@ Tests: ``tests/cli/test_verify_cli.py``.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,15 +24,11 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from expost.budget.hash_chain import RESERVE, SETTLE
 from expost.budget.ledger import Ledger
-from expost.budget.requests import document_digest
 from expost.budget.signing import SigningKey, load_document, load_public, signature_problem
 from expost.cli.certificate import certificate
+from expost.cli.certificate_checks import ledger_problems, model_problems, price_problems
 from expost.cli.output import FAILURE, Json, notes, show, visible
-from expost.errors import ExpostError, InvalidInput
-from expost.privacy.charges import Charges
-from expost.privacy.guarantees import guarantee_from_dict
 
 File = Annotated[Path, typer.Argument(help="A certificate (JSON).", exists=True, dir_okay=False)]
 
@@ -117,111 +112,3 @@ def verify(
     )
     if problems:
         raise typer.Exit(FAILURE)
-
-
-def price_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why the charge of a certificate cannot be right."""
-    try:
-        spent = guarantee_from_dict(document["spent"])
-        worst = guarantee_from_dict(document["worst_case"])
-        if not spent <= worst:
-            yield "the charge is above the worst case"
-        if "charges" not in document:
-            return
-        charges = Charges.from_dict(document["charges"])
-        index = document.get("index")
-        price = charges.nothing if index is None else charges[int(index)]
-        if price != spent:
-            yield "the charge is not the price of the outcome"
-        if charges.worst_case != worst:
-            yield "the worst case is not that of the charges"
-    except KeyError as error:
-        yield f"the key {str(error.args[0])!r} is missing"
-    except (ExpostError, ValueError, TypeError, IndexError, AttributeError):
-        yield "the charge cannot be read"
-
-
-def model_problems(document: Mapping[str, Any], model: Path) -> Iterator[str]:
-    """Yield why a model file is not the one of a certificate."""
-    wanted = set(_hashes(document))
-    if not wanted:
-        yield "the certificate does not hold the hash of a model"
-    elif hashlib.sha256(model.read_bytes()).hexdigest() not in wanted:
-        yield "the file is not the model that was released"
-
-
-def _hashes(value: Any) -> Iterator[str]:
-    """The values of all keys named ``sha256`` inside a document."""
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            if name == "sha256" and isinstance(each, str):
-                yield each
-            else:
-                yield from _hashes(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _hashes(each)
-
-
-def evidence_of(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what a certificate says about ledger entries: one, or one per attempt."""
-    found = document.get("ledger")
-    listed = found if isinstance(found, list) else [found]
-    return [each for each in listed if isinstance(each, Mapping) and "reservation" in each]
-
-
-def ledger_problems(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
-    """Yield how a certificate and the ledger that it names differ."""
-    evidence = evidence_of(document)
-    if not evidence:
-        yield "the certificate names no entry of a ledger"
-        return
-    entries = list(ledger.entries())
-    for told in evidence:
-        yield from _entry_problems(document, told, ledger, entries, alone=len(evidence) == 1)
-
-
-def _entry_problems(
-    document: Mapping[str, Any],
-    told: Mapping[str, Any],
-    ledger: Ledger,
-    entries: list[Any],
-    *,
-    alone: bool,
-) -> Iterator[str]:
-    if told.get("ledger") != ledger.identity:
-        yield "it names another ledger"
-        return
-    mine = [entry for entry in entries if entry.reservation == told["reservation"]]
-    reserve = next((entry for entry in mine if entry.action == RESERVE), None)
-    settle = next((entry for entry in mine if entry.action == SETTLE), None)
-    if reserve is None:
-        yield "the ledger has no such reservation"
-        return
-    for name, value in (("budget", reserve.budget), ("analyst", reserve.analyst)):
-        if told.get(name) != value:
-            yield f"the ledger has another {name}"
-    if told.get("date") != reserve.time[:10]:
-        yield "the ledger has another date"
-    if settle is None:
-        yield "the ledger did not settle this reservation"
-        return
-    digest = settle.facts.get("release")
-    if digest is not None and digest != document_digest(document, "certificate"):
-        yield "the ledger settled another certificate"
-    if alone and digest is None:
-        yield from _charge_problems(document, ledger, reserve.budget, settle.facts)
-
-
-def _charge_problems(
-    document: Mapping[str, Any], ledger: Ledger, budget: str, facts: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield whether the ledger charged another amount than the certificate says."""
-    try:
-        spent = guarantee_from_dict(document["spent"])
-        amount = ledger.standing(budget).filter.budget.coordinates(spent)
-    except (InvalidInput, KeyError, TypeError, ValueError):
-        yield "the charge cannot be compared with that of the ledger"
-        return
-    if [str(each) for each in amount] != facts.get("spent"):
-        yield "the ledger charged another amount"

@@ -1,7 +1,8 @@
 """The certificate that a selection returns: the winner, its charge, and the theorem behind it.
 
 A certificate contains nothing that a selection keeps secret: no drop level, coins, run counts,
-timings or losing outputs. Nothing in it is signed (docs/known-limits.md).
+timings or losing outputs. It contains the public grid, from which its charge can be computed again
+(``expost certificate verify``), and can be signed (``expost certificate sign``).
 
 Tests: ``tests/contracts/test_selectors.py``, ``tests/contracts/test_secrets.py``.
 """
@@ -56,7 +57,11 @@ class Release:
     simulated : bool
         True if seeded randomness was used. Then nothing is guaranteed.
     ledger : mapping or None
-        The ledger entry that paid: ledger, budget, analyst, reservation and date.
+        The ledger entry that paid: ledger, budget, analyst, reservation, date and the public
+        description of the source.
+    grid : mapping or None
+        Everything that the charges depend on (:mod:`expost.selection.grid`); None for a selector
+        that this package does not define.
     """
 
     value: Any
@@ -70,6 +75,7 @@ class Release:
     selector: Mapping[str, Any]
     simulated: bool = False
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+    grid: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
         """Return the certificate in plain JSON types.
@@ -107,7 +113,21 @@ class Release:
             "selector": plain(dict(self.selector), "selector"),
             "simulated": self.simulated,
             "ledger": None if self.ledger is None else dict(self.ledger),
+            "grid": None if self.grid is None else dict(self.grid),
         }
+
+    def record(self) -> dict[str, Any] | None:
+        """Return the certificate whose digest the ledger stores.
+
+        It is :meth:`as_dict`, without the value if JSON cannot hold that; None if JSON cannot hold
+        the parameters.
+        """
+        for encode in (None, lambda value: None):
+            try:
+                return self.as_dict(encode)
+            except (InvalidRelease, RecursionError):
+                continue
+        return None
 
     def to_json(self, encode: Callable[[Any], Any] | None = None) -> str:
         """Return the certificate as JSON text; see :meth:`as_dict` for ``encode``."""
@@ -157,7 +177,8 @@ class Release:
                 theorem=_checked(record, "theorem", str),
                 selector=_checked(record, "selector", dict),
                 simulated=_checked(record, "simulated", bool),
-                ledger=_evidence(record),
+                ledger=_mapping(record, "ledger"),
+                grid=_mapping(record, "grid"),
             )
             _consistent(found)
             return found
@@ -182,9 +203,9 @@ class Release:
         return cls.from_json(Path(path).read_text(encoding="utf-8"), decode)
 
 
-def _evidence(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return what a certificate of one request says about its ledger entry."""
-    found = record.get("ledger")
+def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    """Return a part of a certificate that may be missing, or that other kinds write differently."""
+    found = record.get(key)
     return found if isinstance(found, dict) else None
 
 
@@ -205,7 +226,7 @@ def _score(record: Mapping[str, Any]) -> float | None:
 def _consistent(release: Release) -> None:
     """Refuse a charge that is above its worst case or of another kind: no selection writes that.
 
-    A charge that was made smaller cannot be detected: nothing is signed (docs/known-limits.md).
+    A charge that was made smaller is found by ``expost certificate verify``.
     """
     if not release.spent <= release.worst_case:
         raise InvalidRelease("spent", release.spent, "no outcome costs more than the worst case")

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -37,6 +37,7 @@ from expost.randomness.keyed import SEED_BYTES, RunKey
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import exact
 from expost.selection.candidate import Candidate, check_candidates
+from expost.selection.grid import grid_of, source_of
 from expost.selection.release import Release, plain
 from expost.selection.setting_checks import check_callbacks, check_flag
 
@@ -118,6 +119,7 @@ class Selector(ABC):
         executor: Executor | None = None,
         stop_early: bool = True,
         on_start: Callable[[], None] | None = None,
+        source: Mapping[str, Any] | None = None,
     ) -> Release:
         """Run the selection and release the winner together with what it cost.
 
@@ -169,6 +171,8 @@ class Selector(ABC):
             draws alone and not on the data.
         on_start : callable, optional
             Called without arguments after the budget is reserved and before any run reads data.
+        source : mapping, optional
+            A public description of the data for the ledger; by default its type and columns.
 
         Returns
         -------
@@ -196,9 +200,10 @@ class Selector(ABC):
         self._check_score(score, checked)
         check_callbacks(progress=progress, on_failure=on_failure, on_start=on_start)
         check_flag(stop_early, "stop_early")
-        source = require_protection(randomness, simulation=simulation)
+        coins = require_protection(randomness, simulation=simulation)
         account = Account(ledger, budget, analyst, memo)
-        account.check_simulation(source.simulated)
+        account.check_simulation(coins.simulated)
+        described = source_of(data) if source is None else dict(source)
 
         # Price: the charge of every outcome, and the rule that chooses one.
         charges = self._price(checked)
@@ -212,8 +217,8 @@ class Selector(ABC):
         with SelectionState.open(
             checkpoint,
             stored,
-            lambda salt: self._identity(checked, account, score, stored, source, named, salt),
-            lambda: self._secrets(checked, source),
+            lambda salt: self._identity(checked, account, score, stored, coins, named, salt),
+            lambda: self._secrets(checked, coins),
         ) as state:
             # Reserve: from here until it is settled, the worst case is charged.
             with account.reserve(
@@ -221,6 +226,7 @@ class Selector(ABC):
                 reservation_id=state.reservation_id,
                 secret=state.reservation_secret,
                 request=self._request(checked),
+                source=described,
                 on_refusal=state.finish,
             ) as reserved:
                 if on_start is not None:
@@ -230,7 +236,7 @@ class Selector(ABC):
                 outcome = execute(
                     self._runs(checked, charges, state.draws),
                     data,
-                    RunKey(bytes.fromhex(state.draws["key"]), source.simulated),
+                    RunKey(bytes.fromhex(state.draws["key"]), coins.simulated),
                     rule=rule,
                     score=score,
                     target=None if self.target is None else exact(self.target, "target"),
@@ -242,11 +248,13 @@ class Selector(ABC):
                 )
 
                 # Release: the winner with its charge; everything else stays secret.
-                release = self._release(checked, charges, outcome, source)
-                release = replace(release, ledger=reserved.evidence())
+                release = self._release(checked, charges, outcome, coins)
+                evidence = reserved.evidence()
+                if evidence is not None:
+                    release = replace(release, ledger={**evidence, "source": described})
 
                 # Settle: the ledger entry drops from the worst case to the realised charge.
-                reserved.settle(outcome.index)
+                reserved.settle(outcome.index, None if evidence is None else release.record())
             state.finish()
         return release
 
@@ -303,6 +311,7 @@ class Selector(ABC):
             theorem=self._theorem(candidates),
             selector=self.settings(),
             simulated=randomness.simulated,
+            grid=grid_of(self, candidates),
         )
 
     def settings(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.tuning.candidates import Fitted
 from expost.tuning.confidence import Bounds, bounds_of
+from expost.tuning.evidence import request_records
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
 from expost.tuning.run_attempts import Step
@@ -109,6 +110,10 @@ class Tuned:
         record = self.release.as_dict(encode=self._value)
         record["kind"] = "tuning"
         record["ledger"] = self._entries()
+        record["grid"] = None  # of all attempts, in "requests"
+        record["requests"] = request_records(
+            self.forecast.steps, [each.release for each in self.attempts]
+        )
         record["tuning"] = {
             **self.details,
             "confidence": self._bounds(),

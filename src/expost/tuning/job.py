@@ -27,6 +27,7 @@ from expost.randomness.source import Randomness, require_protection
 from expost.training.engines import need_device
 from expost.tuning.candidates import FittedCodec, Hooks, make_candidates
 from expost.tuning.certificate import Tuned, conclude, picture
+from expost.tuning.evidence import described_source
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
 from expost.tuning.model import Recipe
@@ -137,6 +138,7 @@ def tune(
             budget=budget,
             analyst=analyst,
             memo=account.memo,
+            source=described_source(settings.data),
         )
         result = conclude(
             settings,

@@ -1,0 +1,132 @@
+"""The requests of a tuning job in its certificate, so that its price can be computed again.
+
+A certificate holds under ``requests``: ``grids``, the distinct grids of the planned requests
+(:mod:`expost.selection.grid`); ``planned``, the number of the grid of each planned request, in runs
+as [grid, length]; and ``made``, the certificate of each request that was made, without its value
+and with the number of its grid. A request whose outcome a crash lost is None: it is charged at its
+worst case. Tests: ``tests/tuning/test_evidence.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from expost.budget.hash_chain import canonical
+from expost.errors import InvalidRelease
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.selection.grid import grid_of
+from expost.selection.release import Release
+from expost.tuning.data_settings import DataSettings
+from expost.tuning.forecast import composed
+from expost.tuning.run_attempts import Step
+
+KIND = "tuning"
+
+
+def described_source(data: DataSettings) -> dict[str, Any]:
+    """Return the public description of the rows whose digest a ledger stores."""
+    kind = "file" if data.path is not None else "arrays" if data.name is None else "data set"
+    return {
+        "kind": kind,
+        "name": data.path.name if data.path is not None else data.name,
+        "columns": None if data.features is None else list(data.features),
+        "target": data.target,
+    }
+
+
+def request_records(steps: Sequence[Step], releases: Sequence[Release | None]) -> dict[str, Any]:
+    """Return what a certificate says about the requests of a job."""
+    numbers: dict[str, int] = {}
+    grids = []
+    planned = []
+    for step in steps:
+        grid = grid_of(step.selector, step.candidates)
+        text = canonical(grid)
+        if text not in numbers:
+            numbers[text] = len(grids)
+            grids.append(grid)
+        planned.append(numbers[text])
+    made: list[dict[str, Any] | None] = []
+    for place, release in enumerate(releases):
+        record = None if release is None else release.as_dict(encode=lambda value: None)
+        if record is not None:
+            record["grid"] = planned[min(place, len(planned) - 1)]
+        made.append(record)
+    runs = [[number, len(list(run))] for number, run in groupby(planned)]
+    return {"grids": grids, "planned": runs, "made": made}
+
+
+def made_records(document: Mapping[str, Any]) -> list[dict[str, Any] | None]:
+    """Return the certificates of the requests that were made, each with its grid."""
+    requests = document["requests"]
+    grids = requests["grids"]
+    return [
+        None if made is None else {**made, "grid": grids[made["grid"]]} for made in requests["made"]
+    ]
+
+
+def price_problems(document: Mapping[str, Any], priced: Callable[[Any], Charges]) -> Iterator[str]:
+    """Yield why the charge of a tuning certificate cannot be right.
+
+    Parameters
+    ----------
+    document : mapping
+        The certificate.
+    priced : callable
+        Computes the charges of a grid.
+    """
+    requests, details = document["requests"], document["tuning"]
+    planned = [number for number, length in requests["planned"] for _ in range(length)]
+    if not planned or not requests["made"]:
+        raise InvalidRelease("requests", "the certificate's", "no request is listed")
+    charges = [priced(grid) for grid in requests["grids"]]
+    spent = []
+    for place, made in enumerate(requests["made"]):
+        number = planned[min(place, len(planned) - 1)]
+        prices = charges[number]
+        if made is None:
+            spent.append(prices.worst_case)
+            continue
+        if made["grid"] != number:
+            yield f"attempt {place + 1} used another grid than the planned one"
+        price = prices.nothing if made["index"] is None else prices[int(made["index"])]
+        if price != guarantee_from_dict(made["spent"]):
+            yield f"the charge of attempt {place + 1} is not the price of its outcome"
+        if prices.worst_case != guarantee_from_dict(made["worst_case"]):
+            yield f"the worst case of attempt {place + 1} is not that of its grid"
+        spent.append(price)
+    most = max(len(planned), len(spent))
+    worst = [charges[planned[min(place, len(planned) - 1)]].worst_case for place in range(most)]
+    if composed(spent) != guarantee_from_dict(document["spent"]):
+        yield "the charge is not the sum of the charges of the attempts"
+    if composed(worst) != guarantee_from_dict(document["worst_case"]):
+        yield "the worst case is not the sum of the worst cases of the planned attempts"
+    told = [each["spent"] for each in details["attempts"]]
+    if told != [each.as_dict() for each in spent]:
+        yield "the charges that are listed for the attempts are not their prices"
+    yield from _converted(composed(spent), details)
+    yield from _chosen(document)
+
+
+def _converted(spent: Guarantee, details: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether (ε, δ) is not what the charge gives at the job's order."""
+    pair = spent.as_approx()
+    if pair is None:
+        curve, order = spent.as_renyi(), details["converted_at_order"]
+        if curve is None or order is None:
+            raise InvalidRelease("spent", "the certificate's", "it is no charge of a tuning job")
+        pair = curve.on([order]).to_approx(details["spent"]["delta"])
+    if (pair.epsilon, pair.delta) != (details["spent"]["epsilon"], details["spent"]["delta"]):
+        yield "the stated ε and δ are not those of the charge"
+
+
+def _chosen(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether what is released is not what one of the attempts released."""
+    keys = ("outcome", "params", "index", "score", "passed", "simulated")
+    shown = {key: document[key] for key in keys}
+    made = [each for each in document["requests"]["made"] if each is not None]
+    if made and shown not in [{key: each[key] for key in keys} for each in made]:
+        yield "what was released is not what one of the attempts released"
