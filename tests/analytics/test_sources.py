@@ -183,16 +183,13 @@ class TestErrors:
             counted(csv(content), ["a"])
 
     @pytest.mark.parametrize(
-        "row", ["1,a,SECRET", "SECRET", '1,"SECRET', '1,"SECRET"x', "1,SECRET\udcff"]
+        ("row", "counts"),
+        [("1,a,more", 2), ("1", 1), ('1,"a', 2), ('1,"a"x', 2), ("1,a\udcff", 1)],
     )
-    def test_broken_rows(self, csv, row):
-        """Named by their line, not by what they hold."""
-        path = csv(b"u,g\n" + b"1,a\n" * 5000 + row.encode("utf-8", "surrogateescape") + b"\n2,b\n")
-        with pytest.raises(
-            InvalidInput, match="cannot be counted: CSV Error on Line: 500"
-        ) as caught:
-            counted(path, ["a"])
-        assert "SECRET" not in str(caught.value)
+    def test_broken_rows(self, csv, row, counts):
+        """No row ends the request: a broken one is ignored, or read as far as it goes."""
+        lines = b"u,g\n" + b"2,a\n" * 5000 + row.encode("utf-8", "surrogateescape") + b"\n"
+        assert counted(csv(lines), ["a"]).values.first.tolist() == [counts]
 
     @pytest.mark.parametrize(
         "name", ["missing.csv", "empty", "pairs.dat", "pairs", "pairs.csv.zip"]
