@@ -7,6 +7,8 @@
 ``within_claim``
     By many runs on both data sets with :func:`expost.audit.audit`. An exception that leaves the
     door ends the audit, and with it the test.
+``one_person_apart``
+    Exact. Private values, before noise for their sensitivity is added, differ by no more than it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from expost.audit import audit
 
@@ -43,3 +47,18 @@ def within_claim(subject: Any, data: Any, neighbour: Any, **options: Any) -> Non
     options = {"runs": 300, "confidence": 0.999, "simulation_seed": 1, **options}
     report = audit(subject, data, neighbour, **options)
     assert not report.violated, str(report)
+
+
+def one_person_apart(pairs: list[tuple[Any, Any]], sensitivity: Any, most: int | None) -> None:
+    """Fail if private values change in more than ``most`` places, or by more than the sensitivity.
+
+    Several pairs of arrays (the two sums of a mean) are counted together, place by place.
+    """
+    changes = [
+        np.abs(np.atleast_1d(a).astype(object) - np.atleast_1d(b).astype(object))
+        for a, b in pairs
+        if a is not None
+    ]
+    total = np.sum(changes, axis=0)
+    assert sensitivity is None or max(total) <= sensitivity, total
+    assert most is None or np.count_nonzero(total) <= most, total

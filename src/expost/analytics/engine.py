@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
@@ -18,13 +17,12 @@ def ibis_module() -> Any:
 
 
 def fetch(expression: Any) -> dict[str, list[Any]]:
-    """Run a query and return its columns; an error names a line or a kind, never a value."""
+    """Run a query and return its columns; an error names its kind, never a value or a line."""
     try:
         table = expression.to_pyarrow()
     except Exception as error:
-        line = re.search(r"CSV Error on Line: \d+", str(error))  # other messages may quote a value
         raise InvalidInput(
-            "source", "the table", f"cannot be counted: {line[0] if line else type(error).__name__}"
+            "source", "the table", f"cannot be counted: {type(error).__name__}"
         ) from None
     return {name: table.column(name).to_pylist() for name in table.column_names}
 

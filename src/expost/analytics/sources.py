@@ -5,9 +5,10 @@ delimiter of a CSV file is that of its header (or the one given), quotes are dou
 text and nothing is guessed. One line is one row: each line is split by itself, a quote that is not
 closed ends with its line, and a line with too few or too many cells is ignored
 (:mod:`expost.analytics.text_lines`). JSON lines are read as text columns of the given names; lines
-that are not JSON are ignored. Database files are opened read-only, and a missing one is an error.
+that are not JSON are ignored. Columns of Python objects in a pandas table are read as text, value
+by value. Database files are opened read-only, and a missing one is an error.
 Tests: ``tests/analytics/test_sources.py``, ``test_file_sources.py`` and ``test_server_sources.py``
-(real servers).
+(real servers); neighbours: ``tests/hostile/test_analytics.py``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ import sqlite3
 import tempfile
 import weakref
 from collections.abc import Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
+
+import numpy as np
 
 from expost.analytics.engine import ibis_module
 from expost.analytics.text_lines import read_header, read_lines
@@ -224,7 +229,7 @@ def as_table(data: Any) -> Any:
     if type(data).__module__.startswith("pyspark."):
         return _spark_table(data)
     try:
-        return ibis.memtable(data)
+        return ibis.memtable(without_objects(data))
     except Exception:
         raise InvalidInput(
             "table",
@@ -232,6 +237,49 @@ def as_table(data: Any) -> Any:
             "give an Ibis, pandas, polars or pyarrow table of plain columns, a Spark data frame, "
             "or a mapping group → count",
         ) from None
+
+
+def without_objects(data: Any) -> Any:
+    """Return a pandas table whose columns of Python objects are text; other tables as they are.
+
+    The type of such a column would otherwise be guessed from its rows, and one odd value would end
+    the request.
+    """
+    if type(data).__module__.partition(".")[0] != "pandas" or not hasattr(data, "columns"):
+        return data
+    import pyarrow as pa
+    from pandas import ArrowDtype
+
+    odd = [
+        place
+        for place, kind in enumerate(data.dtypes)
+        if str(kind) in ("object", "category") or getattr(kind, "storage", None) == "python"
+    ]
+    columns = {place: data.iloc[:, place] for place in range(data.shape[1])}
+    for place in odd:
+        texts = pa.array([_cell_text(value) for value in columns[place]], pa.string())
+        kind = ArrowDtype(pa.string())
+        columns[place] = type(columns[place])(texts, index=data.index, dtype=kind)
+    if not odd:
+        return data
+    made = type(data)(columns, index=data.index)
+    made.columns = data.columns
+    return made
+
+
+def _cell_text(value: Any) -> str | None:
+    """One cell as text, NULL if it has none; never fails."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if not isinstance(value, (str, int, float, Decimal, date, time, timedelta, np.generic)):
+        return None
+    try:
+        known = bool(value == value)
+        return str(value).encode("utf-8", "backslashreplace").decode() if known else None
+    except Exception:  # a signalling NaN, an integer with too many digits
+        return None
 
 
 def _spark_table(frame: Any) -> Any:
