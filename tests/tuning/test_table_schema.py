@@ -19,7 +19,7 @@ from expost.tuning.missing_facts import missing_facts
 from expost.tuning.rows import load_rows
 from expost.tuning.settings import read_settings
 from expost.tuning.table_schema import Column, TableSchema
-from tests.tuning.jobs import job
+from tests.tuning.jobs import TOML, job
 
 FACTS: dict[str, Any] = {
     "target": "label",
@@ -30,6 +30,7 @@ FACTS: dict[str, Any] = {
     "dates": {"joined": ["2000-01-01", "2000-01-11"]},
     "missing": {"age": 40, "income": "indicator", "member": False, "joined": "indicator"},
 }
+KINDS = ("text", "toml")
 HEADER = "city;age;income;member;joined;label\n"
 
 
@@ -227,6 +228,19 @@ def test_facts_that_do_not_fit_together(changes: dict[str, Any], message: str) -
 def test_facts_by_name_need_names() -> None:
     with pytest.raises(InvalidInput, match="no column names"):
         load_rows(facts(), np.zeros((10, 5)), [0] * 10)
+
+
+def test_the_example_of_the_guide(tmp_path: Path) -> None:
+    """The file and the settings of docs/tables.md, as they are printed there."""
+    guide = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
+    text, toml = (guide.partition(f"```{kind}\n")[2].partition("```")[0] for kind in KINDS)
+    (tmp_path / "members.csv").write_text(text, encoding="utf-8")
+    _, _, rest = TOML.partition("[model]")
+    (tmp_path / "job.toml").write_text(toml + "[model]" + rest, encoding="utf-8")
+    rows = load_rows(read_settings(tmp_path / "job.toml").data)
+    assert rows.schema.width == rows.X.shape[1] == 3 + 1 + 2 + 1 + 2
+    assert (rows.places, rows.score_places) == (4, 1)
+    assert not np.isnan([*rows.y, *rows.score_y]).any()
 
 
 # What is missing is asked for once
