@@ -17,7 +17,7 @@ import gzip
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from expost.errors import InvalidInput
 
@@ -26,14 +26,14 @@ _NEVER = "\x01"  # where it occurs, the rest of the line is ignored
 
 
 class Header(NamedTuple):
-    """The names of a file's columns, in their order, and the delimiter."""
+    """The delimiter of a file and the names of its columns, in their order."""
 
-    names: tuple[str, ...]
     delimiter: str
+    names: tuple[str, ...]
 
 
-def read_header(path: Path, delimiter: str | None = None, field: str = "source") -> Header:
-    """Return the column names and the delimiter; only the first line of the file is read.
+def read_header(path: Path, delimiter: str | None = None) -> Header:
+    """Return the delimiter and the column names; only the first line of the file is read.
 
     Parameters
     ----------
@@ -41,24 +41,23 @@ def read_header(path: Path, delimiter: str | None = None, field: str = "source")
         A text file; a name ending in ``.gz`` is read as gzip.
     delimiter : str, optional
         The delimiter. By default a tab for ``.tsv``, else the one that gives the most columns.
-    field : str
-        Name of the setting in error messages.
 
     Returns
     -------
     Header
-        The names and the delimiter. A column without a name is called by its place.
+        The delimiter and the names. A column without a name is called by its place.
 
     Raises
     ------
     InvalidInput
         If the line names no columns, names one twice, or has a quote that is not closed.
     """
-    with open_text(path) as stream:
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rb") as stream:
         line = stream.readline()
     if line.count(b'"') % 2:
         raise InvalidInput(
-            field,
+            "source",
             str(path),
             "a quote in the line of column names is not closed; names cannot have line breaks",
         )
@@ -73,22 +72,15 @@ def read_header(path: Path, delimiter: str | None = None, field: str = "source")
     ]
     names, found = max(zip(parsed, delimiters, strict=True), key=lambda pair: len(pair[0]))
     if not any(names):
-        raise InvalidInput(field, str(path), "the first line must name the columns")
+        raise InvalidInput("source", str(path), "the first line must name the columns")
     names = [name or f"column{place}" for place, name in enumerate(names)]
     if len({name.lower() for name in names}) < len(names):
         raise InvalidInput(
-            field,
+            "source",
             str(path),
             "two columns have the same name (capitals do not count); rename one",
         )
-    return Header(tuple(names), found)
-
-
-def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """Open a text file that may be gzipped, as bytes."""
-    if path.name.lower().endswith(".gz"):
-        return gzip.open(path, "rb")
-    return path.open("rb")
+    return Header(found, tuple(names))
 
 
 def read_lines(engine: Any, files: Sequence[str], header: Header) -> Any:

@@ -12,6 +12,7 @@ Tests: ``tests/tuning/test_rows.py``.
 from __future__ import annotations
 
 import csv
+import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from expost.analytics.text_lines import open_text, read_header
+from expost.analytics.text_lines import read_header
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
 from expost.tuning.data_settings import DataSettings
@@ -246,9 +247,9 @@ def _frame(data: Any) -> _Frame | None:
             [str(each) for each in data.dtypes],
             lambda place: _checked(data.iloc[:, place].to_numpy(), str(data.columns[place])),
         )
-    if module == "polars" and hasattr(data, "columns"):
-        if not hasattr(data, "get_columns"):
-            raise InvalidInput("X", type(data).__name__, "give a DataFrame: call collect() first")
+    if module == "polars" and type(data).__name__ == "LazyFrame":
+        raise InvalidInput("X", "a LazyFrame", "give a DataFrame: call collect() first")
+    if module == "polars" and hasattr(data, "get_columns"):
         return _Frame(
             list(data.columns),
             [str(each) for each in data.dtypes],
@@ -372,28 +373,24 @@ def _read_parquet(path: Path, settings: DataSettings) -> Table:
 
 def _read_text(path: Path, settings: DataSettings) -> Table:
     """Read the wanted columns of a text file with a header; every further line is a place."""
-    names, delimiter = read_header(path, settings.delimiter, "data.path")
+    try:
+        delimiter, names = read_header(path, settings.delimiter)
+    except InvalidInput as error:
+        raise InvalidInput("data.path", path.name, error.valid) from None
     features, target = choose_columns(names, settings, path.name)
     wanted = [*features, *(() if target is None else (target,))]
     found: list[list[str | None]] = [[] for _ in wanted]
-    with open_text(path) as stream:
-        for line in _lines(stream):
-            cells = _cells(line, delimiter, len(names))
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    with opener(path, "rb") as stream:
+        stream.readline()  # the header
+        for line in stream:
+            cells = _cells(line.rstrip(b"\r\n").decode("utf-8", "replace"), delimiter, len(names))
             for column, place in zip(found, wanted, strict=True):
                 column.append(None if cells is None else cells[place])
     columns = [np.array(column, dtype=object) for column in found]
     targets = None if target is None else columns.pop()
     chosen = tuple(names[place] for place in features)
     return Table(tuple(columns), targets, chosen, ("",) * len(columns), path.name)
-
-
-def _lines(stream: Any) -> Any:
-    """Yield the lines after the header, without their ends."""
-    header = stream.readline()
-    while header.count(b'"') % 2 and (more := stream.readline()):
-        header += more
-    for line in stream:
-        yield line.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
 def _cells(line: str, delimiter: str, width: int) -> list[str] | None:
