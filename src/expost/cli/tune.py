@@ -195,7 +195,7 @@ def _announce(job: Forecast) -> None:
             highlight=False,
         )
         return
-    notes.print(reach_table(job.reach, job.seconds_per_run))
+    notes.print(reach_table(job.reach, job.pace))
     misses = [job.epsilon(each.charges.nothing) for each in job.steps]
     notes.print(
         f"[bold]Plan[/bold]: up to {job.attempts} attempts over {len(job.candidates)} candidates, "

@@ -23,6 +23,7 @@ from expost.budget.charging import Account
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
+from expost.execution.identity import identity_of
 from expost.randomness.source import Randomness, require_protection
 from expost.training.engines import need_device
 from expost.tuning.candidates import FittedCodec, Hooks, make_candidates
@@ -30,6 +31,7 @@ from expost.tuning.certificate import Tuned, conclude, picture
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
 from expost.tuning.model import Recipe
+from expost.tuning.rehearsal import RowShape, rehearse
 from expost.tuning.rows import load_rows
 from expost.tuning.run_attempts import make_attempts
 from expost.tuning.settings import Settings, read_settings
@@ -112,10 +114,13 @@ def tune(
     candidates = make_candidates(settings, recipe, len(rows.X), hooks, device)
     if executor is None and device != "cpu":
         need_device(device)
-    job = forecast(
-        settings, recipe, candidates, len(rows.X), rows.X.shape[1], order, len(rows.score_X)
+    shape = RowShape(len(rows.X), len(rows.score_X), rows.X.shape[1])
+    pace = rehearse(candidates, shape, executor)
+    job = forecast(settings, candidates, shape.rows, order, shape.scoring_rows, pace)
+    model = None if recipe.factory is None else identity_of(recipe.factory)
+    identity = json.dumps(
+        [settings.public(), model, account.identity, source.simulated], sort_keys=True
     )
-    identity = json.dumps([settings.public(), account.identity, source.simulated], sort_keys=True)
     data = rows.as_data(identity)
     journal = None if out is None else Journal(Path(out), data)
     try:
