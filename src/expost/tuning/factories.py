@@ -158,7 +158,9 @@ def _to_integers(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Convert the rows to whole numbers, which embeddings take."""
     import torch
 
-    return (arguments[0].round().to(torch.int64), *arguments[1:])
+    rows = arguments[0]
+    whole = rows.round() if rows.is_floating_point() else rows
+    return (whole.to(torch.int64), *arguments[1:])
 
 
 def _named(module: Any, name: str, kind: str) -> Callable[..., Any]:

@@ -58,6 +58,8 @@ class Forecast:
         The margin of the first candidate in the first attempt, in the metric's unit.
     scoring_rows : int
         Number of rows that score.
+    warnings : tuple of str
+        What is weak about the guarantee.
     """
 
     steps: tuple[Step, ...]
@@ -68,6 +70,7 @@ class Forecast:
     margins: Margins | None = None
     margin: float = 0.0
     scoring_rows: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def charges(self) -> Charges:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
+from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import Configuration
 from expost.tuning.candidates import TrainAndScore
@@ -30,6 +31,7 @@ _VALUES = 1 << 24  # numbers in the made-up rows, at most
 _SECONDS = 0.05  # length of a measurement, at least
 _TOGETHER = 32  # models that are measured together on a device
 _FIRST = 2  # steps of the shorter measurement
+_ENDS = ("low", "high")
 _known: dict[Any, Pace] = {}
 
 
@@ -60,17 +62,15 @@ class Pace:
         return self.fixed + max(min(each, 1.0) * self.run, each * self.share)
 
 
-def measure(
-    mechanisms: Sequence[TrainAndScore], rows: int, scoring_rows: int, columns: int, copies: int
-) -> Pace:
+def measure(mechanisms: Sequence[TrainAndScore], rows: int, scoring_rows: int, copies: int) -> Pace:
     """Return the pace of a job's trainings and scores.
 
     Parameters
     ----------
     mechanisms : sequence of TrainAndScore
         The candidates; the time is the mean over them.
-    rows, scoring_rows, columns : int
-        Public shape of the rows.
+    rows, scoring_rows : int
+        Public numbers of rows.
     copies : int
         Number of candidates with their copies: no more are trained together.
     """
@@ -80,10 +80,19 @@ def measure(
         for each in mechanisms
     ]
     recipe = first.recipe
+    columns = recipe.schema.width
     key: Any = None
     if recipe.factory is None:  # built-in models always take as long
         how = (recipe.kind, recipe.class_count, first.configuration.optimiser, first.device)
-        key = (*how, first.hooks.threads, rows, scoring_rows, columns, tuple(grid), copies > 1)
+        key = (
+            *how,
+            first.hooks.threads,
+            rows,
+            scoring_rows,
+            columns,
+            tuple(grid),
+            min(copies, _TOGETHER),
+        )
         if key in _known:
             return _known[key]
     made = _measure(first, grid, rows, scoring_rows, columns, copies)
@@ -156,24 +165,23 @@ def _train(
     first: TrainAndScore, size: int, columns: int, batch: float, models: int, steps: int
 ) -> float:
     """Return the seconds of a training of some steps on made-up rows."""
-    X, y = made_up(first.recipe, size, columns)
+    data = rehearsal_data(first, size, 1)
     probe = probe_of(first.configuration, min(batch, size), steps * min(batch, size) / size)
     calls = [replace(first, configuration=probe, hooks=replace(first.hooks, progress=None))]
     sources = [SimulationRandomness(number) for number in range(models)]
     started = time.perf_counter()
-    calls[0].train(calls * models, {"X": X, "y": y}, sources)
+    calls[0].train(calls * models, data, sources)
     return time.perf_counter() - started
 
 
 def _score(first: TrainAndScore, scoring_rows: int, columns: int) -> float:
     """Return the seconds of scoring one model."""
     size = min(scoring_rows, max(1, _VALUES // (16 * columns)))
-    X, y = made_up(first.recipe, size, columns)
     probe = replace(first, configuration=probe_of(first.configuration, 1.0, 1.0))
-    (trained,) = probe.train([probe], {"X": X[:1], "y": y[:1]}, [SimulationRandomness(0)])
+    (trained,) = probe.train([probe], rehearsal_data(first, 1, 1), [SimulationRandomness(0)])
 
     def timed(rows: int) -> float:
-        data = {"score_X": X[:rows], "score_y": y[:rows]}
+        data = rehearsal_data(first, 1, rows)
         started = time.perf_counter()
         probe.rate(trained.parameters, data, SimulationRandomness(0))
         return time.perf_counter() - started
@@ -196,10 +204,30 @@ def _threads(first: TrainAndScore) -> int:
     )
 
 
-def made_up(recipe: Recipe, rows: int, columns: int) -> tuple[Array, Array]:
+def rehearsal_data(mechanism: TrainAndScore, rows: int, scored: int) -> dict[str, Any]:
+    """Return made-up data of a candidate, with public numbers of rows if its relation has them."""
+    X, y = made_up(mechanism.recipe, rows)
+    score_X, score_y = made_up(mechanism.recipe, scored)
+    secret = mechanism.guarantee.neighbours == ADD_REMOVE
+    return {
+        "X": X,
+        "y": y,
+        "score_X": score_X,
+        "score_y": score_y,
+        "rows": rows if secret else None,
+        "score_rows": scored if secret else None,
+        "job": "rehearsal",
+    }
+
+
+def made_up(recipe: Recipe, rows: int) -> tuple[Array, Array]:
     """Return random rows and targets of the public shape."""
     generator = np.random.default_rng(0)
-    return generator.random((rows, columns)), np.arange(rows) % float(recipe.class_count or 2)
+    X = generator.random((rows, recipe.schema.width))
+    if recipe.schema.integers:
+        low, high = (np.array([vars(each)[end] for each in recipe.schema.columns]) for end in _ENDS)
+        X = np.clip(np.round(low + X * (high - low)), np.ceil(low), np.floor(high)).astype(np.int64)
+    return X, np.arange(rows) % float(recipe.class_count or 2)
 
 
 def probe_of(configuration: Configuration, batch: float, epochs: float) -> Configuration:

@@ -21,11 +21,12 @@ import numpy as np
 
 from expost.errors import InvalidInput
 from expost.execution.dispatch import check_executor, tasks_of
+from expost.execution.worker import here
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.tuning.candidates import Fitted, FittedCodec, TrainAndScore
 from expost.tuning.model import Recipe
-from expost.tuning.pace import Pace, made_up, measure, probe_of
+from expost.tuning.pace import Pace, made_up, measure, probe_of, rehearsal_data
 
 _MANY = 5  # rows of the batch that stands for many
 _NEVER = 1e-12  # a sampling rate at which a batch is empty
@@ -40,13 +41,10 @@ class RowShape:
     ----------
     rows, scoring_rows : int
         Number of training places and of scoring places.
-    columns : int
-        Number of columns after encoding.
     """
 
     rows: int
     scoring_rows: int
-    columns: int
 
 
 def rehearse(candidates: Sequence[Candidate], shape: RowShape, executor: Any = None) -> Pace:
@@ -78,10 +76,11 @@ def rehearse(candidates: Sequence[Candidate], shape: RowShape, executor: Any = N
     kinds = kinds_of(mechanisms)
     check_executor(executor, kinds)
     short = _thinned(mechanisms)
-    found = executor.submit(_in_a_worker, short, shape, copies).result()
+    found, where = executor.submit(_in_a_worker, short, shape, copies).result()
     if not isinstance(found, Pace):
         raise _refusal(*found)
-    return replace(found, workers=tasks_of(executor))
+    # Threads of this process share its cores, and one fleet was measured on all of them.
+    return found if where == here() else replace(found, workers=tasks_of(executor))
 
 
 def kinds_of(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
@@ -107,12 +106,12 @@ def _thinned(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
 
 
 def _in_a_worker(mechanisms: Sequence[TrainAndScore], shape: RowShape, copies: int) -> Any:
-    """Rehearse in a worker; a refusal comes back as its parts."""
+    """Rehearse in a worker, and say where that was; a refusal comes back as its parts."""
     try:
-        return _rehearse(mechanisms, shape, copies)
+        return _rehearse(mechanisms, shape, copies), here()
     except InvalidInput as error:
         value = None if error.value is None else str(error.value)
-        return error.field, value, error.valid, str(error)
+        return (error.field, value, error.valid, str(error)), here()
 
 
 def _refusal(field: str, value: str | None, valid: str, text: str) -> InvalidInput:
@@ -125,19 +124,17 @@ def _refusal(field: str, value: str | None, valid: str, text: str) -> InvalidInp
 def _rehearse(mechanisms: Sequence[TrainAndScore], shape: RowShape, copies: int) -> Pace:
     """Check every kind of candidate, then time them."""
     for mechanism in kinds_of(mechanisms):
-        check(mechanism, shape.columns)
-    return measure(mechanisms, shape.rows, shape.scoring_rows, shape.columns, copies)
+        check(mechanism)
+    return measure(mechanisms, shape.rows, shape.scoring_rows, copies)
 
 
-def check(mechanism: TrainAndScore, columns: int) -> None:
+def check(mechanism: TrainAndScore) -> None:
     """Run one candidate on made-up rows with batches of every kind.
 
     Parameters
     ----------
     mechanism : TrainAndScore
         The candidate.
-    columns : int
-        Number of columns of a row.
 
     Raises
     ------
@@ -145,10 +142,10 @@ def check(mechanism: TrainAndScore, columns: int) -> None:
         If the model cannot be made, trained or scored.
     """
     if mechanism.recipe.factory is not None:
-        _check_module(mechanism.recipe, columns)
+        _check_module(mechanism.recipe)
     for rows, rate, scored in ((_MANY, _NEVER, 1), (1, 1.0, _MANY), (_MANY, 1.0, _MANY)):
         try:
-            _run(mechanism, rows, rate, scored, columns)
+            _run(mechanism, rows, rate, scored)
         except InvalidInput:
             raise
         except Exception as error:  # a user's module can raise anything; the rows are made up
@@ -166,12 +163,10 @@ def unfit(what: str, wanted: str) -> InvalidInput:
     return error
 
 
-def _run(mechanism: TrainAndScore, rows: int, rate: float, scored: int, columns: int) -> None:
+def _run(mechanism: TrainAndScore, rows: int, rate: float, scored: int) -> None:
     """Train, decide and score once; raise whatever goes wrong."""
     recipe = mechanism.recipe
-    X, y = made_up(recipe, rows, columns)
-    score_X, score_y = made_up(recipe, scored, columns)
-    data = {"X": X, "y": y, "score_X": score_X, "score_y": score_y, "job": "rehearsal"}
+    data = rehearsal_data(mechanism, rows, scored)
     probe = replace(
         mechanism,
         configuration=probe_of(mechanism.configuration, rate * rows, rate),
@@ -181,12 +176,12 @@ def _run(mechanism: TrainAndScore, rows: int, rate: float, scored: int, columns:
     if not isinstance(output, Fitted):
         # The mechanism turns errors of a decision into failures; make it again to see the error.
         (trained,) = probe.train([probe], data, [SimulationRandomness(0)])
-        recipe.decide(trained.parameters, score_X)
+        recipe.decide(trained.parameters, data["score_X"])
         raise unfit("could not be scored", _advice(recipe))
     FittedCodec().decode(FittedCodec().encode(output))
 
 
-def _check_module(recipe: Recipe, columns: int) -> None:
+def _check_module(recipe: Recipe) -> None:
     """Check a torch module on batches of one and of many rows, with named errors."""
     import torch
 
@@ -205,7 +200,7 @@ def _check_module(recipe: Recipe, columns: int) -> None:
             ) from None
         module = check_module(module).eval()
         like = next(module.parameters())
-        X, _ = made_up(recipe, _MANY, columns)
+        X, _ = made_up(recipe, _MANY)
         rows = torch.from_numpy(np.ascontiguousarray(recipe.shaped(X))).to(like.dtype)
         together = _forward(recipe, module, rows)
         again = _forward(recipe, module, rows)

@@ -22,6 +22,17 @@ from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
 from expost.tuning.model_settings import MODEL_KEYS, ModelSettings, read_model
 
+SEARCH_KEYS = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
+GOAL_KEYS = ("metric", "at_least", "at_most", "maximize", "loss_bound", "confidence")
+PRIVACY_KEYS = (
+    "delta",
+    "overhead",
+    "repeats",
+    "attempts",
+    "scoring",
+    "order",
+    "expected_shares",
+)
 _MOST_CANDIDATES = 100_000
 
 
@@ -185,18 +196,8 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         If a table or key is missing, unknown or not valid.
     """
     document = Document.read(config)
-    goal = _goal(
-        document.table(
-            "goal", ("metric", "at_least", "at_most", "maximize", "loss_bound", "confidence")
-        )
-    )
-    privacy = _privacy(
-        document.table(
-            "privacy",
-            ("delta", "overhead", "repeats", "attempts", "scoring", "order", "expected_shares"),
-        ),
-        goal,
-    )
+    goal = _goal(document.table("goal", GOAL_KEYS))
+    privacy = _privacy(document.table("privacy", PRIVACY_KEYS), goal)
     model = read_model(document.table("model", MODEL_KEYS), goal.metric)
     data = read_data(
         document.table("data", DATA_KEYS),
@@ -206,10 +207,8 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         scoring=privacy.scoring,
         given=given_data,
     )
-    keys = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
-    return Settings(
-        data, model, _search(document.table("search", keys)), goal, privacy, document.folder
-    )
+    search = _search(document.table("search", SEARCH_KEYS))
+    return Settings(data, model, search, goal, privacy, document.folder)
 
 
 def _goal(table: ConfigTable) -> GoalSettings:
