@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
+from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import Configuration
 from expost.tuning import rehearsal
@@ -23,6 +25,7 @@ from expost.tuning.model import Recipe
 from expost.tuning.pace import Pace, measure
 from expost.tuning.scoring import Score
 from expost.tuning.settings import GoalSettings
+from expost.tuning.table_schema import TableSchema
 from tests.tuning.jobs import clouds, job
 
 torch = pytest.importorskip("torch", reason="modules need torch: pip install 'expost[torch]'")
@@ -108,7 +111,7 @@ def test_it_is_refused_by_name_and_nothing_is_charged(
     assert not (tmp_path / "out").exists()
 
 
-BUDGET = ApproxBudget(100, 0.01)
+BUDGET = ApproxBudget(100, 0.01, "zero-out")
 
 FINE = {
     "one output": (module(lambda self, x: self.head(x).squeeze(-1), outputs=1), "logistic"),
@@ -128,27 +131,30 @@ FINE = {
 
 
 def mechanism(factory: Any, loss: str = "softmax", optimiser: str = "sgd") -> TrainAndScore:
-    recipe = Recipe("mine:make", loss, classes=2, factory=factory, **PUBLIC)
+    recipe = Recipe("mine:make", loss, SCHEMA, factory=factory)
     how = Configuration(1.0, 2, 10, 1.0, noise_multiplier=1.0, optimiser=optimiser)
     goal = GoalSettings("accuracy", 0.7)
-    return TrainAndScore(how, recipe, Score(goal, 0.1), guarantee=None)  # type: ignore[arg-type]
+    return TrainAndScore(how, recipe, Score(goal, 0.1), PROMISE)
 
 
-PUBLIC: dict[str, Any] = {"bounds": ((0.0, 1.0),)}
+SCHEMA = TableSchema.plain(((0.0, 1.0),), 2, 2)
+PROMISE = RenyiDP((2.0,), (1.0,), "zero-out")
 
 
 @pytest.mark.parametrize("what", FINE)
 def test_what_works_passes(what: str) -> None:
-    rehearsal.check(mechanism(*FINE[what]), 2)
+    rehearsal.check(mechanism(*FINE[what]))
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
 @pytest.mark.parametrize(("kind", "loss"), [("logistic", "logistic"), ("softmax", "softmax")])
 def test_built_in_models_pass(kind: str, loss: str, optimiser: str) -> None:
-    recipe = Recipe(kind, loss, classes=2, **PUBLIC)
+    recipe = Recipe(kind, loss, SCHEMA)
     how = Configuration(1.0, 2, 10, 1.0, noise_multiplier=1.0, optimiser=optimiser)
     score = Score(GoalSettings("accuracy", 0.7), 0.1)
-    rehearsal.check(TrainAndScore(how, recipe, score, guarantee=None), 3)  # type: ignore[arg-type]
+    for relation in ("zero-out", "add-remove"):
+        promise = RenyiDP((2.0,), (1.0,), relation)
+        rehearsal.check(TrainAndScore(how, recipe, replace(score, centred=True), promise))
 
 
 def test_every_size_of_batch_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +169,7 @@ def test_every_size_of_batch_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self, calls, data, randomness)
 
     monkeypatch.setattr(TrainAndScore, "run_together", note)
-    rehearsal.check(mechanism(FINE["layer norm"][0]), 2)
+    rehearsal.check(mechanism(FINE["layer norm"][0]))
     assert {(rows, round(batch), scored) for rows, batch, scored in seen} == {
         (5, 0, 1),
         (1, 1, 5),
@@ -179,22 +185,59 @@ def test_the_forecast_is_within_a_factor_of_two() -> None:
     for factory in (None, module(lambda self, x: self.head(torch.tanh(x)))):
         first = mechanism(factory)
         if factory is None:
-            recipe = Recipe("softmax", "softmax", classes=2, **PUBLIC)
+            recipe = Recipe("softmax", "softmax", SCHEMA)
             first = TrainAndScore(first.configuration, recipe, first.score, first.guarantee)
         how = Configuration(1.0, 40 if factory is None else 2, 50, 1.0, noise_multiplier=1.0)
         first = TrainAndScore(how, first.recipe, first.score, first.guarantee)
         generator = np.random.default_rng(0)
         X, y = generator.random((2000, 2)), generator.integers(0, 2, 2000)
         data = {"X": X, "y": y, "score_X": X[:500], "score_y": y[:500]}
+        data |= {"rows": None, "score_rows": None}
         ratios = []
         for _ in range(3):
-            pace = measure([first], 2000, 500, 2, 1)
+            pace = measure([first], 2000, 500, 1)
             expost.tuning.pace._known.clear()
             started = time.perf_counter()
             first(data, SimulationRandomness(1))
             ratios.append(pace.seconds(1) / (time.perf_counter() - started))
         tried.append(min(ratios, key=lambda ratio: abs(np.log(ratio))))
     assert all(0.5 <= ratio <= 2 for ratio in tried), tried
+
+
+def test_token_ids_reach_an_embedding(tmp_path: Path) -> None:
+    """Whole numbers are not scaled: in training, in scoring and in the saved model."""
+    generator = np.random.default_rng(0)
+    X = generator.integers(0, 9, (400, 5))
+    y = (X >= 5).sum(1) > 2
+
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.norm = nn.Embedding(9, 4), nn.LayerNorm(4)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            assert x.dtype == torch.int64
+            return self.head(self.norm(self.words(x)).mean(1))
+
+    result = expost.tune(
+        X,
+        y.astype(int),
+        model=Bag,
+        integers=True,
+        feature_bounds=[0, 8],
+        classes=2,
+        maximize=True,
+        epsilons=[8],
+        learning_rates=[2],
+        epochs=[10],
+        out=tmp_path / "out",
+        randomness=SimulationRandomness(1),
+        simulation=True,
+    )
+    assert np.mean(result.model.predict(X) == y) > 0.7
+    loaded = expost.load_model(tmp_path / "out" / "model.npz", Bag)
+    assert np.array_equal(loaded.predict(X), result.model.predict(X))
 
 
 def test_seconds_of_many_runs() -> None:
