@@ -38,7 +38,7 @@ from expost.errors import InvalidInput
 from expost.tuning.data_settings import DATA_KEYS, DataSettings
 from expost.tuning.model_settings import LINEAR, MODEL_KEYS
 from expost.tuning.settings import GOAL_KEYS, PRIVACY_KEYS, SEARCH_KEYS
-from expost.tuning.tables import read_source
+from expost.tuning.tables import count_places
 
 TABLES: dict[str, tuple[str, ...]] = {
     "data": tuple(key for key in DATA_KEYS if key not in ("name", "path")),
@@ -213,7 +213,7 @@ def places_of(rows: Any, given: Mapping[str, Any]) -> int:
         return public
     if is_data_file(rows):
         chosen = {key: given.get(key) for key in ("target", "delimiter")}
-        return read_source(Path(rows), DataSettings(**chosen)).rows  # type: ignore[arg-type]
+        return count_places(Path(rows), DataSettings(**chosen))  # type: ignore[arg-type]
     try:
         return len(rows)
     except TypeError:

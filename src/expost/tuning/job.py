@@ -205,8 +205,6 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
     order = settings.privacy.order
     if ledger is None:
         return order
-    standing = ledger.standing(budget).filter.budget
-    standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation
     kind = ledger.kind_of(budget)
     if kind in ("pure", "zcdp"):
         raise InvalidInput(
@@ -214,6 +212,8 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
             f"a {kind} budget",
             "tuning is charged in (ε, δ) or at Rényi orders; give an approx or a renyi budget",
         )
+    standing = ledger.standing(budget).filter.budget
+    standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation
     if kind == "approx":
         if order is not None:
             raise InvalidInput(
