@@ -107,7 +107,7 @@ def tune(
         example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
         ``missing``, ``rows``, ``epsilons``, ``delta``; ``model`` is a kind, a function, a class or
         a name. What is left out has a default that depends on the number of places only
-        (:mod:`expost.tuning.defaults`). :func:`expost.tuning.default_job` shows them.
+        (:mod:`expost.tuning.defaults`). :func:`expost.default_job` shows them.
 
     Returns
     -------
