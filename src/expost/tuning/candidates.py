@@ -29,7 +29,7 @@ from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
-from expost.training.engines import need_device
+from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
@@ -166,20 +166,26 @@ class TrainAndScore:
         list
             One :class:`Fitted` per model, or ``FAILED`` if the model could not be scored.
         """
-        trained = fleet(self.recipe, [call.configuration for call in calls]).train(
+        trained = self.train(calls, data, randomness)
+        return [
+            call.rate(each.parameters, data, source)
+            for call, each, source in zip(calls, trained, randomness, strict=True)
+        ]
+
+    def train(
+        self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]
+    ) -> list[Trained]:
+        """Train several models as one fleet."""
+        return fleet(self.recipe, [call.configuration for call in calls]).train(
             self.recipe.shaped(data["X"]),
             data["y"],
-            randomness=randomness,
+            randomness=list(randomness),
             simulation=randomness[0].simulated,
             threads=self.hooks.threads,
             progress=self.hooks.progress,
             device=self.device,
             rows=data["rows"],
         )
-        return [
-            call.rate(each.parameters, data, source)
-            for call, each, source in zip(calls, trained, randomness, strict=True)
-        ]
 
     def check_here(self) -> None:
         """Raise an error if the device is missing here, before anything is charged."""

@@ -9,9 +9,7 @@ Tests: ``tests/tuning/test_model.py``.
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,15 +18,16 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput
 from expost.tuning.encoding import Label
+from expost.tuning.factories import factory_of
+from expost.tuning.model_settings import LINEAR
 from expost.tuning.settings import Settings
 from expost.tuning.table_schema import TableSchema
 from expost.tuning.tables import cells_for
 
 _HEADER = "expost"
 _SCHEMA = 2
-_LINEAR = ("logistic", "softmax", "linear")
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Recipe:
     Parameters
     ----------
     kind : str
-        ``"logistic"``, ``"softmax"``, ``"linear"``, ``"cnn"`` or ``"module:factory"``.
+        The name of the model, as in ``model.kind``.
     loss : str
         ``"logistic"``, ``"softmax"`` or ``"squared"``.
     schema : TableSchema
@@ -47,8 +46,6 @@ class Recipe:
         Shape of one example. None if the model takes flat rows.
     factory : callable, optional
         Function that returns the torch module. None for linear models.
-    folder : Path, optional
-        Folder of the job, where workers look for the user's module.
     """
 
     kind: str
@@ -56,7 +53,6 @@ class Recipe:
     schema: TableSchema
     input_shape: tuple[int, ...] | None = None
     factory: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
-    folder: Path | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, settings: Settings, schema: TableSchema) -> Recipe:
@@ -70,25 +66,22 @@ class Recipe:
             How rows are encoded.
         """
         model = settings.model
-        factory = None if model.kind in _LINEAR else find_factory(model.kind, settings.folder)
+        factory = None
+        if model.kind not in LINEAR:
+            factory = factory_of(
+                model.kind,
+                settings.folder,
+                given=model.given,
+                arguments=model.arguments,
+                integers=schema.integers,
+            )
         return cls(
             model.kind,
             model.loss,
             schema,
             model.input_shape,
             factory,
-            settings.folder.resolve(),
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Drop the factory: workers import it again by its name from the job's folder."""
-        return vars(self) if self.folder is None else {**vars(self), "factory": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the recipe and import the factory again."""
-        vars(self).update(state)
-        if self.folder is not None and self.kind not in _LINEAR:
-            vars(self)["factory"] = find_factory(self.kind, self.folder)
 
     @property
     def classes(self) -> int | tuple[Label, ...] | None:
@@ -150,7 +143,7 @@ class Recipe:
         """Return the raw outputs for scaled rows, as an array of shape (rows, outputs)."""
         if not len(X):
             return np.zeros((0, 1))
-        if self.kind in _LINEAR:
+        if self.kind in LINEAR:
             return np.asarray(X @ parameters["weight"].T + parameters["bias"])
         return _module_outputs(self, parameters, X)
 
@@ -306,67 +299,15 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
         TableSchema.from_dict(header["table"]),
         None if shape is None else tuple(shape),
     )
-    if recipe.kind not in _LINEAR:
+    if recipe.kind not in LINEAR:
         if factory is None and recipe.kind != "cnn":
             raise InvalidInput(
                 "factory", None, f"this model was made by {recipe.kind!r}; pass that function"
             )
-        recipe = replace(recipe, factory=factory or find_factory("cnn", Path()))
+        integers = recipe.schema.integers
+        made = factory_of(recipe.kind, Path(), given=factory, integers=integers)
+        recipe = replace(recipe, factory=made)
     return Model(recipe, parameters)
-
-
-def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
-    """Return the function that makes the torch module of ``kind``.
-
-    Parameters
-    ----------
-    kind : str
-        ``"cnn"`` or ``"module:factory"``.
-    folder : Path
-        Folder of the TOML file. It is searched for the module first.
-
-    Returns
-    -------
-    callable
-        Function without arguments that returns a torch module.
-
-    Raises
-    ------
-    InvalidInput
-        If the module cannot be imported or has no such function.
-    MissingExtra
-        If torch is not installed.
-    """
-    need_torch()
-    if kind == "cnn":
-        from expost.training._torch.modules import mnist_cnn
-
-        return mnist_cnn
-    module, _, name = kind.partition(":")
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        factory = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise InvalidInput(
-            "model.kind", kind, f"the module cannot be imported ({error.name or module})"
-        ) from None
-    except Exception as error:  # the module can raise anything; the name may be malformed
-        raise InvalidInput(
-            "model.kind", kind, f"importing the module raises {type(error).__name__}"
-        ) from None
-    finally:
-        sys.path.remove(str(folder.resolve()))
-    if not callable(factory):
-        raise InvalidInput("model.kind", kind, f"the module has no function {name!r}")
-    return factory  # type: ignore[no-any-return]
-
-
-def need_torch() -> None:
-    """Raise ``MissingExtra`` if torch is not installed."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("torch", "torch") from None
 
 
 def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:

@@ -393,6 +393,29 @@ def _read_text(path: Path, settings: DataSettings) -> Table:
     return Table(tuple(columns), targets, chosen, ("",) * len(columns), path.name)
 
 
+def count_places(source: Path, settings: DataSettings) -> int:
+    """Return the number of places of a file; the cells of a text file are not read.
+
+    Parameters
+    ----------
+    source : Path
+        The file.
+    settings : DataSettings
+        The columns to read.
+
+    Raises
+    ------
+    InvalidInput
+        As :func:`read_source`.
+    """
+    if not source.is_file() or not source.name.lower().endswith(_TEXT):
+        return read_source(source, settings).rows
+    opener: Any = gzip.open if source.name.lower().endswith(".gz") else open
+    with opener(source, "rb") as stream:
+        stream.readline()  # the header
+        return sum(1 for _ in stream)
+
+
 def _cells(line: str, delimiter: str, width: int) -> list[str] | None:
     """Return the cells of a line, or None if the place is empty."""
     if '"' not in line:
