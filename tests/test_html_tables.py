@@ -16,6 +16,7 @@ from expost.html_tables import HtmlTable, Loss, guarantee_text, html_summary, sh
 from expost.selection.attempts.bar_plan import plan_for_bar
 from expost.selection.plan import plan
 
+TAGS = {"div", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "p"}
 EVIL = "<script>alert('x')</script>&\"<img src=x onerror=y>"
 
 
@@ -45,18 +46,7 @@ class Strict(HTMLParser):
 
 def page(thing: Any) -> Strict:
     read = Strict(thing._repr_html_())
-    assert read.tags <= {
-        "div",
-        "strong",
-        "table",
-        "caption",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "p",
-    }
+    assert read.tags <= TAGS
     assert repr(thing)  # the text form stays
     assert "<table" not in repr(thing)
     return read
@@ -105,9 +95,8 @@ def test_a_loss_is_never_rounded_down(value: float) -> None:
 
 
 def test_values() -> None:
-    assert [
-        shown(each) for each in (None, True, np.bool_(False), 3, 0.5, [1, 2], float("inf"))
-    ] == [*("–", "yes", "no", "3", "0.5", "1, 2", "∞")]
+    values = (None, True, np.bool_(False), 3, 0.5, [1, 2], float("inf"))
+    assert list(map(shown, values)) == ["–", "yes", "no", "3", "0.5", "1, 2", "∞"]
     assert shown({EVIL: EVIL}).count("<") == 0
     assert len(shown("x" * 10_000)) < 300
     read = Strict(html_summary("t", {}, HtmlTable("c", ["n"], [[each] for each in range(1000)])))

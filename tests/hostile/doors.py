@@ -38,6 +38,7 @@ PENDING: dict[str, str] = {
     "integration:dask": "needs a cluster; tests/integrations/test_dask.py runs the same contract",
     "integration:opacus": "belongs to the training room",
     "integration:dp_accounting": "reads no data",
+    "integration:optuna": "calls a selector; stores its release, tests/integrations/test_optuna.py",
     "function:count": "tests/cli/test_count_questions.py judges neighbours of counts",
     "function:sum": "tests/cli/test_count_questions.py judges neighbours of sums",
     "function:mean": "tests/cli/test_count_questions.py judges neighbours of means",
