@@ -1,4 +1,4 @@
-"""Neighbouring relations of budgets: zero-out budgets take add-remove charges, never the reverse."""
+"""Neighbouring relations of budgets: zero-out budgets take add-remove charges, not conversely."""
 
 from __future__ import annotations
 

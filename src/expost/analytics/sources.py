@@ -19,7 +19,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qsl, unquote
 
 from expost.analytics.engine import ibis_module
@@ -219,15 +219,44 @@ def _engine() -> Any:
 
 def _csv_format(path: Path, delimiter: str | None = None) -> dict[str, Any]:
     """All that DuckDB would otherwise guess from the rows; from the header alone."""
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    with opener(path, "rb") as stream:
+    names, found = csv_header(path, delimiter)
+    return {
+        "header": True,
+        "auto_detect": False,
+        "delim": found,
+        "quote": '"',
+        "escape": '"',
+        "columns": dict.fromkeys(names, "VARCHAR"),
+    }
+
+
+def csv_header(
+    path: Path, delimiter: str | None = None, field: str = "source"
+) -> tuple[list[str], str]:
+    """Return the column names and the delimiter of a text file, from its header line alone.
+
+    Parameters
+    ----------
+    path : Path
+        A text file, possibly gzipped.
+    delimiter : str, optional
+        The delimiter; by default the one that gives most columns (a tab in ``.tsv`` files).
+    field : str
+        Name of the setting in error messages.
+
+    Raises
+    ------
+    InvalidInput
+        If the first line does not name the columns.
+    """
+    with open_text(path) as stream:
         line = stream.readline()
         while line.count(b'"') % 2 and (
             more := stream.readline()
         ):  # a name with a line break in it
             line += more
     if line.count(b'"') % 2:
-        raise InvalidInput("source", str(path), "a quote in the line of column names is not closed")
+        raise InvalidInput(field, str(path), "a quote in the line of column names is not closed")
     header = line.decode("utf-8-sig")
     delimiters: Sequence[str] = _DELIMITERS
     if delimiter is not None:
@@ -239,23 +268,22 @@ def _csv_format(path: Path, delimiter: str | None = None) -> dict[str, Any]:
     ]
     names, found = max(zip(parsed, delimiters, strict=True), key=lambda pair: len(pair[0]))
     if not any(names):
-        raise InvalidInput("source", str(path), "the first line must name the columns")
+        raise InvalidInput(field, str(path), "the first line must name the columns")
     names = [name or f"column{place}" for place, name in enumerate(names)]
     if len({name.lower() for name in names}) < len(names):
         raise InvalidInput(
-            "source",
+            field,
             str(path),
             "two columns have the same name (capitals do not count); rename one",
         )
-    columns = dict.fromkeys(names, "VARCHAR")
-    return {
-        "header": True,
-        "auto_detect": False,
-        "delim": found,
-        "quote": '"',
-        "escape": '"',
-        "columns": columns,
-    }
+    return names, found
+
+
+def open_text(path: Path) -> IO[bytes] | gzip.GzipFile:
+    """Open a text file that may be gzipped, as bytes."""
+    if path.name.lower().endswith(".gz"):
+        return gzip.open(path, "rb")
+    return path.open("rb")
 
 
 def _literal(path: Path) -> str:
