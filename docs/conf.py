@@ -29,6 +29,7 @@ PUBLIC_MODULES = (
     "expost.integrations.dp_accounting",
     "expost.integrations.opacus",
     "expost.integrations.opendp",
+    "expost.integrations.optuna",
     "expost.integrations.ray",
 )
 """Modules whose public names stand in the API reference (docs/reference/index.md)."""

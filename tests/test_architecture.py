@@ -20,6 +20,7 @@ ROOMS = (
     "arrays",
     "randomness",
     "privacy",
+    "html_tables",
     "mechanisms",
     "budget",
     "execution",

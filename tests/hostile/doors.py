@@ -31,6 +31,7 @@ ENTRIES: dict[str, str] = {
     "sklearn:DPLogisticRegression": "test_estimators.py",
     "sklearn:DPLinearRegression": "test_estimators.py",
     "integration:opendp": "test_adapters.py",
+    "integration:optuna": "test_optuna.py",
 }
 
 PENDING: dict[str, str] = {
@@ -38,6 +39,7 @@ PENDING: dict[str, str] = {
     "integration:dask": "needs a cluster; tests/integrations/test_dask.py runs the same contract",
     "integration:opacus": "belongs to the training room",
     "integration:dp_accounting": "reads no data",
+    "sklearn:public_baseline": "takes rows that its name declares public",
     "function:count": "tests/cli/test_count_questions.py judges neighbours of counts",
     "function:sum": "tests/cli/test_count_questions.py judges neighbours of sums",
     "function:mean": "tests/cli/test_count_questions.py judges neighbours of means",

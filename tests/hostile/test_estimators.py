@@ -14,8 +14,21 @@ pytest.importorskip("sklearn")
 
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from expost import FAILED, ApproxDP, PureDP
+from expost import (
+    FAILED,
+    ApproxDP,
+    Candidate,
+    DiscreteLaplace,
+    PureDP,
+    Query,
+    RandomDropping,
+    Randomness,
+)
+from expost.audit import audit
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
+from expost.sklearn._rows import inside_selection
+from expost.sklearn._scoring import FitAndScore, RowScore, score_of
+from expost.sklearn._split import by_position, split
 from expost.training import data as training_data
 from tests.hostile.acts import FAILURES, SECRET
 from tests.hostile.judge import within_claim
@@ -41,8 +54,12 @@ PAIRS = {
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("model", ["logistic", "linear"])
 def test_estimators_on_hostile_rows(name, model):
-    """Nothing is refused because of a value, and the sign of a coefficient keeps the claim."""
-    claim = ApproxDP(0.5, 1e-3)
+    """Inside a selection nothing is refused because of a value, and the claim is kept.
+
+    At its own door ``fit`` refuses gaps and unknown labels, for the curator and before anything is
+    spent (``tests/training/test_sklearn.py``).
+    """
+    claim = ApproxDP(0.5, 1e-3, "zero-out")
     settings = {"epsilon": 0.5, "delta": 1e-3, "feature_bounds": (0, 1), "epochs": 2}
 
     def fit(rows: Any, randomness: Any) -> float:
@@ -51,7 +68,8 @@ def test_estimators_on_hostile_rows(name, model):
             if model == "logistic"
             else DPLinearRegression(target_bounds=(0, 1), **settings)
         )
-        return float(np.ravel(estimator.fit(*rows).coef_)[0])
+        with inside_selection():
+            return float(np.ravel(estimator.fit(*rows).coef_)[0])
 
     hostile = PAIRS[name]
     base = (ROWS, np.array([0] * 6)) if name == "the only row of a class" else (ROWS, LABELS)
@@ -98,5 +116,84 @@ def test_a_search_over_estimators_that_fail(act):
         np.vstack([np.zeros((5, 2)), [[1.0, 1.0]]]),
         runs=80,
         events=lambda value: value is FAILED,
+        simulation_seed=None,
+    )
+
+
+class Majority(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Predicts the noisy majority of the labels 0 and 1: ε-DP under add-remove neighbours."""
+
+    def __init__(self, epsilon: float = 1.0) -> None:
+        self.epsilon = epsilon
+
+    def fit(self, X: Any, y: Any) -> Majority:
+        noise = DiscreteLaplace(Query(lambda data: int((2 * data - 1).sum())), self.epsilon)
+        self.label_ = int(float(noise(np.asarray(y, dtype=int), Randomness())) > 0)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        return np.full(len(X), self.label_)
+
+
+def majority(rows: Any, **changes: Any) -> Any:
+    """The release of a search whose split is by position, or by coins with ``n_rows``."""
+    X, y = rows
+    search = ExPostSearch(
+        Majority(), {}, epsilons=[0.4], guarantee=lambda each: PureDP(each.epsilon), **changes
+    )
+    return search.set_params(holdout=0.5, repeats=4, overhead=0.5).fit(X, y).release_
+
+
+EVERYBODY = (np.zeros((40, 1)), np.arange(40) % 2)
+WITHOUT_ROW_0 = (EVERYBODY[0][1:], EVERYBODY[1][1:])
+
+
+def label(value: Any) -> bool:
+    """What an attacker looks at: the label that the released model predicts."""
+    return getattr(getattr(value, "estimator", None), "label_", None) == 1
+
+
+def test_row_0_removed_from_a_search_with_a_public_number_of_rows():
+    """Coins send rows to training or scoring, so nobody moves with row 0: add-remove holds."""
+    release = majority(EVERYBODY, n_rows=40)
+    assert release.spent.neighbours == "add-remove"
+    within_claim(
+        lambda rows, randomness: majority(rows, n_rows=40),
+        EVERYBODY,
+        WITHOUT_ROW_0,
+        runs=120,
+        events=label,
+        simulation_seed=None,
+    )
+
+
+def test_row_0_removed_moves_everybody_in_a_split_by_position():
+    """The attack works, which is why this search claims zero-out neighbours only."""
+    assert majority(EVERYBODY).spent.neighbours == "zero-out"
+    report = audit(
+        lambda rows, randomness: majority(rows),
+        EVERYBODY,
+        WITHOUT_ROW_0,
+        runs=120,
+        confidence=0.999,
+        events=label,
+        simulation_seed=None,
+    )
+    assert report.violated
+
+
+def test_an_empty_place_in_a_split_by_position():
+    """The stated relation: row 0's place is empty, and the others stay where they are."""
+    rows = split(*EVERYBODY, by_position(40, 0.5))
+    emptied = {**rows, "train_X": rows["train_X"][1:], "train_y": rows["train_y"][1:]}
+    assert len(emptied["train_y"]) == 19
+    score = RowScore.of("accuracy", None, 20, None)
+    listed = [Candidate(FitAndScore(Majority(0.4), score, PureDP(0.4, "zero-out")), {}, repeats=4)]
+    within_claim(
+        lambda data, randomness: RandomDropping(0.2).select(listed, data, score=score_of),
+        rows,
+        emptied,
+        runs=120,
+        events=label,
         simulation_seed=None,
     )

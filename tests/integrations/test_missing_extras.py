@@ -72,6 +72,11 @@ def test_dask():
         ("sklearn", "sklearn", "from expost.sklearn import ExPostSearch"),
         ("matplotlib", "plot", "from expost import plots; plots.figure(1)"),
         (
+            "optuna",
+            "optuna",
+            "from expost.integrations.optuna import PrivateStudy; PrivateStudy({})",
+        ),
+        (
             "ibis",
             "analytics",
             "import tempfile, pathlib; rows = pathlib.Path(tempfile.mkdtemp(), 'rows.csv'); "

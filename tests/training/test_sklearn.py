@@ -6,57 +6,22 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import check_estimator
 
 from expost.errors import InvalidInput, SimulationOnly
-from expost.sklearn import DPLinearRegression, DPLogisticRegression
-from expost.training import data
-
-OTHER_LABELS = (
-    "draws labels that are not in the public list, "
-    "or too little data for noisy training to reach its accuracy"
+from expost.sklearn import (
+    DPLinearRegression,
+    DPLogisticRegression,
+    ExPostSearch,
+    public_baseline,
 )
-CANNOT_PASS = {
-    "check_classifiers_classes": "passes texts and numbers as labels; the public list has one kind",
-    "check_dtype_object": OTHER_LABELS,
-    "check_classifiers_train": OTHER_LABELS,
-    "check_regressors_train": OTHER_LABELS,
-    "check_supervised_y_no_nan": "wants a refusal that depends on values; such rows do not count",
-    "check_classifiers_regression_target": "the same",
-}
-ROWS_MAY_BE_UNUSABLE = hasattr(data, "check_training_data")
-if not ROWS_MAY_BE_UNUSABLE:
-    CANNOT_PASS["check_estimators_pickle"] = "trains on rows with NaN"
-unusable_rows = pytest.mark.skipif(
-    not ROWS_MAY_BE_UNUSABLE, reason="the training refuses rows that it cannot use"
-)
-
-
-def failures(estimator):
-    return {
-        each["check_name"]
-        for each in check_estimator(estimator, on_fail=None)
-        if each["status"] == "failed"
-    }
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_check_estimator_passes_where_the_contract_allows():
-    """The classifier's checks bring two or three classes; each check must pass with the list that
-    fits it.
-    """
-    common = {"feature_bounds": (-5, 5), "simulation": True, "epsilon": 100.0}
-    assert failures(DPLinearRegression(target_bounds=(-100, 100), **common)) <= set(CANNOT_PASS)
-    both = failures(DPLogisticRegression(classes=[0, 1], **common)) & failures(
-        DPLogisticRegression(classes=[0, 1, 2], **common)
-    )
-    assert both <= set(CANNOT_PASS)
+from expost.sklearn._rows import inside_selection
 
 
 def test_a_private_classifier_learns():
     X, y = load_breast_cancer(return_X_y=True)
+    bounds = np.column_stack([X.min(0), X.max(0)])
     model = DPLogisticRegression(
-        epsilon=2.0, delta=1e-5, classes=[0, 1], feature_bounds=(X.min(0), X.max(0)), batch_size=100
+        epsilon=2.0, delta=1e-5, classes=[0, 1], feature_bounds=bounds, batch_size=100
     )
     assert model.fit(X, y).score(X, y) > 0.8
     assert 1.99 < model.privacy_spent_.epsilon <= 2.0
@@ -87,7 +52,7 @@ def test_a_private_regression_learns_and_its_coefficients_are_in_the_users_units
     X = rng.uniform([0, 100], [10, 300], (5000, 2))
     y = 3 * X[:, 0] - 0.1 * X[:, 1] + 40
     model = DPLinearRegression(
-        5.0, 1e-6, feature_bounds=([0, 100], [10, 300]), target_bounds=(0, 80), epochs=30
+        5.0, 1e-6, feature_bounds=[(0, 10), (100, 300)], target_bounds=(0, 80), epochs=30
     ).fit(X, y)
     assert model.score(X, y) > 0.9
     assert np.allclose(model.coef_, [3, -0.1], rtol=0.25)
@@ -118,7 +83,7 @@ def test_missing_bounds_are_an_error_that_says_why(model, field):
     assert error.value.field == field
 
 
-@pytest.mark.parametrize("bounds", [(1, 0), (0, np.inf), 3, ([0, 0], [1, 1]), "ab"])
+@pytest.mark.parametrize("bounds", [(1, 0), (0, np.inf), 3, ([0, 0], [1, 1]), "ab", [(0, 1)] * 3])
 def test_bad_bounds(bounds):
     with pytest.raises(InvalidInput):
         DPLinearRegression(feature_bounds=bounds, target_bounds=(0, 1)).fit(np.eye(4), [0, 1, 0, 1])
@@ -148,38 +113,88 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_error_quotes_a_value(name):
+def test_refused_at_the_door_without_quoting_a_value(name):
     """Catches a row's text in an error, e.g. scikit-learn's "could not convert string to float"."""
     X, y = HOSTILE[name]
-    for model in (
-        DPLogisticRegression(**CLASSIFIER),
-        DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), delta=1e-9),
+    for model, fine in (
+        (DPLogisticRegression(**CLASSIFIER), name == "one class"),
+        (
+            DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), delta=1e-9),
+            name in ("one class", "a label outside", "labels that are not whole"),
+        ),
     ):
-        try:
+        if fine:
             model.fit(X, y)
-        except InvalidInput as error:
-            assert not ROWS_MAY_BE_UNUSABLE
-            text = f"{error} {error.__context__ if not error.__suppress_context__ else None}"
-            assert SECRET not in text
+            continue
+        with pytest.raises(InvalidInput, match=r"NaN|public classes") as refused:
+            model.fit(X, y)
+        error = refused.value
+        text = f"{error} {error.__context__ if not error.__suppress_context__ else None}"
+        assert SECRET not in text
+        assert not hasattr(model, "privacy_spent_")
 
 
-@unusable_rows
 @pytest.mark.parametrize("name", HOSTILE)
-def test_fit_never_refuses_values(name):
+def test_inside_a_selection_no_value_is_refused(name):
     """Catches a refusal that depends on one row: it would tell two neighbours apart."""
     X, y = HOSTILE[name]
-    model = DPLogisticRegression(**CLASSIFIER).fit(X, y)
-    assert np.isfinite(model.coef_).all()
-    assert set(model.predict(X)) <= {0, 1}
-    linear = DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), delta=1e-9).fit(X, y)
-    assert np.isfinite(linear.predict(X)).all()
+    with inside_selection():
+        model = DPLogisticRegression(**CLASSIFIER).fit(X, y)
+        assert np.isfinite(model.coef_).all()
+        assert set(model.predict(X)) <= {0, 1}
+        linear = DPLinearRegression(feature_bounds=(0, 1), target_bounds=(0, 1), delta=1e-9)
+        assert np.isfinite(linear.fit(X, y).predict(X)).all()
 
 
-def test_a_prediction_is_made_for_every_row():
+def test_a_prediction_is_made_for_every_row_of_numbers():
     model = DPLogisticRegression(**CLASSIFIER).fit(np.eye(4), [0, 1, 0, 1])
-    rows = np.array([[np.nan] * 4, [np.inf, -np.inf, 0, 0], [1e308] * 4])
-    assert set(model.predict(rows)) <= {0, 1}
-    assert np.isfinite(model.predict_proba(rows)).all()
+    assert set(model.predict(np.array([[1e308] * 4, [-1e308] * 4]))) <= {0, 1}
+    rows = np.array([[np.nan] * 4, [np.inf, -np.inf, 0, 0]])
+    with pytest.raises(InvalidInput, match="NaN"):
+        model.predict(rows)
+    with inside_selection():
+        assert np.isfinite(model.predict_proba(rows)).all()
+
+
+def test_a_prediction_does_not_depend_on_the_other_rows():
+    """Catches a matrix product, whose rounding may depend on the number of rows."""
+    generator = np.random.default_rng(2)
+    X, y = generator.random((300, 37)), generator.integers(0, 3, 300)
+    model = DPLogisticRegression(feature_bounds=(0, 1), classes=[0, 1, 2]).fit(X, y)
+    whole = model.decision_function(X)
+    for start, stop in [(0, 1), (7, 8), (3, 20), (1, 300)]:
+        assert np.array_equal(model.decision_function(X[start:stop]), whole[start:stop])
+
+
+def test_what_a_fit_promises_is_known_before():
+    X, y = np.eye(8), [0, 1] * 4
+    model = DPLogisticRegression(**CLASSIFIER)
+    promise = model.privacy_guarantee(8)
+    assert promise == model.fit(X, y).promise_
+    assert promise.to_approx(1e-9) == model.privacy_spent_
+    with pytest.raises(InvalidInput, match="n"):
+        model.privacy_guarantee()
+    counted = DPLogisticRegression(**CLASSIFIER, n_rows=20)
+    assert counted.privacy_guarantee() == counted.privacy_guarantee(8) == counted.fit(X, y).promise_
+    assert counted.promise_.neighbours == "add-remove"
+
+
+def test_columns_by_name():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"age": [20.0, 60.0] * 50, "member": [True, False] * 50})
+    bounds = {"member": (0, 1), "age": (0, 120)}
+    settings = {"classes": ["no", "yes"], "simulation": True, "random_state": 1}
+    labels = pd.Series(["no", "yes"] * 50)
+    model = DPLogisticRegression(feature_bounds=bounds, **settings).fit(frame, labels)
+    pairs = DPLogisticRegression(feature_bounds=[(0, 120), (0, 1)], **settings)
+    assert np.array_equal(model.coef_, pairs.fit(frame.to_numpy(dtype=float), labels).coef_)
+    assert set(model.predict(frame)) <= {"no", "yes"}
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["member", "age"]])
+    with pytest.raises(InvalidInput, match="did you mean 'age'"):
+        DPLogisticRegression(feature_bounds={"agee": (0, 1)}, **settings).fit(frame, labels)
+    with pytest.raises(InvalidInput, match="no pair for member"):
+        DPLogisticRegression(feature_bounds={"age": (0, 1)}, **settings).fit(frame, labels)
 
 
 def test_a_seeded_model_reports_no_privacy():
@@ -203,3 +218,17 @@ def test_weak_settings_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         DPLogisticRegression(**CLASSIFIER).fit(X, y)
+
+
+def test_a_baseline_on_public_rows():
+    X, y = load_breast_cancer(return_X_y=True)
+    bounds = np.column_stack([X.min(0), X.max(0)])
+    model = DPLogisticRegression(classes=[0, 1], feature_bounds=bounds)
+    assert public_baseline(model, X, y) > 0.93
+    assert not hasattr(model, "coef_")
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(0, 10, (500, 2))
+    linear = DPLinearRegression(feature_bounds=(0, 10), target_bounds=(0, 60))
+    assert -0.1 < public_baseline(linear, rows, rows @ [3, 2] + rng.normal(0, 0.1, 500)) <= 0
+    with pytest.raises(InvalidInput, match="estimator"):
+        public_baseline(ExPostSearch(model, {}), X, y)

@@ -57,7 +57,8 @@ def test_it_finds_a_model_and_says_what_it_cost() -> None:
     found = search().fit(X, y)
     assert set(found.best_params_) == {"epsilon", "shrink"}
     assert found.passed_
-    assert found.privacy_spent_ == PureDP(found.privacy_spent_.epsilon)
+    assert found.privacy_spent_ == PureDP(found.privacy_spent_.epsilon, "zero-out")
+    assert found.neighbours_ == "zero-out"
     overhead = found.release_.selector["overhead"]
     last = 2 * found.best_params_["epsilon"] + overhead
     assert found.release_.spent.epsilon == pytest.approx(last)
@@ -83,17 +84,20 @@ def test_any_estimator_with_a_function_and_estimators_that_promise_themselves() 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"guarantee": None}, "guarantee"),
+        ({"guarantee": None}, "guarantee is required"),
         ({"guarantee": lambda _: 0.5}, "guarantee"),
         ({"guarantee": lambda _: ApproxDP(1, 1e-5)}, "guarantee"),
         ({"holdout": 1.5}, "holdout"),
-        ({"scoring": "accuracy"}, "scoring"),
+        ({"scoring": "roc_auc"}, "scoring"),
         ({"overhead": 0.2}, "overhead"),
         ({"overhead": 0, "target": None}, "overhead"),
         ({"epsilons": []}, "epsilons"),
         ({"epsilons": ["much"]}, "epsilons"),
         ({"n_jobs": 0}, "n_jobs"),
         ({"n_jobs": "all"}, "n_jobs"),
+        ({"n_rows": 1}, "n_rows"),
+        ({"n_rows": 2.5}, "n_rows"),
+        ({"epsilon_param": "privacy"}, "epsilon_param"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], match: str) -> None:
@@ -107,7 +111,7 @@ def test_an_epsilon_attribute_alone_is_no_promise_and_a_seed_is_no_noise() -> No
     with pytest.raises(InvalidInput, match="random_state"):
         search(NearestNoisyMean(random_state=3)).fit(*clouds())
     found = search(
-        NearestNoisyMean(random_state=3), randomness=SimulationRandomness(1), simulation=True
+        NearestNoisyMean(random_state=3), random_state=SimulationRandomness(1), simulation=True
     ).fit(*clouds())
     assert found.release_.simulated
 
@@ -129,8 +133,15 @@ def test_a_public_score_uses_every_row_for_training() -> None:
 
 def test_a_row_that_cannot_be_predicted_counts_as_one_row() -> None:
     X, y = clouds()
-    X[4] = np.nan  # held out
-    found = search(target=None, epsilons=[50.0]).fit(X, y)
+    X[4] = 13  # held out
+
+    class Superstitious(NearestNoisyMean):
+        def predict(self, X: Any) -> Any:
+            if (X == 13).any():
+                raise ValueError("13")
+            return super().predict(X)
+
+    found = search(Superstitious(), target=None, epsilons=[50.0]).fit(X, y)
     assert found.best_score_ > 0.7
 
 
@@ -148,7 +159,7 @@ def test_no_row_is_counted_more_than_once() -> None:
     found = search(Column(), target=None, epsilons=[50.0]).fit(X, y)
     assert 0.7 < found.best_score_ < 1.2
     with pytest.raises(InvalidInput, match="2 dimensions"):
-        search().fit(X, y[:, None])
+        search().fit(X, np.column_stack([y, y]))
     with pytest.raises(InvalidInput, match="one target per row"):
         search().fit(X[1:], y)
 
@@ -164,7 +175,7 @@ def test_a_fit_that_brings_its_process_down_does_not_fail_the_others(tmp_path: P
         def fit(self, X: Any, y: Any) -> Any:
             os._exit(1)
 
-    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1000))
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1000, "zero-out"))
     with pytest.raises(WorkersLost):
         search(Deadly(), ledger=ledger, n_jobs=2, repeats=50).fit(*clouds())
     made = reservations(ledger)  # attempts that kept nothing may have come before
@@ -179,7 +190,7 @@ def test_an_estimator_that_cannot_travel_is_refused_before_anything_is_charged(
         def __getstate__(self) -> Any:
             raise TypeError
 
-    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1000))
+    ledger = Ledger.create(tmp_path / "ledger.db", PureDP(1000, "zero-out"))
     with pytest.raises(InvalidInput, match="cannot take the candidates"):
         search(Heavy(), ledger=ledger, n_jobs=2).fit(*clouds())
     assert reservations(ledger) == []
@@ -213,7 +224,7 @@ def test_failures_are_an_outcome_that_is_charged() -> None:
 class TestCopiesNeitherLoseNorDoubleACharge:
     @pytest.fixture
     def ledger(self, tmp_path: Path) -> Ledger:
-        return Ledger.create(tmp_path / "ledger.db", PureDP(100))
+        return Ledger.create(tmp_path / "ledger.db", PureDP(100, "zero-out"))
 
     @pytest.mark.parametrize("n_jobs", [None, 2])
     def test_fit(self, ledger: Ledger, n_jobs: int | None) -> None:
@@ -268,7 +279,7 @@ class TestCopiesNeitherLoseNorDoubleACharge:
         assert reservations(ledger) == ["reserve", "settle"] * 4
 
     def test_a_refusal_fits_nothing(self, tmp_path: Path) -> None:
-        ledger = Ledger.create(tmp_path / "small.db", PureDP(0.1))
+        ledger = Ledger.create(tmp_path / "small.db", PureDP(0.1, "zero-out"))
         with pytest.raises(BudgetRefused):
             search(Failing(), ledger=ledger, guarantee=pure).fit(*clouds())
         assert reservations(ledger) == []
@@ -289,7 +300,7 @@ class TestCopiesNeitherLoseNorDoubleACharge:
 def test_a_simulated_search_reports_no_privacy():
     """Catches a charge that seeded coins do not keep."""
     X, y = clouds()
-    found = search(randomness=SimulationRandomness(1), simulation=True).fit(X, y)
+    found = search(random_state=SimulationRandomness(1), simulation=True).fit(X, y)
     assert found.privacy_spent_ is None
     assert found.release_.simulated
 

@@ -104,6 +104,29 @@ class CountResult:
             f"group{'s' if most > 1 else ''}, chosen at random per request"
         )
 
+    def _repr_html_(self) -> str:
+        """Return the answers for a notebook."""
+        from expost.html_tables import HtmlTable, Loss, html_summary
+
+        columns = ["group", "estimate", "low", "high", f"spent ({self.unit})"]
+        tables = [
+            HtmlTable(
+                caption,
+                columns,
+                [(each.group, each.estimate, each.low, each.high, Loss(each.spent)) for each in of],
+            )
+            for caption, of in (("Answered", self.answers), ("Not answered", self.unanswered))
+            if of
+        ]
+        facts = {
+            f"spent ({self.unit})": Loss(self.spent),
+            "guarantee": self.guarantee,
+            "protects": self.protects,
+            "coverage of an interval": self.confidence,
+            "simulated (not private)": self.simulated,
+        }
+        return html_summary("Released values", facts, *tables)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form of ``expost count``."""
         return {

@@ -20,6 +20,7 @@ from expost.analytics.columns import Measure
 from expost.analytics.intervals import simultaneous_half_width
 from expost.analytics.refinement import Job
 from expost.analytics.request import AUTO, KEYS_CAP, Request, make_request
+from expost.html_tables import HtmlTable, Loss, html_summary
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 
@@ -45,6 +46,21 @@ class QueryPlan:
     assumed: bool
     threshold: int | None
     smallest: float
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook."""
+        facts = {
+            f"total ({self.unit})": Loss(self.total),
+            f"for values ({self.unit})": Loss(self.for_values),
+            "groups per person": self.max_groups_per_user,
+            "assumed": self.assumed,
+        }
+        rows = [
+            (each.size, None if each.cost is None else Loss(each.cost), each.groups)
+            for each in self.sizes
+        ]
+        columns = ["size", f"cost of one ({self.unit})", "groups that can be answered"]
+        return html_summary("Plan of a query", facts, HtmlTable("Groups by size", columns, rows))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""

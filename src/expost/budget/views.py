@@ -51,6 +51,15 @@ class LedgerViews:
     def __repr__(self) -> str:
         return f"Ledger({self._store.place!r})"
 
+    def _repr_html_(self) -> str:
+        """Return the state of every budget for a notebook."""
+        from expost.html_tables import HtmlTable, html_summary
+
+        states = [self.standing(name).as_dict() for name in self.budgets()]
+        columns = ["name", "kind", "settled", "held", "remaining", "entries"]
+        rows = [[state[column] for column in columns] for state in states]
+        return html_summary("Ledger", {"budgets": len(rows)}, HtmlTable("Budgets", columns, rows))
+
     @property
     def identity(self) -> str:
         """A fingerprint of the ledger: the hash of its first entry."""

@@ -4,5 +4,6 @@
 ``dp_accounting``  Rényi curves computed by dp_accounting
 ``opacus``         train one configuration with Opacus
 ``opendp``         use an OpenDP measurement as a mechanism
+``optuna``         keep releases as an Optuna study
 ``ray``            run candidates on a Ray cluster
 """

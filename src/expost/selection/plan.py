@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from expost.errors import InvalidInput
+from expost.html_tables import HtmlTable, Loss, html_summary
 from expost.privacy.conversions import gaussian_for
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
 from expost.privacy.guarantees import Guarantee, RenyiDP
@@ -133,6 +134,22 @@ class Plan:
             },
             "levels": [vars(level) for level in self.levels],
         }
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook."""
+        facts = {
+            "overhead ε′": Loss(float(self.selector.overhead)),
+            "δ": Loss(self.delta),
+            "candidates": len(self.levels) * self.configurations * self.repeats,
+            "expected runs": self.counts.mean,
+            "a draw keeps nothing with probability": self.counts.nothing,
+        }
+        rows = [
+            (each.epsilon, *map(Loss, (each.charge, each.charge_composition)))
+            for each in self.levels
+        ]
+        columns = ["level ε", "charge ε̃", "training all and composing"]
+        return html_summary("Plan of a tuning job", facts, HtmlTable("Levels", columns, rows))
 
 
 def plan(

@@ -20,6 +20,7 @@ import numpy as np
 
 from expost._version import __version__
 from expost.errors import InvalidInput, InvalidRelease
+from expost.html_tables import html_summary
 from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 
@@ -76,6 +77,21 @@ class Release:
     simulated: bool = False
     ledger: Mapping[str, Any] | None = field(default=None, compare=False)
     grid: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return the certificate for a notebook."""
+        facts = {
+            "value": _outcome(self.value),
+            "parameters": dict(self.params),
+            "score": self.score,
+            "target reached": self.passed,
+            "spent": self.spent,
+            "worst case": self.worst_case,
+            "theorem": self.theorem,
+            "selector": self.selector.get("name"),
+            "simulated (not private)": self.simulated,
+        }
+        return html_summary("Release", facts)
 
     def as_dict(self, encode: Callable[[Any], Any] | None = None) -> dict[str, Any]:
         """Return the certificate in plain JSON types.
@@ -263,3 +279,11 @@ def plain(value: Any, name: str = "value") -> Any:
     raise InvalidRelease(
         name, type(value).__name__, "JSON cannot hold it; pass encode=… to convert it"
     )
+
+
+def _outcome(value: Any) -> str:
+    """Name a released value: its own text if it is a number or a text, else its type."""
+    for name, outcome in _OUTCOMES.items():
+        if value is outcome:
+            return name
+    return str(value) if isinstance(value, (int, float, str)) else type(value).__name__

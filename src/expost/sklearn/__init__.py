@@ -4,11 +4,13 @@ Needs the extra ``sklearn``: ``pip install 'expost[sklearn]'``.
 
 * :class:`ExPostSearch`: private grid search over estimators that keep a privacy promise.
 * :class:`DPLogisticRegression`, :class:`DPLinearRegression`: differentially private linear models.
+* :func:`public_baseline`: the score of the non-private counterpart on public rows.
 
 Raises ``MissingExtra`` at import if scikit-learn is not installed.
 """
 
+from expost.sklearn._baseline import public_baseline
 from expost.sklearn._estimators import DPLinearRegression, DPLogisticRegression
 from expost.sklearn._search import ExPostSearch
 
-__all__ = ["DPLinearRegression", "DPLogisticRegression", "ExPostSearch"]
+__all__ = ["DPLinearRegression", "DPLogisticRegression", "ExPostSearch", "public_baseline"]

@@ -1,15 +1,7 @@
-"""Differentially private linear models with scikit-learn's interface.
+"""Differentially private linear and logistic regression with scikit-learn's interface.
 
-The models are trained with DP-SGD by the fleet (:mod:`expost.training`). Features (and regression
-targets) are clipped to **public** bounds and scaled to [−1, 1]; the classes are a **public** list.
-None of these is read off the data: that would release, for example, the smallest income or the list
-of diagnoses without noise. The number of rows is assumed to be public. ``privacy_spent_`` is the
-(ε, δ) promise of the fitted parameters under add-remove neighbours. It does not cover a ``score``
-on private data.
-
-``fit`` refuses shapes and number types, never values: a refusal is not noisy. A cell that is not a
-number becomes NaN. A row with NaN, or with a label outside the public classes, counts for nothing
-in the training (:mod:`expost.training.data`). Tests: ``tests/training/test_sklearn.py``.
+What is public, which neighbours the promise is for, and which rows are refused is stated in
+:mod:`expost.sklearn._linear_model`. Tests: ``tests/training/test_sklearn.py``.
 """
 
 from __future__ import annotations
@@ -20,111 +12,16 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import attempt
-from expost.privacy.advice import warn_if_weak
-from expost.privacy.guarantees import ApproxDP
-from expost.randomness.source import Randomness, SimulationRandomness
-from expost.training.configuration import Configuration
-from expost.training.fleet import Fleet
+from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._rows import WHY, check_bounds, check_labels, check_numbers
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.base import ClassifierMixin, RegressorMixin
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 
-_WHY = "reading them off the data would reveal single people; pass what is publicly known"
-
-
-class _DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """Settings and fitting shared by both models."""
-
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        feature_bounds: Any = None,
-        learning_rate: float = 0.5,
-        epochs: float = 20,
-        batch_size: float = 256,
-        clip: float = 1.0,
-        optimiser: str = "sgd",
-        random_state: Any = None,
-        simulation: bool = False,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.clip = clip
-        self.optimiser = optimiser
-        self.random_state = random_state
-        self.simulation = simulation
-
-    def _fit(self, model: str, classes: int | None, X: Array, y: Array) -> tuple[Array, Array]:
-        """Return weights and biases (one row per output) for unscaled features."""
-        low, high = _bounds(self.feature_bounds, "feature_bounds", X.shape[1])
-        self._low, self._high = low, high
-        settings = Configuration(
-            self.learning_rate,
-            self.epochs,
-            min(self.batch_size, len(X)),
-            self.clip,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            optimiser=self.optimiser,
-        )
-        middle, half = (low + high) / 2, (high - low) / 2
-        scaled = (np.clip(X, low, high) - middle) / half
-        source = _source(self.random_state)
-        warn_if_weak(ApproxDP(self.epsilon, self.delta), len(X), stacklevel=3)
-        (trained,) = Fleet(model, [settings], classes).train(
-            scaled, y, randomness=source, simulation=self.simulation, threads=1
-        )
-        assert trained.promise is not None
-        self.simulated_ = source is not None and source.simulated
-        # Noise from a seed protects nobody, so there is nothing to report.
-        self.promise_ = None if self.simulated_ else trained.promise
-        self.privacy_spent_: ApproxDP | None = (
-            None if self.simulated_ else trained.promise.to_approx(self.delta)
-        )
-        weights = trained.parameters["weight"] / half
-        return weights, trained.parameters["bias"] - weights @ middle
-
-    def _linear(self, X: Any) -> Array:
-        """Return the linear predictions (rows × outputs), with features clipped as in training."""
-        check_is_fitted(self)
-        rows = self._rows(X, reset=False)
-        rows = np.where(np.isnan(rows), (self._low + self._high) / 2, rows)
-        return np.asarray(
-            np.clip(rows, self._low, self._high) @ np.atleast_2d(self.coef_).T + self.intercept_
-        )
-
-    def _rows(self, X: Any, *, reset: bool = True) -> Array:
-        """Return the features as numbers; refuse shapes and number types only."""
-        return np.asarray(
-            validate_data(
-                self,
-                _without_text(X),
-                dtype=np.float64,
-                ensure_all_finite=False,
-                reset=reset,
-            )
-        )
-
-    def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags: NaN is allowed, and targets are required."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.target_tags.required = True
-        return tags
-
-
-class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
+class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
     """Linear least-squares regression with (ε, δ)-differential privacy.
 
     Parameters
@@ -133,11 +30,15 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         The ε of the fitted model.
     delta : float, default=1e-6
         The δ of the fitted model.
-    feature_bounds : tuple (low, high)
-        Required. Public bounds of the features: two numbers, or two arrays with one number per
-        feature. Features outside are clipped.
-    target_bounds : tuple (low, high)
+    feature_bounds : pair, sequence of pairs, or dict
+        Required. Public bounds of the features: one pair (low, high) for all, one pair per feature,
+        or a pair for each column name. Features outside are clipped.
+    target_bounds : pair (low, high)
         Required. Public bounds of the target. Targets outside are clipped.
+    n_rows : int, optional
+        A public number of rows, for the sampling rate and the normalisation. With it the promise is
+        for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is public,
+        and the promise is for "zero-out" neighbours.
     learning_rate : float, default=0.1
         Step size, for features and targets scaled to [−1, 1].
     epochs : float, default=20
@@ -159,9 +60,13 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         Coefficients, for features within the bounds.
     intercept_ : float
         Intercept.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of str
+        Their names, if ``fit`` received a data frame.
     privacy_spent_ : ApproxDP or None
-        The (ε, δ) promise of the fitted parameters, under add-remove neighbours; None if the noise
-        came from a seed.
+        The (ε, δ) promise of the fitted parameters, for the neighbours that it names; None if the
+        noise came from a seed.
     promise_ : RenyiDP or None
         The same promise as a Rényi curve.
     simulated_ : bool
@@ -175,6 +80,7 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         *,
         feature_bounds: Any = None,
         target_bounds: Any = None,
+        n_rows: int | None = None,
         learning_rate: float = 0.1,
         epochs: float = 20,
         batch_size: float = 256,
@@ -187,6 +93,7 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
             epsilon,
             delta,
             feature_bounds=feature_bounds,
+            n_rows=n_rows,
             learning_rate=learning_rate,
             epochs=epochs,
             batch_size=batch_size,
@@ -197,36 +104,48 @@ class DPLinearRegression(RegressorMixin, _DPLinearModel):  # type: ignore[misc]
         )
         self.target_bounds = target_bounds
 
-    def fit(self, X: Any, y: Any) -> DPLinearRegression:
+    def fit(self, X: Any, y: Any = None) -> DPLinearRegression:
         """Train on all rows. Every call spends ``privacy_spent_`` again.
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_features)
-            Features.
+        X : array-like or data frame of shape (n_rows, n_features)
+            Features: numbers without gaps.
         y : array-like of shape (n_rows,)
             Targets.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        InvalidInput
+            If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
+            spent then.
         """
-        rows = self._rows(X)
-        targets = np.asarray(_without_text(_targets(y, len(rows))), dtype=np.float64)
-        low, high = _bounds(self.target_bounds, "target_bounds", 1)
-        middle, half = float(low[0] + high[0]) / 2, float(high[0] - low[0]) / 2
-        weights, biases = self._fit(
-            "linear", None, rows, (np.clip(targets, low, high) - middle) / half
-        )
+        rows, targets = self._checked(X, y)
+        weights, biases = self._fit("linear", None, rows, targets)
+        middle, half = self._target_scale()
         self.coef_, self.intercept_ = weights[0] * half, float(biases[0]) * half + middle
         return self
+
+    def _target_scale(self) -> tuple[float, float]:
+        """Return middle and half width of the target's public range."""
+        low, high = check_bounds(self.target_bounds, "target_bounds", None, 1)
+        return float(low[0] + high[0]) / 2, float(high[0] - low[0]) / 2
+
+    def _checked_targets(self, targets: Array) -> Array:
+        """Return the targets clipped and scaled to [−1, 1]."""
+        middle, half = self._target_scale()
+        return np.asarray(np.clip((check_numbers(targets) - middle) / half, -1, 1))
 
     def predict(self, X: Any) -> Array:
         """Predict targets. Features are clipped to the public bounds."""
         return self._linear(X)[:, 0]
 
 
-class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[misc]
+class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc]
     """Logistic regression with (ε, δ)-differential privacy; softmax for more than two classes.
 
     Parameters
@@ -237,9 +156,13 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         The δ of the fitted model.
     classes : list
         Required. The public list of all classes that can occur, at least two.
-    feature_bounds : tuple (low, high)
-        Required. Public bounds of the features: two numbers, or two arrays with one number per
-        feature. Features outside are clipped.
+    feature_bounds : pair, sequence of pairs, or dict
+        Required. Public bounds of the features: one pair (low, high) for all, one pair per feature,
+        or a pair for each column name. Features outside are clipped.
+    n_rows : int, optional
+        A public number of rows, for the sampling rate and the normalisation. With it the promise is
+        for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is public,
+        and the promise is for "zero-out" neighbours.
     learning_rate : float, default=0.5
         Step size, for features scaled to [−1, 1].
     epochs : float, default=20
@@ -263,9 +186,13 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         Coefficients, for features within the bounds.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of str
+        Their names, if ``fit`` received a data frame.
     privacy_spent_ : ApproxDP or None
-        The (ε, δ) promise of the fitted parameters, under add-remove neighbours; None if the noise
-        came from a seed.
+        The (ε, δ) promise of the fitted parameters, for the neighbours that it names; None if the
+        noise came from a seed.
     promise_ : RenyiDP or None
         The same promise as a Rényi curve.
     simulated_ : bool
@@ -279,6 +206,7 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         *,
         classes: Any = None,
         feature_bounds: Any = None,
+        n_rows: int | None = None,
         learning_rate: float = 0.5,
         epochs: float = 20,
         batch_size: float = 256,
@@ -291,6 +219,7 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
             epsilon,
             delta,
             feature_bounds=feature_bounds,
+            n_rows=n_rows,
             learning_rate=learning_rate,
             epochs=epochs,
             batch_size=batch_size,
@@ -301,32 +230,45 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         )
         self.classes = classes
 
-    def fit(self, X: Any, y: Any) -> DPLogisticRegression:
+    def fit(self, X: Any, y: Any = None) -> DPLogisticRegression:
         """Train on all rows. Every call spends ``privacy_spent_`` again.
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, n_features)
-            Features.
+        X : array-like or data frame of shape (n_rows, n_features)
+            Features: numbers without gaps.
         y : array-like of shape (n_rows,)
             Targets.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        InvalidInput
+            If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
+            spent then.
         """
-        rows = self._rows(X)
-        labels = _targets(y, len(rows))
-        if self.classes is None or len(self.classes) < 2:
-            raise InvalidInput("classes", self.classes, f"list all possible classes: {_WHY}")
-        known = np.unique(np.asarray(self.classes))
-        places = _places(known, labels)
+        rows, places = self._checked(X, y)
+        known = self._known()
         two = len(known) == 2
         self.coef_, self.intercept_ = self._fit(
             "logistic" if two else "softmax", None if two else len(known), rows, places
         )
         self.classes_ = known
         return self
+
+    def _known(self) -> Array:
+        """Return the public classes, sorted."""
+        if self.classes is None or np.ndim(self.classes) != 1 or len(set(self.classes)) < 2:
+            given = None if self.classes is None else type(self.classes).__name__
+            raise InvalidInput("classes", given, f"list all possible classes, two or more: {WHY}")
+        return np.unique(np.asarray(self.classes))
+
+    def _checked_targets(self, targets: Array) -> Array:
+        """Return the number of each row's class."""
+        return check_labels(self._known(), targets)
 
     def decision_function(self, X: Any) -> Array:
         """Return the logits: one per row for two classes, else one per row and class."""
@@ -345,73 +287,3 @@ class DPLogisticRegression(ClassifierMixin, _DPLinearModel):  # type: ignore[mis
         """Predict class labels."""
         shares = self.predict_proba(X)
         return np.asarray(self.classes_[shares.argmax(axis=1)])
-
-
-def _targets(y: Any, rows: int) -> Array:
-    """Return the targets as an array of one value per row; refuse shapes only."""
-    targets = np.asarray(column_or_1d(y, warn=True))
-    if len(targets) != rows:
-        raise InvalidInput("y", f"{len(targets)} targets", f"pass one per row, {rows} in all")
-    return targets
-
-
-def _without_text(values: Any) -> Any:
-    """Return values of other types as numbers, NaN for what is not a number.
-
-    The error of a conversion would quote the value, and whether it comes depends on the data.
-    """
-    array = None if hasattr(values, "toarray") else attempt(np.asarray, values)
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS" or array.ndim > 2:
-        return values
-    numbers = np.empty(array.shape, dtype=np.float64)
-    for place, value in np.ndenumerate(array):
-        number = attempt(float, value)
-        numbers[place] = number if isinstance(number, float) else np.nan
-    return numbers
-
-
-def _places(known: Array, labels: Array) -> Array:
-    """Return the place of each label in the sorted public list; NaN for a label outside it."""
-    if known.dtype.kind == labels.dtype.kind or {known.dtype.kind, labels.dtype.kind} <= set(
-        "biuf"
-    ):
-        found = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-        return np.where(known[found] == labels, found.astype(np.float64), np.nan)
-    table = {value: float(place) for place, value in enumerate(known.tolist())}
-    places = [attempt(table.get, label, np.nan) for label in labels.tolist()]
-    return np.array([each if isinstance(each, float) else np.nan for each in places])
-
-
-def _bounds(bounds: Any, field: str, columns: int) -> tuple[Array, Array]:
-    """Return (low, high) as arrays of ``columns`` numbers."""
-    if bounds is None:
-        raise InvalidInput(field, None, f"pass public bounds (low, high): {_WHY}")
-    try:
-        low, high = (
-            np.broadcast_to(np.asarray(each, dtype=np.float64), (columns,)) for each in bounds
-        )
-    except (TypeError, ValueError):
-        raise InvalidInput(
-            field, bounds, f"pass (low, high), each a number or an array of length {columns}"
-        ) from None
-    if not np.all(np.isfinite(low) & np.isfinite(high) & (low < high)):
-        raise InvalidInput(field, bounds, "pass finite bounds with low < high")
-    return low, high
-
-
-def _source(random_state: Any) -> Randomness | None:
-    """Return None for OS entropy, or a seeded source, which only a simulation may use."""
-    if random_state is None or isinstance(random_state, Randomness):
-        return random_state
-    if isinstance(random_state, (np.random.RandomState, np.random.Generator)):
-        draw = (
-            random_state.integers
-            if isinstance(random_state, np.random.Generator)
-            else random_state.randint
-        )
-        return SimulationRandomness(int(draw(2**31)))
-    if isinstance(random_state, (int, np.integer)):
-        return SimulationRandomness(int(random_state))
-    raise InvalidInput(
-        "random_state", type(random_state).__name__, "pass None, or a seed with simulation=True"
-    )

@@ -1,24 +1,40 @@
 """The mechanism behind :class:`~expost.sklearn.ExPostSearch`: fit an estimator, then score it.
 
-The score is the accuracy on held-out rows with noise, or a function of public data. Fit and score
-use disjoint rows, so the promise of both is the larger of the two.
-Tests: ``tests/tuning/test_sklearn_search.py``.
+The score is a mean over scoring rows with noise, or a function of public data. Fit and score use
+disjoint rows, so the promise of both is the larger of the two.
+
+Each row has a value between two public numbers: 0 or 1 for the accuracy, minus its clipped error
+for a regression. The query is the sum of the values less a public centre c, in whole steps, each
+rounded down. A present row changes the sum by at most max(high − c, c − low), an absent row adds
+nothing. The score is c plus the noisy sum divided by a *public* number of rows:
+
+* Without ``n_rows`` the number of scoring places is public; c is the middle of the range, which
+  halves the noise. If no place is empty, the score is the mean.
+* With ``n_rows`` the number of scoring rows is not public; c is the target. Then the sum is
+  positive iff the mean over the scoring rows is above the target, however many there are.
+
+Tests: ``tests/tuning/test_sklearn_scoring.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import numpy as np
 
-from expost.errors import MissingExtra
+from expost.arrays import Array
+from expost.errors import InvalidInput, MissingExtra
 from expost.execution.failure import attempt
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise, Query
 from expost.mechanisms.protocol import Estimate
+from expost.privacy.base import REPLACE
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
+from expost.sklearn._rows import inside_selection
 from expost.tuning.scoring import free_rho, with_scoring
 
 try:
@@ -26,6 +42,10 @@ try:
     from sklearn.utils import _safe_indexing
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
+
+ACCURACY = "accuracy"
+REGRESSION = ("neg_mean_squared_error", "neg_mean_absolute_error")
+_STEPS = 1 << 16  # steps of the range of a row's value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,64 +68,165 @@ def score_of(fitted: Fitted) -> float:
     return fitted.score
 
 
+@dataclass(frozen=True)
+class RowScore:
+    """A score that is a mean of bounded values, one per row.
+
+    Parameters
+    ----------
+    metric : str
+        "accuracy", or a regression metric of :data:`REGRESSION`.
+    low, high : float
+        The public range of a row's value.
+    centre : float
+        What an absent row counts for, within the range.
+    rows : float
+        The public number of scoring rows.
+    target_bounds : (float, float), optional
+        Public range of a regression's target; targets and predictions are clipped to it.
+    """
+
+    metric: str
+    low: float
+    high: float
+    centre: float
+    rows: float
+    target_bounds: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        metric: str,
+        target_bounds: tuple[float, float] | None,
+        rows: float,
+        centre: float | None,
+    ) -> RowScore:
+        """Return the score of a metric; by default it is centred in the middle of its range."""
+        if metric == ACCURACY:
+            low, high = 0.0, 1.0
+        elif target_bounds is None:
+            raise InvalidInput(
+                "target_bounds",
+                None,
+                "pass the public range (low, high) of the target: it bounds the error of a row",
+            )
+        else:
+            width = target_bounds[1] - target_bounds[0]
+            low, high = -(width**2 if metric == REGRESSION[0] else width), 0.0
+        middle = (low + high) / 2 if centre is None else min(max(centre, low), high)
+        return cls(metric, low, high, middle, rows, target_bounds)
+
+    def _step(self, value: float) -> int:
+        """Return a value, less the centre, in whole steps; exact, rounded down."""
+        span = Fraction(self.high) - Fraction(self.low)
+        return floor((Fraction(value) - Fraction(self.centre)) / span * _STEPS)
+
+    @property
+    def step(self) -> float:
+        """Size of one step in the unit of the metric."""
+        return (self.high - self.low) / _STEPS
+
+    def sensitivity(self, neighbours: str) -> int:
+        """Return the most by which one row changes the sum, in steps."""
+        lowest, highest = self._step(self.low), self._step(self.high)
+        return highest - lowest if neighbours == REPLACE else max(-lowest, highest)
+
+    def total(self, fitted: Any, X: Any, y: Array) -> int:
+        """Return the sum over rows in steps.
+
+        A row on which ``predict`` raises has the lowest value and must not affect other rows.
+        """
+        values = attempt(self._values, fitted, X, y)
+        if isinstance(values, np.ndarray):
+            return self._sum(values)
+        single = [
+            attempt(self._values, fitted, _safe_indexing(X, [place]), y[place : place + 1])
+            for place in range(len(y))
+        ]
+        lowest = np.array([self.low])
+        kept = [each if isinstance(each, np.ndarray) else lowest for each in single]
+        return self._sum(np.concatenate(kept)) if kept else 0
+
+    def _sum(self, values: Array) -> int:
+        """Return the sum of the values in steps; NaN counts as the lowest value."""
+        lowest, highest = self._step(self.low), self._step(self.high)
+        if self.metric == ACCURACY:
+            right = int(np.count_nonzero(values == 1.0))
+            return right * highest + (len(values) - right) * lowest
+        steps = np.floor((values - self.centre) / (self.high - self.low) * _STEPS)
+        steps = np.where(np.isfinite(steps), steps, lowest)
+        return int(np.clip(steps, lowest, highest).astype(np.int64).sum())
+
+    def _values(self, fitted: Any, X: Any, y: Array) -> Array | None:
+        """Return one value per row; None for predictions of another shape.
+
+        Another shape would be broadcast, and one row would count many times.
+        """
+        predicted = np.asarray(fitted.predict(X))
+        if predicted.ndim == 2 and predicted.shape[1] == 1:
+            predicted = predicted[:, 0]
+        if predicted.shape != y.shape:
+            return None
+        if self.metric == ACCURACY:
+            same = np.asarray(predicted == y)
+            return same.astype(np.float64) if same.shape == y.shape else None
+        assert self.target_bounds is not None
+        with np.errstate(all="ignore"):
+            errors = np.clip(predicted.astype(np.float64), *self.target_bounds) - np.clip(
+                y.astype(np.float64), *self.target_bounds
+            )
+            return -(np.square(errors) if self.metric == REGRESSION[0] else np.abs(errors))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class FitAndScore:
-    """Fit a fresh clone on the training rows, then score it."""
+    """Fit a fresh clone on the training rows, then score it: privately, or by ``scorer``."""
 
     estimator: Any
-    scorer: Callable[..., float] | None
+    scorer: Callable[..., float] | RowScore
     guarantee: Guarantee
 
     def __call__(self, data: Mapping[str, Any], randomness: Randomness) -> Fitted:
-        fitted = clone(self.estimator).fit(data["train_X"], data["train_y"])
-        if data["score_X"] is None:
-            assert self.scorer is not None
-            return Fitted(fitted, float(self.scorer(fitted)))
-        return self._privately(fitted, data, randomness)
+        with inside_selection():
+            fitted = self._fresh(randomness).fit(data["train_X"], data["train_y"])
+            if not isinstance(self.scorer, RowScore):
+                return Fitted(fitted, float(self.scorer(fitted)))
+            return self._privately(self.scorer, fitted, data, randomness)
 
-    def _privately(self, fitted: Any, data: Mapping[str, Any], randomness: Randomness) -> Fitted:
-        """Score by the accuracy on held-out rows, with noise that keeps the promise.
+    def _fresh(self, randomness: Randomness) -> Any:
+        """Return a clone of the estimator; in a simulation, with a seed of its own."""
+        made = clone(self.estimator)
+        if randomness.simulated:
+            given = made.get_params()
+            seeds = [key for key in given if key.split("__")[-1] == "random_state"]
+            chosen = {key: randomness.bits(31) for key in seeds if given[key] is None}
+            flags = {key: True for key in given if key.split("__")[-1] == "simulation"}
+            made.set_params(**chosen, **flags)
+        return made
 
-        One row changes the number of correct predictions by at most 1.
-        """
-        correct = _correct(fitted, data["score_X"], data["score_y"])
-        noise = score_noise(self.guarantee)
-        noisy = noise(correct, randomness)
+    def _privately(
+        self, score: RowScore, fitted: Any, data: Mapping[str, Any], randomness: Randomness
+    ) -> Fitted:
+        """Score on the scoring rows, with noise that keeps the promise."""
+        noise = score_noise(self.guarantee, score.sensitivity(self.guarantee.neighbours))
+        noisy = noise(score.total(fitted, data["score_X"], data["score_y"]), randomness)
         assert isinstance(noisy, Estimate)
-        rows = len(data["score_y"])
-        return Fitted(fitted, float(noisy) / rows, noise.output_scale / rows, 1 / rows, noise.law)
+        unit = score.step / score.rows
+        return Fitted(
+            fitted,
+            score.centre + float(noisy) * unit,
+            noise.output_scale * unit,
+            unit,
+            noise.law,
+        )
 
 
-def score_noise(promise: Guarantee) -> DiscreteNoise:
-    """Return the noise of a private score that keeps ``promise``; it is called with the count."""
-    query = Query(lambda whole: whole)
+def score_noise(promise: Guarantee, sensitivity: int) -> DiscreteNoise:
+    """Return the noise of a private score that keeps ``promise``; it is called with the sum."""
+    query = Query(lambda whole: whole, sensitivity=sensitivity)
     if (pure := promise.as_pure()) is not None:
         return DiscreteLaplace(query, pure.epsilon, pure.neighbours)
     return DiscreteGaussian(query, _rho(promise), promise.neighbours)
-
-
-def _correct(fitted: Any, X: Any, y: Any) -> int:
-    """Count the correctly predicted rows.
-
-    A row on which ``predict`` raises an error counts as wrong and must not affect other rows.
-    """
-    whole = attempt(_count, fitted, X, y)
-    if isinstance(whole, int):
-        return whole
-    return sum(_is_correct(fitted, _safe_indexing(X, [place]), y[place]) for place in range(len(y)))
-
-
-def _count(fitted: Any, X: Any, y: Any) -> int | None:
-    """Count the correct predictions of all rows at once; None for predictions of another shape."""
-    predicted = np.asarray(fitted.predict(X))
-    # Another shape would be broadcast, and one row would count many times.
-    return int(np.count_nonzero(predicted == y)) if predicted.shape == y.shape else None
-
-
-def _is_correct(fitted: Any, row: Any, truth: Any) -> bool:
-    """Whether one row is predicted correctly; an error counts as wrong."""
-    right = attempt(lambda: bool(np.asarray(fitted.predict(row))[0] == truth))
-    return right is True
 
 
 def _rho(promise: Guarantee) -> float:

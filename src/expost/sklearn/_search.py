@@ -9,6 +9,7 @@ Tests: ``tests/tuning/test_sklearn_search.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,25 @@ from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.advice import warn_if_weak
 from expost.privacy.guarantees import Guarantee
-from expost.randomness.source import Randomness
+from expost.randomness.source import Randomness, require_protection
 from expost.selection.attempts import Belief, plan_attempts
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
+from expost.sklearn._candidates import CandidateLister
 from expost.sklearn._levels import check_delta, level_by
-from expost.sklearn._scoring import FitAndScore, Fitted, promise_with_score, score_of
+from expost.sklearn._linear_model import source_of
+from expost.sklearn._scoring import Fitted, score_of
+from expost.sklearn._split import check_rows, split
+from expost.training.progress import progress_bar
 from expost.tuning.confidence import Margins
 from expost.tuning.forecast import composed, dropping, ladder_of
-from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import make_attempts, steps_of
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
-    from sklearn.model_selection import ParameterGrid
-    from sklearn.utils import _safe_indexing
+    from sklearn.utils import get_tags
     from sklearn.utils.metaestimators import available_if
-    from sklearn.utils.validation import _num_samples, check_is_fitted
+    from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
@@ -47,7 +50,7 @@ def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
-class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Private grid search.
 
     With a ``target``, planned attempts of Algorithm 2 release the first estimator that reaches it;
@@ -61,25 +64,37 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     param_grid : dict or list of dict
         As in ``GridSearchCV``.
     epsilons : sequence of float, optional
-        Values of the parameter ``epsilon_param``, tried in ascending order.
-    epsilon_param : str, default="epsilon"
-        The estimator's parameter for its ε.
+        Privacy levels: values of the parameter ``epsilon_param``, tried in ascending order.
+    epsilon_param : str, optional
+        The estimator's parameter for its ε. By default ``epsilon``, of the estimator or of one step
+        of a ``Pipeline``.
     target : float, optional
         The score to reach. Planned attempts of Algorithm 2 are made until one reaches it; a miss
         releases nothing and costs little. Without a target, the best score wins.
     guarantee : callable, optional
         A function from an estimator to the promise that one fit keeps. Default: the estimator's
-        own ``privacy_guarantee(n)`` or ``guarantee``. An attribute ``epsilon`` alone is not taken
+        own ``privacy_guarantee(n)`` or ``guarantee``; a ``Pipeline`` keeps the promise of its last
+        step if the others learn nothing from the rows. An attribute ``epsilon`` alone is not taken
         as a promise.
-    scoring : "private" or callable, default="private"
-        "private" is the accuracy on held-out rows with noise; the noise is chosen so that the
-        promise of the candidate covers it. A function from an estimator to a number may look at
-        *public* data only; then all rows are used for training.
+    scoring : str or callable, default="private"
+        "accuracy", "neg_mean_squared_error" or "neg_mean_absolute_error" on held-out rows, with
+        noise that the promise of the candidate covers. "private" is the accuracy of a classifier
+        and the negative mean squared error of a regressor. A function from an estimator to a number
+        may look at *public* data only; then all rows are used for training.
     holdout : float, default=0.2
-        Share of the rows that scores, with ``scoring="private"``. Rows are split by position
-        (:mod:`expost.tuning.rows`); the rest trains.
+        Share of the rows that scores, if the score is private. The rest trains.
+    n_rows : int, optional
+        A public number of rows. With it, each row goes to training or scoring by its own coin, all
+        rates and normalisations use ``n_rows``, and the promise is for "add-remove" neighbours. An
+        estimator with a parameter ``n_rows`` is given its share. Without it, rows are split by
+        position, their number is public, and the promise is for "zero-out" neighbours: the place of
+        a row may be empty.
+    target_bounds : pair, optional
+        Public range (low, high) of a regression's target, which bounds the error of a row. By
+        default that of the estimator.
     delta : float, optional
-        The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ).
+        The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ). By default that of the
+        estimator.
     overhead : float, optional
         ε′ as a fraction of the first drop rate, for a search without a target (default 0.1).
     attempts : int, optional
@@ -97,11 +112,15 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         Name of the budget in the ledger.
     analyst : str, optional
         Name of the analyst in the ledger.
+    verbose : bool, default=False
+        Show a progress bar of the fits. How many there are is secret: do not log it, and clear it
+        before sharing a notebook.
     n_jobs : int, optional
         Number of processes that fit the kept candidates. The charge is reserved and settled once,
         in this process.
-    randomness : Randomness, optional
-        Source of randomness. Default: operating-system entropy.
+    random_state : int or Randomness, optional
+        Source of randomness. Default: operating-system entropy. A seed is only valid with
+        ``simulation=True``, and is passed on to estimators with a ``random_state``.
     simulation : bool, default=False
         Allow seeded randomness, for tests. The result is then not private.
 
@@ -116,7 +135,14 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     passed_ : bool
         Whether an estimator was released that reaches the target.
     score_bound_ : float or None
-        With a target: lower confidence bound for the score on the scoring rows.
+        With a target: lower confidence bound for the score on the scoring rows (with ``n_rows``:
+        for the sum of their scores over the public number of scoring rows).
+    neighbours_ : str
+        The neighbouring relation of ``privacy_spent_``: "zero-out", "add-remove" or "replace".
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of str
+        Their names, if ``fit`` received a data frame.
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
@@ -146,11 +172,13 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         param_grid: Any,
         *,
         epsilons: Sequence[float] | None = None,
-        epsilon_param: str = "epsilon",
+        epsilon_param: str | None = None,
         target: float | None = None,
         guarantee: Callable[[Any], Guarantee] | None = None,
         scoring: str | Callable[[Any], float] = "private",
         holdout: float = 0.2,
+        n_rows: int | None = None,
+        target_bounds: Any = None,
         delta: float | None = None,
         overhead: float | None = None,
         attempts: int | None = None,
@@ -160,8 +188,9 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         ledger: Any = None,
         budget: str | None = None,
         analyst: str = "",
+        verbose: bool = False,
         n_jobs: int | None = None,
-        randomness: Randomness | None = None,
+        random_state: Any = None,
         simulation: bool = False,
     ) -> None:
         self.estimator = estimator
@@ -172,6 +201,8 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.guarantee = guarantee
         self.scoring = scoring
         self.holdout = holdout
+        self.n_rows = n_rows
+        self.target_bounds = target_bounds
         self.delta = delta
         self.overhead = overhead
         self.attempts = attempts
@@ -181,16 +212,17 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.ledger = ledger
         self.budget = budget
         self.analyst = analyst
+        self.verbose = verbose
         self.n_jobs = n_jobs
-        self.randomness = randomness
+        self.random_state = random_state
         self.simulation = simulation
 
-    def fit(self, X: Any, y: Any) -> ExPostSearch:
+    def fit(self, X: Any, y: Any = None) -> ExPostSearch:
         """Reserve the worst case, fit the kept candidates, release one, settle its charge.
 
         Parameters
         ----------
-        X : array-like of shape (n_rows, …)
+        X : array-like or data frame of shape (n_rows, …)
             Features.
         y : array-like of shape (n_rows,)
             Targets.
@@ -198,27 +230,42 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         self
+
+        Raises
+        ------
+        InvalidInput
+            If a setting is not valid, or the rows are missing, empty or have gaps. Nothing was
+            charged.
+        BudgetRefused
+            The ledger cannot pay the worst case of the first attempt. Nothing was charged.
         """
         ledger = self._account()
         self._check_numbers()
-        data = self._split(X, y)
-        candidates = self._candidates(len(data["train_y"]))
+        targets = check_rows(self.estimator, X, y)
+        source = require_protection(source_of(self.random_state), simulation=self.simulation)
+        candidates, out = self._candidates(X, targets, source)
+        validate_data(self, X, skip_check_array=True)
+        data = split(X, targets, out)
+        self.neighbours_ = candidates[0].guarantee.neighbours
+        self._rows = self.n_rows or len(targets)
         request: dict[str, Any] = {
-            "randomness": self.randomness,
+            "randomness": source,
             "simulation": self.simulation,
             "executor": self._executor(),
         }
         if ledger is not None:
             request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
-        if self.target is None:
-            release = self._best(candidates, data, request)
-            spent, self.n_attempts_ = release.spent, 1
-        else:
-            releases, refused = self._reach(candidates, data, request)
-            present = [each for each in releases if each is not None]
-            release = present[-1]
-            spent = composed([each.spent for each in present])
-            self.n_attempts_, self.budget_refused_ = len(present), refused
+        releases: list[Release | None]
+        with progress_bar("fits") if self.verbose else nullcontext() as bar:
+            request["progress"] = bar
+            if self.target is None:
+                releases, refused = [self._best(candidates, data, request)], False
+            else:
+                releases, refused = self._reach(candidates, data, request)
+        present = [each for each in releases if each is not None]
+        release = present[-1]
+        spent = composed([each.spent for each in present])
+        self.n_attempts_, self.budget_refused_ = len(present), refused
         self.privacy_spent_ = None if release.simulated else spent
         self.release_ = release
         fitted = release.value if isinstance(release.value, Fitted) else None
@@ -233,10 +280,11 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self, candidates: list[Candidate], data: dict[str, Any], request: dict[str, Any]
     ) -> Release:
         """Make the one request of a search without a target (Algorithm 3)."""
-        claim = {} if self.delta is None else {"delta": self.delta}
+        delta = self._delta(candidates)
+        claim = {} if delta is None else {"delta": delta}
         overhead = 0.1 if self.overhead is None else self.overhead
         selector = dropping(candidates, overhead, None, **claim)
-        warn_if_weak(selector.charges(candidates).worst_case, _rows_of(data))
+        warn_if_weak(selector.charges(candidates).worst_case, self._rows, stacklevel=3)
         return selector.select(candidates, data, score=score_of, **request)
 
     def _reach(
@@ -248,9 +296,9 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(
                 "overhead", self.overhead, "with a target the attempts are planned; leave it out"
             )
-        delta = None if self.delta is None else float(self.delta)
+        delta = self._delta(candidates)
         check_delta(candidates, delta)
-        level = level_by(self.epsilon_param if self.epsilons is not None else None, delta)
+        level = level_by(self._epsilon_name() if self.epsilons is not None else None, delta)
         levels = sorted({level(each) for each in candidates})
         ladder = ladder_of(candidates, levels, delta or 1e-6, level)
         shares = self.expected_shares
@@ -264,12 +312,19 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             schedule, candidates, levels, target=float(self.target), delta=delta, level=level
         )
         margins = Margins.of(self.confidence, schedule, [each.runs for each in steps])
-        warn_if_weak(steps[0].charges.worst_case, _rows_of(data))
+        warn_if_weak(steps[0].charges.worst_case, self._rows, stacklevel=3)
         return make_attempts(steps, data, None, margins, **request)
 
     def predict(self, X: Any) -> Any:
         """Predict with the released estimator."""
         return self._winner().predict(X)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the released estimator's own score on *public* rows.
+
+        ``privacy_spent_`` does not cover a score on private rows; ``best_score_`` is covered.
+        """
+        return float(self._winner().score(X, y))
 
     @available_if(_winner_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
@@ -332,94 +387,13 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return Ledger.open(self.ledger) if isinstance(self.ledger, (str, Path)) else self.ledger
 
-    def _split(self, X: Any, y: Any) -> dict[str, Any]:
-        """Split the rows into those that train and those that score."""
-        rows = len(y)
-        if _num_samples(X) != rows:
-            raise InvalidInput(
-                "X, y", f"{_num_samples(X)} rows and {rows} targets", "pass one target per row"
-            )
-        if not callable(self.scoring) and self.scoring != "private":
-            raise InvalidInput(
-                "scoring",
-                self.scoring,
-                'pass "private", or a function of the estimator that uses public data only',
-            )
-        if callable(self.scoring):
-            return {"train_X": X, "train_y": y, "score_X": None, "score_y": None}
-        if np.ndim(y) != 1:
-            raise InvalidInput(
-                "y",
-                f"targets in {np.ndim(y)} dimensions",
-                "pass one label per row, as a flat array",
-            )
-        if not 0 < self.holdout < 1:
-            raise InvalidInput("holdout", self.holdout, "pass a share with 0 < holdout < 1")
-        out = held_out(rows, self.holdout)
-        if out.all() or not out.any():
-            raise InvalidInput(
-                "holdout", self.holdout, f"{rows} rows cannot be split by it; pass another share"
-            )
-        train, rest = np.flatnonzero(~out), np.flatnonzero(out)
-        return {
-            "train_X": _safe_indexing(X, train),
-            "train_y": _safe_indexing(y, train),
-            "score_X": _safe_indexing(X, rest),
-            "score_y": np.asarray(_safe_indexing(y, rest)),
-        }
-
-    def _candidates(self, n: int) -> list[Candidate]:
-        """List one candidate per point of the grid and ε, in ascending order of ε."""
-        levels = (
-            [{}]
-            if self.epsilons is None
-            else [{self.epsilon_param: epsilon} for epsilon in sorted(self.epsilons)]
-        )
-        candidates = []
-        for params in [
-            {**level, **point} for level in levels for point in ParameterGrid(self.param_grid)
-        ]:
-            estimator = clone(self.estimator).set_params(**params)
-            self._check_seed(estimator)
-            promise = self._promise(estimator, n)
-            scorer = self.scoring if callable(self.scoring) else None
-            kept = promise if scorer is not None else promise_with_score(promise)
-            mechanism = FitAndScore(estimator, scorer, kept)
-            candidates.append(Candidate(mechanism, params, repeats=self.repeats))
-        return candidates
-
-    def _promise(self, estimator: Any, n: int) -> Guarantee:
-        """Return the promise that a fit of the estimator keeps."""
-        own = getattr(estimator, "guarantee", None)
-        promise: Any
-        if self.guarantee is not None:
-            promise = self.guarantee(estimator)
-        elif hasattr(estimator, "privacy_guarantee"):
-            promise = estimator.privacy_guarantee(n)
-        else:
-            promise = own() if callable(own) else own
-        if not isinstance(promise, Guarantee) or promise.shared_delta is not None:
-            raise InvalidInput(
-                "guarantee",
-                type(promise).__name__,
-                "pass a function of the estimator that returns the PureDP, ZCDP or RenyiDP "
-                "promise of one fit",
-            )
-        return promise
-
-    def _check_seed(self, estimator: Any) -> None:
-        """Raise an error for a seeded estimator outside a simulation."""
-        seeds = [
-            key
-            for key, value in estimator.get_params().items()
-            if key.endswith("random_state") and value is not None
-        ]
-        if seeds and not self.simulation:
-            raise InvalidInput(
-                seeds[0],
-                "a seed",
-                "noise from a seed gives no privacy; leave it None, or pass simulation=True",
-            )
+    def __sklearn_tags__(self) -> Any:
+        """Return the tags of the estimator that is searched."""
+        tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.estimator_type, tags.input_tags = own.estimator_type, own.input_tags
+        tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
+        tags.target_tags, tags.non_deterministic = own.target_tags, True
+        return tags
 
     def __sklearn_clone__(self) -> ExPostSearch:
         """Return an unfitted search on the same ledger, with a clone of the estimator."""
@@ -436,15 +410,11 @@ class ExPostSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         if state.get("ledger") is not None and not isinstance(state["ledger"], (str, Path)):
             state["ledger"] = None
             state["_left_ledger_behind"] = True
-        state["randomness"] = None
+        if isinstance(state.get("random_state"), Randomness):
+            state["random_state"] = None
         return state
 
 
 def _is_level(value: object) -> bool:
     """Whether a value is a finite number > 0."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf
-
-
-def _rows_of(data: dict[str, Any]) -> int:
-    """Return the number of rows, public: those that train and those that score."""
-    return len(data["train_y"]) + (0 if data["score_y"] is None else len(data["score_y"]))

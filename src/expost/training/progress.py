@@ -7,9 +7,11 @@ Tests: ``tests/training/test_fleet.py``.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from expost.training.configuration import Configuration, TrainingPlan
 
@@ -21,9 +23,10 @@ Calls come from any thread, but never from two threads at once."""
 
 @contextmanager
 def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
-    """Draw a progress bar on standard error.
+    """Draw a progress bar on standard error, or in the cell of a notebook.
 
-    It shows examples per second and the time left. Do not log it: see the module's docstring.
+    It shows examples per second and the time left. In a notebook tqdm draws it, if it is installed.
+    Do not log it, and clear it before sharing a notebook: see the module's docstring.
 
     Parameters
     ----------
@@ -42,6 +45,10 @@ def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
         with progress_bar() as bar:
             fleet.train(X, y, progress=bar)
     """
+    if _in_notebook() and find_spec("tqdm") is not None:
+        with _notebook_bar(label) as report:
+            yield report
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -65,6 +72,27 @@ def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
             elapsed = display.tasks[0].elapsed
             speed = f"{done / elapsed:,.0f} examples/s" if elapsed else ""
             display.update(task, completed=done, total=total, speed=speed)
+
+        yield update
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython")
+    running = None if shell is None else shell.get_ipython()
+    return type(running).__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
+def _notebook_bar(label: str) -> Iterator[TrainingProgress]:
+    """Draw the bar with tqdm, which finds the kind of notebook itself; it disappears at the end."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    with tqdm(desc=label, unit=" examples", unit_scale=True, leave=False) as bar:
+
+        def update(done: float, total: float) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
 
         yield update
 

@@ -95,6 +95,23 @@ class Tuned:
         """
         return self.model is not None if self.release.passed is None else self.release.passed
 
+    def _repr_html_(self) -> str:
+        """Return the result for a notebook."""
+        from expost.html_tables import html_summary
+
+        facts = {
+            "parameters": self.params,
+            "score (noisy unless scored publicly)": self.score,
+            "target reached": self.passed,
+            "score at least": None if self.bounds is None else self.bounds.on_scoring_rows,
+            "spent, tuning included": self.spent,
+            "worst case": self.worst_case,
+            "attempts made": len(self.attempts),
+            "theorem": self.release.theorem,
+            "simulated (not private)": self.release.simulated,
+        }
+        return html_summary("Tuned model" if self.passed else "No model", facts)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form of ``expost tune``."""
         return {

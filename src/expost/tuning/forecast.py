@@ -130,6 +130,26 @@ class Forecast:
         """Expected time of training and scoring, for :attr:`expected_runs` runs."""
         return self.pace.seconds(self.expected_runs)
 
+    def _repr_html_(self) -> str:
+        """Return the forecast for a notebook."""
+        from expost.html_tables import HtmlTable, Loss, html_summary
+
+        facts = {
+            "candidates": len(self.candidates),
+            "attempts at most": self.attempts,
+            "worst case": self.worst_case,
+            "cheapest level, ε": Loss(self.epsilon(self.charges[0])),
+            "expected trainings": self.expected_runs,
+            "expected seconds": self.seconds,
+        }
+        columns = ["passing from level", "share that passes", "chance", "mean ε", "mean runs"]
+        rows = [
+            (each.level, each.share, each.p_pass, Loss(each.epsilon_mean), each.runs_mean)
+            for each in self.reach
+        ]
+        tables = [HtmlTable("What to expect", columns, rows)] if rows else []
+        return html_summary("Forecast", facts, *tables)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the forecast in plain JSON types."""
         record = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from expost.html_tables import HtmlTable, Loss, html_summary
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.selection.attempts.belief import Belief
@@ -62,6 +63,20 @@ class BarPlan:
             "charges_to_a_bar": self.first_charges,
             "worst_case": self.worst_case,
         }
+
+    def _repr_html_(self) -> str:
+        """Return the plan for a notebook."""
+        facts = {
+            "attempts": len(self.charges),
+            "worst case ε": Loss(self.worst_case),
+            "price of a miss, by attempt": [Loss(each) for each in self.misses],
+        }
+        columns = ["passing from level", "share that passes", "chance", "mean ε", "mean runs"]
+        rows = [
+            (each.level, each.share, each.p_pass, Loss(each.epsilon_mean), each.runs_mean)
+            for each in self.reach
+        ]
+        return html_summary("Plan to reach a target", facts, HtmlTable("Expect", columns, rows))
 
 
 def plan_for_bar(

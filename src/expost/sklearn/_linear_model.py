@@ -1,0 +1,223 @@
+"""The training that both private linear models share: settings, promise, checks and predictions.
+
+The models are trained with DP-SGD by the fleet (:mod:`expost.training`). Features (and regression
+targets) are clipped to **public** bounds and scaled to [−1, 1]; the classes are a **public** list.
+None of these is read off the data: that would release, for example, the smallest income or the list
+of diagnoses without noise.
+
+Neighbours. A step takes each row with probability ``batch_size / n``. Without ``n_rows``, n is the
+number of rows that ``fit`` receives. It is then public, and the promise is about one row whose
+place may be empty ("zero-out"). With a public ``n_rows`` the rate and the normalisation do not
+depend on the data, and the promise is about one row that is present or absent ("add-remove").
+``privacy_spent_`` covers the fitted parameters. It does not cover a ``score`` on private data.
+
+Which rows ``fit`` refuses, and why a selection refuses none, is stated in
+:mod:`expost.sklearn._rows`. Tests: ``tests/training/test_sklearn.py``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.errors import InvalidInput, MissingExtra
+from expost.privacy.advice import warn_if_weak
+from expost.privacy.base import ADD_REMOVE, ZERO_OUT
+from expost.privacy.guarantees import ApproxDP, RenyiDP
+from expost.randomness.source import Randomness, SimulationRandomness
+from expost.rationals import count_of
+from expost.sklearn._rows import (
+    check_bounds,
+    check_features,
+    check_targets,
+    refuses_values,
+)
+from expost.training.configuration import Configuration
+from expost.training.fleet import Fleet
+from expost.training.mechanism import resolved
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise MissingExtra("scikit-learn", "sklearn") from None
+
+
+class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Settings and fitting shared by both models."""
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        feature_bounds: Any = None,
+        n_rows: int | None = None,
+        learning_rate: float = 0.5,
+        epochs: float = 20,
+        batch_size: float = 256,
+        clip: float = 1.0,
+        optimiser: str = "sgd",
+        random_state: Any = None,
+        simulation: bool = False,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.feature_bounds = feature_bounds
+        self.n_rows = n_rows
+        self.learning_rate = learning_rate
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.clip = clip
+        self.optimiser = optimiser
+        self.random_state = random_state
+        self.simulation = simulation
+
+    def privacy_guarantee(self, n: int | None = None) -> RenyiDP:
+        """Return what one ``fit`` promises. It depends on public settings only.
+
+        Parameters
+        ----------
+        n : int, optional
+            The number of rows, public. Needed unless ``n_rows`` is set, which is used instead.
+
+        Returns
+        -------
+        RenyiDP
+            The Rényi curve, for "zero-out" neighbours, or for "add-remove" if ``n_rows`` is set.
+
+        Raises
+        ------
+        InvalidInput
+            If a setting is not valid.
+        """
+        return self._resolved(n)[1]
+
+    def check_fit(self, X: Any, y: Any) -> None:
+        """Refuse what :meth:`fit` would refuse, without fitting or spending anything.
+
+        Parameters
+        ----------
+        X, y : array-like
+            As in :meth:`fit`.
+
+        Raises
+        ------
+        InvalidInput
+            If the rows, the targets or a setting are not valid.
+        """
+        self._checked(X, y)
+
+    def _public_rows(self, n: int | None) -> int:
+        """Return the number of rows that rate and normalisation use."""
+        if self.n_rows is not None:
+            return count_of(self.n_rows, "n_rows", at_least=1)
+        return count_of(n, "n", at_least=1)
+
+    def _configuration(self, n: int | None) -> Configuration:
+        """Return the settings of the training; a batch is at most the public number of rows."""
+        return Configuration(
+            self.learning_rate,
+            self.epochs,
+            min(self.batch_size, self._public_rows(n)),
+            self.clip,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            optimiser=self.optimiser,
+        )
+
+    def _resolved(self, n: int | None) -> tuple[Configuration, RenyiDP]:
+        """Return the settings with their noise, and the promise of the training."""
+        neighbours = ZERO_OUT if self.n_rows is None else ADD_REMOVE
+        return _calibrated(self._configuration(n), self._public_rows(n), neighbours)
+
+    def _checked(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """Return checked rows and targets; refuse bad settings, too."""
+        rows = check_features(self, X)
+        names = getattr(self, "feature_names_in_", None)
+        self._low, self._high = check_bounds(
+            self.feature_bounds, "feature_bounds", names, rows.shape[1]
+        )
+        source_of(self.random_state)
+        self._configuration(len(rows))
+        return rows, self._checked_targets(check_targets(y, len(rows)))
+
+    def _checked_targets(self, targets: Array) -> Array:
+        """Return targets as the training takes them."""
+        raise NotImplementedError
+
+    def _fit(self, model: str, classes: int | None, X: Array, y: Array) -> tuple[Array, Array]:
+        """Return weights and biases (one row per output) for unscaled features."""
+        middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        scaled = (np.clip(X, self._low, self._high) - middle) / half
+        source = source_of(self.random_state)
+        if refuses_values():
+            warn_if_weak(
+                ApproxDP(self.epsilon, self.delta), self._public_rows(len(X)), stacklevel=4
+            )
+        configuration, promise = self._resolved(len(X))
+        (trained,) = Fleet(model, [configuration], classes).train(
+            scaled,
+            y,
+            randomness=source,
+            simulation=self.simulation,
+            threads=1,
+            rows=self.n_rows,
+        )
+        self.simulated_ = source is not None and source.simulated
+        # Noise from a seed protects nobody, so there is nothing to report.
+        self.promise_ = None if self.simulated_ else promise
+        self.privacy_spent_: ApproxDP | None = (
+            None if self.simulated_ else promise.to_approx(self.delta)
+        )
+        weights = trained.parameters["weight"] / half
+        return weights, trained.parameters["bias"] - weights @ middle
+
+    def _linear(self, X: Any) -> Array:
+        """Return the linear predictions (rows × outputs), with features clipped as in training.
+
+        The rounding of a matrix product may depend on the other rows; these sums do not.
+        """
+        check_is_fitted(self)
+        rows = check_features(self, X, reset=False)
+        rows = np.where(np.isnan(rows), (self._low + self._high) / 2, rows)
+        rows = np.clip(rows, self._low, self._high)
+        outputs = [(rows * weights).sum(axis=1) for weights in np.atleast_2d(self.coef_)]
+        return np.asarray(np.column_stack(outputs) + self.intercept_)
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: targets are required, and results are random."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.non_deterministic = self.random_state is None
+        return tags
+
+
+@lru_cache(1024)
+def _calibrated(
+    configuration: Configuration, n: int, neighbours: str
+) -> tuple[Configuration, RenyiDP]:
+    """Return a configuration with its noise, and its promise; a search fits the same many times."""
+    noisy = resolved(configuration, configuration.plan(n, neighbours=neighbours))
+    return noisy, noisy.promise(n, neighbours=neighbours)
+
+
+def source_of(random_state: Any) -> Randomness | None:
+    """Return None for OS entropy, or a seeded source, which only a simulation may use."""
+    if random_state is None or isinstance(random_state, Randomness):
+        return random_state
+    if isinstance(random_state, (np.random.RandomState, np.random.Generator)):
+        draw = (
+            random_state.integers
+            if isinstance(random_state, np.random.Generator)
+            else random_state.randint
+        )
+        return SimulationRandomness(int(draw(2**31)))
+    if isinstance(random_state, (int, np.integer)):
+        return SimulationRandomness(int(random_state))
+    raise InvalidInput(
+        "random_state", type(random_state).__name__, "pass None, or a seed with simulation=True"
+    )
