@@ -5,8 +5,8 @@ Candidates that are kept by a selection train together as one fleet.
 The guarantee of a candidate is the pointwise maximum of the Rényi curve of its training and the
 curve of its score (:mod:`expost.tuning.scoring`); with public scoring it is the curve of the
 training alone. The curve of the training belongs to exactly the plan that is executed
-(``expost.training.configuration``): its noise is stored and not calibrated again. Neighbours are
-add-remove neighbours in the sense of :mod:`expost.tuning.rows`.
+(``expost.training.configuration``): its noise is stored and not calibrated again. The neighbouring
+relation is that of :mod:`expost.tuning.rows`.
 
 Tests: ``tests/tuning/test_scoring.py``.
 """
@@ -174,6 +174,7 @@ class TrainAndScore:
             threads=self.hooks.threads,
             progress=self.hooks.progress,
             device=self.device,
+            rows=data["rows"],
         )
         return [
             call.rate(each.parameters, data, source)
@@ -195,10 +196,10 @@ class TrainAndScore:
         if self.recipe.target_bounds is not None:
             low, high = self.recipe.target_bounds
             truth = low + truth * (high - low)
-        rows = len(truth)
+        rows = data["score_rows"] or len(truth)
         return Fitted(
             parameters,
-            self.score(decided, truth, randomness),
+            self.score(decided, truth, randomness, rows),
             self.score.deviation / rows,
             self.score.unit / rows,
         )
@@ -273,7 +274,7 @@ def make_candidates(
             )
             for epsilon, each in grid
         ]
-        planned = plans(wanted, n, device=device)
+        planned = plans(wanted, n, device=device, neighbours=settings.data.relation)
     except InvalidInput as error:
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
     except OverflowError:
@@ -283,15 +284,16 @@ def make_candidates(
             "the number of steps is too large; give fewer epochs or larger batches",
         ) from None
     private = settings.privacy.scoring == "private"
+    secret = settings.data.rows is not None  # the actual number of rows
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
     for (epsilon, each), plan, training in zip(
-        grid, planned, _common(promises(planned)), strict=True
+        grid, planned, _common(promises(planned, settings.data.relation)), strict=True
     ):
         if id(training) not in promised:
             rho = free_rho(training) if private else None
             promise = training if rho is None else with_scoring(training, rho)
-            promised[id(training)] = (promise, Score(settings.goal, rho))
+            promised[id(training)] = (promise, Score(settings.goal, rho, private and secret))
         promise, score = promised[id(training)]
         fixed = Configuration(
             each.learning_rate,

@@ -106,18 +106,20 @@ def tune(
     account = Account(ledger, budget, analyst, _memo(settings))
     account.check_simulation(source.simulated)
     order = _order(settings, ledger, budget)
-    rows = load_rows(settings.data, X, y)
-    recipe = Recipe.of(settings, rows.bounds)
+    rows = load_rows(settings.data, X, y, randomness=source)
+    recipe = Recipe.of(settings, rows.schema)
     hooks = Hooks(progress=progress if executor is None else None, threads=threads)
-    candidates = make_candidates(settings, recipe, len(rows.X), hooks, device)
+    candidates = make_candidates(settings, recipe, rows.places, hooks, device)
     if executor is None and device != "cpu":
         need_device(device)
     job = forecast(
-        settings, recipe, candidates, len(rows.X), rows.X.shape[1], order, len(rows.score_X)
+        settings, recipe, candidates, rows.places, rows.X.shape[1], order, rows.score_places
     )
     identity = json.dumps([settings.public(), account.identity, source.simulated], sort_keys=True)
+    journal = None if out is None else Journal(Path(out), rows.whole(identity), rows.key)
+    if journal is not None:
+        rows = rows.with_key(journal.key)  # the coins of an interrupted job are not tossed again
     data = rows.as_data(identity)
-    journal = None if out is None else Journal(Path(out), data)
     try:
         if before is not None:
             before(job)
@@ -143,7 +145,7 @@ def tune(
             recipe,
             job,
             releases,
-            rows=len(rows.X),
+            rows=rows.places,
             refused=refused,
             folder=None if journal is None else journal.folder,
         )
