@@ -1,10 +1,10 @@
 """The registry of doors: every way by which something leaves the package, with hostile neighbours.
 
-A *door* is a selector, an executor, an estimator, an adapter, a public function or a command. Each
-has an entry in ``ENTRIES`` (which test judges it) or in ``PENDING`` (why it has none yet). A door
-that is found in the package and has neither fails ``test_every_door_has_an_entry``.
+A *door* is a selector, an executor, an estimator, a training, an adapter, a function or a command.
+Each has an entry in ``ENTRIES`` (which test judges it) or in ``NO_DATA`` (why no row can reach it).
+A door that is found in the package and has neither fails ``test_every_door_has_an_entry``.
 
-To add an entry: write a test that feeds the door hostile neighbours and ends in one of the two
+To add an entry: write a test that feeds the door hostile neighbours and ends in one of the
 judgements of :mod:`tests.hostile.judge`, and name it here.
 """
 
@@ -32,25 +32,31 @@ ENTRIES: dict[str, str] = {
     "sklearn:DPLinearRegression": "test_estimators.py",
     "integration:opendp": "test_adapters.py",
     "integration:optuna": "test_optuna.py",
+    "integration:opacus": "test_training.py",
+    "integration:ray": "test_clusters.py",
+    "integration:dask": "test_clusters.py",
+    "training:Fleet": "test_training.py",
+    "training:DPSGD": "test_training.py",
+    "training:candidates": "test_training.py",
+    "function:count": "test_analytics.py",
+    "function:sum": "test_analytics.py",
+    "function:mean": "test_analytics.py",
+    "command:count": "test_analytics.py",
+    "function:tune": "test_tuning.py",
+    "command:tune": "test_tuning.py",
 }
 
-PENDING: dict[str, str] = {
-    "integration:ray": "needs a cluster; tests/integrations/test_ray.py runs the same contract",
-    "integration:dask": "needs a cluster; tests/integrations/test_dask.py runs the same contract",
-    "integration:opacus": "belongs to the training room",
-    "integration:dp_accounting": "reads no data",
+NO_DATA: dict[str, str] = {
     "sklearn:public_baseline": "takes rows that its name declares public",
-    "function:count": "tests/cli/test_count_questions.py judges neighbours of counts",
-    "function:sum": "tests/cli/test_count_questions.py judges neighbours of sums",
-    "function:mean": "tests/cli/test_count_questions.py judges neighbours of means",
-    "function:tune": "belongs to the tuning room",
-    "function:load_model": "reads released models, no data",
-    "command:count": "belongs to the analytics room",
-    "command:tune": "belongs to the tuning room",
-    "command:plan": "reads no data",
-    "command:certificate": "reads released certificates, no data",
-    "command:ledger": "belongs to the budget room",
-    "command:audit": "audits made-up data",
+    "integration:dp_accounting": "computes guarantees from public settings",
+    "training:Configuration": "holds public settings, from which its guarantee follows",
+    "training:Trained": "holds a model that was released already",
+    "training:progress_bar": "shows expected numbers, which follow from public settings",
+    "function:load_model": "reads a released model",
+    "command:plan": "computes prices from public settings; its tests run it without a data set",
+    "command:certificate": "reads a released certificate and recomputes its public numbers",
+    "command:ledger": "reads and writes a ledger; its entries are charges that were released",
+    "command:audit": "runs a subject on made-up data sets that the caller names as public",
 }
 
 
@@ -71,6 +77,7 @@ def found_doors() -> set[str]:
     doors = {f"selector:{kind.name}" for kind in concrete_selectors()}
     doors |= {"executor:threads", "executor:Processes"}
     doors |= {f"sklearn:{name}" for name in import_module("expost.sklearn").__all__}
+    doors |= {f"training:{name}" for name in import_module("expost.training").__all__}
     modules = pkgutil.iter_modules(expost.integrations.__path__)
     doors |= {f"integration:{module.name}" for module in modules}
     functions = [name for name in expost.__all__ if name.islower() and not name.startswith("_")]

@@ -14,16 +14,20 @@ from tests.hostile.judge import everything, same_as_tame, within_claim
 
 def test_every_door_has_an_entry():
     """Catches a new selector, executor, estimator, adapter, function or command without one."""
-    missing = doors.found_doors() - doors.ENTRIES.keys() - doors.PENDING.keys()
+    missing = doors.found_doors() - doors.ENTRIES.keys() - doors.NO_DATA.keys()
     assert not missing, f"add hostile neighbours for {sorted(missing)} in tests/hostile/doors.py"
 
 
 def test_entries_are_real():
     """Catches an entry for a door that is gone, or whose test is gone."""
-    assert (doors.ENTRIES.keys() | doors.PENDING.keys()) <= doors.found_doors()
-    assert not doors.ENTRIES.keys() & doors.PENDING.keys()
+    assert (doors.ENTRIES.keys() | doors.NO_DATA.keys()) <= doors.found_doors()
+    assert not doors.ENTRIES.keys() & doors.NO_DATA.keys()
     folder = Path(__file__).parent
     assert all((folder / file).is_file() for file in doors.ENTRIES.values())
+
+
+def test_a_door_without_data_says_why():
+    assert all(len(reason.split()) >= 4 for reason in doors.NO_DATA.values())
 
 
 def leaks(data, randomness):

@@ -51,6 +51,15 @@ def test_rounding_keeps_the_sensitivity(
     assert abs(first - second) <= query.steps() == math.ceil(distance / grid)
 
 
+@pytest.mark.parametrize("grid", [Fraction(1), Fraction(1, 4), Fraction(3, 7)])
+def test_halves_are_all_rounded_up(grid: Fraction) -> None:
+    """Would catch rounding half to even, which moves ½ and 1½ two steps apart."""
+    query = Query(same, sensitivity=grid, grid=grid)
+    steps = [query.evaluate((place + Fraction(1, 2)) * grid)[0] for place in range(-4, 5)]
+    assert steps == list(range(-3, 6))
+    assert query.steps() == 1
+
+
 @given(floats, floats, grids)
 def test_rounding_of_floats_keeps_the_sensitivity(a: float, b: float, grid: Fraction) -> None:
     """Would catch a float division on the way to the grid: the distance of two floats is exact."""
@@ -253,6 +262,19 @@ def test_gaussian_scale_and_guarantee() -> None:
     assert mechanism.output_scale == 1.5
     assert mechanism.guarantee == ZCDP(2, "replace")
     assert isinstance(mechanism, Mechanism)
+
+
+def test_the_promise_names_the_relation() -> None:
+    """Would catch a promise for add-remove whatever was asked for."""
+    assert DiscreteLaplace(Query(same), 1, "replace").guarantee == PureDP(1, "replace")
+    assert DiscreteGaussian(Query(same), 1, "replace").guarantee == ZCDP(1, "replace")
+
+
+def test_gaussian_noise_of_vectors_is_for_the_l2_sensitivity() -> None:
+    """Would catch one step per coordinate where √d are enough: 1 + 2 steps for four values."""
+    query = Query(same, sensitivity=1, grid=1, dimension=4)
+    assert DiscreteGaussian(query, Fraction(1, 2)).spread == 9
+    assert DiscreteLaplace(query, Fraction(1, 2)).spread == 10
 
 
 @pytest.mark.parametrize("kind", [DiscreteLaplace, DiscreteGaussian])

@@ -7,6 +7,7 @@ from decimal import localcontext
 from fractions import Fraction
 from functools import partial
 from itertools import islice
+from math import exp as exponential
 from math import floor
 
 import mpmath
@@ -297,3 +298,13 @@ def test_users_decimal_context_changes_nothing() -> None:
     with localcontext() as context:
         context.prec = 5
         assert (InversionTable(GeometricLaw(Fraction(2, 7)), 200).bounds == wanted).all()
+
+
+def test_keep_coins_have_the_stated_probability() -> None:
+    """Against the formula in floats; catches coins that are turned around."""
+    for coarse, fine in ((Fraction(1, 10), Fraction(1, 5)), (Fraction(1), Fraction(3))):
+        first, second = exponential(-coarse), exponential(-fine)
+        chance = second / first * ((1 - first) / (1 - second)) ** 2
+        coins = samplers.keep_coins(coarse, fine, 20_000, SimulationRandomness(3))
+        spread = (chance * (1 - chance) / len(coins)) ** 0.5
+        assert abs(coins.mean() - chance) < 5 * spread

@@ -5,11 +5,14 @@ fleet refuses. The parts of Opacus (GradSampleModule, Poisson sampler, DPOptimiz
 same sampling rate, steps, clipping norm, noise and expected batch size as the fleet.
 ``PrivacyEngine.make_private`` is not used: it would round the rate to 1/⌈n/batch⌉.
 
-Assumptions: the per-example gradients of Opacus are correct for the model (its validator is asked),
-and its noise is good enough. The noise consists of float32 Gaussians from torch's Mersenne twister,
-seeded with 63 bits of ``randomness``; it is not cryptographically strong.
+A row whose features or gradient are not finite in the precision of the model adds nothing.
 
-Tests: ``tests/training/test_opacus.py``.
+Assumptions: the per-example gradients of Opacus are correct for the model (its validator is asked,
+and a model that looks across the batch on made-up rows is refused), and its noise is good enough.
+The noise consists of float32 Gaussians from torch's Mersenne twister, seeded with 63 bits of
+``randomness``; it is not cryptographically strong.
+
+Tests: ``tests/training/test_opacus.py``; neighbours: ``tests/hostile/test_training.py``.
 """
 
 from __future__ import annotations
@@ -98,13 +101,14 @@ def train_with_opacus(
                 type(problems[0]).__name__,
                 "Opacus refuses this model; opacus.validators.ModuleValidator.fix may repair it",
             )
+        _refuse_mixing(module, shaped.shape[1:])
         rows, targets = check_training_data(
             shaped, y, loss, outputs_of(module, shaped), dimensions=None
         )
         plan = configuration.plan(len(rows))
         wrapped = GradSampleModule(module, loss_reduction="sum")
         generator = torch.Generator().manual_seed(source.bits(63))
-        optimiser = DPOptimizer(
+        optimiser = _total(DPOptimizer)(
             _optimiser(configuration, module.parameters()),
             noise_multiplier=plan.noise_multiplier,
             max_grad_norm=float(configuration.clip),
@@ -119,7 +123,8 @@ def train_with_opacus(
         )
         dtype = next(module.parameters()).dtype
         inputs, labels = torch.from_numpy(rows).to(dtype), torch.from_numpy(targets)
-        counts = ~torch.isnan(labels)  # a row that does not count adds nothing
+        finite = torch.isfinite(inputs).flatten(1).all(1)  # a number may be too large for the type
+        counts = ~torch.isnan(labels) & finite  # a row that does not count adds nothing
         for batch in sampler:
             chosen = torch.tensor(batch, dtype=torch.int64)
             chosen = chosen[counts[chosen]]
@@ -135,6 +140,48 @@ def train_with_opacus(
         if value.requires_grad
     }
     return Trained(parameters, configuration, promises([plan])[0])
+
+
+def _refuse_mixing(module: Any, shape: tuple[int, ...]) -> None:
+    """Refuse a model whose output for a made-up row depends on the other rows."""
+    import torch
+
+    training = module.training
+    module.eval()  # no dropout
+    kind = next(module.parameters()).dtype
+    made = [scale * torch.randn(5, *shape, dtype=kind) for scale in (1, 30)]
+    for rows in (*made, torch.rand(5, *shape, dtype=kind)):
+        try:
+            with torch.no_grad():
+                together = module(rows)
+                alone = torch.cat([module(row[None]) for row in rows])
+        except Exception:  # rows that do not suit the model; check_training_data tells
+            continue
+        if together.shape != alone.shape or not torch.allclose(together, alone, 1e-3, 1e-4):
+            raise InvalidInput(
+                "model",
+                type(module).__name__,
+                "it looks across the batch, and the output for a row must depend on this row only; "
+                "change its forward, or use Fleet, which passes rows one by one",
+            )
+    module.train(training)
+
+
+def _total(optimiser: Any) -> Any:
+    """An optimiser of Opacus for which a gradient that is not finite is 0."""
+    import torch
+
+    class Total(optimiser):  # type: ignore[misc]
+        def clip_and_accumulate(self) -> None:
+            found = [each for each in self.grad_samples if len(each)]
+            if found:
+                norms = [each.flatten(1).double().square().sum(1) for each in found]
+                fine = torch.isfinite(torch.stack(norms).sum(0))
+                for each in found:
+                    each[~fine] = 0
+            super().clip_and_accumulate()
+
+    return Total
 
 
 def _optimiser(configuration: Configuration, parameters: Any) -> Any:
