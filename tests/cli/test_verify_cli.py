@@ -76,9 +76,7 @@ def test_a_certificate_that_is_right(check, document, expost, tmp_path):  # noqa
 
 
 def halved(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return lambda document: {
-        name: document[name] | {"epsilon": document[name]["epsilon"] / 2}
-    }
+    return lambda document: {name: document[name] | {"epsilon": document[name]["epsilon"] / 2}}
 
 
 def cheaper_grid(document: dict[str, Any]) -> dict[str, Any]:
