@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import secrets
 import sqlite3
 import statistics
@@ -23,6 +24,7 @@ from expost.budget.reservation_rows import request_digest, secret_digest
 FEW, MANY = 1_000, 1_000_000
 JOBS = 20  # per turn
 TURNS = 15
+PROCESS_TURNS = 5
 THREADS = 16
 QUERIES, BLOCK = 5_000, 500
 CHARGE = PureDP(2.0**-30)
@@ -36,6 +38,8 @@ def rows() -> Iterator[Row]:
         yield against_bare_commits(Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         yield against_one_writer(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        yield against_one_process(Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         yield against_history(Path(folder))
     yield from growth()
@@ -65,6 +69,38 @@ def against_one_writer(folder: Path) -> Row:
         one / JOBS,
         "",
     )
+
+
+def against_one_process(folder: Path) -> Row:
+    """Compare a job of one of sixteen processes with a job of one process alone.
+
+    Processes follow one another; each job is two commits of its own.
+    """
+    ledger = Ledger.create(folder / "ledger.db", PureDP(1000))
+    many, one = interleaved(jobs_of_processes(ledger), jobs(ledger), turns=PROCESS_TURNS)
+    return Row(
+        f"reserve + settle, {THREADS} processes at once",
+        many / (JOBS * THREADS),
+        "one process alone",
+        one / JOBS,
+        "",
+    )
+
+
+def jobs_of_processes(ledger: Ledger) -> Callable[[], None]:
+    """Return a turn: some jobs in each of several processes."""
+    run = jobs(ledger)
+    context = multiprocessing.get_context("fork")
+
+    def together() -> None:
+        children = [context.Process(target=run) for _ in range(THREADS)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        assert all(child.exitcode == 0 for child in children)
+
+    return together
 
 
 def jobs_of_threads(ledger: Ledger) -> Callable[[], None]:

@@ -7,6 +7,7 @@ agree.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -23,14 +24,14 @@ from pathlib import Path
 
 import pytest
 
-from expost import Charges, PureDP
+from expost import Candidate, Charges, PureDP, RandomDropping
 from expost.budget import store
 from expost.budget.amounts import amount_of
 from expost.budget.budgets import PureBudget, budget_from_dict
 from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation
 from expost.budget.rows import LedgerRows
-from expost.errors import BudgetRefused, LedgerError
+from expost.errors import BudgetRefused, CheckpointMismatch, LedgerError
 
 PROCESSES, REQUESTS = 16, 500
 BUDGET, CAPS = 25.0, {"ann": 4.0, "bob": 7.0}
@@ -391,3 +392,162 @@ def test_the_checks_notice_an_overspent_chain(tmp_path):
     with pytest.raises(AssertionError, match="overspent at 5"):
         replay(ledger)
     assert any(problem.startswith("row 5: overspends") for problem in ledger.verify())
+
+
+def test_those_who_come_while_the_lock_is_awaited_take_part(tmp_path, monkeypatch):
+    """Catches a batch that is closed before the lock is obtained: another process may hold it for
+    long, and everybody who came meanwhile would wait for one more commit.
+    """
+    ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(100.0))
+    transactions = []
+    original = ledger._store.writing
+    monkeypatch.setattr(ledger._store, "writing", lambda: transactions.append(1) or original())
+    descriptor = os.open(tmp_path / "ledger.db", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # as another process would
+    with ThreadPoolExecutor(8) as pool:
+        first = pool.submit(ledger.reserve, PureDP(1))
+        while not transactions:
+            time.sleep(0.001)
+        others = [pool.submit(ledger.reserve, PureDP(1)) for _ in range(7)]
+        while len(ledger._store._queue) < 8:
+            time.sleep(0.001)
+        os.close(descriptor)
+        ids = {each.result(60).id for each in [first, *others]}
+    assert len(ids) == 8
+    assert len(transactions) == 1
+    assert ledger.verify() == []
+
+
+def test_a_lock_that_is_not_obtained_fails_for_all_who_wait(tmp_path, monkeypatch):
+    """Catches threads that each wait for the whole time limit, one after another."""
+    ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(100.0))
+    monkeypatch.setattr(store, "BUSY_SECONDS", 0.5)
+    descriptor = os.open(tmp_path / "ledger.db", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    start = time.monotonic()
+    results = wait_together(ledger, [lambda: ledger.reserve(PureDP(1)) for _ in range(8)])
+    assert time.monotonic() - start < 4
+    assert all(isinstance(each, LedgerError) for each in results)
+    os.close(descriptor)
+    time.sleep(0.1)  # the one who waited gives the lock back
+    assert ledger.remaining() == 100.0
+    ledger.reserve(PureDP(1))
+
+
+def spend_in_threads(ledger: Ledger, threads: int, jobs: int, place: Path) -> None:
+    """Reserve and settle in several threads; write down every id that was acknowledged."""
+
+    def run(_: int) -> list[str]:
+        done = []
+        for _ in range(jobs):
+            try:
+                job = ledger.reserve(PureDP(0.01))
+            except BudgetRefused:
+                continue
+            ledger.settle(job, 0)
+            done.append(job.id)
+        return done
+
+    with ThreadPoolExecutor(threads) as pool:
+        place.write_text(
+            json.dumps([each for ids in pool.map(run, range(threads)) for each in ids])
+        )
+
+
+def test_threads_in_several_processes(fast_folder):
+    """Catches shared commits of one process that overlap those of another."""
+    ledger = Ledger.create(fast_folder / "ledger.db", PureBudget(1.0))
+    context = multiprocessing.get_context("fork")
+    places = [fast_folder / f"{number}.json" for number in range(4)]
+    children = [
+        context.Process(target=spend_in_threads, args=(ledger, 6, 10, place)) for place in places
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [0] * 4
+    told = [identity for place in places for identity in json.loads(place.read_text())]
+    assert len(told) == len(set(told)) == 100  # exactly what the budget allows
+    assert ledger.statuses() == dict.fromkeys(told, "settled")
+    assert ledger.remaining() == 0.0
+    assert ledger.verify() == []
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgresql"])
+def test_settling_twice_at_once(where, request, tmp_path):
+    """Catches two threads or connections that both refund the same reservation."""
+    url = tmp_path / "ledger.db" if where == "sqlite" else request.getfixturevalue("postgres_url")
+    ledgers = [Ledger.create(url, PureBudget(10.0)), Ledger.open(url)]
+    for _ in range(10):
+        table = Charges.from_list([PureDP(0.5), PureDP(0.25)], PureDP(0.0))
+        job = ledgers[0].reserve(table)
+        start = threading.Barrier(4)
+
+        def settle(number: int, job: Reservation = job, start: threading.Barrier = start) -> str:
+            start.wait()
+            try:
+                # Half of them name one outcome, half another; one outcome wins.
+                ledgers[number % 2].settle(job.id, number // 2, secret=job.secret)
+                return str(number // 2)
+            except LedgerError:
+                return "refused"
+
+        with ThreadPoolExecutor(4) as pool:
+            told = Counter(pool.map(settle, range(4)))
+        assert told["refused"] == 2
+        assert sorted(told.values()) == [2, 2]
+        (won,) = set(told) - {"refused"}
+        entries = [entry for entry in ledgers[0].entries() if entry.reservation == job.id]
+        assert [entry.action for entry in entries] == ["reserve", "settle"]
+        assert entries[1].facts["outcome"] == won
+    assert ledgers[0].verify() == []
+    assert ledgers[0].standing().filter.held == (0,)
+
+
+def resume(path: Path, place: Path, barrier: object, runs: Path) -> None:
+    """Resume a selection from its checkpoint; append a line per run."""
+
+    def mechanism(data: object, randomness: object) -> float:
+        with runs.open("a") as file:
+            file.write("run\n")
+        time.sleep(0.2)
+        return 1.0
+
+    candidates = [Candidate(mechanism, guarantee=PureDP(0))]  # never dropped
+    barrier.wait()  # type: ignore[attr-defined]
+    try:
+        RandomDropping(0.1).select(
+            candidates,
+            [1, 2, 3],
+            ledger=Ledger.open(path),
+            checkpoint=place,
+            data_fingerprint="three",
+        )
+    except (CheckpointMismatch, LedgerError):
+        os._exit(3)
+    os._exit(0)
+
+
+def test_two_processes_resume_one_selection(tmp_path):
+    """Catches two runs for one reservation: the second would be free."""
+    Ledger.create(tmp_path / "ledger.db", PureBudget(10.0))
+    runs = tmp_path / "runs"
+    runs.touch()
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(3)
+    children = [
+        context.Process(
+            target=resume,
+            args=(tmp_path / "ledger.db", tmp_path / "checkpoint", barrier, runs),
+        )
+        for _ in range(3)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert Counter(child.exitcode for child in children) == {0: 1, 3: 2}
+    assert runs.read_text().count("run") == 1
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    assert [entry.action for entry in ledger.entries()] == ["create", "reserve", "settle"]

@@ -18,6 +18,7 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -611,3 +612,46 @@ def test_refusals_survive_a_crash_too(tmp_path):
         os.kill(child, signal.SIGKILL)
         assert wait(child) == -signal.SIGKILL
     assert Ledger.open(url).remaining() == 0.1
+
+
+def spend_in_threads(path: Path, log: Path) -> None:
+    """Eight threads reserve and settle; every answer is written down before the next request."""
+    ledger = Ledger.open(path)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def run() -> None:
+        while True:
+            job = ledger.reserve(PureDP(1e-6))
+            os.write(descriptor, f"reserve {job.id}\n".encode())
+            ledger.settle(job, 0)
+            os.write(descriptor, f"settle {job.id}\n".encode())
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_kill_9_while_threads_share_commits(tmp_path):
+    """Catches an answer that is given before the shared commit is durable, or half a batch."""
+    path, log = tmp_path / "ledger.db", tmp_path / "log"
+    log.touch()
+    Ledger.create(path, PureDP(1000))._store.close()
+    coin = random.Random(3)
+    for _ in range(20):
+        size = log.stat().st_size
+        child = fork(lambda: spend_in_threads(path, log))
+        deadline = time.monotonic() + 20
+        while log.stat().st_size < size + 200 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(coin.random() * 0.05)
+        os.kill(child, signal.SIGKILL)
+        wait(child)
+        told = [line.split() for line in log.read_text().splitlines()]
+        ledger = Ledger.open(path)
+        kept = {(entry.action, entry.reservation) for entry in ledger.entries()}
+        assert {tuple(each) for each in told if len(each) == 2} <= kept
+        assert ledger.verify() == []
+        ledger._store.close()
+    assert len(told) >= 80  # every life was long enough to be told something

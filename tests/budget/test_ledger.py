@@ -28,6 +28,7 @@ from expost.budget.budgets import PureBudget, RenyiBudget
 from expost.budget.hash_chain import digest
 from expost.budget.ledger import Ledger, Reservation
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput, LedgerError
+from tests.budget.test_concurrency import wait_together
 
 TABLE = Charges.from_list([PureDP(0.5), PureDP(0.25), PureDP(1.0)], PureDP(0.0))
 
@@ -1048,18 +1049,54 @@ class LedgerMachine(RuleBasedStateMachine):
             with pytest.raises(BudgetRefused):
                 self.ledger.reserve(table, budget=budget, analyst=analyst)
             return
-        job = self.ledger.reserve(table, budget=budget, analyst=analyst)
+        self.remember(self.ledger.reserve(table, budget=budget, analyst=analyst), worst)
+
+    def remember(self, job: Reservation, worst: Fraction) -> None:
+        """Add a reservation to the model."""
         self.entries += 1
-        charges = [amount_of(each) for each in outcomes]
         facts = {
-            "budget": budget,
-            "analyst": analyst,
-            "table": table,
-            "charges": charges,
-            "nothing": amount_of(nothing),
+            "budget": job.budget,
+            "analyst": job.analyst,
+            "table": job.charges,
+            "charges": [amount_of(job.charges[i].epsilon) for i in range(len(job.charges))],
+            "nothing": amount_of(job.charges.nothing.epsilon),
             "secret": job.secret,
         }
         self.jobs[job.id] = facts | {"status": "open", "outcome": None, "cost": worst}
+
+    @rule(requests=st.lists(st.tuples(sizes, budgets, analysts), min_size=2, max_size=4))
+    def reserve_together(self, requests: list[tuple[float, str, str]]) -> None:
+        """Several threads wait together and share a commit; each gets its own answer."""
+        tasks = [
+            lambda size=size, budget=budget, analyst=analyst: self.ledger.reserve(
+                PureDP(size), budget=budget, analyst=analyst
+            )
+            for size, budget, analyst in requests
+        ]
+        answers = wait_together(self.ledger, tasks)
+        for (size, budget, analyst), answer in zip(requests, answers, strict=True):
+            worst = amount_of(size)
+            places = [place for place in {(budget, ""), (budget, analyst)} if place in self.limits]
+            fits = all(
+                self.used(*place) + worst <= amount_of(self.limits[place]) for place in places
+            )
+            assert isinstance(answer, Reservation if fits else BudgetRefused)
+            if isinstance(answer, Reservation):
+                self.remember(answer, worst)
+
+    @rule(number=st.integers(0, 20), outcome=st.sampled_from([None, 0]))
+    def settle_together(self, number: int, outcome: int | None) -> None:
+        """The same reservation is settled twice in one commit: one entry, one refund."""
+        picked = self.pick(number)
+        if picked is None or picked[1]["status"] != "open":
+            return
+        identity, job = picked
+        tasks = [lambda: self.ledger.settle(identity, outcome, secret=job["secret"])] * 2
+        first, second = wait_together(self.ledger, tasks)
+        assert first == second
+        cost = job["nothing"] if outcome is None else job["charges"][outcome]
+        job.update(status="settled", outcome=outcome, cost=cost)
+        self.entries += 1
 
     def pick(self, number: int) -> tuple[str, dict] | None:
         return list(self.jobs.items())[number % len(self.jobs)] if self.jobs else None

@@ -27,6 +27,7 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 import threading
 import time
 import weakref
@@ -117,7 +118,10 @@ class DatabaseFile:
                 known = cls._known.get((facts.st_dev, facts.st_ino))
                 if known is not None:
                     return known
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                # Opening a pipe or a device could wait for ever.
+                if not stat.S_ISREG(facts.st_mode):
+                    raise LedgerError(f"the ledger could not be used: {path} is not a file")
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             except OSError as error:
                 raise LedgerError(
                     f"the ledger could not be used: cannot open {path}: {error.strerror}"

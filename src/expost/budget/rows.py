@@ -159,11 +159,13 @@ class LedgerRows:
             found = [str(row[0]) for row in self.all("PRAGMA integrity_check")]
             yield from (f"file: {problem}" for problem in found if problem != "ok")
 
-    def lock_head(self) -> tuple[int, str]:
+    def lock_head(self, *, read_only: bool = False) -> tuple[int, str]:
         """Return the number and hash of the last entry, and lock it against other writers."""
-        lock = " FOR UPDATE" if self.backend == "postgresql" else ""
+        lock = " FOR UPDATE" if self.backend == "postgresql" and not read_only else ""
         sequence, last = self.one(f"SELECT sequence, hash FROM expost_head WHERE place = 1{lock}")
-        return int(sequence), str(last)
+        if type(sequence) is not int:
+            raise LedgerError("the ledger is damaged at its head; run: expost ledger verify")
+        return sequence, str(last)
 
     def append(self, entry: Entry) -> None:
         """Write an entry after the last one and make it the last one."""

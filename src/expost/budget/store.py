@@ -7,8 +7,10 @@ a time limit). Writers therefore follow one another, and each sees everything wr
 Commits are durable before they return (SQLite: rollback journal with synchronous=EXTRA;
 PostgreSQL: synchronous_commit=on).
 
-Writers of one process that wait together are committed together: the first of them runs the
-requests of all, in the order in which they came, in one transaction (:meth:`Store.write`).
+Writers of one process that wait together are committed together: the first of them takes the lock,
+and then runs the requests of all who came until then, in their order, in one transaction
+(:meth:`Store.write`). Processes follow one another: to let one process commit for another, requests
+and answers would have to be handed over durably, which costs the commits that it saves.
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_concurrency.py``,
 ``tests/budget/test_crashes.py``, ``tests/fuzz/test_ledger_urls.py``.
 """
@@ -249,25 +251,27 @@ class Store:
         self._queue.append(request)
         with self._leading:
             while not request.done:
-                count = min(len(self._queue), _LARGEST_BATCH)
-                self._run_together([self._queue.popleft() for _ in range(count)])
+                self._run_together()
         return request.answer()
 
-    def _run_together(self, batch: list[Request[Any]]) -> None:
-        """Run requests in one transaction; an error of the transaction is an error of them all."""
+    def _run_together(self) -> None:
+        """Run the waiting requests in one transaction; an error of it is an error of them all."""
+        batch: list[Request[Any]] = []
         try:
             with self.writing() as rows:
-                if len(batch) > 1:
-                    rows.lock_head()
+                rows.lock_head()
+                batch = self._waiting()  # after the lock: those who came meanwhile take part
                 for request in batch:
                     run_one(rows, request, alone=len(batch) == 1)
         except Exception as error:
             # Nothing was recorded, so that even a refusal may have rested on a state that is gone.
+            batch = batch or self._waiting()
             for request in batch:
                 shared = len(batch) > 1 and isinstance(error, ExpostError)
                 request.error = LedgerError(str(error)) if shared else error
         except BaseException:
             # The others cannot know whether an interrupted commit was recorded.
+            batch = batch or self._waiting()
             for request in batch:
                 request.error = LedgerError(
                     "the ledger was interrupted: repeat the request with the same reservation id "
@@ -277,6 +281,11 @@ class Store:
         finally:
             for request in batch:
                 request.done = True
+
+    def _waiting(self) -> list[Request[Any]]:
+        """Take the requests that wait, in the order in which they came."""
+        count = min(len(self._queue), _LARGEST_BATCH)
+        return [self._queue.popleft() for _ in range(count)]
 
     @contextmanager
     def _writing_file(self) -> Iterator[LedgerRows]:

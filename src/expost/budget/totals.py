@@ -150,7 +150,7 @@ def find_filter(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str
 def filters_of(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
     """The filter of the budget and, if there is one, that of the analyst's cap."""
     with readable(f"the totals of budget {budget!r}"):
-        return [
+        found = [
             Filter(
                 _terms(terms),
                 amounts(settled),
@@ -159,6 +159,9 @@ def filters_of(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
             )
             for who, terms, settled, held in rows.all(_FILTERS, b=budget, a=analyst)
         ]
+        if any(not len(f.budget.limits) == len(f.settled) == len(f.held) for f in found):
+            raise ValueError("amounts and limits differ in number")
+        return found
 
 
 def add_budget(
@@ -293,7 +296,7 @@ def readable(what: str) -> Iterator[None]:
     """Turn errors of parsing stored values into a LedgerError."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, ArithmeticError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         raise LedgerError(f"the ledger is damaged at {what}; run: expost ledger verify") from None
 
 

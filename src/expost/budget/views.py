@@ -192,8 +192,7 @@ class LedgerViews:
     def head(self) -> tuple[int, str]:
         """Return the number and the hash of the last entry."""
         with self._store.reading() as rows:
-            sequence, last = rows.one("SELECT sequence, hash FROM expost_head WHERE place = 1")
-        return int(sequence), str(last)
+            return rows.lock_head(read_only=True)
 
     def entry(self, sequence: int) -> Entry | None:
         """Return the entry with this number, or None."""

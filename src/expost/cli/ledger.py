@@ -44,6 +44,7 @@ from expost.cli.ledger_tables import (
     render_entries,
     render_standings,
     standing_document,
+    stored_fields,
 )
 from expost.cli.output import FAILURE, Json, as_text, notes, show, visible
 from expost.errors import InvalidInput
@@ -423,7 +424,7 @@ def export(
     """Print all entries as CSV or JSON."""
     if as_csv == as_json:
         raise InvalidInput("format", None, "pass either --csv or --json")
-    rows = [asdict(entry) for entry in Ledger.open(url, read_only=True).entries()]
+    rows = [stored_fields(entry) for entry in Ledger.open(url, read_only=True).entries()]
     if as_json:
         typer.echo(as_text(json.dumps({"entries": rows}, indent=2, ensure_ascii=False)))
         return

@@ -138,12 +138,20 @@ def age_of(time: str) -> float:
 def entry_document(entry: Entry) -> dict[str, Any]:
     """Return an entry with its amounts as decimals and the digests of what it is about."""
     facts = _facts(entry)
-    return asdict(entry) | {
+    return stored_fields(entry) | {
         "amounts": [decimal_text(each) for each in _amounts(facts)],
         "outcome": facts.get("outcome"),
         "request": facts.get("request"),
         "source": facts.get("source"),
         "certificate": facts.get("release"),
+    }
+
+
+def stored_fields(entry: Entry) -> dict[str, Any]:
+    """Return the columns of an entry; a damaged one may hold bytes, which are shown as text."""
+    return {
+        name: value if isinstance(value, (str, int)) else visible(value)
+        for name, value in asdict(entry).items()
     }
 
 
@@ -199,14 +207,16 @@ def render_standings(console: Console, ledger: Ledger, names: list[str], filters
                 f"a person whose data stay longer is protected by the sum only. Settled in earlier "
                 f"periods: {past}."
             )
+    waiting = _open_table(ledger, names, filters)  # a damaged ledger fails before anything is shown
     console.print(table)
     for note in notes_:
         console.print(escape(note), highlight=False)
-    _render_open(console, ledger, names, filters)
+    if waiting.row_count:
+        console.print(waiting)
 
 
-def _render_open(console: Console, ledger: Ledger, names: list[str], filters: Filters) -> None:
-    """Print the requests that have not reported back, if there are any."""
+def _open_table(ledger: Ledger, names: list[str], filters: Filters) -> Table:
+    """A table of the requests that have not reported back."""
     table = Table(title="Open reservations", title_justify="left")
     for heading in ("reservation", "budget", "analyst", "age", "worst case", "memo"):
         table.add_column(heading, overflow="fold")
@@ -219,8 +229,7 @@ def _render_open(console: Console, ledger: Ledger, names: list[str], filters: Fi
             worst = amount_text(budget, budget.worst(reservation.charges))
             cells = (reservation.id, name, reservation.analyst, age_text(each.time), worst)
             table.add_row(*(escape(visible(cell)) for cell in (*cells, each.memo)))
-    if table.row_count:
-        console.print(table)
+    return table
 
 
 def age_text(time: str) -> str:
