@@ -31,6 +31,7 @@ ROOMS = (
     "audit",
     "sklearn",
     "integrations",
+    "server",
     "cli",
     "__main__",
 )

@@ -18,6 +18,7 @@ from expost.cli.audit import audit
 from expost.cli.count import count
 from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, EXIT_CODES, UNEXPECTED, notes, visible
 from expost.cli.plan import plan
+from expost.cli.serve import serve
 from expost.cli.tune import tune
 from expost.errors import BudgetRefused, ExpostError
 
@@ -55,6 +56,7 @@ app.command()(plan)
 app.command()(tune)
 app.command()(count)
 app.command()(audit)
+app.command()(serve)
 app.add_typer(verify.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
 
