@@ -46,6 +46,7 @@ from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, Truncat
 
 if TYPE_CHECKING:
     from expost.analytics.query import count, mean, sum
+    from expost.server.client import connect
     from expost.tuning.certificate import Tuned
     from expost.tuning.job import tune
     from expost.tuning.model import Model, load_model
@@ -95,6 +96,7 @@ __all__ = [
     "WorkersLost",
     "ZCDPBudget",
     "__version__",
+    "connect",
     "count",
     "load_model",
     "mean",
@@ -110,6 +112,7 @@ _LAZY = {
     "Tuned": "expost.tuning.certificate",
     "load_model": "expost.tuning.model",
     "tune": "expost.tuning.job",
+    "connect": "expost.server.client",
     "audit": "expost.audit",
     "sklearn": "expost.sklearn",
     "training": "expost.training",
