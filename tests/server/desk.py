@@ -88,6 +88,23 @@ class Desk:
             time.sleep(0.02)
 
 
+def visits(source: Path) -> dict[str, Any]:
+    """The public facts of the table."""
+    return {
+        "name": "visits",
+        "budget": "visits",
+        "description": "Made-up visits.",
+        "source": str(source),
+        "user": "person",
+        "groups": {"city": [*CITIES, "Linz"]},
+        "values": {"spend": [0.0, 100.0]},
+        "filters": ["age"],
+        "max_groups_per_user": 1,
+        "max_rows_per_user": 2,
+        "typical_group": 800,
+    }
+
+
 def furnish(service: Any, folder: Path, epsilon: float = 5.0) -> dict[str, str]:
     """People, two budgets and two data sets; returns a token per person."""
     owner = Person("olga", "owner")
@@ -99,22 +116,7 @@ def furnish(service: Any, folder: Path, epsilon: float = 5.0) -> dict[str, str]:
     tokens = {name: service.new_token(owner, name)["token"] for name in PEOPLE}
     service.open_budget(owner, "visits", "pure", epsilon, caps={"bob": 1.0})
     service.open_budget(owner, "models", "approx", 50.0, 1e-4)
-    service.register(
-        owner,
-        {
-            "name": "visits",
-            "budget": "visits",
-            "description": "Made-up visits.",
-            "source": str(write_rows(folder / "visits.csv")),
-            "user": "person",
-            "groups": {"city": [*CITIES, "Linz"]},
-            "values": {"spend": [0.0, 100.0]},
-            "filters": ["age"],
-            "max_groups_per_user": 1,
-            "max_rows_per_user": 2,
-            "typical_group": 800,
-        },
-    )
+    service.register(owner, visits(write_rows(folder / "visits.csv")))
     service.register(
         owner,
         {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from expost.analytics.execution import run
@@ -27,8 +27,8 @@ from expost.randomness.source import require_protection
 class _Priced(Exception):
     """Ends a request at the moment when it would reserve."""
 
-    def __init__(self, charges: Charges) -> None:
-        self.charges = charges
+    def __init__(self, charges: Charges, described: dict[str, Any]) -> None:
+        self.charges, self.described = charges, described
         super().__init__("priced")
 
 
@@ -45,8 +45,9 @@ class _PriceOnly:
     def kind_of(self, budget: str | None = None) -> str:
         return self._ledger.kind_of(budget)
 
-    def reserve(self, charges: Charges, memo: str = "", **_: Any) -> Any:
-        raise _Priced(charges)
+    def reserve(self, charges: Charges, memo: str = "", **more: Any) -> Any:
+        described = {name: more[name] for name in ("request", "source") if name in more}
+        raise _Priced(charges, described)
 
     def settle(self, reservation: Any, outcome: object, *, release: object = None) -> Guarantee:
         raise LedgerError("nothing was reserved")
@@ -55,13 +56,29 @@ class _PriceOnly:
         raise LedgerError("nothing was reserved")
 
 
-def charges_of(request: Request, ledger: Ledger, budget: str, analyst: str) -> Charges:
+@dataclass(frozen=True)
+class Priced:
+    """What a request would reserve.
+
+    Parameters
+    ----------
+    charges : Charges
+        The charge of every outcome.
+    described : dict
+        The public descriptions of request and source that its entry refers to.
+    """
+
+    charges: Charges
+    described: dict[str, Any]
+
+
+def price_of(request: Request, ledger: Ledger, budget: str, analyst: str) -> Priced:
     """Return what a request may cost. It is stopped before it reads anything."""
     account = Account(_PriceOnly(ledger), budget, analyst)
     try:
         run(request, account, require_protection(None, simulation=False), None, None)
     except _Priced as priced:
-        return priced.charges
+        return Priced(priced.charges, priced.described)
     raise AssertionError("a request ran without reserving")
 
 

@@ -225,13 +225,13 @@ class Connection:
     def sum(
         self, dataset: str, column: str, *, memo: str = "", key: str | None = None, **options: Any
     ) -> Any:
-        """Sum a column per group, within the bounds of the owner; otherwise as :meth:`count`."""
+        """Sum a column per group, within the owner's bounds; otherwise as :meth:`count`."""
         return self._ask(_question(dataset, "sum", options | {"column": column}), memo, key)
 
     def mean(
         self, dataset: str, column: str, *, memo: str = "", key: str | None = None, **options: Any
     ) -> Any:
-        """Average a column per group, within the bounds of the owner; otherwise as :meth:`count`."""
+        """Average a column per group, within the owner's bounds; otherwise as :meth:`count`."""
         return self._ask(_question(dataset, "mean", options | {"column": column}), memo, key)
 
     def tune(
@@ -397,6 +397,7 @@ def count_result(found: Mapping[str, Any]) -> Any:
     """Return a release of a desk as the result that :func:`expost.count` returns."""
     from expost.analytics.certificate import CountResult
     from expost.analytics.refinement import Answer
+    from expost.privacy.charges import Charges
     from expost.privacy.guarantees import guarantee_from_dict
 
     def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
@@ -408,6 +409,12 @@ def count_result(found: Mapping[str, Any]) -> Any:
         return tuple(value) if isinstance(value, list) else value
 
     result, certificate = found["result"], found["certificate"]
+    told: dict[str, Any] = {}
+    if "charges" in certificate:
+        told = {
+            "charges": Charges.from_dict(certificate["charges"]),
+            "outcome": certificate.get("outcome"),
+        }
     return CountResult(
         answers=answers(result["answers"]),
         unanswered=answers(result["unanswered"]),
@@ -428,4 +435,5 @@ def count_result(found: Mapping[str, Any]) -> Any:
         public=certificate["public"],
         simulated=certificate["simulated"],
         ledger=certificate["ledger"],
+        **told,
     )

@@ -18,11 +18,10 @@ from typing import Any
 
 from expost.budget.hash_chain import canonical
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
-from expost.privacy.charges import Charges
 from expost.server import documents, questions, tuning_jobs
 from expost.server import queue as states
 from expost.server.administration import Administration
-from expost.server.charging import charges_of, nothing_of
+from expost.server.charging import Priced, nothing_of, price_of
 from expost.server.datasets import Datasets, public_facts
 from expost.server.ledgers import Ledgers
 from expost.server.people import ANALYST, People, Person
@@ -95,12 +94,12 @@ class Service(Administration):
     def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a question would cost, from public facts alone."""
         facts = self._datasets.get(str(asked.get("dataset")))
-        question, price, charges = self._priced(facts, asked, person.name)
+        question, price, priced = self._priced(facts, asked, person.name)
         shown = {name: value for name, value in question.items() if name != "keys"}
         keys = question.get("keys")
         plan = self._plan_of(facts, question)
         groups = None if keys is None else len(keys)
-        state = self._standing_of(facts, person.name, charges)
+        state = self._standing_of(facts, person.name, priced)
         return price | state | {"question": shown | {"groups": groups}, "plan": plan}
 
     @action
@@ -117,8 +116,8 @@ class Service(Administration):
 
     def _priced(
         self, facts: Mapping[str, Any], asked: Mapping[str, Any], analyst: str
-    ) -> tuple[dict[str, Any], dict[str, Any], Charges | None]:
-        """The checked question, its price and, except for tuning, its charges."""
+    ) -> tuple[dict[str, Any], dict[str, Any], Priced | None]:
+        """The checked question, its price and, except for tuning, what it would reserve."""
         budget = facts["budget"]
         kind = self._kind_of(self._ledgers.check(budget))
         if asked.get("kind") == "tune":
@@ -129,7 +128,7 @@ class Service(Administration):
             return job, price, None
         question = questions.read_question(facts, asked, kind)
         request = questions.make(facts, question, opened=False)
-        charges = charges_of(request, self._ledgers.ledger, budget, analyst)
+        priced = price_of(request, self._ledgers.ledger, budget, analyst)
         document = dict(question.document)
         price = {
             "epsilon": document["epsilon"],
@@ -137,14 +136,14 @@ class Service(Administration):
             "unit": "epsilon" if document["delta"] is None else "rho",
             "budget": budget,
         }
-        return document, price, charges
+        return document, price, priced
 
     def _standing_of(
-        self, facts: Mapping[str, Any], analyst: str, charges: Charges | None
+        self, facts: Mapping[str, Any], analyst: str, priced: Priced | None
     ) -> dict[str, Any]:
         """What would be held, what remains, and whether it fits."""
-        if charges is not None:
-            return self._ledgers.worst(facts["budget"], analyst, charges)
+        if priced is not None:
+            return self._ledgers.worst(facts["budget"], analyst, priced.charges)
         filters = self._ledgers.filters(facts["budget"], analyst)
         remaining = [each.budget.describe(each.remaining, up=False) for each in filters]
         held = filters[-1].budget.describe(filters[-1].held)
@@ -172,7 +171,7 @@ class Service(Administration):
         if found is not None:
             return self._again(found, digest)
         facts = self._datasets.get(str(asked.get("dataset")))
-        question, price, charges = self._priced(facts, asked, person.name)
+        question, price, priced = self._priced(facts, asked, person.name)
         row = self._queue.insert(
             {
                 "id": secrets.token_hex(16),
@@ -191,7 +190,7 @@ class Service(Administration):
         )
         if row["state"] != states.RECORDED or row["digest"] != digest:
             return self._again(row, digest)
-        return self._answer(self._reserve(row, facts, question, charges))
+        return self._answer(self._reserve(row, facts, priced))
 
     def _again(self, row: Mapping[str, Any], digest: str) -> dict[str, Any]:
         """The request that a key belongs to."""
@@ -209,22 +208,20 @@ class Service(Administration):
         self,
         row: Mapping[str, Any],
         facts: Mapping[str, Any],
-        question: Mapping[str, Any],
-        charges: Charges | None,
+        priced: Priced | None,
     ) -> Mapping[str, Any]:
         """Reserve the worst case of a recorded request and queue it, or record the refusal."""
         changes: dict[str, Any] = {"state": states.QUEUED}
-        if charges is not None:
+        if priced is not None:
             try:
                 held = self._ledgers.ledger.reserve(
-                    charges,
+                    priced.charges,
                     row["memo"],
                     budget=facts["budget"],
                     analyst=row["person"],
                     reservation_id=row["id"],
                     secret=row["secret"],
-                    request=question,
-                    source={"dataset": facts["name"]},
+                    **priced.described,
                 )
                 changes["reserved"] = held.time
             except BudgetRefused as error:
@@ -240,32 +237,31 @@ class Service(Administration):
                     "the ledger cannot be used now", None, "ask again with the same key"
                 ) from None
         if not self._queue.mark(row["id"], [states.RECORDED], **changes):
-            return self._settle_race(row, charges, changes)
+            return self._settle_race(row, priced, changes)
         if changes["state"] == states.QUEUED:
             self.runner.poke()
         return {**row, **changes}
 
     def _settle_race(
-        self, row: Mapping[str, Any], charges: Charges | None, changes: Mapping[str, Any]
+        self, row: Mapping[str, Any], priced: Priced | None, changes: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Another process completed this request; a reservation that it refused is given back."""
         found = self._queue.get(row["id"]) or row
-        reserved = changes["state"] == states.QUEUED and charges is not None
-        if reserved and found["state"] == states.REFUSED:
-            assert charges is not None
-            self._ledgers.ledger.settle(row["id"], nothing_of(charges), secret=row["secret"])
+        reserved = changes["state"] == states.QUEUED
+        if reserved and priced is not None and found["state"] == states.REFUSED:
+            outcome = nothing_of(priced.charges)
+            self._ledgers.ledger.settle(row["id"], outcome, secret=row["secret"])
         return found
 
     def _complete(self, row: Mapping[str, Any]) -> None:
         """Reserve a request that a crash left between its record and its reservation."""
         facts = self._datasets.get(row["dataset"], retired=True)
-        question = json.loads(row["question"])
-        charges = None
+        priced = None
         if row["kind"] != "tune":
-            stored = questions.stored_question(facts, question)
+            stored = questions.stored_question(facts, json.loads(row["question"]))
             request = questions.make(facts, stored, opened=False)
-            charges = charges_of(request, self._ledgers.ledger, facts["budget"], row["person"])
-        self._reserve(row, facts, question, charges)
+            priced = price_of(request, self._ledgers.ledger, facts["budget"], row["person"])
+        self._reserve(row, facts, priced)
 
     # Requests and releases
 
