@@ -198,10 +198,11 @@ def _cheapest(measure: Measure, groups: int | None, size: int, options: Frozen) 
         )
     while low < high:
         middle = (low + high) // 2
-        if enough(middle):
-            high = middle
-        else:
-            low = middle + 1
+        try:
+            found = enough(middle)
+        except InvalidInput:  # so small an ε has no plan for this error
+            found = False
+        low, high = (low, middle) if found else (middle + 1, high)
     return _epsilon_at(low)
 
 
