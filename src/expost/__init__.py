@@ -46,6 +46,7 @@ from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, Truncat
 
 if TYPE_CHECKING:
     from expost.analytics.query import count, mean, sum
+    from expost.server.client import connect
     from expost.tuning.certificate import Tuned
     from expost.tuning.defaults import default_job
     from expost.tuning.job import tune
@@ -96,6 +97,7 @@ __all__ = [
     "WorkersLost",
     "ZCDPBudget",
     "__version__",
+    "connect",
     "count",
     "default_job",
     "load_model",
@@ -113,6 +115,7 @@ _LAZY = {
     "default_job": "expost.tuning.defaults",
     "load_model": "expost.tuning.model",
     "tune": "expost.tuning.job",
+    "connect": "expost.server.client",
     "audit": "expost.audit",
     "sklearn": "expost.sklearn",
     "training": "expost.training",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,10 +19,13 @@ from expost.cli.audit import audit
 from expost.cli.count import count
 from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, EXIT_CODES, UNEXPECTED, notes, visible
 from expost.cli.plan import plan
+from expost.cli.remote import WithServer
+from expost.cli.serve import serve
 from expost.cli.tune import tune
 from expost.errors import BudgetRefused, ExpostError
 
 app = typer.Typer(
+    cls=WithServer,
     name="expost",
     help="Utility-first differential privacy: state how accurate the answer must be, and pay only "
     "for the answer that is released.",
@@ -47,6 +51,23 @@ def options(
             "--version", callback=_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            help="Ask this desk (expost serve) instead of reading data here. Commands: count, "
+            "plan, tune, datasets, release, ledger show. The token is read from EXPOST_TOKEN.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="With --server: file of the token, readable by its owner only.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
 ) -> None:
     """Accept the options that come before a command."""
 
@@ -55,6 +76,7 @@ app.command()(plan)
 app.command()(tune)
 app.command()(count)
 app.command()(audit)
+app.command()(serve)
 app.add_typer(verify.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
 

@@ -1,0 +1,86 @@
+"""``expost serve``: a desk where people ask, and the data stays behind it.
+
+Tests: ``tests/server/test_start.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from expost.cli.output import notes
+from expost.errors import MissingExtra
+
+
+class Workers(StrEnum):
+    """Where models are trained."""
+
+    local = "local"
+    processes = "processes"
+    ray = "ray"
+    dask = "dask"
+
+
+def serve(
+    home: Annotated[Path, typer.Option(help="Folder of the desk; made if it does not exist.")],
+    port: Annotated[int, typer.Option(help="Port.")] = 8400,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    database: Annotated[
+        str | None,
+        typer.Option(help="postgresql://… for a team; by default two SQLite files in the home."),
+    ] = None,
+    workers: Annotated[
+        Workers,
+        typer.Option(help="Where models are trained. Counts run in threads of the server."),
+    ] = Workers.local,
+    threads: Annotated[
+        int, typer.Option(help="Requests that run at the same time; 0 only answers.")
+    ] = 2,
+    tick: Annotated[
+        float, typer.Option(help="Results appear at multiples of this many seconds.")
+    ] = 10.0,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name under which people reach the desk; may be repeated."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No log of HTTP calls.")] = False,
+) -> None:
+    """Hold the data and the budget, run the questions, and let only releases out."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("uvicorn", "server") from None
+    from expost.server.app import create_app
+    from expost.server.settings import Settings
+
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    logging.getLogger("expost.server").setLevel(logging.WARNING if quiet else logging.INFO)
+    settings = Settings(
+        home,
+        database=database,
+        host=host,
+        port=port,
+        tick=tick,
+        workers=workers.value,
+        threads=threads,
+        hosts=tuple(name or ()),
+    )
+    app = create_app(settings)
+    place = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
+    link = app.state.service.signin.first_link()
+    notes.print(f"desk: {place}", markup=False, highlight=False)
+    if link is not None:
+        notes.print(
+            f"first owner (works once, for a day): {place}/first?link={link}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    # Uvicorn's own log would hold addresses with their queries.
+    uvicorn.run(
+        app, host=host, port=port, access_log=False, log_level="warning", server_header=False
+    )

@@ -1,0 +1,235 @@
+"""The actions of owners and auditors: people, tokens, data sets, budgets, entries.
+
+Tests: ``tests/server/test_service.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import sqlalchemy as sql
+
+from expost.budget.hash_chain import ABANDON, CREATE, RENEW, RESERVE, SETTLE
+from expost.errors import InvalidInput
+from expost.server import acts
+from expost.server.datasets import Datasets
+from expost.server.ledgers import Ledgers, make_budget
+from expost.server.people import ANALYST, OWNER, People, Person
+from expost.server.queue import REFUSED, Queue
+from expost.server.roles import action
+from expost.server.store import DeskStore
+from expost.server.tables import requests
+from expost.server.views import moment
+
+
+class Administration:
+    """The part of a desk that owners and auditors use; see :class:`.service.Service`."""
+
+    store: DeskStore
+    _people: People
+    _datasets: Datasets
+    _ledgers: Ledgers
+    _queue: Queue
+
+    @action
+    def register(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Register a data set; its budget must exist."""
+        self._ledgers.check(str(facts.get("budget")))
+        return self._datasets.add(facts, person.name)
+
+    @action
+    def retire(self, person: Person, name: str) -> dict[str, Any]:
+        """Let nobody ask about a data set any more."""
+        self._datasets.retire(name, person.name)
+        return {"name": name, "retired": True}
+
+    @action
+    def people(self, person: Person) -> list[dict[str, Any]]:
+        """Return everybody with their roles."""
+        return [row | {"created": moment(row["created"])} for row in self._people.listed()]
+
+    @action
+    def add_person(self, person: Person, name: str, role: str) -> dict[str, Any]:
+        """Add a person."""
+        self._people.add(name, role, person.name)
+        return {"name": name, "role": role}
+
+    @action
+    def disable_person(self, person: Person, name: str) -> dict[str, Any]:
+        """Take away a person's access."""
+        self._people.disable(name, person.name)
+        return {"name": name, "disabled": True}
+
+    @action
+    def tokens(self, person: Person) -> list[dict[str, Any]]:
+        """Return tokens without their secrets; owners see those of everybody."""
+        mine = None if person.role == OWNER else person.name
+        times = ("created", "expires")
+        return [
+            row | {name: moment(row[name]) for name in times}
+            for row in self._people.tokens_of(mine)
+        ]
+
+    @action
+    def new_token(
+        self, person: Person, whose: str, days: float = 90, note: str = ""
+    ) -> dict[str, Any]:
+        """Make a token for a person. Its text is shown here and never again."""
+        made = self._people.new_token(whose, person.name, days, note)
+        return made | {"expires": moment(made["expires"])}
+
+    @action
+    def revoke_token(self, person: Person, identity: str) -> dict[str, Any]:
+        """Revoke a token: one's own, or as an owner anybody's."""
+        mine = None if person.role == OWNER else person.name
+        self._people.revoke(identity, person.name, mine)
+        return {"id": identity, "revoked": True}
+
+    @action
+    def acts(self, person: Person, after: int = 0, limit: int = 500) -> list[dict[str, Any]]:
+        """Return the administrative acts, oldest first."""
+        return [
+            row | {"time": moment(row["time"])} for row in acts.listed(self.store, after, limit)
+        ]
+
+    @action
+    def open_budget(
+        self,
+        person: Person,
+        name: str,
+        kind: str,
+        epsilon: float | str,
+        delta: float | None = None,
+        caps: Mapping[str, float] | None = None,
+        renews: str | None = None,
+    ) -> dict[str, Any]:
+        """Open a budget, with caps per analyst (their ε)."""
+        terms = make_budget(kind, epsilon, delta)
+        limits = {who: make_budget(kind, cap, delta) for who, cap in (caps or {}).items()}
+        self._ledgers.open_budget(name, terms, limits, renews)
+        detail = {"name": name, "terms": terms.as_dict(), "renews": renews}
+        self._act(person, "open budget", detail | {"caps": dict(caps or {})})
+        return self._ledgers.standing(name)
+
+    @action
+    def change_budget(
+        self,
+        person: Person,
+        name: str,
+        reason: str,
+        epsilon: float | str | None,
+        delta: float | None = None,
+        analyst: str = "",
+    ) -> dict[str, Any]:
+        """Change the limit of a budget, or set, change or (ε None) remove an analyst's cap."""
+        self._ledgers.check(name)
+        present = self._ledgers.ledger.standing(name).filter.budget
+        terms = None
+        if epsilon is not None:
+            known = present.as_dict().get("delta") if delta is None else delta
+            orders = getattr(present, "orders", None)
+            terms = make_budget(present.kind, epsilon, known, orders)
+        elif not analyst:
+            raise InvalidInput("epsilon", None, "a budget needs a limit")
+        self._ledgers.ledger.change_budget(terms, reason, name=name, analyst=analyst)
+        limit = None if terms is None else terms.as_dict()
+        detail = {"name": name, "analyst": analyst, "limit": limit, "reason": reason}
+        self._act(person, "change budget", detail)
+        return self._ledgers.standing(name)
+
+    def _act(self, person: Person, act: str, detail: Mapping[str, Any]) -> None:
+        self.store.write(lambda connection: acts.record(connection, person.name, act, detail))
+
+    @action
+    def budgets(self, person: Person) -> list[dict[str, Any]]:
+        """Return the budgets with what is settled, held and left."""
+        return [self._budget(person, name) for name in self._ledgers.names()]
+
+    @action
+    def budget(self, person: Person, name: str) -> dict[str, Any]:
+        """Return one budget; owners and auditors see its open reservations and refusals."""
+        whole = self._budget(person, name)
+        if person.role == ANALYST:
+            return whole
+        return whole | {"open": self._ledgers.waiting(name), "refusals": self._refusals(name)}
+
+    def _budget(self, person: Person, name: str) -> dict[str, Any]:
+        if person.role == ANALYST:
+            return self._ledgers.own_standing(name, person.name)
+        return self._ledgers.standing(name)
+
+    def _refusals(self, name: str) -> list[dict[str, Any]]:
+        """The newest refused requests of a budget."""
+        names = [each["name"] for each in self._datasets.listed() if each["budget"] == name]
+        query = (
+            sql.select(requests.c.id, requests.c.person, requests.c.dataset, requests.c.created)
+            .where(requests.c.state == REFUSED, requests.c.dataset.in_(names))
+            .order_by(requests.c.created.desc())
+            .limit(100)
+        )
+        return [row | {"created": moment(row["created"])} for row in self.store.rows(query)]
+
+    @action
+    def history(self, person: Person, name: str) -> dict[str, Any]:
+        """Return spent and held over time; by analyst and data set for owners and auditors."""
+        self._ledgers.check(name)
+        terms = self._ledgers.ledger.standing(name).filter.budget
+        points, spent, held = [], Fraction(0), Fraction(0)
+        worst: dict[str, Fraction] = {}
+        by_analyst: dict[str, Fraction] = {}
+        charged: dict[str, Fraction] = {}
+        for entry in self._ledgers.ledger.entries():
+            if entry.budget != name:
+                continue
+            facts = entry.facts
+            if entry.action == RESERVE:
+                worst[entry.reservation] = Fraction(facts["worst"][0])
+                held += worst[entry.reservation]
+            elif entry.action in (SETTLE, ABANDON):
+                amount = Fraction(facts["spent"][0])
+                held -= worst.pop(entry.reservation, Fraction(0))
+                spent += amount
+                charged[entry.reservation] = amount
+                by_analyst[entry.analyst] = by_analyst.get(entry.analyst, Fraction(0)) + amount
+            elif entry.action == RENEW:
+                spent = Fraction(0)
+            elif entry.action != CREATE:
+                continue
+            points.append({"time": entry.time, "spent": float(spent), "held": float(held)})
+        view: dict[str, Any] = {
+            "name": name,
+            "unit": "rho" if terms.kind == "zcdp" else "epsilon",
+            "limit": float(terms.limits[0]),
+            "points": points,
+        }
+        if person.role == ANALYST:
+            mine = by_analyst.get(person.name, Fraction(0))
+            return view | {"by_analyst": {person.name: float(mine)}, "by_dataset": {}}
+        view["by_analyst"] = {who: float(amount) for who, amount in sorted(by_analyst.items())}
+        view["by_dataset"] = self._by_dataset(charged)
+        return view
+
+    def _by_dataset(self, charged: Mapping[str, Fraction]) -> dict[str, float]:
+        """What each data set cost; tuning attempts have ids of their own and are left out."""
+        query = sql.select(requests.c.id, requests.c.dataset)
+        totals: dict[str, Fraction] = {}
+        for row in self.store.rows(query):
+            amount = charged.get(row["id"])
+            if amount is not None:
+                totals[row["dataset"]] = totals.get(row["dataset"], Fraction(0)) + amount
+        return {name: float(amount) for name, amount in sorted(totals.items())}
+
+    @action
+    def entries(
+        self, person: Person, after: int = 0, limit: int = 500, budget: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return entries of the ledger, oldest first."""
+        return self._ledgers.entries(after, max(1, min(limit, 1000)), budget)
+
+    @action
+    def verify(self, person: Person) -> dict[str, Any]:
+        """Check the chain, sums and prices of the ledger, and the chain of acts."""
+        problems = [*self._ledgers.problems(), *acts.problems(self.store)]
+        return {"valid": not problems, "problems": problems}

@@ -1,0 +1,439 @@
+"""``expost.connect``: ask a desk from Python with the words of the library.
+
+Only the standard library is used. A call that may cost something carries a key of its own, so that
+it can be repeated after a lost connection: the desk returns the same answer and charges once.
+Tests: ``tests/server/test_client.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from expost._version import __version__
+from expost.errors import BudgetRefused, ExpostError, InvalidInput
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_TRIES = 6
+_LOST = (502, 503, 504)
+
+
+class DeskError(ExpostError):
+    """A desk did not carry out a call.
+
+    Parameters
+    ----------
+    status : int
+        The HTTP status.
+    message : str
+        What the desk says.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class TunedAnswer:
+    """What a tuning job at a desk released.
+
+    Parameters
+    ----------
+    passed : bool
+        Whether a model was released that reaches the bar.
+    params : dict
+        Its settings.
+    score : float or None
+        Its score, where more is better.
+    spent : dict
+        ε and δ of the whole job, tuning included.
+    certificate : dict
+        The certificate.
+    model : bytes or None
+        The model file (.npz), for :func:`expost.load_model`.
+    """
+
+    passed: bool
+    params: Mapping[str, Any]
+    score: float | None
+    spent: Mapping[str, float]
+    certificate: Mapping[str, Any] = field(repr=False)
+    model: bytes | None = field(repr=False, default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer without the model, for JSON."""
+        return {
+            "passed": self.passed,
+            "params": dict(self.params),
+            "score": self.score,
+            "spent": dict(self.spent),
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``release.json`` and, if there is one, ``model.npz`` into a folder."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.certificate, indent=2, allow_nan=False, ensure_ascii=False)
+        (place / "release.json").write_text(text + "\n", encoding="utf-8")
+        if self.model is not None:
+            (place / "model.npz").write_bytes(self.model)
+
+
+def connect(url: str, token: str, *, timeout: float = 30.0) -> Connection:
+    """Connect to a desk (``expost serve``).
+
+    Parameters
+    ----------
+    url : str
+        The address of the desk. Without HTTPS only this machine is accepted, because the token
+        would travel in the clear.
+    token : str
+        Your token.
+    timeout : float, default 30
+        Seconds after which one HTTP call is given up and repeated.
+
+    Returns
+    -------
+    Connection
+        Ask with its methods ``count``, ``sum``, ``mean`` and ``tune``.
+
+    Examples
+    --------
+    >>> desk = expost.connect("https://desk.example", token)       # doctest: +SKIP
+    >>> desk.price("visits", by="city", within=0.1)["epsilon"]      # doctest: +SKIP
+    0.0482
+    >>> result = desk.count("visits", by="city", within=0.1)        # doctest: +SKIP
+    """
+    return Connection(url, token, timeout=timeout)
+
+
+class Connection:
+    """A connection to a desk; :func:`connect` makes it.
+
+    Parameters
+    ----------
+    url, token, timeout
+        As in :func:`connect`.
+    """
+
+    def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidInput("url", url, "give https://host or http://localhost:8400")
+        if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            raise InvalidInput("url", url, "use https: the token would travel in the clear")
+        if not token or not token.isascii() or not token.isprintable():
+            raise InvalidInput("token", "this text", "give the token that the owner showed you")
+        self._url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._token, self._timeout = token, timeout
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def __repr__(self) -> str:
+        return f"Connection({self._url!r})"
+
+    def datasets(self) -> list[dict[str, Any]]:
+        """Return the data sets: what may be asked, and what is left."""
+        found: list[dict[str, Any]] = self._call("GET", "/api/datasets")
+        return found
+
+    def budget(self, name: str | None = None) -> Any:
+        """Return one budget, or all of them."""
+        return self._call("GET", "/api/budgets" + ("" if name is None else f"/{quote(name, '')}"))
+
+    def plan(
+        self,
+        epsilons: Sequence[float],
+        configurations: int,
+        *,
+        delta: float | None = None,
+        repeats: int = 1,
+        attempts: int | None = None,
+    ) -> dict[str, Any]:
+        """Plan a tuning job: chance of passing, charges and runs, as ``expost plan --json``."""
+        body = {
+            "epsilons": [float(each) for each in epsilons],
+            "configurations": configurations,
+            "delta": delta,
+            "repeats": repeats,
+            "attempts": attempts,
+        }
+        found: dict[str, Any] = self._call("POST", "/api/plan", _present(body))
+        return found
+
+    def price(self, dataset: str, kind: str = "count", **options: Any) -> dict[str, Any]:
+        """Return what a question would cost, before it is asked. Nothing is charged.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data set.
+        kind : {"count", "sum", "mean"}
+            What is asked.
+        **options
+            As in :meth:`count`, and ``column`` for sums and means.
+
+        Returns
+        -------
+        dict
+            ``epsilon``, ``worst_case``, ``remaining``, ``fits``, ``plan`` and ``question``.
+        """
+        question = _question(dataset, kind, options)
+        found: dict[str, Any] = self._call("POST", "/api/price", question)
+        return found
+
+    def count(self, dataset: str, *, memo: str = "", key: str | None = None, **options: Any) -> Any:
+        """Count persons (or rows) per group, each to the error you need.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data set.
+        memo : str, optional
+            What the answer is for; stored with the entry.
+        key : str, optional
+            A key of your own. The same key and question return the same answer and charge once.
+        **options
+            ``by``, ``within`` or ``plus_minus``, ``where``, ``keys``, ``private_keys``, ``rows``,
+            ``delta``, ``confidence``, ``max_groups_per_user`` as in :func:`expost.count`.
+            ``epsilon`` may be left out: the desk then takes the smallest ε that answers groups of
+            ``size`` persons.
+
+        Returns
+        -------
+        CountResult
+            As :func:`expost.count` returns it.
+
+        Raises
+        ------
+        BudgetRefused
+            The budget cannot pay. Nothing was charged.
+        InvalidInput
+            The question is not valid. Nothing was charged.
+        """
+        return self._ask(_question(dataset, "count", options), memo, key)
+
+    def sum(
+        self, dataset: str, column: str, *, memo: str = "", key: str | None = None, **options: Any
+    ) -> Any:
+        """Sum a column per group, within the owner's bounds; otherwise as :meth:`count`."""
+        return self._ask(_question(dataset, "sum", options | {"column": column}), memo, key)
+
+    def mean(
+        self, dataset: str, column: str, *, memo: str = "", key: str | None = None, **options: Any
+    ) -> Any:
+        """Average a column per group, within the owner's bounds; otherwise as :meth:`count`."""
+        return self._ask(_question(dataset, "mean", options | {"column": column}), memo, key)
+
+    def tune(
+        self, dataset: str, config: Mapping[str, Any], *, memo: str = "", key: str | None = None
+    ) -> TunedAnswer:
+        """Tune a model on the rows of a desk.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data set.
+        config : mapping
+            The tables ``model``, ``search``, ``goal`` and ``privacy`` of :func:`expost.tune`; the
+            desk adds ``data``.
+        memo, key
+            As in :meth:`count`.
+
+        Returns
+        -------
+        TunedAnswer
+            What was released.
+        """
+        tables = {name: dict(table) for name, table in config.items() if name != "data"}
+        answer: TunedAnswer = self._ask(_question(dataset, "tune", tables), memo, key)
+        return answer
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return your requests, newest first."""
+        found: list[dict[str, Any]] = self._call("GET", "/api/requests")
+        return found
+
+    def request(self, identity: str) -> dict[str, Any]:
+        """Return one request with its status."""
+        found: dict[str, Any] = self._call("GET", f"/api/requests/{quote(identity, '')}")
+        return found
+
+    def release(self, identity: str) -> Any:
+        """Return the answer of a request again, at no charge."""
+        found = self._call("GET", f"/api/releases/{quote(identity, '')}")
+        if found["request"]["kind"] != "tune":
+            return count_result(found)
+        passed = found["result"]["passed"]
+        content = self._call("GET", f"/api/releases/{identity}/model", raw=True) if passed else None
+        result = found["result"]
+        return TunedAnswer(
+            passed,
+            result["params"],
+            result["score"],
+            result["spent"],
+            found["certificate"],
+            content,
+        )
+
+    def _ask(self, question: Mapping[str, Any], memo: str, key: str | None) -> Any:
+        """Ask and wait for the answer."""
+        chosen = secrets.token_urlsafe(24) if key is None else key
+        body = {"question": question, "memo": memo}
+        view = self._call("POST", "/api/requests", body, {"Idempotency-Key": chosen}, (402,))
+        pause = 0.02
+        while view["status"] in ("queued", "running"):
+            time.sleep(pause)
+            pause = min(2.0, pause * 1.5)
+            view = self.request(view["id"])
+        if view["status"] == "refused":
+            told = view["refusal"]
+            raise BudgetRefused(
+                told.get("budget", view["price"]["budget"]),
+                told["requested"],
+                told["remaining"],
+                told.get("held", 0),
+            )
+        if view["status"] == "no answer":
+            raise DeskError(
+                500, f"request {view['id']} has no answer; the desk says what was charged"
+            )
+        return self.release(view["id"])
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        accepted: Sequence[int] = (),
+        *,
+        raw: bool = False,
+    ) -> Any:
+        """One HTTP call, repeated while the connection is lost."""
+        sent = None if body is None else json.dumps(body, allow_nan=False).encode()
+        told = {
+            "Authorization": f"Bearer {self._token}",
+            "User-Agent": f"expost/{__version__}",
+            "Accept": "application/json",
+            **({} if body is None else {"Content-Type": "application/json"}),
+            **(headers or {}),
+        }
+        for tries in range(1, _TRIES + 1):
+            request = urllib.request.Request(self._url + path, sent, told, method=method)
+            try:
+                with self._opener.open(request, timeout=self._timeout) as response:
+                    content = response.read()
+                    return content if raw else json.loads(content)
+            except urllib.error.HTTPError as error:
+                content = error.read()
+                if error.code in accepted:
+                    return json.loads(content)
+                if error.code not in _LOST or tries == _TRIES:
+                    raise _error(error.code, content) from None
+            except (OSError, ValueError) as error:  # lost, timed out, or cut off
+                if tries == _TRIES:
+                    kept = (headers or {}).get("Idempotency-Key")
+                    hint = "" if kept is None else f"; repeat the call with key={kept!r}"
+                    raise ConnectionError(
+                        f"{self._url} cannot be reached ({type(error).__name__}){hint}"
+                    ) from None
+            time.sleep(0.1 * 2**tries)
+        raise AssertionError("unreachable")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the token to another host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _error(status: int, content: bytes) -> Exception:
+    """The error that a desk reports."""
+    try:
+        told = json.loads(content)
+        message, name, valid = str(told["error"]), told.get("field"), told.get("valid")
+    except (ValueError, KeyError, TypeError):
+        return DeskError(status, f"the desk answered with status {status}")
+    if status == 422:
+        return InvalidInput(str(name), "what was sent", str(valid or message))
+    more = "" if valid is None else f": {valid}"
+    return DeskError(status, f"{message}{more}")
+
+
+def _question(dataset: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A question as the desk reads it."""
+    asked = _present({"dataset": dataset, "kind": kind, **options})
+    for name in ("by", "where"):
+        if isinstance(asked.get(name), str):
+            asked[name] = [asked[name]]
+    if "keys" in asked:
+        asked["keys"] = [_key(each) for each in asked["keys"]]
+    for name in ("within", "plus_minus", "epsilon", "delta", "confidence"):
+        if name in asked:
+            asked[name] = float(asked[name])
+    return asked
+
+
+def _key(key: Any) -> Any:
+    return [str(part) for part in key] if isinstance(key, (list, tuple)) else str(key)
+
+
+def _present(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def count_result(found: Mapping[str, Any]) -> Any:
+    """Return a release of a desk as the result that :func:`expost.count` returns."""
+    from expost.analytics.certificate import CountResult
+    from expost.analytics.refinement import Answer
+    from expost.privacy.charges import Charges
+    from expost.privacy.guarantees import guarantee_from_dict
+
+    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
+        return tuple(Answer(**{key: _number(each) for key, each in row.items()}) for row in records)
+
+    def _number(value: Any) -> Any:
+        if value is None:
+            return math.nan
+        return tuple(value) if isinstance(value, list) else value
+
+    result, certificate = found["result"], found["certificate"]
+    told: dict[str, Any] = {}
+    if "charges" in certificate:
+        told = {
+            "charges": Charges.from_dict(certificate["charges"]),
+            "outcome": certificate.get("outcome"),
+        }
+    return CountResult(
+        answers=answers(result["answers"]),
+        unanswered=answers(result["unanswered"]),
+        spent=result["spent"],
+        remaining=result["remaining"],
+        unit=result["unit"],
+        within=result["within"],
+        plus_minus=result["plus_minus"],
+        confidence=result["confidence"],
+        factor=result["interval_factor"],
+        max_groups_per_user=result["max_groups_per_user"],
+        dropped_share=result["dropped_share"],
+        guarantee=guarantee_from_dict(result["guarantee"]),
+        keys=result["keys"],
+        warnings=tuple(result["warnings"]),
+        query=certificate["query"],
+        source=certificate["source"],
+        public=certificate["public"],
+        simulated=certificate["simulated"],
+        ledger=certificate["ledger"],
+        **told,
+    )

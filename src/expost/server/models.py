@@ -1,0 +1,138 @@
+"""The bodies of HTTP requests: strict types, limits on lengths and sizes, no unknown fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+Text = Annotated[str, StringConstraints(max_length=1000)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Positive = Annotated[float, Field(gt=0, lt=1e12, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """A body without unknown fields, whose texts and numbers are not converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Question(Body):
+    """A question about a table."""
+
+    dataset: Name
+    kind: Literal["count", "sum", "mean", "tune"]
+    by: Annotated[list[Word], Field(max_length=8)] = []
+    keys: Annotated[list[Word | list[Word]], Field(max_length=100_000)] | None = None
+    private_keys: bool = False
+    where: Annotated[list[Text], Field(max_length=20)] = []
+    column: Word | None = None
+    rows: bool = False
+    within: Positive | None = None
+    plus_minus: Positive | None = None
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    size: Count | None = None
+    confidence: Share | None = None
+    max_groups_per_user: Count | None = None
+    max_rows_per_user: Count | None = None
+    # tuning: the tables of a job, checked by expost.tuning
+    model: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
+    search: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
+    goal: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
+    privacy: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
+
+    def asked(self) -> dict[str, Any]:
+        """The fields that were given."""
+        return self.model_dump(exclude_none=True, exclude_unset=True)
+
+
+class Ask(Body):
+    """A question that is to be answered."""
+
+    question: Question
+    memo: Text = ""
+
+
+class Plan(Body):
+    """The levels of a tuning job."""
+
+    epsilons: Annotated[list[Positive], Field(min_length=1, max_length=50)]
+    configurations: Annotated[int, Field(ge=1, le=100_000)]
+    delta: Share | None = None
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    attempts: Annotated[int, Field(ge=1, le=100)] | None = None
+
+
+class Dataset(Body):
+    """A data set and what is publicly known about it."""
+
+    name: Name
+    kind: Literal["table", "rows"] = "table"
+    description: Text = ""
+    budget: Name
+    source: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
+    table: Word | None = None
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] | None = None
+    user: Word | None = None
+    groups: dict[Word, Annotated[list[Word], Field(max_length=100_000)] | None] = {}
+    values: dict[Word, Annotated[list[Finite], Field(min_length=2, max_length=2)]] = {}
+    filters: Annotated[list[Word], Field(max_length=200)] = []
+    max_groups_per_user: Count | None = None
+    max_rows_per_user: Count | None = None
+    typical_group: Count | None = None
+    delta: Share | None = None
+    largest_epsilon: Positive | None = None
+    data: Annotated[dict[Word, Any], Field(max_length=30)] = {}
+
+
+class NewBudget(Body):
+    """A budget, with caps per analyst."""
+
+    name: Name
+    kind: Literal["pure", "approx", "zcdp", "renyi"] = "pure"
+    epsilon: Positive
+    delta: Share | None = None
+    caps: Annotated[dict[Name, Positive], Field(max_length=1000)] = {}
+    renews: Literal["day", "week", "month", "quarter", "year"] | None = None
+
+
+class Change(Body):
+    """Another limit, or a cap of one analyst."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    epsilon: Positive | None = None
+    delta: Share | None = None
+    analyst: Annotated[str, StringConstraints(max_length=64)] = ""
+
+
+class NewPerson(Body):
+    """A person and their role."""
+
+    name: Name
+    role: Literal["owner", "analyst", "auditor"]
+
+
+class NewToken(Body):
+    """A token for a person."""
+
+    person: Name
+    days: Annotated[float, Field(gt=0, le=366)] = 90
+    note: Annotated[str, StringConstraints(max_length=200)] = ""
+
+
+class Begin(Body):
+    """A token with which a session begins; without one the proxy's headers are used."""
+
+    token: Annotated[str, StringConstraints(max_length=200)] | None = None
+
+
+class First(Body):
+    """The first owner."""
+
+    link: Annotated[str, StringConstraints(max_length=100)]
+    name: Name

@@ -1,0 +1,207 @@
+"""The table of requests: recorded, claimed, finished, published.
+
+States::
+
+    recorded ── reserved in the ledger ──► queued ──► running ──► computed ──► done, missed, failed
+        └────── refused by the budget ──► refused
+
+``computed`` means that the result and the outcome are on the disk, but the ledger is not settled
+and nobody sees them yet. A worker holds a request by a lease; another process takes over a request
+whose worker ended or whose lease ran out, and the update by which a result is recorded names the
+worker, so that one request has one result whoever computed it.
+Tests: ``tests/server/test_queue.py``, ``tests/server/test_crashes.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sql
+
+from expost.server.store import DeskStore
+from expost.server.tables import models, requests
+
+RECORDED, QUEUED, RUNNING, COMPUTED = "recorded", "queued", "running", "computed"
+DONE, MISSED, FAILED, REFUSED = "done", "missed", "failed", "refused"
+FINAL = (DONE, MISSED, FAILED, REFUSED)
+ABANDON, TUNED = "abandon", "tuned"
+"""Outcomes that are not settled: the worst case stays charged; tuning has settled itself."""
+
+
+class Queue:
+    """The requests of a desk.
+
+    Parameters
+    ----------
+    store : DeskStore
+        The database.
+    """
+
+    def __init__(self, store: DeskStore) -> None:
+        self._store = store
+
+    def get(self, identity: str) -> dict[str, Any] | None:
+        """Return a request, or None."""
+        return self._store.row(sql.select(requests).where(requests.c.id == identity))
+
+    def by_key(self, person: str, key: str) -> dict[str, Any] | None:
+        """Return the request that a person asked under a key, or None."""
+        return self._store.row(
+            sql.select(requests).where(requests.c.person == person, requests.c.key == key)
+        )
+
+    def insert(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Record a request; a second one with the same person and key returns the first."""
+
+        def work(connection: sql.Connection) -> dict[str, Any]:
+            same = sql.select(requests).where(
+                requests.c.person == row["person"], requests.c.key == row["key"]
+            )
+            found = connection.execute(same).mappings().first()
+            if found is None:
+                connection.execute(requests.insert().values(**row))
+                found = connection.execute(same).mappings().one()
+            return dict(found)
+
+        try:
+            return self._store.write(work)
+        except sql.exc.IntegrityError:  # another process recorded it at the same moment
+            return self._store.write(work)
+
+    def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
+        """Change a request if it is in one of the states ``before``; return whether it was."""
+        statement = (
+            requests.update()
+            .where(requests.c.id == identity, requests.c.state.in_(before))
+            .values(**values)
+        )
+        return self._store.change(statement) == 1
+
+    def claim(self, worker: str, home: str, lease: float) -> dict[str, Any] | None:
+        """Take the oldest request that waits, or whose worker ended; None if there is none."""
+        now = time.time()
+        free = sql.and_(requests.c.state.in_((QUEUED, RUNNING)), requests.c.lease <= now)
+        # The files of a tuning job are in the folder where it began.
+        here = sql.or_(
+            requests.c.home.is_(None), requests.c.home == home, requests.c.kind != "tune"
+        )
+        candidate = sql.select(requests).where(free, here).order_by(requests.c.created).limit(8)
+        for row in self._store.rows(candidate):
+            taken = self._store.change(
+                requests.update()
+                .where(
+                    requests.c.id == row["id"],
+                    requests.c.state == row["state"],
+                    requests.c.tries == row["tries"],
+                    requests.c.lease == row["lease"],
+                )
+                .values(
+                    state=RUNNING,
+                    worker=worker,
+                    home=home,
+                    lease=now + lease,
+                    tries=row["tries"] + 1,
+                    started=row["started"] or now,
+                )
+            )
+            if taken:
+                return row | {"worker": worker, "home": home, "tries": row["tries"] + 1}
+        return None
+
+    def extend(self, worker: str, lease: float) -> None:
+        """Extend the leases of a worker that is alive."""
+        self._store.change(
+            requests.update()
+            .where(requests.c.worker == worker, requests.c.state == RUNNING)
+            .values(lease=time.time() + lease)
+        )
+
+    def end_leases(self, worker: str) -> None:
+        """End the leases of a worker that is gone."""
+        self._store.change(
+            requests.update()
+            .where(requests.c.worker == worker, requests.c.state == RUNNING)
+            .values(lease=0.0)
+        )
+
+    def release(self, identity: str, worker: str, pause: float) -> None:
+        """Give a request back, to be taken again after a pause."""
+        self._store.change(
+            requests.update()
+            .where(
+                requests.c.id == identity,
+                requests.c.worker == worker,
+                requests.c.state == RUNNING,
+            )
+            .values(state=QUEUED, worker=None, lease=time.time() + pause)
+        )
+
+    def record(
+        self,
+        identity: str,
+        worker: str,
+        outcome: Any,
+        result: Mapping[str, Any] | None,
+        refusal: Mapping[str, Any] | None = None,
+        model: bytes | None = None,
+    ) -> bool:
+        """Record a result durably, unless another worker holds the request by now."""
+
+        def work(connection: sql.Connection) -> bool:
+            found = connection.execute(
+                requests.update()
+                .where(
+                    requests.c.id == identity,
+                    requests.c.worker == worker,
+                    requests.c.state == RUNNING,
+                )
+                .values(
+                    state=COMPUTED,
+                    finished=time.time(),
+                    outcome=json.dumps(outcome),
+                    result=None if result is None else json.dumps(result, allow_nan=False),
+                    refusal=None if refusal is None else json.dumps(refusal),
+                )
+            )
+            if found.rowcount and model is not None:
+                connection.execute(models.insert().values(request=identity, content=model))
+            return bool(found.rowcount)
+
+        return self._store.write(work)
+
+    def computed(self, until: float) -> list[dict[str, Any]]:
+        """Return requests whose result waits to be published."""
+        query = (
+            sql.select(requests)
+            .where(requests.c.state == COMPUTED, requests.c.finished <= until)
+            .order_by(requests.c.finished)
+            .limit(200)
+        )
+        return self._store.rows(query)
+
+    def unreserved(self, before: float) -> list[dict[str, Any]]:
+        """Return requests that a crash left between the record and the reservation."""
+        query = sql.select(requests).where(
+            requests.c.state == RECORDED, requests.c.created <= before
+        )
+        return self._store.rows(query)
+
+    def listed(
+        self, person: str | None, limit: int, before: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return requests, newest first, without results."""
+        shown = [column for column in requests.c if column.name not in ("result", "secret")]
+        query = sql.select(*shown).order_by(requests.c.created.desc(), requests.c.id).limit(limit)
+        if person is not None:
+            query = query.where(requests.c.person == person)
+        if before is not None:
+            query = query.where(requests.c.created < before)
+        return self._store.rows(query)
+
+    def model(self, identity: str) -> bytes | None:
+        """Return the released model of a tuning job."""
+        row = self._store.row(sql.select(models).where(models.c.request == identity))
+        return None if row is None else bytes(row["content"])

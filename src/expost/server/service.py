@@ -1,0 +1,338 @@
+"""The desk: every action of owners, analysts and auditors, for the API and the pages alike.
+
+Each action takes the acting person first and checks the role (:mod:`expost.server.roles`). Actions
+return plain dicts. Errors are :class:`expost.server.problems.DeskError` or
+:class:`expost.errors.InvalidInput`; none quotes data, SQL or paths to an analyst.
+Tests: ``tests/server/test_service.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from expost.budget.hash_chain import canonical
+from expost.errors import BudgetRefused, InvalidInput, LedgerError
+from expost.server import documents, questions, tuning_jobs
+from expost.server import queue as states
+from expost.server.administration import Administration
+from expost.server.charging import Priced, nothing_of, price_of
+from expost.server.datasets import Datasets, public_facts
+from expost.server.ledgers import Ledgers
+from expost.server.people import ANALYST, People, Person
+from expost.server.problems import Conflict, Missing, Refused, Unavailable
+from expost.server.queue import Queue
+from expost.server.roles import action
+from expost.server.runner import Runner
+from expost.server.settings import Settings
+from expost.server.signin import SignIn
+from expost.server.store import DeskStore
+from expost.server.verification import release_problems
+from expost.server.views import request_view
+
+_LONGEST_KEY = 128
+
+
+class Service(Administration):
+    """A desk.
+
+    Parameters
+    ----------
+    settings : Settings
+        Where the desk keeps its files.
+
+    Attributes
+    ----------
+    signin : SignIn
+        Who a caller is: tokens, sessions, the proxy, the first owner.
+    runner : Runner
+        The workers of this process.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        settings.prepare()
+        self.settings = settings
+        self.store = DeskStore(settings.desk_url)
+        self._people = People(self.store)
+        self.signin = SignIn(self.store, self._people, settings.signing_key())
+        self._datasets = Datasets(self.store)
+        self._ledgers = Ledgers(settings)
+        self._queue = Queue(self.store)
+        self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
+        self._kind_of = lru_cache(maxsize=1000)(lambda name: self._ledgers.ledger.kind_of(name))
+
+    def close(self) -> None:
+        """Stop the workers and close the connections."""
+        self.runner.stop()
+        self.store.close()
+
+    # What may be asked
+
+    @action
+    def datasets(self, person: Person) -> list[dict[str, Any]]:
+        """Return the data sets, each with what is left for the person; owners see sources."""
+        return [self._shown(person, each) for each in self._datasets.listed()]
+
+    @action
+    def dataset(self, person: Person, name: str) -> dict[str, Any]:
+        """Return one data set."""
+        return self._shown(person, self._datasets.get(name))
+
+    def _shown(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
+        shown = dict(facts) if person.role == "owner" else public_facts(facts)
+        name = facts["budget"]
+        known = name in self._ledgers.names()
+        standing = self._ledgers.own_standing(name, person.name) if known else None
+        return shown | {"standing": standing}
+
+    @action
+    def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a question would cost, from public facts alone."""
+        facts = self._datasets.get(str(asked.get("dataset")))
+        question, price, priced = self._priced(facts, asked, person.name)
+        shown = {name: value for name, value in question.items() if name != "keys"}
+        keys = question.get("keys")
+        plan = self._plan_of(facts, question)
+        groups = None if keys is None else len(keys)
+        state = self._standing_of(facts, person.name, priced)
+        return price | state | {"question": shown | {"groups": groups}, "plan": plan}
+
+    @action
+    def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the plan of a tuning job from its levels: chance of passing, price, runs."""
+        epsilons = [float(each) for each in asked["epsilons"]]
+        return tuning_jobs.plan_document(
+            epsilons,
+            int(asked["configurations"]),
+            float(asked.get("delta") or 1e-6),
+            repeats=int(asked.get("repeats") or 1),
+            attempts=asked.get("attempts"),
+        )
+
+    def _priced(
+        self, facts: Mapping[str, Any], asked: Mapping[str, Any], analyst: str
+    ) -> tuple[dict[str, Any], dict[str, Any], Priced | None]:
+        """The checked question, its price and, except for tuning, what it would reserve."""
+        budget = facts["budget"]
+        kind = self._kind_of(self._ledgers.check(budget))
+        if asked.get("kind") == "tune":
+            job = tuning_jobs.read_job(facts, asked, kind)
+            levels = job["search"]["epsilons"]
+            delta = job["privacy"]["delta"]
+            price = {"epsilon": max(levels), "delta": delta, "unit": "epsilon", "budget": budget}
+            return job, price, None
+        question = questions.read_question(facts, asked, kind)
+        request = questions.make(facts, question, opened=False)
+        priced = price_of(request, self._ledgers.ledger, budget, analyst)
+        document = dict(question.document)
+        price = {
+            "epsilon": document["epsilon"],
+            "delta": document["delta"],
+            "unit": "epsilon" if document["delta"] is None else "rho",
+            "budget": budget,
+        }
+        return document, price, priced
+
+    def _standing_of(
+        self, facts: Mapping[str, Any], analyst: str, priced: Priced | None
+    ) -> dict[str, Any]:
+        """What would be held, what remains, and whether it fits."""
+        if priced is not None:
+            return self._ledgers.worst(facts["budget"], analyst, priced.charges)
+        filters = self._ledgers.filters(facts["budget"], analyst)
+        remaining = [each.budget.describe(each.remaining, up=False) for each in filters]
+        held = filters[-1].budget.describe(filters[-1].held)
+        return {"worst_case": None, "remaining": remaining, "held": held, "fits": None}
+
+    def _plan_of(self, facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
+        if question["kind"] == "tune":
+            return tuning_jobs.planned(facts, question)
+        return questions.planned(questions.stored_question(facts, question))
+
+    # Asking
+
+    @action
+    def ask(
+        self, person: Person, asked: Mapping[str, Any], key: str, memo: str = ""
+    ) -> dict[str, Any]:
+        """Record, price and reserve a question; it runs afterwards.
+
+        The same person, key and question return the same request and charge nothing more.
+        """
+        if not key or len(key) > _LONGEST_KEY or not key.isprintable():
+            raise InvalidInput("key", None, f"give a text of 1 to {_LONGEST_KEY} characters")
+        digest = hashlib.sha256(canonical({"asked": asked, "memo": memo}).encode()).hexdigest()
+        found = self._queue.by_key(person.name, key)
+        if found is not None:
+            return self._again(found, digest)
+        facts = self._datasets.get(str(asked.get("dataset")))
+        question, price, priced = self._priced(facts, asked, person.name)
+        row = self._queue.insert(
+            {
+                "id": secrets.token_hex(16),
+                "person": person.name,
+                "dataset": facts["name"],
+                "kind": question["kind"],
+                "key": key,
+                "digest": digest,
+                "question": json.dumps(question, ensure_ascii=False),
+                "price": json.dumps(price),
+                "memo": memo,
+                "secret": secrets.token_hex(16),
+                "state": states.RECORDED,
+                "created": time.time(),
+            }
+        )
+        if row["state"] != states.RECORDED or row["digest"] != digest:
+            return self._again(row, digest)
+        return self._answer(self._reserve(row, facts, priced))
+
+    def _again(self, row: Mapping[str, Any], digest: str) -> dict[str, Any]:
+        """The request that a key belongs to."""
+        if row["digest"] != digest:
+            raise Conflict("this key belongs to another question", "key", "use a new key")
+        if row["state"] == states.RECORDED:
+            self._complete(row)
+            row = self._queue.get(row["id"]) or row
+        return self._answer(row)
+
+    def _answer(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        return request_view(row, self.settings.tick)
+
+    def _reserve(
+        self,
+        row: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        priced: Priced | None,
+    ) -> Mapping[str, Any]:
+        """Reserve the worst case of a recorded request and queue it, or record the refusal."""
+        changes: dict[str, Any] = {"state": states.QUEUED}
+        if priced is not None:
+            try:
+                held = self._ledgers.ledger.reserve(
+                    priced.charges,
+                    row["memo"],
+                    budget=facts["budget"],
+                    analyst=row["person"],
+                    reservation_id=row["id"],
+                    secret=row["secret"],
+                    **priced.described,
+                )
+                changes["reserved"] = held.time
+            except BudgetRefused as error:
+                refusal = {"requested": error.requested, "remaining": error.remaining}
+                refusal |= {"held": error.held, "budget": error.budget}
+                changes = {
+                    "state": states.REFUSED,
+                    "refusal": json.dumps(refusal),
+                    "published": time.time(),
+                }
+            except LedgerError:
+                raise Unavailable(
+                    "the ledger cannot be used now", None, "ask again with the same key"
+                ) from None
+        if not self._queue.mark(row["id"], [states.RECORDED], **changes):
+            return self._settle_race(row, priced, changes)
+        if changes["state"] == states.QUEUED:
+            self.runner.poke()
+        return {**row, **changes}
+
+    def _settle_race(
+        self, row: Mapping[str, Any], priced: Priced | None, changes: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Another process completed this request; a reservation that it refused is given back."""
+        found = self._queue.get(row["id"]) or row
+        reserved = changes["state"] == states.QUEUED
+        if reserved and priced is not None and found["state"] == states.REFUSED:
+            outcome = nothing_of(priced.charges)
+            self._ledgers.ledger.settle(row["id"], outcome, secret=row["secret"])
+        return found
+
+    def _complete(self, row: Mapping[str, Any]) -> None:
+        """Reserve a request that a crash left between its record and its reservation."""
+        facts = self._datasets.get(row["dataset"], retired=True)
+        priced = None
+        if row["kind"] != "tune":
+            stored = questions.stored_question(facts, json.loads(row["question"]))
+            request = questions.make(facts, stored, opened=False)
+            priced = price_of(request, self._ledgers.ledger, facts["budget"], row["person"])
+        self._reserve(row, facts, priced)
+
+    # Requests and releases
+
+    @action
+    def requests(
+        self, person: Person, limit: int = 100, before: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return requests, newest first; analysts see their own."""
+        mine = person.name if person.role == ANALYST else None
+        rows = self._queue.listed(mine, max(1, min(limit, 500)), before)
+        return [request_view(row, self.settings.tick) for row in rows]
+
+    @action
+    def request(self, person: Person, identity: str) -> dict[str, Any]:
+        """Return one request."""
+        return request_view(self._visible(person, identity), self.settings.tick)
+
+    def _visible(self, person: Person, identity: str) -> dict[str, Any]:
+        """A request that the person may see; others do not exist for them."""
+        row = self._queue.get(identity)
+        if row is None or (person.role == ANALYST and row["person"] != person.name):
+            raise Missing("there is no such request", "id")
+        return row
+
+    @action
+    def releases(self, person: Person, limit: int = 100) -> list[dict[str, Any]]:
+        """Return the requests that were answered."""
+        return [each for each in self.requests(person, limit) if each["release"]]
+
+    @action
+    def release(self, person: Person, identity: str) -> dict[str, Any]:
+        """Return an answer: the request, the result and the certificate."""
+        row = self._visible(person, identity)
+        if row["state"] == states.REFUSED:
+            raise Refused("the budget refused this request; nothing was charged", "budget")
+        if row["state"] not in (states.DONE, states.MISSED):
+            raise Missing("there is no answer", "id", "look at the status of the request")
+        view = request_view(row, self.settings.tick)
+        return {"request": view, **json.loads(row["result"])}
+
+    @action
+    def certificate(self, person: Person, identity: str) -> dict[str, Any]:
+        """Return the certificate of a release."""
+        document: dict[str, Any] = self.release(person, identity)["certificate"]
+        return document
+
+    @action
+    def report(self, person: Person, identity: str) -> dict[str, Any]:
+        """Return a release in words, for officers."""
+        found = self.release(person, identity)
+        facts = self._datasets.get(found["request"]["dataset"], retired=True)
+        terms = self._ledgers.standing(facts["budget"])
+        return documents.report(found, public_facts(facts), terms)
+
+    @action
+    def registry(self, person: Person, identity: str) -> str:
+        """Return a release in the fields of a public registry of deployments, as YAML."""
+        return documents.registry(self.report(person, identity))
+
+    @action
+    def model(self, person: Person, identity: str) -> bytes:
+        """Return the released model of a tuning job (an .npz file)."""
+        self.release(person, identity)
+        content = self._queue.model(identity)
+        if content is None:
+            raise Missing("no model was released", "id")
+        return content
+
+    @action
+    def verify_release(self, person: Person, identity: str) -> dict[str, Any]:
+        """Compare a certificate with the entries of the ledger."""
+        found = self.release(person, identity)
+        problems = release_problems(found, self._ledgers.ledger)
+        return {"valid": not problems, "problems": problems}

@@ -1,0 +1,148 @@
+"""Tuning at a desk: a question against the public facts of the rows, its price, and its run.
+
+The price comes from the plan of the levels, without data. A job keeps its files in a folder of the
+desk, so that it continues after a crash with the same draws.
+Tests: ``tests/server/test_tuning.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from expost.errors import InvalidInput
+from expost.selection.attempts import plan_for_bar
+from expost.selection.plan import plan as make_plan
+from expost.server.datasets import ROWS
+from expost.tuning.job import tune
+from expost.tuning.job_folder import CERTIFICATE, MODEL
+from expost.tuning.settings import Settings as JobSettings
+from expost.tuning.settings import read_settings
+
+_TABLES = ("model", "search", "goal", "privacy")
+_KINDS = ("logistic", "softmax", "linear", "cnn")
+
+
+def read_job(
+    facts: Mapping[str, Any], asked: Mapping[str, Any], budget_kind: str
+) -> dict[str, Any]:
+    """Check a tuning job against the facts of its rows; return it with all its tables."""
+    if facts["kind"] != ROWS:
+        raise InvalidInput("kind", "tune", "this data set answers count, sum, mean")
+    if budget_kind in ("pure", "zcdp"):
+        raise InvalidInput("budget", budget_kind, "tuning needs an approx or a renyi budget")
+    tables = {name: dict(asked.get(name) or {}) for name in _TABLES}
+    kind = tables["model"].get("kind")
+    if kind not in _KINDS:  # "module:factory" would run code of the analyst beside the data
+        raise InvalidInput("model.kind", kind, "give one of " + ", ".join(_KINDS))
+    if tables["privacy"].get("delta") is None:
+        tables["privacy"]["delta"] = facts.get("delta")
+    tables = {name: _present(table) for name, table in tables.items()}
+    settings = read_settings(config_of(facts, tables))
+    _check_largest(facts, settings)
+    return {"dataset": facts["name"], "kind": "tune", **tables}
+
+
+def config_of(facts: Mapping[str, Any], tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job in the form of its TOML file."""
+    return {"data": dict(facts["data"]), **{name: dict(tables[name]) for name in _TABLES}}
+
+
+def planned(facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chance of reaching the bar and the price, from the levels alone."""
+    settings = read_settings(config_of(facts, question))
+    search, privacy = settings.search, settings.privacy
+    return plan_document(
+        list(search.epsilons),
+        len(search.settings),
+        privacy.delta,
+        repeats=privacy.repeats,
+        attempts=privacy.attempts,
+        bar=settings.goal.bar is not None,
+    )
+
+
+def plan_document(
+    epsilons: list[float],
+    configurations: int,
+    delta: float,
+    *,
+    repeats: int = 1,
+    attempts: int | None = None,
+    bar: bool = True,
+) -> dict[str, Any]:
+    """Return the plan of a tuning job, as ``expost plan --json`` prints it."""
+    job = make_plan(epsilons, configurations, delta=delta, repeats=repeats)
+    if not bar:
+        return job.as_dict()
+    reach = plan_for_bar(
+        epsilons,
+        [each.guarantee for each in job.candidates],
+        job.configurations * job.repeats,
+        delta=delta,
+        attempts=attempts,
+    )
+    return {**reach.as_dict(), **job.as_dict()}
+
+
+def run(
+    facts: Mapping[str, Any],
+    question: Mapping[str, Any],
+    *,
+    folder: Path,
+    ledger: Any,
+    budget: str,
+    analyst: str,
+    executor: Any,
+) -> tuple[dict[str, Any], bytes | None]:
+    """Run or continue a job; return its document and the released model."""
+    if not (folder / CERTIFICATE).exists():
+        tune(
+            config_of(facts, question),
+            ledger=ledger,
+            budget=budget,
+            analyst=analyst,
+            out=folder,
+            executor=executor,
+        )
+    certificate = json.loads((folder / CERTIFICATE).read_text(encoding="utf-8"))
+    model = folder / MODEL
+    return (
+        {"result": result_of(certificate), "certificate": certificate},
+        model.read_bytes() if model.exists() else None,
+    )
+
+
+def result_of(certificate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a job released, from its certificate."""
+    tuning = certificate["tuning"]
+    attempts = tuning["attempts"]
+    chosen = next((each for each in attempts if each.get("passed")), attempts[-1])
+    passed = bool(
+        chosen.get("passed") if tuning["goal"]["bar"] is not None else chosen.get("params")
+    )
+    return {
+        "passed": passed,
+        "params": chosen.get("params") if passed else {},
+        "score": chosen.get("score") if passed else None,
+        "confidence": tuning["confidence"],
+        "spent": tuning["spent"],
+        "goal": tuning["goal"],
+        "attempts": len(attempts),
+        "attempts_allowed": tuning["attempts_allowed"],
+        "theorem": certificate["theorem"],
+        "simulated": certificate["simulated"],
+    }
+
+
+def _check_largest(facts: Mapping[str, Any], settings: JobSettings) -> None:
+    most = facts.get("largest_epsilon")
+    largest = max(settings.search.epsilons)
+    if most is not None and largest > most:
+        raise InvalidInput("search.epsilons", largest, f"the owner allows levels up to {most:g}")
+
+
+def _present(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}

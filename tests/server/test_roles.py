@@ -1,0 +1,245 @@
+"""Every endpoint × every role × (valid, no, expired, revoked, another person's token).
+
+A new endpoint without an entry in the table fails ``test_every_route_has_an_entry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+import sqlalchemy as sql
+
+from expost.server.people import ANALYST, AUDITOR, OWNER
+from expost.server.roles import ALLOWED
+from expost.server.service import Service
+from expost.server.tables import tokens
+from tests.server.desk import JOB, QUESTION, Desk, open_desk
+
+EVERYBODY = {OWNER, ANALYST, AUDITOR}
+NUMBERS = count()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Who may call it, how, and whether it shows one analyst's things."""
+
+    roles: frozenset[str]
+    body: Any = None
+    status: int = 200
+    own: bool = False
+
+
+def endpoint(roles: set[str], body: Any = None, status: int = 200, own: bool = False) -> Endpoint:
+    return Endpoint(frozenset(roles), body, status, own)
+
+
+OPEN = {("GET", "/api/health"), ("POST", "/api/first"), ("POST", "/api/session")}
+"""Endpoints that need no token: each proves the caller in another way, or tells nothing."""
+
+PAGES: set[tuple[str, str]] = {("GET", "/openapi.json"), ("HEAD", "/openapi.json")}
+"""Routes outside the API; their own tests check who sees what."""
+
+ENDPOINTS = {
+    ("GET", "/api/session"): endpoint(EVERYBODY),
+    ("DELETE", "/api/session"): endpoint(EVERYBODY),
+    ("GET", "/api/datasets"): endpoint(EVERYBODY),
+    ("POST", "/api/datasets"): endpoint({OWNER}, lambda: _dataset(), 201),
+    ("GET", "/api/datasets/{name}"): endpoint(EVERYBODY),
+    ("DELETE", "/api/datasets/{name}"): endpoint({OWNER}, status=404),
+    ("POST", "/api/price"): endpoint({OWNER, ANALYST}, lambda: QUESTION),
+    ("POST", "/api/plan"): endpoint(
+        {OWNER, ANALYST}, lambda: {"epsilons": [0.5, 1.0], "configurations": 4}
+    ),
+    ("POST", "/api/requests"): endpoint({ANALYST}, lambda: {"question": QUESTION}, 201),
+    ("GET", "/api/requests"): endpoint(EVERYBODY),
+    ("GET", "/api/requests/{id}"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/releases"): endpoint(EVERYBODY),
+    ("GET", "/api/releases/{id}"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/releases/{id}/certificate"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/releases/{id}/report"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/releases/{id}/registry"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/releases/{id}/model"): endpoint(EVERYBODY, status=404, own=True),
+    ("GET", "/api/releases/{id}/verify"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/budgets"): endpoint(EVERYBODY),
+    ("POST", "/api/budgets"): endpoint({OWNER}, lambda: _budget(), 201),
+    ("GET", "/api/budgets/{name}"): endpoint(EVERYBODY),
+    ("POST", "/api/budgets/{name}"): endpoint(
+        {OWNER}, lambda: {"reason": "test", "epsilon": 500.0}
+    ),
+    ("GET", "/api/budgets/{name}/history"): endpoint(EVERYBODY),
+    ("GET", "/api/entries"): endpoint({OWNER, AUDITOR}),
+    ("GET", "/api/verify"): endpoint({OWNER, AUDITOR}),
+    ("GET", "/api/acts"): endpoint({OWNER, AUDITOR}),
+    ("GET", "/api/people"): endpoint({OWNER, AUDITOR}),
+    ("POST", "/api/people"): endpoint({OWNER}, lambda: _person(), 201),
+    ("DELETE", "/api/people/{name}"): endpoint({OWNER}, status=404),
+    ("GET", "/api/tokens"): endpoint(EVERYBODY),
+    ("POST", "/api/tokens"): endpoint({OWNER}, lambda: {"person": "ann"}, 201),
+    ("DELETE", "/api/tokens/{id}"): endpoint(EVERYBODY, status=404),
+}
+
+ROLE_OF = {"olga": OWNER, "ann": ANALYST, "ada": AUDITOR}
+_DESKS: dict[str, Any] = {}
+
+
+def _dataset() -> dict[str, Any]:
+    source = str(_DESKS["folder"] / "visits.csv")
+    return {
+        "name": f"new{next(NUMBERS)}",
+        "budget": "visits",
+        "source": source,
+        "user": "person",
+        "groups": {"city": None},
+    }
+
+
+def _budget() -> dict[str, Any]:
+    return {"name": f"new{next(NUMBERS)}", "kind": "pure", "epsilon": 1.0}
+
+
+def _person() -> dict[str, Any]:
+    return {"name": f"new{next(NUMBERS)}", "role": "analyst"}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("roles")
+    with open_desk(folder) as made:
+        _DESKS["folder"] = folder
+        asked = made.ask("ann", QUESTION, "for the table")
+        assert made.wait(asked.json()["id"])["status"] == "done"
+        _DESKS["request"] = asked.json()["id"]
+        owner = made.person("olga")
+        for who in list(ROLE_OF):
+            for kind in ("expired", "revoked"):
+                token = made.service.new_token(owner, who)
+                made.tokens[f"{who} {kind}"] = token["token"]
+                values = {"expires": 1.0} if kind == "expired" else {"revoked": True}
+                made.service.store.change(
+                    tokens.update().where(tokens.c.id == token["id"]).values(**values)
+                )
+        # Sixty refused calls from one address would be too many to sign in.
+        made.service.signin._check_limit = lambda places: None
+        yield made
+
+
+def call(desk: Desk, who: str | None, key: tuple[str, str]) -> Any:
+    method, path = key
+    name = "visits" if key[0] != "DELETE" else "nobody"
+    identity = _DESKS["request"] if "tokens" not in path else "0" * 16
+    body = ENDPOINTS[key].body
+    return desk.call(
+        who,
+        method,
+        path.format(name=name, id=identity),
+        None if body is None else body(),
+        idempotency_key=f"key {next(NUMBERS)}",
+    )
+
+
+def routes(app: Any) -> set[tuple[str, str]]:
+    """All routes of an application, also those of included routers."""
+    found = set()
+    for route in app.routes:
+        inner = getattr(route, "routes", None)
+        if inner is not None and not hasattr(route, "methods"):
+            found |= routes(route)
+        elif getattr(route, "methods", None):
+            found |= {(method, route.path) for method in route.methods}
+    return found
+
+
+def test_every_route_has_an_entry(desk: Desk) -> None:
+    schema = desk.client.get("/openapi.json").json()["paths"]
+    described = {(method.upper(), path) for path, item in schema.items() for method in item}
+    assert {key for key in described if key[1].startswith("/api/")} == set(ENDPOINTS) | OPEN
+    others = {key for key in routes(desk.app) if not key[1].startswith("/api/")}
+    assert ("GET", "/openapi.json") in others  # else routes() does not see what it should
+    assert others <= PAGES, f"add these to PAGES, and test who sees them: {sorted(others - PAGES)}"
+
+
+def test_every_action_is_in_the_table_of_roles() -> None:
+    actions = {name for name, value in vars(Service).items() if hasattr(value, "__wrapped__")} | {
+        name
+        for kind in Service.__mro__
+        for name, value in vars(kind).items()
+        if hasattr(value, "__wrapped__")
+    }
+    assert actions == set(ALLOWED)
+
+
+@pytest.mark.parametrize("key", sorted(ENDPOINTS), ids=" ".join)
+@pytest.mark.parametrize("who", sorted(ROLE_OF))
+def test_role(desk: Desk, who: str, key: tuple[str, str]) -> None:
+    wanted = ENDPOINTS[key]
+    answer = call(desk, who, key)
+    expected = wanted.status if ROLE_OF[who] in wanted.roles else 403
+    assert answer.status_code == expected, answer.text
+
+
+@pytest.mark.parametrize("key", sorted(ENDPOINTS), ids=" ".join)
+def test_tokens_that_are_not_valid(desk: Desk, key: tuple[str, str]) -> None:
+    answers = [call(desk, None, key)]
+    for who in ROLE_OF:
+        answers += [call(desk, f"{who} {kind}", key) for kind in ("expired", "revoked")]
+    assert {answer.status_code for answer in answers} == {401}
+    # No answer says which of them it was.
+    assert len({answer.text for answer in answers}) == 1
+
+
+@pytest.mark.parametrize(
+    "key", sorted(key for key, each in ENDPOINTS.items() if each.own), ids=" ".join
+)
+def test_things_of_another_analyst_do_not_exist(desk: Desk, key: tuple[str, str]) -> None:
+    theirs = call(desk, "bob", key)
+    method, path = key
+    absent = desk.call("bob", method, path.format(id="f" * 32))
+    assert theirs.status_code == absent.status_code == 404
+    assert theirs.text == absent.text
+
+
+def test_lists_hold_nothing_of_another_analyst(desk: Desk) -> None:
+    for path in ("/api/requests", "/api/releases"):
+        assert desk.call("bob", "GET", path).json() == []
+        assert len(desk.call("ann", "GET", path).json()) >= 1
+    listed = desk.call("bob", "GET", "/api/tokens").json()
+    assert {each["person"] for each in listed} == {"bob"}
+    mine = desk.call("ann", "GET", "/api/tokens").json()[0]["id"]
+    assert desk.call("bob", "DELETE", f"/api/tokens/{mine}").status_code == 404
+
+
+def test_analysts_see_no_source_and_no_other_cap(desk: Desk) -> None:
+    for who in ("ann", "ada"):
+        told = desk.call(who, "GET", "/api/datasets/visits").text
+        assert "visits.csv" not in told
+        assert str(desk.folder) not in told
+    assert desk.call("ann", "GET", "/api/budgets/visits").json()["caps"] == []
+    assert "visits.csv" in desk.call("olga", "GET", "/api/datasets/visits").text
+    acts = desk.call("ada", "GET", "/api/acts").text
+    assert "visits.csv" not in acts
+
+
+def test_disabled_people_lose_tokens_and_sessions(desk: Desk) -> None:
+    owner = desk.person("olga")
+    desk.service.add_person(owner, "zoe", "analyst")
+    desk.tokens["zoe"] = desk.service.new_token(owner, "zoe")["token"]
+    begun = desk.call(None, "POST", "/api/session", {"token": desk.tokens["zoe"]})
+    assert begun.status_code == 201
+    assert desk.client.get("/api/session").json()["name"] == "zoe"
+    desk.service.disable_person(owner, "zoe")
+    assert desk.client.get("/api/session").status_code == 401
+    desk.client.cookies.clear()
+    assert desk.call("zoe", "GET", "/api/session").status_code == 401
+    count_ = sql.select(sql.func.count()).where(tokens.c.person == "zoe", tokens.c.revoked)
+    assert desk.service.store.read(lambda c: c.scalar(count_)) == 1
+
+
+def test_auditors_and_owners_never_ask(desk: Desk) -> None:
+    before = len(desk.call("ada", "GET", "/api/entries").json())
+    for who in ("ada", "olga"):
+        assert desk.ask(who, JOB, f"never {who}").status_code == 403
+    assert len(desk.call("ada", "GET", "/api/entries").json()) == before
