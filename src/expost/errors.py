@@ -187,7 +187,7 @@ def _restored(
     """Return a copy of an error: its message and its attributes."""
     error = kind.__new__(kind, *arguments)
     if isinstance(error, ImportError):
-        error.msg = arguments[0] if arguments else None
+        error.msg = str(arguments[0]) if arguments else ""
     vars(error).update(state)
     return error
 

@@ -28,7 +28,7 @@ from expost.analytics.request import Request
 from expost.budget.charging import Account
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges
-from expost.privacy.guarantees import ZCDP, PureDP
+from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down, round_up
 
@@ -214,7 +214,7 @@ def _charges(request: Request, account: Account) -> Charges:
         return Charges.shares(ZCDP(round_up(request.total)), _PARTS)
     whole = request.guarantee
     # One δ covers all outcomes, so "nothing" has it, too.
-    return Charges((whole,), (0,), replace(whole, epsilon=0.0))  # type: ignore[call-arg]
+    return Charges((whole,), (0,), ApproxDP(0.0, request.delta, whole.neighbours))
 
 
 def _outcome(spent: Fraction, charges: Charges) -> int | None:

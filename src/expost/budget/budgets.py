@@ -154,7 +154,8 @@ class ApproxBudget(Budget):
         return "give PureDP or ApproxDP charges"
 
     def guarantee(self) -> Guarantee:
-        return ApproxDP(*map(guaranteed, self.limits), self.neighbours)
+        epsilon, delta = (guaranteed(limit) for limit in self.limits)
+        return ApproxDP(epsilon, delta, self.neighbours)
 
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
         return {"epsilon": rounded(amount[0], up), "delta": rounded(amount[1], up)}

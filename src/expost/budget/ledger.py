@@ -18,6 +18,7 @@ valid for the mechanism that runs. Sums are exact. Tests: ``tests/budget/``.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from hashlib import sha256
@@ -52,7 +53,7 @@ from expost.budget.store import Store
 from expost.budget.totals import NO_ANALYST, Standing
 from expost.budget.views import OpenReservation
 from expost.errors import LedgerError
-from expost.privacy.charges import Charges
+from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
 
 __all__ = [
@@ -223,6 +224,8 @@ class Ledger(LedgerOperations):
         if secret is not None:
             check_name(secret, "secret")
         recorded = canonical(table.as_dict())
+        if type(table) not in (Charges, ShareCharges):
+            table = Charges.from_dict(json.loads(recorded))  # what is stored is what counts
         described = (sha256(recorded.encode()).hexdigest(), document_digest(request, "request"))
         origin = document_digest(source, "source")
 
@@ -309,7 +312,7 @@ class Ledger(LedgerOperations):
             head = rows.lock_head()
             row = reservation_rows.find_known(rows, reservation)
             row.require(secret)
-            charge = charge_of(row.charges, outcome)
+            charge = charge_of(row.charges, outcome, text)
             if row.status == SETTLED and row.outcome == text:
                 return charge
             if row.status != OPEN:

@@ -31,9 +31,12 @@ def outcome_text(outcome: Any) -> str:
     raise InvalidInput("outcome", outcome, "give the index of a candidate, a Release, or NOTHING")
 
 
-def charge_of(charges: Charges, outcome: Any) -> Guarantee:
-    """Return the recorded charge of an outcome; a Release must state the same charge."""
-    text = outcome_text(outcome)
+def charge_of(charges: Charges, outcome: Any, text: str) -> Guarantee:
+    """Return the recorded charge of an outcome; a Release must state the same charge.
+
+    ``text`` is what :func:`outcome_text` returned; the outcome is read once, because the entry
+    records the text.
+    """
     if text != "nothing" and not 0 <= int(text) < len(charges):
         raise InvalidInput(
             "outcome", int(text), f"the reservation has outcomes 0 to {len(charges) - 1}"

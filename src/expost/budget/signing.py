@@ -249,14 +249,37 @@ def head_problems(
 
 
 def load_document(path: str | Path, field: str) -> dict[str, Any]:
-    """Return the JSON object in a file; refuse anything else."""
+    """Return the JSON object in a file; refuse anything else.
+
+    A key that is there twice is refused: programs differ in which of the two they read, so that one
+    could show another number than the one that was checked.
+    """
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(
+            Path(path).read_text(encoding="utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+        )
     except (ValueError, RecursionError):
-        raise InvalidInput(field, str(path), "the file is not JSON") from None
+        raise InvalidInput(
+            field, str(path), "the file is not JSON, or has a key twice in one object"
+        ) from None
     if not isinstance(document, dict):
         raise InvalidInput(field, str(path), "the file does not hold a JSON object")
     return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; refused if it has a key twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    """Refuse NaN and Infinity, which are not JSON."""
+    raise ValueError(name)
 
 
 def _unsigned(document: Mapping[str, Any]) -> dict[str, Any]:

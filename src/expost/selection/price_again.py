@@ -135,7 +135,7 @@ def _selector(settings: Mapping[str, Any]) -> Selector:
     raise InvalidRelease("selector", settings["name"], "this version knows no such selector")
 
 
-def _kinds(base: type[Selector]) -> Iterator[type[Selector]]:
+def _kinds(base: Any) -> Iterator[type[Selector]]:
     """Yield the selectors of this package."""
     for kind in base.__subclasses__():
         if kind.__module__.startswith(OWN) and hasattr(kind, "name"):

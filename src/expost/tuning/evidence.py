@@ -40,7 +40,7 @@ def described_source(data: DataSettings) -> dict[str, Any]:
 def request_records(steps: Sequence[Step], releases: Sequence[Release | None]) -> dict[str, Any]:
     """Return what a certificate says about the requests of a job."""
     numbers: dict[str, int] = {}
-    grids = []
+    grids: list[Any] = []
     planned = []
     for step in steps:
         grid = grid_of(step.selector, step.candidates)
