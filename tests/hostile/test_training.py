@@ -135,7 +135,8 @@ def test_candidates_never_fail_on_rows(name):
         for optimiser in ("sgd", "adam")
     ]
     given = candidates("logistic", settings, N)
-    for data in (with_row((UNUSABLE | USABLE)[name]), EMPTY):
+    absent = ROWS[1:], LABELS[1:]  # n is public, the number of rows is not
+    for data in (with_row((UNUSABLE | USABLE)[name]), EMPTY, absent):
         release = RandomDropping(1.0, delta=1e-6).select(
             given,
             data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from expost import Candidate, PureDP
 from expost.errors import InvalidCandidate
 from expost.selection import selector
+from expost.selection.drop_coins import pure_levels
 from expost.selection.renyi.sharp_charges import Priced
 from expost.selection.renyi.table import _or_composition
 
@@ -22,6 +24,18 @@ def test_too_many_copies_are_refused(monkeypatch):
     assert selector.all_copies(enough) == [0, 0, 1, 1, 1]
     with pytest.raises(InvalidCandidate, match="at most 5"):
         selector.all_copies([*enough, Candidate(len, guarantee=PureDP(1))])
+
+
+def test_pure_charges_are_rounded_up():
+    """No charge is below ε plus the overhead, in exact fractions; many floats would be."""
+    below = 0
+    for place in range(1, 60):
+        epsilon, more = Fraction(place, 7), Fraction(1, place + 2)
+        group = SimpleNamespace(guarantee=SimpleNamespace(size=epsilon, neighbours="add-remove"))
+        (charge,) = pure_levels([group], [more])  # type: ignore[list-item]
+        assert Fraction(charge.epsilon) >= epsilon + more
+        below += Fraction(float(epsilon + more)) < epsilon + more
+    assert below > 10  # test of the test: rounding to nearest would be too low
 
 
 def priced(*charges: float) -> Priced:

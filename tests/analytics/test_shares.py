@@ -1,0 +1,84 @@
+"""How a request shares its budget: the parts add up to the total, each at its own sensitivity."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ibis", reason="needs the analytics extra")
+
+from expost.analytics.columns import Measure
+from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
+from expost.analytics.private_keys import KeySelection, gaussian_threshold, laplace_threshold
+from expost.analytics.request import make_request
+from expost.privacy.conversions import gaussian_for
+from expost.randomness.source import SimulationRandomness
+
+
+def request(**more):
+    options = {"by": "g", "user": "u", "epsilon": 1.0, "opened": False, **more}
+    return make_request("rows.csv", Measure(), **options)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"keys": ["a", "b", "c"]},
+        {"keys": ["a", "b", "c"], "max_groups_per_user": 2},
+        {"keys": ["a", "b", "c"], "max_groups_per_user": "auto"},
+        {"keys": ["a", "b", "c"], "max_groups_per_user": "auto", "delta": 1e-6},
+        {"private_keys": True, "delta": 1e-6},
+        {"private_keys": True, "delta": 1e-6, "max_groups_per_user": "auto"},
+    ],
+)
+def test_the_parts_add_up_to_the_total(more):
+    """What is spent on m, on groups and on the share of dropped pairs is not spent on values."""
+    asked = request(**more)
+    cap = 2 if asked.cap == "auto" else asked.cap
+    parts = asked.cost_of_cap() + asked.cost_of_keys() + asked.cost_of_dropped(cap)
+    assert (asked.cost_of_keys() > 0) == ("private_keys" in more)
+    assert (asked.cost_of_cap() > 0) == (more.get("max_groups_per_user") == "auto")
+    assert asked.counting_total(cap) + parts == asked.total
+
+
+def test_delta_is_shared_by_the_noise_and_the_groups():
+    """Half of δ for the conversion of ρ, half for a group of one person."""
+    asked = request(private_keys=True, delta=1e-6)
+    assert asked.total == Fraction(gaussian_for(1.0, 5e-7).rho)
+    assert asked.selection(10).delta == 5e-7
+    assert request(keys=["a"], delta=1e-6).total == Fraction(gaussian_for(1.0, 1e-6).rho)
+
+
+@pytest.mark.parametrize("most", [1, 4])
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_groups_are_found_with_noise_for_all_groups_of_a_user(noise, most):
+    """The frequency with which a group of one person is found, far above a δ that is too small."""
+    cost, delta = 0.02, 0.3
+    threshold = {"laplace": laplace_threshold, "gaussian": gaussian_threshold}[noise]
+    selection = KeySelection(noise, cost, delta, most, threshold(cost, delta, most))
+    found = selection.select(np.ones(40_000, dtype=np.int64), SimulationRandomness(5)).mean()
+    alone = 1 - (1 - delta) ** (1 / most)  # so that any of m groups is found with probability δ
+    assert alone / 4 < found < alone * 1.05
+
+
+@pytest.mark.parametrize("sensitivity", [1, 6])
+def test_levels_have_noise_for_their_sensitivity(sensitivity):
+    """Variances against the formulas: 2·(Δ/ε)² and Δ²/(2ρ), at every level."""
+    zeros = np.zeros(20_000, dtype=np.int64)
+    costs = (0.1, 0.4)
+    wanted = {
+        LaplaceLevels: [2 * (sensitivity / cost) ** 2 for cost in costs],
+        GaussianLevels: [sensitivity**2 / (2 * cost) for cost in costs],
+    }
+    for kind, variances in wanted.items():
+        made = kind(costs, sensitivity).estimates(zeros, SimulationRandomness(7))
+        assert made.var(axis=1) == pytest.approx(variances, rel=0.08)
+
+
+def test_the_sensitivity_of_a_measure():
+    assert Measure("sum", "v", 3, Fraction(1), -5, 2).sensitivity == 15
+    assert Measure("sum", "v", 3, Fraction(1), -2, 5).sensitivity == 15
+    assert Measure("mean", "v", 3, Fraction(1), -2, 5).sensitivity == 21
+    assert Measure("rows", rows=4).sensitivity == 4
