@@ -127,6 +127,11 @@ def grid_bits(rows: int) -> int:
     return min(_GRID_BITS, 53 - (rows - 1).bit_length())
 
 
+def grid_of(clip: float, rows: int) -> float:
+    """Return the step of the grid to which contributions of at most ``clip`` are rounded."""
+    return math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
+
+
 def clip_bound(clip: float, width: int, rows: int) -> Bound:
     """Return the norm at which rows are clipped so that none moves the sum by more than ``clip``.
 
@@ -134,7 +139,7 @@ def clip_bound(clip: float, width: int, rows: int) -> Bound:
     ``rows`` to be a double. The norm, the factor and the products have a relative error of at most
     (width + 20)·2^{−52}; rounding to the grid adds √width/2 steps.
     """
-    grid = math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
+    grid = grid_of(clip, rows)
     lower = clip * (1.0 - (width + 64) * 2.0**-51) - math.sqrt(width) * grid
     if lower < clip / 2:
         raise InvalidInput(
