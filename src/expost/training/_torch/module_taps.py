@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,9 +34,16 @@ from torch.nn import functional
 
 from expost.errors import InvalidInput
 from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.tapped_layers import TappedLayer, Untappable, tap_of
+from expost.training._torch.recurrent import products_of, recurrent_forward
+from expost.training._torch.tapped_layers import (
+    TappedLayer,
+    TappedLinear,
+    Untappable,
+    tap_of,
+)
 
 Tensor = torch.Tensor
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 class ModuleTaps:
@@ -69,13 +77,15 @@ class ModuleTaps:
         self.anchor = torch.zeros((), device=blank.device, requires_grad=True)
         self.taps = _tapped(module, names, exact, kernels)
         self.rest = [name for name in names if name not in self._tapped_names()]
-        self._guarded = [each for each in module.modules() if type(each) is nn.Embedding]
+        self._special = [
+            layer for layer in module.modules() if type(layer) in (nn.Embedding, *RECURRENT)
+        ]
         self._levels: tuple[int, ...] = ()
         self._sizes = (1, 1)
         self._probe(names, blank)
 
     def _tapped_names(self) -> set[str]:
-        return {name for tap in self.taps.values() for name in tap.trained.values()}
+        return {name for tap in self.taps for name in tap.trained.values()}
 
     def outputs(
         self, X: Tensor, values: dict[str, Tensor], own: dict[str, Tensor] | None = None
@@ -86,7 +96,7 @@ class ModuleTaps:
         are models × examples × outputs.
         """
         models, examples = X.shape[:2]
-        for tap in self.taps.values():
+        for tap in self.taps:
             tap.begin(values, models, self.anchor)
         copies = {
             name: values[name]
@@ -134,7 +144,7 @@ class ModuleTaps:
             for name, value in zip(copies, found[1:], strict=True)
             if value is not None
         ]
-        for tap in self.taps.values():
+        for tap in self.taps:
             parts += tap.parts()
         return parts
 
@@ -168,26 +178,27 @@ class ModuleTaps:
                         f"(tried with zeros): {str(error).splitlines()[0]}",
                     ) from error
                 found = self._tapped_names()
-            for tap in self.taps.values():
+            for tap in self.taps:
                 tap.calls = []
             if not found:
                 return
-            self.taps = {
-                layer: tap
-                for layer, tap in self.taps.items()
-                if not found & set(tap.trained.values())
-            }
+            self.taps = [tap for tap in self.taps if not found & set(tap.trained.values())]
             self.rest = [name for name in names if name not in self._tapped_names()]
 
     @contextmanager
     def _installed(self) -> Iterator[None]:
-        """Replace ``forward`` of the tapped layers and of all embeddings."""
-        replaced: dict[nn.Module, Callable[..., Tensor]] = {}
-        for layer in self._guarded:
-            replaced[layer] = _inside(layer, layer.forward)
-        for layer, tap in self.taps.items():
-            inner = self._forward(tap)
-            replaced[layer] = _inside(layer, inner) if layer in replaced else inner
+        """Replace ``forward`` of tapped layers, recurrent layers and embeddings."""
+        replaced: dict[nn.Module, Callable[..., Any]] = {
+            tap.layer: self._forward(tap)
+            for tap in self.taps
+            if not isinstance(tap.layer, nn.RNNBase)
+        }
+        for layer in self._special:
+            replaced[layer] = (
+                recurrent_forward(layer, self._products(layer))
+                if isinstance(layer, nn.RNNBase)
+                else _inside(layer, replaced.get(layer, layer.forward))
+            )
         before = {layer: layer.__dict__.get("forward") for layer in replaced}
         try:
             for layer, forward in replaced.items():
@@ -199,6 +210,15 @@ class ModuleTaps:
                     layer.__dict__.pop("forward", None)
                 else:
                     layer.__dict__["forward"] = old
+
+    def _products(self, layer: nn.RNNBase) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Return the products of a recurrent layer, tapped where they can be."""
+        tapped = {tap.held["weight"]: self._forward(tap) for tap in self.taps if tap.layer is layer}
+        found: dict[str, Callable[[Tensor], Tensor]] = {}
+        for name, roles in products_of(layer).items():
+            plain = partial(_linear, layer, roles["weight"], roles.get("bias", ""))
+            found[name] = tapped.get(layer._parameters[roles["weight"]], plain)
+        return found
 
     def _forward(self, tap: TappedLayer) -> Callable[[Tensor], Tensor]:
         """Return the forward pass of a tapped layer on a tensor inside ``vmap``."""
@@ -246,14 +266,21 @@ def _inside(layer: Any, forward: Callable[..., Tensor]) -> Callable[[Tensor], Te
     def guarded(input: Tensor) -> Tensor:  # noqa: A002
         outside = (input < 0) | (input >= layer.num_embeddings)
         made = forward(torch.clamp(input, 0, layer.num_embeddings - 1))
+        if layer.padding_idx is not None:  # vmap forgets that this token has no gradient
+            made = torch.where((input == layer.padding_idx).unsqueeze(-1), made.detach(), made)
         return torch.where(outside.unsqueeze(-1), torch.nan, made)
 
     return guarded
 
 
+def _linear(layer: nn.Module, weight: str, bias: str, x: Tensor) -> Tensor:
+    """Return the product with parameters that the layer holds at the moment of the call."""
+    return functional.linear(x, getattr(layer, weight), getattr(layer, bias) if bias else None)
+
+
 def _tapped(
     module: nn.Module, names: dict[str, Tensor], exact: bool, kernels: Any
-) -> dict[nn.Module, TappedLayer]:
+) -> list[TappedLayer]:
     """Return the layers that can be tapped: each trained parameter belongs to one layer only."""
     owners = Counter(
         id(value)
@@ -262,16 +289,23 @@ def _tapped(
         if value is not None
     )
     known = {id(value): name for name, value in names.items()}
-    found: dict[nn.Module, TappedLayer] = {}
-    for layer in module.modules():
-        kind = tap_of(layer, exact=exact)
-        held = {role: value for role, value in layer._parameters.items() if value is not None}
+    found: list[TappedLayer] = []
+
+    def add(layer: nn.Module, kind: type[TappedLayer], held: dict[str, Tensor]) -> None:
         trained = {role: known[id(value)] for role, value in held.items() if id(value) in known}
-        alone = all(owners[id(value)] == 1 for value in held.values())
-        if kind is None or not trained or not alone or "forward" in layer.__dict__:
+        if trained and all(owners[id(value)] == 1 for value in held.values()):
+            found.append(kind(layer, held, trained, exact=exact, kernels=kernels))
+
+    for layer in module.modules():
+        held: Any = {role: each for role, each in layer._parameters.items() if each is not None}
+        if "forward" in layer.__dict__:
             continue
-        if "weight" in held and set(held) <= {"weight", "bias"}:
-            found[layer] = kind(layer, trained, exact=exact, kernels=kernels)
+        if type(layer) in RECURRENT and set(held) == set(layer._parameters):
+            for roles in products_of(layer).values():  # type: ignore[arg-type]
+                add(layer, TappedLinear, {role: held[name] for role, name in roles.items()})
+        kind = tap_of(layer, exact=exact)
+        if kind is not None and "weight" in held and set(held) <= {"weight", "bias"}:
+            add(layer, kind, held)
     return found
 
 

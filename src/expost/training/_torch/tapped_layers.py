@@ -49,10 +49,17 @@ class TappedLayer(ABC):
     """A layer that records its calls."""
 
     def __init__(
-        self, layer: nn.Module, trained: dict[str, str], *, exact: bool, kernels: Any
+        self,
+        layer: nn.Module,
+        held: dict[str, Tensor],
+        trained: dict[str, str],
+        *,
+        exact: bool,
+        kernels: Any,
     ) -> None:
-        """``trained`` are the names of the trained parameters in the module, by role."""
+        """``held`` are the parameters by role, ``trained`` the names of the trained ones."""
         self.layer: Any = layer
+        self.held = held
         self.trained, self.exact, self.kernels = trained, exact, kernels
         self.calls: list[Call] = []
         self.values: dict[str, Tensor] = {}
@@ -68,8 +75,7 @@ class TappedLayer(ABC):
             role: values[self.trained[role]]
             if role in self.trained
             else value.detach().expand(models, *value.shape)
-            for role, value in self.layer._parameters.items()
-            if value is not None
+            for role, value in self.held.items()
         }
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -205,8 +211,8 @@ class TappedEmbedding(TappedLayer):
 class TappedConvolution(TappedLayer):
     """``nn.Conv1d`` and ``nn.Conv2d`` of one model, by torch's convolutions."""
 
-    def __init__(self, layer: nn.Module, trained: dict[str, str], **options: Any) -> None:
-        super().__init__(layer, trained, **options)
+    def __init__(self, layer: nn.Module, *arguments: Any, **options: Any) -> None:
+        super().__init__(layer, *arguments, **options)
         self.flat = isinstance(layer, nn.Conv1d)
         names = ("kernel_size", "stride", "padding", "dilation")
         self.settings = [
@@ -287,8 +293,8 @@ class TappedConvolution(TappedLayer):
 class TappedPatches(TappedLayer):
     """``nn.Conv2d`` of many models: one product per model over gathered patches."""
 
-    def __init__(self, layer: nn.Module, trained: dict[str, str], **options: Any) -> None:
-        super().__init__(layer, trained, **options)
+    def __init__(self, layer: nn.Module, *arguments: Any, **options: Any) -> None:
+        super().__init__(layer, *arguments, **options)
         self.product = Convolved(layer, self.kernels)  # type: ignore[arg-type]
 
     def _flat(self) -> Tensor:
