@@ -115,9 +115,7 @@ def cases(device: str) -> Iterator[Case]:
 def fleet(case: Case, models: int, device: str) -> Contender:
     """Return a run of the fleet; ``fleet_examples`` of the case are its steps."""
     steps = case.fleet_examples
-    settings = Configuration(
-        0.1, steps * BATCH / len(case.X), BATCH, 1.0, noise_multiplier=1.0
-    )
+    settings = Configuration(0.1, steps * BATCH / len(case.X), BATCH, 1.0, noise_multiplier=1.0)
     together = Fleet(case.model, [settings] * models, loss=case.loss)
 
     def run() -> None:

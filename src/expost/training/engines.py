@@ -96,11 +96,18 @@ class FleetRun:
         need_device(self.device)
         import torch
         from torch import nn
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from expost.training._torch.modules import ModuleSums, check_module, outputs_of
+        from expost.training._torch.modules import (
+            ModuleSums,
+            check_module,
+            outputs_of,
+            takes_integers,
+        )
         from expost.training.data import check_rows, check_training_data
 
         shaped = check_rows(X, dimensions=None)
+        whole = getattr(X, "dtype", None) is not None and np.asarray(X).dtype.kind in "iu"
 
         def checked() -> Any:
             return check_module(factory())
@@ -115,7 +122,8 @@ class FleetRun:
             # frozen parameters and buffers come from this module, whatever was drawn before
             torch.manual_seed(0)
             module = checked()
-            outputs = outputs_of(module, shaped)
+            whole = whole and takes_integers(module, shaped.shape[1:])
+            outputs = outputs_of(module, shaped[:0].astype(np.int64) if whole else shaped)
             if loss != "softmax" and outputs != 1:
                 raise InvalidInput(
                     "model",
@@ -124,18 +132,22 @@ class FleetRun:
                 )
             rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
             planned = self._plan(len(rows))
-            if self.device == "cpu":
+            if whole:
+                rows = rows.astype(np.int64)
+            elif self.device == "cpu":
                 found = self._native_network(module, checked, loss, rows, targets, planned)
                 if found is not None:
                     return found
-            sums: Any = (
-                None if self.device == "cpu" else self._chain(module, checked, rows, targets, loss)
-            )
-            sums = sums or ModuleSums(module, checked, rows, targets, loss, self.device)
-            if self.device == "cpu":
-                flat = self._modules_on_cpu(sums, planned)
-            else:
-                flat = self._batched(sums, planned)
+            sums: Any = None
+            if self.device != "cpu" and not whole:
+                sums = self._chain(module, checked, rows, targets, loss)
+            # torch's fused attention on a CPU cannot be vectorised over examples
+            with sdpa_kernel(SDPBackend.MATH):
+                sums = sums or ModuleSums(module, checked, rows, targets, loss, self.device)
+                if self.device == "cpu":
+                    flat = self._modules_on_cpu(sums, planned)
+                else:
+                    flat = self._batched(sums, planned)
         return self._trained(planned, [sums.arrays(parameters) for parameters in flat])
 
     def _chain(
@@ -147,7 +159,7 @@ class FleetRun:
         try:
             return ChainSums(module, factory, rows, targets, loss, self.device)
         except UnsupportedChain:
-            return None  # torch.func trains it
+            return None  # trained as any other module
 
     def _modules_on_cpu(self, sums: Any, planned: Sequence[TrainingPlan]) -> list[Array]:
         """Train modules by torch, one model per thread; noise and updates are native."""
@@ -166,7 +178,7 @@ class FleetRun:
         sources, seeds = streams(self.sources), self._seeds()
         first = [np.asarray(sums.start([seed])[0].numpy()) for seed in seeds]
         threaded = ThreadedSums(sums, min(self.threads, len(planned)))
-        scratch = self.memory or DEFAULT_MEMORY // threaded.workers
+        scratch = max(1, (self.memory or DEFAULT_MEMORY) // threaded.workers)
 
         def train_one(place: int) -> Array:
             plan, configuration = planned[place], self.configurations[place]

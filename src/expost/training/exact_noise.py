@@ -153,12 +153,12 @@ def clip_bound(clip: float, width: int, rows: int) -> Bound:
 def rounding_slack(rows: int) -> float:
     """Return how much one row may move a sum on CUDA beyond the clipping norm, relative to it.
 
-    Linear models and chains of layers are summed there by matrix products in float64, at most 4,096
-    rows each, whose results are added. In any order, the error of a coordinate is at most (terms +
-    additions)·ε·Σ|term|, on each of two neighbouring data sets. The terms of a row sum up to
-    ``clip`` in absolute value, but for a convolution whose norm is computed from Gram matrices:
-    there to 2^{12}·``clip`` / positions at most, because that norm contains the error of float32
-    (:mod:`expost.training._torch.layers`), with one term per position.
+    Sums are matrix products in float64 there, of at most 4,096 rows each, whose results are added.
+    In any order, the error of a coordinate is at most (terms + additions)·ε·Σ|term|, on each of two
+    neighbouring data sets. The terms of a row sum up to ``clip`` in absolute value, but for a layer
+    whose norm is computed from Gram matrices: there to 2^{12}·``clip`` / positions at most, because
+    that norm contains the error of float32 (:mod:`expost.training._torch.layers`), with one term
+    per position.
     """
     chunks = -(-rows // MOST_ROWS)
     return 2.0 * (min(rows, MOST_ROWS) + chunks + 8) * EPS * rows * 2.0**12

@@ -8,6 +8,8 @@ a sum by its own contribution only, whatever the order.
 
 ``rows`` are the numbers of the rows that count, ``factors`` their clip factors in the same order.
 Other rows are never read, so a gradient that is not finite does no harm.
+:func:`convolution_gradients` computes per-example gradients of convolutions without a copy of their
+patches.
 
 Tests: ``tests/training/test_gradient_parts.py``.
 """
@@ -27,11 +29,20 @@ from expost.training._native.fixed_point import (
     steps_of,
     without_anchors,
 )
+from expost.training._native.matrix_product import product
 from expost.training._native.vector_products import VECTOR
 
 _BLOCK = 32  # rows whose outer products are added at a time; they stay in the cache
 
-__all__ = ["add_outer", "add_stored", "add_tokens", "combine_tokens", "from_steps"]
+__all__ = [
+    "add_outer",
+    "add_stored",
+    "add_tokens",
+    "channels_last",
+    "combine_tokens",
+    "convolution_gradients",
+    "from_steps",
+]
 
 
 @kernel
@@ -72,6 +83,53 @@ def add_outer(
             for k in range(width):
                 b[e * width + k] = np.float64(inputs[row, k])
         add_outer_products(outputs, width, a, 0, b, count, anchor, sums)
+
+
+@ordered
+def channels_last(images: Array, border: tuple[int, int], out: Array) -> None:
+    """Write images (rows × channels × height × width) with a border of zeros, channels last.
+
+    ``out`` is flat; what follows the last image is set to zero.
+    """
+    rows, channels, height, width = images.shape
+    (top, left), place = border, 0
+    for row in range(rows):
+        for y in range(-top, height + top):
+            if y < 0 or y >= height:
+                out[place : place + (width + 2 * left) * channels] = 0
+            else:
+                line = out[place : place + (width + 2 * left) * channels]
+                line[: left * channels] = 0
+                line[(width + left) * channels :] = 0
+                inside = line[left * channels : (width + left) * channels]
+                for x in range(width):
+                    for c in range(channels):
+                        inside[x * channels + c] = images[row, c, y, x]
+            place += (width + 2 * left) * channels
+    out[place:] = 0
+
+
+@kernel
+def convolution_gradients(
+    images: Array, slopes: Array, shape: tuple[int, int, int], out_shape: tuple[int, int, int],
+    kernel_size: tuple[int, int], stride: tuple[int, int], out: Array
+) -> None:  # fmt: skip
+    """Write the gradients of a convolution's weight: rows × (kernel · channels · outputs).
+
+    ``images`` (with their border of zeros) and ``slopes`` have the channels last and are flat, with
+    one vector of padding at the end; ``shape`` and ``out_shape`` are height, width and channels of
+    one of them. Patches are read directly from the images.
+    """
+    (height, width, channels), (high, wide, outputs) = shape, out_shape
+    (kh, kw), (sh, sw) = kernel_size, stride
+    line, run, zeros = width * channels, kw * channels, np.zeros(VECTOR, dtype=images.dtype)
+    flat, size = out.reshape(-1), kh * run * outputs
+    for row in range(len(out)):
+        first, target = row * height * line, row * high * wide * outputs
+        for y in range(kh):
+            product(run, outputs, images, first + y * line, 1, sh * line, sw * channels,
+                    slopes, target, wide * outputs, outputs, high, wide, zeros, 0, 0,
+                    flat, row * size + y * run * outputs, outputs)  # fmt: skip
 
 
 @ordered

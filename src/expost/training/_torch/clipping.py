@@ -60,7 +60,7 @@ class ClippedSums(ABC):
         self.valid = torch.from_numpy(~missing).to(device) if missing.any() else None
         return torch.from_numpy(np.where(missing, 0.0, y)).to(device)
 
-    def before_step(self, step: int) -> None:
+    def before_step(self, step: int) -> None:  # noqa: B027  (nothing to prepare by default)
         """Prepare step number ``step``; called before the step, also when it is repeated."""
 
     @abstractmethod

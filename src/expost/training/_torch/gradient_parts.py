@@ -68,6 +68,15 @@ class Part(ABC):
     def held(self) -> int:
         """Return how many numbers the part holds."""
 
+    def add_summed(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
+        """Do :meth:`add` in the order of the parameter."""
+        if self.order is None:
+            self.add(rows, factors, anchor, sums)
+            return
+        own = np.zeros_like(sums)
+        self.add(rows, factors, anchor, own)
+        sums += self.order(torch.from_numpy(own)[None])[0].numpy()
+
     @abstractmethod
     def add(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
         """Add the gradients of these rows of the only model to ``sums``, in steps of the grid."""
@@ -147,8 +156,12 @@ class Positions(Part):
 
     def square(self) -> Tensor:
         inputs, slopes = self.inputs.flatten(0, 1), self.slopes.flatten(0, 1)
-        grams = (torch.bmm(each, each.transpose(1, 2)) for each in (inputs, slopes))
-        found = ghost_square(*grams, inputs.shape[2], slopes.shape[2])
+        found = ghost_square(
+            torch.bmm(inputs, inputs.transpose(1, 2)),
+            torch.bmm(slopes, slopes.transpose(1, 2)),
+            inputs.shape[2],
+            slopes.shape[2],
+        )
         return found.view(self.inputs.shape[:2])
 
     def clear(self, good: Tensor) -> None:

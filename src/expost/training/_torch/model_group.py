@@ -283,7 +283,13 @@ class Recorder:
             self._step(rows[:, :size], counts)
             return
         if size not in self._graphs:
-            self._graphs[size] = self._recorded(rows, counts, size)
+            try:
+                self._graphs[size] = self._recorded(rows, counts, size)
+            except RuntimeError:
+                # a module may do what a graph cannot hold, e.g. copy from the host: nothing ran yet
+                self._record = False
+                self._step(rows[:, :size], counts)
+                return
         graph, given_rows, given_counts = self._graphs[size]
         given_rows.copy_(rows[:, :size])
         given_counts.copy_(counts)

@@ -20,7 +20,7 @@ Tests: ``tests/training/test_module_taps.py``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,17 +29,21 @@ import torch
 from torch import nn
 from torch._C import _functorch as wrapped
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn import functional
 
 from expost.errors import InvalidInput
 from expost.training._torch.gradient_parts import Part, Stored
+from expost.training._torch.layers import pair
 from expost.training._torch.recurrent import products_of, recurrent_forward
+from expost.training._torch.tapped_convolutions import TappedConvolution, TappedPatches
 from expost.training._torch.tapped_layers import (
+    TappedEmbedding,
+    TappedGroupNorm,
     TappedLayer,
+    TappedLayerNorm,
     TappedLinear,
     Untappable,
-    tap_of,
 )
 
 Tensor = torch.Tensor
@@ -67,7 +71,7 @@ class ModuleTaps:
     def __init__(
         self,
         module: nn.Module,
-        names: dict[str, Tensor],
+        names: Mapping[str, Tensor],
         blank: Tensor,
         *,
         exact: bool,
@@ -80,6 +84,16 @@ class ModuleTaps:
         self._special = [
             layer for layer in module.modules() if type(layer) in (nn.Embedding, *RECURRENT)
         ]
+        # where the module holds each trained parameter, which may be in several layers
+        self._places: dict[str, list[tuple[Any, str]]] = {
+            name: [
+                (layer._parameters, role)
+                for layer in module.modules()
+                for role, each in layer._parameters.items()
+                if each is value
+            ]
+            for name, value in names.items()
+        }
         self._levels: tuple[int, ...] = ()
         self._sizes = (1, 1)
         self._probe(names, blank)
@@ -111,9 +125,8 @@ class ModuleTaps:
         def one(x: Tensor, mine: dict[str, Tensor]) -> Tensor:
             level = wrapped.current_level()
             self._levels = (level,) if self.exact else (level - 1, level)
-            out = (
-                functional_call(self.module, mine, (x[None],)) if mine else self.module(x[None])
-            )
+            with self._swapped(mine):
+                out = self.module(x[None])
             if not isinstance(out, Tensor):
                 raise InvalidInput(
                     "model",
@@ -126,14 +139,14 @@ class ModuleTaps:
         each = vmap(one, in_dims=(0, shared), randomness="different")
         with self._installed(), torch.enable_grad():
             if self.exact:
-                alone = {name: value if own is not None else value[0] for name, value in given.items()}
+                alone = {
+                    name: value if own is not None else value[0] for name, value in given.items()
+                }
                 return each(X[0], alone)[None], copies
             made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
             return made, copies
 
-    def gradients(
-        self, outputs: Tensor, copies: dict[str, Tensor], slopes: Tensor
-    ) -> list[Part]:
+    def gradients(self, outputs: Tensor, copies: dict[str, Tensor], slopes: Tensor) -> list[Part]:
         """Return the parts of the gradients of all parameters that are used."""
         leaves = [self.anchor, *copies.values()]
         found: tuple[Tensor | None, ...] = (None,) * len(leaves)
@@ -148,7 +161,7 @@ class ModuleTaps:
             parts += tap.parts()
         return parts
 
-    def _probe(self, names: dict[str, Tensor], blank: Tensor) -> None:
+    def _probe(self, names: Mapping[str, Tensor], blank: Tensor) -> None:
         """Find the parameters that are used in another way than by their tapped layer."""
         while True:
             X = blank.expand(1, 2, *blank.shape)
@@ -211,19 +224,33 @@ class ModuleTaps:
                 else:
                     layer.__dict__["forward"] = old
 
+    @contextmanager
+    def _swapped(self, values: dict[str, Tensor]) -> Iterator[None]:
+        """Let the module hold other tensors in the place of these parameters."""
+        before = [(held, role, held[role]) for name in values for held, role in self._places[name]]
+        try:
+            for name, value in values.items():
+                for held, role in self._places[name]:
+                    held[role] = value
+            yield
+        finally:
+            for held, role, value in before:
+                held[role] = value
+
     def _products(self, layer: nn.RNNBase) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return the products of a recurrent layer, tapped where they can be."""
         tapped = {tap.held["weight"]: self._forward(tap) for tap in self.taps if tap.layer is layer}
         found: dict[str, Callable[[Tensor], Tensor]] = {}
         for name, roles in products_of(layer).items():
             plain = partial(_linear, layer, roles["weight"], roles.get("bias", ""))
-            found[name] = tapped.get(layer._parameters[roles["weight"]], plain)
+            held: Any = layer._parameters[roles["weight"]]
+            found[name] = tapped.get(held, plain)
         return found
 
     def _forward(self, tap: TappedLayer) -> Callable[[Tensor], Tensor]:
         """Return the forward pass of a tapped layer on a tensor inside ``vmap``."""
 
-        def forward(input: Tensor) -> Tensor:  # noqa: A002  (the name that torch's layers use)
+        def forward(input: Tensor) -> Tensor:
             if wrapped.current_level() != self._levels[-1]:
                 raise Untappable(tap)  # inside a further transformation of the user's
             x = self._physical(input)
@@ -263,7 +290,7 @@ def _inside(layer: Any, forward: Callable[..., Tensor]) -> Callable[[Tensor], Te
     the example's gradient is not finite, and it adds nothing.
     """
 
-    def guarded(input: Tensor) -> Tensor:  # noqa: A002
+    def guarded(input: Tensor) -> Tensor:
         outside = (input < 0) | (input >= layer.num_embeddings)
         made = forward(torch.clamp(input, 0, layer.num_embeddings - 1))
         if layer.padding_idx is not None:  # vmap forgets that this token has no gradient
@@ -279,7 +306,7 @@ def _linear(layer: nn.Module, weight: str, bias: str, x: Tensor) -> Tensor:
 
 
 def _tapped(
-    module: nn.Module, names: dict[str, Tensor], exact: bool, kernels: Any
+    module: nn.Module, names: Mapping[str, Tensor], exact: bool, kernels: Any
 ) -> list[TappedLayer]:
     """Return the layers that can be tapped: each trained parameter belongs to one layer only."""
     owners = Counter(
@@ -307,6 +334,29 @@ def _tapped(
         if kind is not None and "weight" in held and set(held) <= {"weight", "bias"}:
             add(layer, kind, held)
     return found
+
+
+def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:
+    """Return the tapped version of a layer, or None if its settings are not supported."""
+    kind: Any = type(layer)
+    settings: Any = layer
+    if kind is nn.Linear:
+        return TappedLinear
+    if kind is nn.Embedding:
+        plain = settings.max_norm is None and not settings.scale_grad_by_freq
+        return TappedEmbedding if plain else None
+    if kind is nn.LayerNorm:
+        return TappedLayerNorm if settings.elementwise_affine else None
+    if kind is nn.GroupNorm:
+        return TappedGroupNorm if settings.affine else None
+    if kind in (nn.Conv1d, nn.Conv2d):
+        if settings.padding_mode != "zeros" or isinstance(settings.padding, str):
+            return None
+        if exact:
+            return TappedConvolution
+        whole = kind is nn.Conv2d and settings.groups == 1 and pair(settings.dilation) == [1, 1]
+        return TappedPatches if whole else None
+    return None
 
 
 def slopes_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:

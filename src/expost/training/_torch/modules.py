@@ -38,6 +38,8 @@ from expost.training._torch.layers import kernels_of
 from expost.training._torch.module_taps import ModuleTaps, slopes_of
 from expost.training.exact_noise import grid_of
 
+_WORKING_SET = 1 << 29  # bytes of a chunk on a CPU; larger ones are slower
+
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "softmax": lambda outputs, target: functional.cross_entropy(outputs, target.to(torch.int64)),
     "logistic": lambda outputs, target: functional.binary_cross_entropy_with_logits(
@@ -110,19 +112,52 @@ def check_module(module: Any) -> nn.Module:
     return module
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread: two threads become slow when another process uses a core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def takes_integers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether the module accepts rows of int64, such as tokens; found with zeros."""
+    blank = torch.zeros((1, *shape), dtype=torch.int64, device=next(module.parameters()).device)
+    try:
+        with torch.no_grad():
+            module(blank)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+        return False
+    return True
+
+
 def outputs_of(module: nn.Module, X: Array) -> int:
-    """Return the number of outputs per example, found with zeros: no data is read."""
+    """Return the number of outputs per example, found with zeros: no data is read.
+
+    Rows are numbers of the module's precision, or int64 if ``X`` holds integers.
+    """
     like = next(module.parameters())
+    dtype = torch.int64 if X.dtype.kind in "iu" else like.dtype
     with torch.no_grad():
-        blank = torch.zeros((1, *X.shape[1:]), dtype=like.dtype, device=like.device)
+        blank = torch.zeros((1, *X.shape[1:]), dtype=dtype, device=like.device)
         try:
-            return int(module(blank).numel())
+            made = module(blank)
+            if isinstance(made, torch.Tensor):
+                return int(made.numel())
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
             raise InvalidInput(
                 "X",
                 f"rows of shape {X.shape[1:]}",
                 "the model does not accept rows of this shape; pass rows that fit its first layer",
             ) from None
+    raise InvalidInput(
+        "model",
+        f"a module that returns {type(made).__name__}",
+        "return one tensor: the outputs of each example",
+    )
 
 
 class ModuleSums(ClippedSums):
@@ -146,10 +181,12 @@ class ModuleSums(ClippedSums):
         self.exact = device == "cpu" if exact is None else exact
         self.parameters = Parameters(self.module, factory, device)
         self.dtype, self.width = self.parameters.dtype, self.parameters.width
-        self.X, self.y = torch.from_numpy(X).to(device, self.dtype), self.targets(y, device)
+        self.X, self.y = torch.from_numpy(X).to(device), self.targets(y, device)
+        if self.X.dtype != torch.int64:  # tokens stay integers
+            self.X = self.X.to(self.dtype)
         self.rows, self.loss = len(X), loss
         self.kernels = None if self.exact else kernels_of(device)
-        blank = torch.zeros(X.shape[1:], dtype=self.dtype, device=device)
+        blank = torch.zeros(X.shape[1:], dtype=self.X.dtype, device=device)
         state = torch.random.get_rng_state()
         self.taps = ModuleTaps(
             self.module, self.parameters.trained, blank, exact=self.exact, kernels=self.kernels
@@ -214,12 +251,13 @@ class ModuleSums(ClippedSums):
                 seen[0] += 2 * patch * output.numel() // layer.out_channels
 
         hooks = [layer.register_forward_hook(count) for layer in self.module.modules()]
-        outputs_of(self.module, np.empty((0, *blank.shape)))
+        with torch.no_grad():
+            self.module(blank[None])
         for hook in hooks:
             hook.remove()
         parts = self._parts(self._blank_parameters(), blank[None, None], None)
         stored = sum(3 * part.held for part in parts)
-        return (seen[0] + stored) * self.X.element_size()
+        return (seen[0] + stored) * self.parameters.itemsize
 
     def bytes_per_example(self) -> int:
         return self._bytes
@@ -264,8 +302,12 @@ class ModuleSums(ClippedSums):
 
     def of_one(self, parameters: Array, rows: Array, clip: float, memory: int) -> Array:
         """Return the sum over ``rows`` for one model."""
+        memory = min(memory, _WORKING_SET)
         flat, chosen = torch.from_numpy(parameters)[None], torch.from_numpy(rows)[None]
-        taken, clips = torch.ones_like(chosen, dtype=torch.bool), torch.tensor([clip], dtype=torch.float64)
+        taken, clips = (
+            torch.ones_like(chosen, dtype=torch.bool),
+            torch.tensor([clip], dtype=torch.float64),
+        )
         return np.asarray(self(flat, chosen, taken, clips, memory)[0].numpy())
 
     def _exact(self, parameters: torch.Tensor, rows: torch.Tensor, clip: float) -> torch.Tensor:
@@ -287,7 +329,7 @@ class ModuleSums(ClippedSums):
         for part in parts:
             first = self.parameters.starts[part.name]
             mine = sums[first : first + part.size]
-            part.add(chosen, factors[chosen], 1.5 * 2.0**52 * grid, mine)
+            part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, mine)
         from_steps(sums, grid, total)
         return torch.from_numpy(total)
 

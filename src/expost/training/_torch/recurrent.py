@@ -44,7 +44,7 @@ def products_of(layer: nn.RNNBase) -> dict[str, dict[str, str]]:
 def recurrent_forward(layer: Any, products: dict[str, Product]) -> Callable[..., Any]:
     """Return a forward pass of the layer that computes its products by ``products``."""
 
-    def forward(input: Any, hx: Any = None) -> Any:  # noqa: A002  (the name that torch uses)
+    def forward(input: Any, hx: Any = None) -> Any:
         if not isinstance(input, torch.Tensor):
             raise InvalidInput(
                 "model",

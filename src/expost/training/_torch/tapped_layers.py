@@ -8,7 +8,8 @@ gradients of its parameters are computed afterwards from all of its calls togeth
 frozen have no part.
 
 With ``exact``, parts are those that can be summed in fixed point on a CPU. Otherwise they are
-chosen for matrix products. Which layers of a module are tapped is decided in
+chosen for matrix products. Convolutions are in
+:mod:`expost.training._torch.tapped_convolutions`. Which layers of a module are tapped is decided in
 :mod:`expost.training._torch.module_taps`. Tests: ``tests/training/test_module_taps.py``.
 """
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,6 @@ from torch import nn
 from torch.nn import functional
 
 from expost.training._torch.gradient_parts import Outer, Part, Positions, Stored, Tokens
-from expost.training._torch.layers import Convolved, pair
 
 Tensor = torch.Tensor
 
@@ -122,7 +121,7 @@ class _Recorded(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
         call = Call(ctx.saved_tensors[0].detach(), ctx.kept, slope.detach())
         ctx.layer.calls.append(call)
         before = ctx.layer.backward(call) if ctx.needs_input_grad[0] else None
@@ -144,9 +143,7 @@ def product_parts(
     part: Part
     if positions == 1:
         part = Outer(name, inputs[:, :, 0], slopes[:, :, 0])
-    elif (
-        not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32
-    ):
+    elif not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32:
         part = Positions(name, inputs, slopes)
     else:
         models, examples = inputs.shape[:2]
@@ -179,7 +176,7 @@ class TappedLinear(TappedLayer):
 
     def gradients(self) -> list[Part]:
         inputs, slopes = (
-            _joined([_positions(getattr(call, name)) for call in self.calls])
+            joined([_positions(getattr(call, name)) for call in self.calls])
             for name in ("inputs", "slope")
         )
         biases = [slopes.sum(2) if slopes.shape[2] > 1 else slopes[:, :, 0]]
@@ -201,147 +198,11 @@ class TappedEmbedding(TappedLayer):
         raise RuntimeError("tokens have no slope")
 
     def gradients(self) -> list[Part]:
-        tokens = _joined([call.inputs.flatten(2).to(torch.int64) for call in self.calls])
-        slopes = _joined([_positions(call.slope) for call in self.calls])
+        tokens = joined([call.inputs.flatten(2).to(torch.int64) for call in self.calls])
+        slopes = joined([_positions(call.slope) for call in self.calls])
         if self.layer.padding_idx is not None:
             tokens = torch.where(tokens == self.layer.padding_idx, -1, tokens)
         return [Tokens(self.trained["weight"], tokens, slopes, self.layer.num_embeddings)]
-
-
-class TappedConvolution(TappedLayer):
-    """``nn.Conv1d`` and ``nn.Conv2d`` of one model, by torch's convolutions."""
-
-    def __init__(self, layer: nn.Module, *arguments: Any, **options: Any) -> None:
-        super().__init__(layer, *arguments, **options)
-        self.flat = isinstance(layer, nn.Conv1d)
-        names = ("kernel_size", "stride", "padding", "dilation")
-        self.settings = [
-            [*([1 if name != "padding" else 0] if self.flat else []), *getattr(layer, name)]
-            for name in names
-        ]
-
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        weight, bias = self.values["weight"][0], self.values.get("bias")
-        images = self._images(x)
-        _, stride, padding, dilation = self.settings
-        out = functional.conv2d(
-            images,
-            self._kernel(weight),
-            None if bias is None else bias[0],
-            stride,
-            padding,
-            dilation,
-            self.layer.groups,
-        )
-        if self.flat:
-            out = out.squeeze(2)
-        axes = 2 if self.flat else 3  # of one example's image, with its channels
-        return out.reshape(*x.shape[:-axes], *out.shape[1:]), ()
-
-    def _images(self, x: Tensor) -> Tensor:
-        """Return one image (channels × height × width) per row."""
-        if self.flat:
-            x = x.unsqueeze(-2)
-        return x.reshape(-1, *x.shape[-3:])
-
-    def _kernel(self, weight: Tensor) -> Tensor:
-        return weight.unsqueeze(2) if self.flat else weight
-
-    def backward(self, call: Call) -> Tensor:
-        images, slopes = self._images(call.inputs), self._images(call.slope)
-        _, stride, padding, dilation = self.settings
-        before: Tensor = torch.ops.aten.convolution_backward(
-            slopes,
-            images,
-            self._kernel(self.values["weight"][0]),
-            None,
-            stride,
-            padding,
-            dilation,
-            False,
-            [0, 0],
-            self.layer.groups,
-            [True, False, False],
-        )[0]
-        return before.view(call.inputs.shape)
-
-    def gradients(self) -> list[Part]:
-        weights = [self._weights(call) for call in self.calls] if "weight" in self.trained else []
-        biases = [
-            self._images(call.slope)
-            .sum((2, 3))
-            .view(1, call.slope.shape[1], -1, self.layer.out_channels)
-            .sum(2)
-            for call in self.calls
-        ]
-        return [*self.stored("weight", weights), *self.stored("bias", biases)]
-
-    def _weights(self, call: Call) -> Tensor:
-        """Return the gradients of the weight: one model × examples × size."""
-        images, slopes = self._images(call.inputs), self._images(call.slope)
-        kernel, stride, padding, dilation = self.settings
-        patches = functional.unfold(images, kernel, dilation, padding, stride)
-        groups, examples = self.layer.groups, call.inputs.shape[1]
-        made = torch.bmm(
-            slopes.reshape(len(slopes) * groups, -1, patches.shape[2]),
-            patches.view(len(patches) * groups, -1, patches.shape[2]).transpose(1, 2),
-        )
-        found = made.view(1, examples, -1, self.values["weight"][0].numel())
-        return found[:, :, 0] if found.shape[2] == 1 else found.sum(2)
-
-
-class TappedPatches(TappedLayer):
-    """``nn.Conv2d`` of many models: one product per model over gathered patches."""
-
-    def __init__(self, layer: nn.Module, *arguments: Any, **options: Any) -> None:
-        super().__init__(layer, *arguments, **options)
-        self.product = Convolved(layer, self.kernels)  # type: ignore[arg-type]
-
-    def _flat(self) -> Tensor:
-        """Return the parameters as :class:`Convolved` expects them: models × width."""
-        weight, bias = self.values["weight"], self.values.get("bias")
-        if bias is None:
-            bias = weight.new_zeros(len(weight), weight.shape[1])
-        return torch.cat([weight.flatten(1), bias], dim=1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-        if x.ndim == 6 and x.shape[2] != 1:  # several images of one example
-            raise Untappable(self)
-        images = x.reshape(*x.shape[:2], *x.shape[-3:]).permute(0, 1, 3, 4, 2)
-        self.product.kept = kept = SimpleNamespace()
-        made = self.product.forward(images, self._flat()).permute(0, 1, 4, 2, 3).contiguous()
-        return made.view(*x.shape[:-3], *made.shape[2:]), (kept,)
-
-    def backward(self, call: Call) -> Tensor:
-        self.product.kept = call.kept[0]
-        made = torch.bmm(self._slopes(call), self.product._weight(self._flat()))
-        before = self.product._scattered(made).permute(0, 1, 4, 2, 3)
-        return before.reshape(call.inputs.shape)
-
-    def _slopes(self, call: Call) -> Tensor:
-        """Return the slopes with the channels last: models × (examples · positions) × channels."""
-        slope = call.slope.reshape(*call.slope.shape[:2], call.slope.shape[-3], -1)
-        return slope.transpose(2, 3).reshape(len(slope), -1, slope.shape[2])
-
-    def gradients(self) -> list[Part]:
-        examples = self.calls[0].inputs.shape[1]
-        inputs, slopes = (
-            _joined([each.unflatten(1, (examples, -1)) for each in made])
-            for made in (
-                [call.kept[0].patches for call in self.calls],
-                [self._slopes(call) for call in self.calls],
-            )
-        )
-        product = self.product
-
-        def order(total: Tensor) -> Tensor:
-            given = total.view(-1, product.outputs, *product.kernel, product.inputs)
-            return given.permute(0, 1, 4, 2, 3).flatten(1)
-
-        return [
-            *product_parts(self, inputs, slopes, order=order),
-            *self.stored("bias", [slopes.sum(2)]),
-        ]
 
 
 class TappedLayerNorm(TappedLayer):
@@ -455,29 +316,6 @@ def _positions(x: Tensor) -> Tensor:
     return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 
-def _joined(values: Sequence[Tensor]) -> Tensor:
+def joined(values: Sequence[Tensor]) -> Tensor:
     """Join the positions of several calls."""
     return values[0] if len(values) == 1 else torch.cat(list(values), dim=2)
-
-
-def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:
-    """Return the tapped version of a layer, or None if its settings are not supported."""
-    kind: Any = type(layer)
-    settings: Any = layer
-    if kind is nn.Linear:
-        return TappedLinear
-    if kind is nn.Embedding:
-        plain = settings.max_norm is None and not settings.scale_grad_by_freq
-        return TappedEmbedding if plain else None
-    if kind is nn.LayerNorm:
-        return TappedLayerNorm if settings.elementwise_affine else None
-    if kind is nn.GroupNorm:
-        return TappedGroupNorm if settings.affine else None
-    if kind in (nn.Conv1d, nn.Conv2d):
-        if settings.padding_mode != "zeros" or isinstance(settings.padding, str):
-            return None
-        if exact:
-            return TappedConvolution
-        whole = kind is nn.Conv2d and settings.groups == 1 and pair(settings.dilation) == [1, 1]
-        return TappedPatches if whole else None
-    return None
