@@ -46,7 +46,9 @@ class _PriceOnly:
         return self._ledger.kind_of(budget)
 
     def reserve(self, charges: Charges, memo: str = "", **more: Any) -> Any:
-        described = {name: more[name] for name in ("request", "source") if name in more}
+        described: dict[str, Any] = {
+            name: more[name] for name in ("request", "source") if name in more
+        }
         raise _Priced(charges, described)
 
     def settle(self, reservation: Any, outcome: object, *, release: object = None) -> Guarantee:
