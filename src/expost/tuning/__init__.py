@@ -8,7 +8,11 @@ Training needs the extra ``[torch]``.
 ``config_file``    Reads TOML files; errors name the key and its line.
 ``settings``       :func:`read_settings`: checks all tables of a job.
 ``data_settings``  Checks the ``[data]`` table.
-``rows``           Loads the rows, clips them to public bounds and splits them by a public rule.
+``encoding``       Cells as numbers; no cell makes it fail.
+``table_schema``   :class:`TableSchema`: public facts about columns, and the encoding of rows.
+``tables``         Reads arrays, data frames and files; no row makes it fail.
+``missing_facts``  From settings to a schema; asks once for every public fact that is missing.
+``rows``           Loads, encodes and splits the rows: zero-out or add-remove neighbours.
 ``model``          :class:`Model` and :func:`load_model`: the released model and its file.
 ``scoring``        Scores: noisy on held-out rows, exact on public rows.
 ``candidates``     Every setting at every privacy level: DP-SGD, then a score.

@@ -247,9 +247,9 @@ def _frame(data: Any) -> _Frame | None:
             [str(each) for each in data.dtypes],
             lambda place: _checked(data.iloc[:, place].to_numpy(), str(data.columns[place])),
         )
-    if module == "polars" and hasattr(data, "columns"):
-        if not hasattr(data, "get_columns"):
-            raise InvalidInput("X", type(data).__name__, "give a DataFrame: call collect() first")
+    if module == "polars" and type(data).__name__ == "LazyFrame":
+        raise InvalidInput("X", "a LazyFrame", "give a DataFrame: call collect() first")
+    if module == "polars" and hasattr(data, "get_columns"):
         return _Frame(
             list(data.columns),
             [str(each) for each in data.dtypes],
