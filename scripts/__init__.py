@@ -1,6 +1,6 @@
 """Scripts that make the figures and tables of the documents. Run from the repository root.
 
-``make figures`` runs all but the last:
+``make figures`` runs all but the last three:
 
 =======================  =======================================================================
 ``figures``              figures of the README and the docs
@@ -9,6 +9,8 @@
 ``audit``                audits of broken mechanisms, for docs/audit.md
 ``passed_is_true``       how often a certified model is truly above its bar
 ``fill_documents``       tables of the documents, from docs/results
+``default_grid``         why the default grid of ``expost tune`` is as it is, run by hand
+``desk``                 a desk with made-up data, for ``make desk``
 ``tune_counting``        search for the settings of Tables 1 and 2, run by hand
 =======================  =======================================================================
 

@@ -100,7 +100,7 @@ def test_a_count_that_cannot_be_made_is_not_charged(
     """
     (tmp_path / "t.csv").write_text("u,g\n1,a\n2,b\n")
     (tmp_path / "k.txt").write_text("a\nb\n")
-    Ledger.create(tmp_path / "l.db", ApproxDP(10, 1e-5), "people")
+    Ledger.create(tmp_path / "l.db", ApproxDP(10, 1e-5, "zero-out"), "people")
     keys = [] if "--private-keys" in further else [f"--keys={tmp_path / 'k.txt'}"]
     words = [
         "--by=g",

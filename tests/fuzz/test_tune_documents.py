@@ -71,7 +71,7 @@ def planned(*job: object, **further: object) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = tmp_path_factory.mktemp("tune")
     write(made)
-    Ledger.create(made / "ledger.db", ApproxBudget(100, 0.01), "people")
+    Ledger.create(made / "ledger.db", ApproxBudget(100, 0.01, neighbours="zero-out"), "people")
     yield made
     books = Books.of(made / "ledger.db")
     assert (books.reserved, books.finished) == (0, 0)

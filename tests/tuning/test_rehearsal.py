@@ -89,7 +89,7 @@ REFUSED = {
     "no module": (lambda: 3, "torch.nn.Module"),
     "values": (
         module(lambda self, x: self.head(x) if x.sum() > 0 else self.head(-x)),
-        "cannot be trained .*vmap",
+        "cannot be vectorised over examples .*vmap",
     ),
 }
 

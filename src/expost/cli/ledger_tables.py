@@ -122,7 +122,7 @@ def open_document(waiting: OpenReservation) -> dict[str, Any]:
         "analyst": reservation.analyst,
         "time": waiting.time,
         "age_seconds": max(0, round(age_of(waiting.time))),
-        "memo": waiting.memo,
+        "memo": visible(waiting.memo),
         "worst_case": reservation.worst_case.as_dict(),
     }
 

@@ -20,7 +20,7 @@ from expost.errors import LedgerError, MissingExtra
 try:
     import sqlalchemy as sql
 except ImportError:
-    raise MissingExtra("SQLAlchemy", "server") from None
+    raise MissingExtra("SQLAlchemy", "sql") from None
 
 from expost.server import tables
 
