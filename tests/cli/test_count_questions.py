@@ -6,6 +6,7 @@ that the command shows.
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -208,8 +209,10 @@ class TestNeverPayForNothing:
         assert 0 < self.charged(ledger) <= 20
 
     def test_a_scan_that_fails(self, expost, ledger, tmp_path):
-        table, keys = tmp_path / "t.csv", tmp_path / "k.txt"
-        table.write_text('u,g\n1,a\n2,"a\n')
+        """A damaged file, found out while it is read: nothing was released, nothing is charged."""
+        table, keys = tmp_path / "t.csv.gz", tmp_path / "k.txt"
+        table.write_bytes(gzip.compress(b"u,g\n" + b"".join(b"%d,a\n" % i for i in range(50_000))))
+        table.write_bytes(table.read_bytes()[:20_000])
         keys.write_text("a\n")
         options = ["--by", "g", "--user", "u", "--epsilon", 1, "--keys", keys]
         done = expost("count", table, *options, "--ledger", tmp_path / "ledger.db")

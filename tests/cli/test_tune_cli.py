@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     config = write(tmp_path)
-    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01), "people")
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"), "people")
     done = run(str(config), "--ledger", "ledger.db", "--budget", "people", "--out", "out", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -96,7 +96,7 @@ def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
 
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:
     config = write(tmp_path)
-    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(0.01, 0.01))
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(0.01, 0.01, "zero-out"))
     done = run(str(config), "--ledger", "ledger.db", "--json")
     assert done.returncode == 3
     assert done.stdout == ""

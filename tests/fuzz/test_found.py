@@ -67,7 +67,7 @@ def test_rows_that_are_garbage(folder: Path, name: str) -> None:  # noqa: F811
     )
     done = tune(folder, text.encode())
     assert done is not None
-    assert "cannot be read" in done.err
+    assert ("quote" if name == "rows.csv" else "cannot be read") in done.err
 
 
 def test_a_grid_is_not_made_before_it_is_measured() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
+from itertools import permutations
 from typing import Any
 
 import mpmath
@@ -27,7 +28,9 @@ from expost.errors import ExpostError, InvalidGuarantee, InvalidInput
 from expost.privacy import ZCDP, ApproxDP, Charges, Guarantee, PureDP, RenyiDP
 from expost.privacy.guarantees import (
     ADD_REMOVE,
+    RELATIONS,
     REPLACE,
+    ZERO_OUT,
     guarantee_from_dict,
     tight_epsilon,
     zero_like,
@@ -37,7 +40,7 @@ ORDERS = (1.25, 2.0, 7.5, 64.0)
 
 losses = st.floats(0, 1e6)
 small = st.floats(0, 1e-3)
-relations = st.sampled_from([ADD_REMOVE, REPLACE])
+relations = st.sampled_from(RELATIONS)
 
 Make = Callable[[float], Guarantee]
 KINDS: dict[str, Make] = {  # promises that grow with one number
@@ -213,9 +216,28 @@ def test_relations_never_mix(
     make: Callable[[str], Guarantee], operation: Callable[[Any, Any], object]
 ) -> None:
     """Would catch a sum over two notions of neighbour."""
-    with pytest.raises(InvalidGuarantee) as refusal:
-        operation(make(ADD_REMOVE), make(REPLACE))
-    assert refusal.value.field == "neighbours"
+    for one, other in permutations(RELATIONS, 2):
+        with pytest.raises(InvalidGuarantee) as refusal:
+            operation(make(one), make(other))
+        assert refusal.value.field == "neighbours"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: PureDP(1, r),
+        lambda r: ApproxDP(1, 1e-6, r),
+        lambda r: ZCDP(1, r),
+        lambda r: RenyiDP(ORDERS, (1, 2, 3, 4), r),
+    ],
+)
+def test_only_presence_implies_an_empty_place(make: Callable[[str], Guarantee]) -> None:
+    """Would catch a conversion that changes a number, or one from values or back to presence."""
+    assert make(ADD_REMOVE).as_zero_out() == make(ZERO_OUT)
+    assert make(ZERO_OUT).as_zero_out() == make(ZERO_OUT)
+    with pytest.raises(InvalidGuarantee, match="add-remove"):
+        make(REPLACE).as_zero_out()
+    assert not [name for name in dir(make(ZERO_OUT)) if "add_remove" in name]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -146,6 +146,9 @@ def test_noise_for_cuda_is_calibrated_with_the_rounding():
 def test_a_mechanism_on_cuda_promises_what_is_charged_there():
     given = configuration(noise_multiplier=2.0)
     found = DPSGD("linear", given, 60_000, device="cuda").guarantee
-    assert found == given.promise(60_000, device="cuda")
+    assert found == given.promise(60_000, device="cuda", neighbours="add-remove")
+    assert given.plan(60_000, device="cuda", neighbours="add-remove").sensitivity == (
+        1 + rounding_slack(4 * 60_000)
+    )
     (candidate,) = candidates("linear", [given], 60_000, device="cuda")
     assert candidate.mechanism.guarantee == found

@@ -35,9 +35,14 @@ def test_a_mechanism_promises_what_it_executes():
     )
 
 
-def test_another_number_of_rows_is_refused():
-    with pytest.raises(InvalidInput, match="100 rows"):
-        DPSGD("logistic", GRID[0], 100)(data(99), Randomness())
+@pytest.mark.parametrize("rows", [0, 1, 99, 101, 1000])
+def test_another_number_of_rows_changes_no_promise(rows):
+    """The promise is for add-remove neighbours, so no number of rows may be refused."""
+    mechanism = DPSGD("logistic", GRID[0], 100)
+    X, y = data()
+    trained = mechanism((np.resize(X, (rows, 3)), np.resize(y, rows)), Randomness())
+    assert trained.promise == mechanism.guarantee
+    assert mechanism.guarantee.neighbours == "add-remove"
 
 
 def test_bad_models_and_no_noise_are_refused_at_once():

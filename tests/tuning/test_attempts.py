@@ -32,7 +32,7 @@ def far_clouds() -> tuple[Any, Any]:
 
 
 def test_every_attempt_is_charged(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path, ApproxBudget(100, 0.01))
+    ledger = ledger_of(tmp_path, ApproxBudget(100, 0.01, "zero-out"))
     result = expost.tune(HOPELESS, *far_clouds(), ledger=ledger)
     assert result.passed is False
     assert len(result.attempts) == 3
@@ -58,7 +58,7 @@ def test_the_budget_may_refuse_another_attempt(tmp_path: Path) -> None:
     room = misses[0] + misses[1] + steps[1].charges.worst_case.epsilon
     room = max(room, steps[0].charges.worst_case.epsilon) + 0.01
     assert room - misses[0] - misses[1] < steps[2].charges.worst_case.epsilon
-    ledger = ledger_of(tmp_path, ApproxBudget(room, 0.01))
+    ledger = ledger_of(tmp_path, ApproxBudget(room, 0.01, "zero-out"))
     result = expost.tune(HOPELESS, *far_clouds(), ledger=ledger)
     assert len(result.attempts) == 2
     assert result.details["budget_refused_another_attempt"]
@@ -68,7 +68,7 @@ def test_the_budget_may_refuse_another_attempt(tmp_path: Path) -> None:
 
 
 def test_a_refused_budget_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = ledger_of(tmp_path, ApproxBudget(0.01, 0.01))
+    ledger = ledger_of(tmp_path, ApproxBudget(0.01, 0.01, "zero-out"))
     started: list[int] = []
     monkeypatch.setattr(candidates.TrainAndScore, "run_together", lambda *_: started.append(1))
     with pytest.raises(BudgetRefused):
@@ -85,7 +85,7 @@ def test_other_kinds_of_budget_are_refused_clearly(tmp_path: Path, budget: Any) 
 
 
 def test_a_budget_at_fixed_orders(tmp_path: Path) -> None:
-    ledger = ledger_of(tmp_path, RenyiBudget((8.0,), (50.0,)))
+    ledger = ledger_of(tmp_path, RenyiBudget((8.0,), (50.0,), "all", "zero-out"))
     result = expost.tune(job(), *clouds(), ledger=ledger)
     charge = result.release.spent
     assert isinstance(charge, RenyiDP)
@@ -100,7 +100,7 @@ def test_charges_at_several_orders_are_converted_at_one_that_no_outcome_chooses(
     tmp_path: Path,
 ) -> None:
     """Catches a conversion at the order that suits the outcome best: that holds for no δ."""
-    ledger = ledger_of(tmp_path, RenyiBudget((2.0, 4.0, 8.0, 16.0), (1e4,) * 4))
+    ledger = ledger_of(tmp_path, RenyiBudget((2.0, 4.0, 8.0, 16.0), (1e4,) * 4, "all", "zero-out"))
     result = expost.tune(job(search={"epsilons": [0.5, 2, 8]}), *clouds(), ledger=ledger)
     plan = result.forecast
     charges = [plan.charges[index] for index in range(len(plan.candidates))]
@@ -121,7 +121,7 @@ def test_an_order_does_not_fit_a_budget_in_epsilon_and_delta(tmp_path: Path) -> 
         expost.tune(
             job(privacy={"order": [4]}),
             *clouds(),
-            ledger=ledger_of(tmp_path, ApproxBudget(10, 0.01)),
+            ledger=ledger_of(tmp_path, ApproxBudget(10, 0.01, "zero-out")),
         )
 
 

@@ -61,7 +61,7 @@ def test_the_same_model_wherever_it_is_trained(
 
 
 def test_progress_and_one_charge(tmp_path: Path, processes: Processes) -> None:
-    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
     seen: list[tuple[float, float]] = []
     result = expost.tune(
         WIDE,
@@ -95,7 +95,7 @@ class Unplugged(ThreadPoolExecutor):
 
 def test_a_job_that_lost_its_workers_goes_on_elsewhere(tmp_path: Path) -> None:
     """Same folder, another executor: one reservation, and the attempt is not counted as lost."""
-    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
     with Unplugged(1) as gone, pytest.raises(WorkersLost, match="ConnectionError"):
         expost.tune(job(), *clouds(), ledger=ledger, out=tmp_path / "out", executor=gone)
     assert (

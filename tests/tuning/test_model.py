@@ -12,11 +12,14 @@ from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import Model, load_model
 from expost.tuning.model import Recipe
+from expost.tuning.table_schema import TableSchema
 from tests.tuning.jobs import clouds, job
+
+UNIT = TableSchema.plain(((0.0, 1.0),), 2, 2)
 
 
 def test_round_trip_with_class_names(tmp_path: Path) -> None:
-    recipe = Recipe("logistic", "logistic", ((0.0, 2.0),), ("no", "yes"))
+    recipe = Recipe("logistic", "logistic", TableSchema.plain(((0.0, 2.0),), 2, ("no", "yes")))
     model = Model(recipe, {"weight": np.array([[1.0, -1.0]]), "bias": np.array([0.1])})
     model.save(tmp_path / "model.npz")
     loaded = load_model(tmp_path / "model.npz")
@@ -25,7 +28,7 @@ def test_round_trip_with_class_names(tmp_path: Path) -> None:
 
 
 def test_outputs_beyond_the_classes_are_not_decisions(tmp_path: Path) -> None:
-    recipe = Recipe("softmax", "softmax", ((0.0, 1.0),), ("no", "yes"))
+    recipe = Recipe("softmax", "softmax", TableSchema.plain(((0.0, 1.0),), 1, ("no", "yes")))
     model = Model(recipe, {"weight": np.array([[0.0], [1.0], [9.0]]), "bias": np.zeros(3)})
     assert model.predict([[1.0]]).tolist() == ["yes"]
 
@@ -100,7 +103,7 @@ def test_frozen_layers_are_those_of_the_training() -> None:
     (found,) = Fleet(make, settings).train(
         X, y, randomness=SimulationRandomness(1), simulation=True
     )
-    model = Model(Recipe("nets:make", "softmax", ((0.0, 1.0),), 2, factory=make), found.parameters)
+    model = Model(Recipe("nets:make", "softmax", UNIT, factory=make), found.parameters)
     for _ in range(3):
         torch.rand(1)
         assert (model.predict(X) == y).mean() > 0.9
@@ -126,7 +129,7 @@ def test_outputs_of_a_module_are_computed_row_by_row():
     a head without an axis for its one output is fine.
     """
     factory = _mixing_batch()
-    recipe = Recipe("mine:make", "logistic", ((-1.0, 1.0),) * 2, factory=factory)
+    recipe = Recipe("mine:make", "logistic", UNIT, factory=factory)
     parameters = {"inner.weight": np.array([[1.0, -2.0]], "f4"), "inner.bias": np.zeros(1, "f4")}
     rows = np.random.default_rng(0).standard_normal((600, 2)).astype(np.float32)
     alone = recipe.outputs(parameters, rows)

@@ -50,7 +50,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 
 
 def test_same_draws_and_one_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
     out = tmp_path / "out"
     wide = job(search={"learning_rates": [1, 2, 3, 4]}, privacy={"repeats": 2})
     first = interrupted(monkeypatch)
@@ -73,7 +73,7 @@ def test_same_draws_and_one_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_finished_attempts_are_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
     hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
     rows = clouds(noise=1.0)
     interrupted(monkeypatch, after=1)

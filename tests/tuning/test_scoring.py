@@ -14,6 +14,7 @@ from expost.tuning.candidates import Hooks, TrainAndScore, make_candidates
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
 from expost.tuning.settings import GoalSettings, read_settings
+from expost.tuning.table_schema import TableSchema
 from tests.tuning.jobs import job
 
 
@@ -28,7 +29,7 @@ def test_a_candidate_promises_the_pointwise_larger_curve() -> None:
 
 def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
     settings = read_settings(job(search={"epochs": [1, 7]}), given_data=True)
-    recipe = Recipe.of(settings, ((0.0, 1.0),))
+    recipe = Recipe.of(settings, TableSchema.plain(((0.0, 1.0),), 2, 2))
     for candidate in make_candidates(settings, recipe, 240, Hooks()):
         mechanism = candidate.mechanism
         assert isinstance(mechanism, TrainAndScore)
@@ -48,7 +49,9 @@ def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
 def test_what_is_trained_is_what_was_promised() -> None:
     """The noise is in the configuration: calibrating again in a smaller fleet could differ."""
     settings = read_settings(job(), given_data=True)
-    for candidate in make_candidates(settings, Recipe.of(settings, ((0.0, 1.0),)), 240, Hooks()):
+    for candidate in make_candidates(
+        settings, Recipe.of(settings, TableSchema.plain(((0.0, 1.0),), 2, 2)), 240, Hooks()
+    ):
         assert isinstance(candidate.mechanism, TrainAndScore)
         assert candidate.mechanism.configuration.noise_multiplier is not None
         assert candidate.mechanism.configuration.epsilon is None

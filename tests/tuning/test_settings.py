@@ -125,7 +125,7 @@ def test_regression_needs_public_bounds() -> None:
     }
     assert read_settings(job(**changes), given_data=True).goal.target == -2
     for table, key, value in (
-        ("data", "target_bounds", None),
+        ("data", "target_bounds", [10, 0]),
         ("goal", "loss_bound", None),
         ("goal", "at_most", 30),
     ):

@@ -2,17 +2,16 @@
 
 How rows are read must not depend on the rows, or one person could change every count. So the
 delimiter of a CSV file is that of its header (or the one given), quotes are double, all columns are
-text and nothing is guessed. JSON lines are read as text columns of the given names; lines that are
-not JSON are ignored. Database files are opened read-only, and a missing one is an error.
+text and nothing is guessed. One line is one row: each line is split by itself, a quote that is not
+closed ends with its line, and a line with too few or too many cells is ignored
+(:mod:`expost.analytics.text_lines`). JSON lines are read as text columns of the given names; lines
+that are not JSON are ignored. Database files are opened read-only, and a missing one is an error.
 Tests: ``tests/analytics/test_sources.py``, ``test_file_sources.py`` and ``test_server_sources.py``
 (real servers).
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import re
 import sqlite3
 import tempfile
@@ -23,13 +22,13 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from expost.analytics.engine import ibis_module
+from expost.analytics.text_lines import read_header, read_lines
 from expost.errors import InvalidInput, MissingExtra
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 _JSON = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _DUCKDB, _SQLITE = (".duckdb", ".ddb"), (".sqlite", ".sqlite3", ".db")
 _SUFFIXES = (*_TEXT, *_JSON, ".parquet", *_DUCKDB, *_SQLITE)
-_DELIMITERS = (",", ";", "\t", "|")
 
 
 def open_source(
@@ -111,15 +110,10 @@ def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Se
         return _engine().read_json(
             names, columns=wanted, format="newline_delimited", ignore_errors=True
         )
-    formats = [_csv_format(path, delimiter) for path in files]
-    if any(_order(each) != _order(formats[0]) for each in formats):
+    headers = [read_header(path, delimiter) for path in files]
+    if any(each != headers[0] for each in headers):
         raise InvalidInput("source", str(files[0].parent), "the files have different headers")
-    return _engine().read_csv(names, **formats[0])
-
-
-def _order(facts: dict[str, Any]) -> tuple[str, list[str]]:
-    """The delimiter and the columns in their order: rows are read by position."""
-    return facts["delim"], list(facts["columns"])
+    return read_lines(_engine(), names, headers[0])
 
 
 def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence[str]) -> Any:
@@ -215,47 +209,6 @@ def _engine() -> Any:
     connection = ibis_module().duckdb.connect(temp_directory=folder.name)
     weakref.finalize(connection, folder.cleanup)
     return connection
-
-
-def _csv_format(path: Path, delimiter: str | None = None) -> dict[str, Any]:
-    """All that DuckDB would otherwise guess from the rows; from the header alone."""
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    with opener(path, "rb") as stream:
-        line = stream.readline()
-        while line.count(b'"') % 2 and (
-            more := stream.readline()
-        ):  # a name with a line break in it
-            line += more
-    if line.count(b'"') % 2:
-        raise InvalidInput("source", str(path), "a quote in the line of column names is not closed")
-    header = line.decode("utf-8-sig")
-    delimiters: Sequence[str] = _DELIMITERS
-    if delimiter is not None:
-        delimiters = (delimiter,)
-    elif path.name.lower().endswith((".tsv", ".tsv.gz")):
-        delimiters = ("\t",)
-    parsed = [
-        next(csv.reader(io.StringIO(header, newline=""), delimiter=each), []) for each in delimiters
-    ]
-    names, found = max(zip(parsed, delimiters, strict=True), key=lambda pair: len(pair[0]))
-    if not any(names):
-        raise InvalidInput("source", str(path), "the first line must name the columns")
-    names = [name or f"column{place}" for place, name in enumerate(names)]
-    if len({name.lower() for name in names}) < len(names):
-        raise InvalidInput(
-            "source",
-            str(path),
-            "two columns have the same name (capitals do not count); rename one",
-        )
-    columns = dict.fromkeys(names, "VARCHAR")
-    return {
-        "header": True,
-        "auto_detect": False,
-        "delim": found,
-        "quote": '"',
-        "escape": '"',
-        "columns": columns,
-    }
 
 
 def _literal(path: Path) -> str:

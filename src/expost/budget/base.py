@@ -6,6 +6,10 @@ states which charges it accepts. The kinds are in :mod:`expost.budget.budgets` a
 
 Rounding: see :mod:`expost.budget.amounts`. Limits are rounded down when a budget is made. Sums are
 exact. For display, spent amounts are rounded up and remaining amounts are rounded down.
+
+Relations: a budget adds charges for its own neighbouring relation. There is one exception, in
+:meth:`Budget.coordinates`: a budget for zero-out neighbours also takes charges for add-remove
+neighbours, which imply it (:meth:`expost.privacy.base.Guarantee.as_zero_out`).
 Tests: ``tests/budget/test_filter.py``.
 """
 
@@ -18,7 +22,7 @@ from typing import Any, ClassVar
 from expost.budget.amounts import amount_from, float_above, float_below
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import RELATIONS, Guarantee
+from expost.privacy.guarantees import ADD_REMOVE, RELATIONS, ZERO_OUT, Guarantee
 from expost.rationals import Number
 
 Coordinates = tuple[Fraction, ...]
@@ -33,7 +37,7 @@ class Budget(ABC):
     kind : str
         ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``.
     neighbours : str
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation, ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     rule : str
         ``"all"`` if every coordinate must stay within its limit, ``"any"`` if one of them is
         enough. Only Rényi budgets offer ``"any"``.
@@ -84,6 +88,8 @@ class Budget(ABC):
     def coordinates(self, charge: Guarantee) -> Coordinates:
         """Measure a charge against this budget.
 
+        A charge for add-remove neighbours is converted if the budget is for zero-out neighbours.
+
         Parameters
         ----------
         charge : Guarantee
@@ -100,12 +106,14 @@ class Budget(ABC):
             The charge is for another neighbouring relation, or of a kind that this budget cannot
             add.
         """
+        if (self.neighbours, charge.neighbours) == (ZERO_OUT, ADD_REMOVE):
+            charge = charge.as_zero_out()
         if charge.neighbours != self.neighbours:
             raise InvalidGuarantee(
                 "neighbours",
                 charge.neighbours,
                 f"the budget is for {self.neighbours!r} neighbours, and a charge must use the same "
-                "neighbouring relation",
+                "neighbouring relation" + _remedy(self.neighbours, charge.neighbours),
             )
         measured = self._coordinates(charge)
         if measured is None:
@@ -143,6 +151,16 @@ class Budget(ABC):
         """Which charges this budget accepts, for error messages."""
 
 
+def _remedy(budget: str, charge: str) -> str:
+    """What to do if a request with a public number of places meets an add-remove budget."""
+    if (budget, charge) != (ADD_REMOVE, ZERO_OUT):
+        return ""
+    return (
+        "; open the budget with neighbours 'zero-out' (--neighbours zero-out), or give the public "
+        "number of rows (data.rows, or rows=), so that the request is charged for 'add-remove'"
+    )
+
+
 def set_fields(instance: Budget, **values: object) -> None:
     """Set fields of a frozen record while it is being made."""
     for name, value in values.items():
@@ -174,7 +192,7 @@ def _positive(value: Number | str, field: str) -> Fraction:
 def check_relation(value: str) -> str:
     """A neighbouring relation, refused if it is unknown."""
     if value not in RELATIONS:
-        raise InvalidInput("neighbours", value, "give 'add-remove' or 'replace'")
+        raise InvalidInput("neighbours", value, "give 'add-remove', 'replace' or 'zero-out'")
     return value
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from rich.table import Table
 
 from expost.selection.attempts import ReachRow
+from expost.tuning.pace import Pace
 
 
-def reach_table(rows: Sequence[ReachRow], seconds_per_run: float | None = None) -> Table:
+def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
     """Return what to expect, level by level, as a table for people."""
     table = Table(
         title="What to expect, if a share of the settings passes from a level on",
@@ -24,7 +24,7 @@ def reach_table(rows: Sequence[ReachRow], seconds_per_run: float | None = None) 
         "total ε (90 %)",
         "runs",
     )
-    for heading in (*headings, *(() if seconds_per_run is None else ("time",))):
+    for heading in (*headings, *(() if pace is None else ("time",))):
         table.add_column(heading, justify="right")
     levels = sorted({each.level for each in rows})
     shown = levels if len(levels) <= 4 else [levels[0], levels[len(levels) // 3], levels[-1]]
@@ -39,12 +39,14 @@ def reach_table(rows: Sequence[ReachRow], seconds_per_run: float | None = None) 
             f"{each.epsilon_p90:.3g}",
             f"{each.runs_mean:.3g}",
         ]
-        if seconds_per_run is not None:
-            cells.append(duration(seconds_per_run * each.runs_mean / (os.cpu_count() or 1)))
+        if pace is not None:
+            cells.append(duration(pace.seconds(each.runs_mean)))
         table.add_row(*cells)
     return table
 
 
 def duration(seconds: float) -> str:
-    """Return a time in seconds or minutes."""
-    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    """Return a time in seconds, minutes or hours."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"

@@ -7,6 +7,8 @@ Tests: ``tests/cli/test_tune_cli.py``.
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
@@ -19,11 +21,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from expost.budget.ledger import Ledger
+from expost.cli import tune_options as options
 from expost.cli.output import MISSED_BAR, Json, notes, show, shown_up
 from expost.cli.reach_table import duration, reach_table
+from expost.cli.tune_rows import asking_as_options, describe, show_job, toml_of
 from expost.errors import InvalidInput
 from expost.execution.processes import Processes
 from expost.tuning.certificate import Tuned
+from expost.tuning.defaults import is_data_file, refuse_both
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
 from expost.tuning.job import tune as tune_model
@@ -57,15 +62,42 @@ class ExecutorName(StrEnum):
 
 
 def tune(
-    config: Annotated[
-        Path | None, typer.Argument(help="The job as TOML; with --init, the file to write.")
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The job as TOML, or a file of rows (.csv, .parquet, .npz) with the options below."
+        ),
     ] = None,
     init: Annotated[
         bool,
         typer.Option(
-            "--init", help="Write a commented example (to CONFIG, or to stdout) and stop."
+            "--init",
+            help="Write TOML and stop: of a file of rows with its options, the job that they "
+            "amount to (to --out, or to stdout); otherwise a commented example (to JOB, or to "
+            "stdout).",
         ),
     ] = False,
+    target: options.Target = None,
+    at_least: options.AtLeast = None,
+    at_most: options.AtMost = None,
+    maximize: options.Maximize = False,
+    metric: options.Metric = None,
+    loss_bound: options.LossBound = None,
+    feature_bounds: options.FeatureBounds = None,
+    bounds: options.ColumnBounds = None,
+    categories: options.Categories = None,
+    booleans: options.Booleans = None,
+    dates: options.Dates = None,
+    missing: options.Missing = None,
+    features: options.Features = None,
+    classes: options.Classes = None,
+    target_bounds: options.TargetBounds = None,
+    rows: options.Rows = None,
+    model: options.ModelName = None,
+    epsilons: options.Epsilons = None,
+    delta: options.Delta = None,
+    attempts: options.Attempts = None,
+    confidence: options.Confidence = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
     budget: Annotated[str | None, typer.Option(help="The budget of the ledger to charge.")] = None,
     analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
@@ -94,29 +126,74 @@ def tune(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tune a model privately: find the cheapest setting that passes the bar and what it cost."""
+    """Tune a model privately: find the cheapest setting that passes the bar and what it cost.
+
+    JOB is a TOML file, or a file of rows: expost tune rows.csv --target label --at-least 0.8
+    """
+    given = {
+        "target": target,
+        "features": options.words(features),
+        "feature_bounds": options.feature_bounds(feature_bounds, bounds),
+        "categories": options.by_column(categories, "categories", options.words),
+        "booleans": options.words(booleans),
+        "dates": options.by_column(dates, "dates", options.days),
+        "missing": options.by_column(missing, "missing", options.fill),
+        "classes": options.classes_of(classes),
+        "target_bounds": options.bounds(target_bounds, "target_bounds"),
+        "rows": rows,
+        "model": model,
+        "epsilons": options.levels(epsilons),
+        "metric": metric,
+        "at_least": at_least,
+        "at_most": at_most,
+        "maximize": maximize or None,
+        "loss_bound": loss_bound,
+        "confidence": confidence,
+        "delta": delta,
+        "attempts": attempts,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     if init:
-        _write_example(config)
+        _write_job(job, given, out)
         return
-    if config is None:
-        raise InvalidInput("config", None, "give a TOML file; expost tune --init writes an example")
+    if job is None:
+        raise InvalidInput(
+            "job",
+            None,
+            "give a TOML file (expost tune --init writes an example), or a file of rows with "
+            "--target and --at-least",
+        )
     if ledger is None and (budget is not None or analyst):
         raise InvalidInput("ledger", None, "--budget and --analyst need a ledger; give --ledger")
     opened = None if ledger is None else Ledger.open(ledger)
-    folder = out if out is not None else _folder(config)
-    with _resumable(folder), executor.start(device) as pool, _progress() as display:
+    folder = out if out is not None else _folder(job)
+    described: Any = job
+    asking: AbstractContextManager[None] = nullcontext()
+    if is_data_file(job):
+        described, asking = describe(job, given), asking_as_options()
+        show_job(described, given)
+    else:
+        refuse_both(given)
+    with (
+        asking,
+        _resumable(folder),
+        warnings.catch_warnings(),
+        executor.start(device) as pool,
+        _progress() as display,
+    ):
         task = display.add_task("training", total=None, visible=False)
 
-        def announce(job: Forecast) -> None:
-            _announce(job)
+        def announce(planned: Forecast) -> None:
+            _announce(planned)
             if opened is not None:
                 notes.print(
                     f"Ledger: {opened.remaining(budget)} remains. "
                     "The worst case of each attempt is reserved before it starts."
                 )
 
+        warnings.filterwarnings("ignore", "(epsilon|delta) = ")  # announced above
         result = tune_model(
-            config,
+            described,
             ledger=opened,
             budget=budget,
             analyst=analyst,
@@ -127,6 +204,9 @@ def tune(
             before=announce,
             progress=lambda done, total: display.update(
                 task, completed=done, total=total, visible=True
+            ),
+            on_attempt=lambda number, most: display.update(
+                task, description=f"attempt {number} of at most {most}"
             ),
             on_failure=lambda _, error: (
                 notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None
@@ -152,22 +232,29 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise
 
 
-def _write_example(path: Path | None) -> None:
-    """Write the example to a new file, or to stdout."""
+def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> None:
+    """Write the TOML of a job on a file of rows, or the example, to a new file or to stdout."""
+    if is_data_file(job):
+        assert job is not None
+        place = job if out is None else Path(os.path.relpath(job, out.parent))
+        path, text = out, toml_of(job, given, place)
+    else:
+        refuse_both(given)
+        path, text = job, EXAMPLE
     if path is None:
-        typer.echo(EXAMPLE, nl=False)
+        typer.echo(text, nl=False)
         return
     if path.exists():
-        raise InvalidInput("config", str(path), "the file exists already; give another name")
-    path.write_text(EXAMPLE, encoding="utf-8")
-    notes.print(f"example: {path}")
+        raise InvalidInput("job", str(path), "the file exists already; give another name")
+    path.write_text(text, encoding="utf-8")
+    notes.print(f"job: {path}", markup=False)
 
 
-def _folder(config: Path) -> Path:
+def _folder(job: Path) -> Path:
     """Return the first of tuned-NAME, tuned-NAME-2, … that does not contain a finished job."""
     number = 1
     while True:
-        folder = Path(f"tuned-{config.stem}" + ("" if number == 1 else f"-{number}"))
+        folder = Path(f"tuned-{job.stem}" + ("" if number == 1 else f"-{number}"))
         if not (folder / CERTIFICATE).exists():
             return folder
         number += 1
@@ -186,6 +273,8 @@ def _progress() -> Progress:
 
 def _announce(job: Forecast) -> None:
     """Print the forecast: first the chance of passing, then the price, then the details."""
+    for text in job.warnings:
+        notes.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
     if job.schedule is None:
         notes.print(
             f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
@@ -195,7 +284,7 @@ def _announce(job: Forecast) -> None:
             highlight=False,
         )
         return
-    notes.print(reach_table(job.reach, job.seconds_per_run))
+    notes.print(reach_table(job.reach, job.pace))
     misses = [job.epsilon(each.charges.nothing) for each in job.steps]
     notes.print(
         f"[bold]Plan[/bold]: up to {job.attempts} attempts over {len(job.candidates)} candidates, "

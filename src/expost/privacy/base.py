@@ -5,6 +5,11 @@ rounds towards more privacy loss: sums and products are computed on exact ration
 Guarantees of different kinds, or with different neighbouring relations, are never combined
 silently: convert one of them first.
 
+A guarantee for add-remove neighbours implies one for zero-out neighbours with the same numbers
+(:meth:`Guarantee.as_zero_out`): a mechanism that ignores empty places sees two data sets that
+differ by the presence of one person. The converse is false: with add-remove neighbours the number
+of rows is not public, and positions move.
+
 Tests: ``tests/privacy/test_guarantees.py``.
 """
 
@@ -13,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -32,7 +37,13 @@ ADD_REMOVE = "add-remove"
 REPLACE = "replace"
 """Neighbouring data sets differ in the values of one person."""
 
-RELATIONS = (ADD_REMOVE, REPLACE)
+ZERO_OUT = "zero-out"
+"""Neighbouring data sets have the same, public number of places.
+
+A person's row is at its place, or the place is empty.
+"""
+
+RELATIONS = (ADD_REMOVE, REPLACE, ZERO_OUT)
 """All neighbouring relations."""
 
 
@@ -44,7 +55,7 @@ class Guarantee(ABC):
     kind : str
         ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``.
     neighbours : str
-        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+        The neighbouring relation, ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
     """
 
     kind: ClassVar[str]
@@ -218,6 +229,31 @@ class Guarantee(ABC):
         """
         return None
 
+    def as_zero_out(self) -> Self:
+        """Return the guarantee for zero-out neighbours that this guarantee implies.
+
+        The mechanism must ignore empty places.
+
+        Returns
+        -------
+        Guarantee
+            The same numbers with the relation ``"zero-out"``.
+
+        Raises
+        ------
+        InvalidGuarantee
+            If this guarantee is for ``"replace"`` neighbours, which imply nothing about presence.
+        """
+        if self.neighbours == ZERO_OUT:
+            return self
+        if self.neighbours != ADD_REMOVE:
+            raise InvalidGuarantee(
+                "neighbours",
+                self.neighbours,
+                "only a guarantee for 'add-remove' neighbours implies one for 'zero-out'",
+            )
+        return replace(self, neighbours=ZERO_OUT)  # type: ignore[type-var]
+
     def as_dict(self) -> dict[str, Any]:
         """Return a form that JSON can hold; ``guarantee_from_dict`` reads it back."""
         numbers = {
@@ -246,7 +282,7 @@ def check_loss(value: Number, field: str) -> float:
 def check_relation(value: str) -> str:
     """Return a neighbouring relation; require one of :data:`RELATIONS`."""
     if value not in RELATIONS:
-        raise InvalidGuarantee("neighbours", value, "give 'add-remove' or 'replace'")
+        raise InvalidGuarantee("neighbours", value, "give 'add-remove', 'replace' or 'zero-out'")
     return value
 
 

@@ -2,9 +2,14 @@
 
 A step takes each of the n rows independently with probability q = batch_size / n. A training makes
 ⌈epochs · n / batch_size⌉ steps. The ratio is first rounded to the nearest double, so that 0.1
-epochs of ten batches are one step, not two. The guarantee is that of the steps made, under
-add-remove neighbours (:mod:`expost.privacy.dpsgd`). The number of rows n and all settings are
-public.
+epochs of ten batches are one step, not two. The guarantee is that of the steps made
+(:mod:`expost.privacy.dpsgd`). All settings and the number n are public.
+
+Neighbours. If n is the number of places of the table, and an empty place contributes nothing, the
+guarantee is for zero-out neighbours. If n is a public number that the caller gives, and sampling
+rate, steps and exactness depend on it and never on the actual number of rows, the guarantee is for
+add-remove neighbours; the actual number may be any. Then sums are exact for up to
+:func:`exact_rows` rows in one step (2^24 at least). On CUDA, the slack below covers four times n.
 
 On a CPU, one row moves the sum of a step by the clipping norm at most, exactly. On CUDA, sums are
 made by matrix products, whose rounding can add a little
@@ -27,7 +32,7 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
-from expost.privacy.guarantees import RenyiDP
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
 from expost.privacy.orders import INTEGER_ORDERS
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.training.exact_noise import rounding_slack
@@ -35,6 +40,7 @@ from expost.training.exact_noise import rounding_slack
 OPTIMISERS = ("sgd", "momentum", "adam")
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's constants, as in torch
 _LEAST, _MOST = 1e-100, 1e100  # range of the settings
+_SPARE, _MANY_ROWS = 4, 1 << 24  # how far the actual number of rows may exceed the public one
 
 
 class TrainingPlan(NamedTuple):
@@ -137,15 +143,18 @@ class Configuration:
             if not 0 < exact(self.delta, "delta") < 1:
                 raise InvalidInput("delta", self.delta, "pass a number with 0 < delta < 1")
 
-    def plan(self, n: int, *, device: str = "cpu") -> TrainingPlan:
+    def plan(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> TrainingPlan:
         """Return sampling rate, steps and noise of the training.
 
         Parameters
         ----------
         n : int
-            Number of rows.
+            Public number of rows.
         device : str
             Where the training is made: "cpu", "cuda" or "cuda:NUMBER".
+        neighbours : {"zero-out", "add-remove"}
+            "zero-out" if ``n`` is the number of places of the table, "add-remove" if the actual
+            number of rows may differ from ``n``.
 
         Returns
         -------
@@ -156,17 +165,19 @@ class Configuration:
         InvalidInput
             If the expected batch is larger than ``n``.
         """
-        return plans([self], n, device=device)[0]
+        return plans([self], n, device=device, neighbours=neighbours)[0]
 
-    def promise(self, n: int, *, device: str = "cpu") -> RenyiDP:
+    def promise(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> RenyiDP:
         """Return the privacy guarantee of the training.
 
         Parameters
         ----------
         n : int
-            Number of rows.
+            Public number of rows.
         device : str
             Where the training is made: "cpu", "cuda" or "cuda:NUMBER".
+        neighbours : {"zero-out", "add-remove"}
+            As in :meth:`plan`.
 
         Returns
         -------
@@ -178,7 +189,7 @@ class Configuration:
         InvalidInput
             If there is no noise, and so no guarantee.
         """
-        promise = promises([self.plan(n, device=device)])[0]
+        promise = promises([self.plan(n, device=device, neighbours=neighbours)], neighbours)[0]
         if promise is None:
             raise InvalidInput(
                 "noise_multiplier",
@@ -198,12 +209,24 @@ def _in_range(value: Fraction, given: Number, field: str) -> None:
         raise InvalidInput(field, given, f"pass a number from {_LEAST} to {_MOST}")
 
 
+def exact_rows(n: int, neighbours: str) -> int:
+    """Return how many rows a step can sum exactly, from the public number of rows alone."""
+    return max(_SPARE * n, _MANY_ROWS) if neighbours == ADD_REMOVE else n
+
+
 def plans(
-    configurations: Sequence[Configuration], n: int, *, device: str = "cpu"
+    configurations: Sequence[Configuration],
+    n: int,
+    *,
+    device: str = "cpu",
+    neighbours: str = ZERO_OUT,
 ) -> list[TrainingPlan]:
     """Return the plans of many trainings on ``n`` rows; all noise is calibrated in one call."""
     rows = count_of(n, "n", at_least=1)
-    sensitivity = 1.0 if device == "cpu" else 1.0 + rounding_slack(rows)
+    if neighbours not in (ADD_REMOVE, ZERO_OUT):
+        raise InvalidInput("neighbours", neighbours, "pass 'zero-out' or 'add-remove'")
+    most = _SPARE * rows if neighbours == ADD_REMOVE else rows
+    sensitivity = 1.0 if device == "cpu" else 1.0 + rounding_slack(most)
     schedule = [_schedule(configuration, rows) for configuration in configurations]
     noises = [configuration.noise_multiplier for configuration in configurations]
     for delta in {configuration.delta for configuration in configurations} - {None}:
@@ -231,32 +254,34 @@ def _up(noise: float) -> float:
     return noise * (1.0 + 2.0**-50)
 
 
-def promises(planned: Sequence[TrainingPlan]) -> list[RenyiDP | None]:
+def promises(planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT) -> list[RenyiDP | None]:
     """Return the Rényi curve of each plan, or None where there is no noise.
 
-    Curves are cached, and equal plans share one object.
+    ``neighbours`` is the relation for which the plans were made. Curves are cached, and equal plans
+    share one object.
     """
-    missing = [
-        plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0 and plan not in _known
-    ]
+    noisy = [plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0]
+    missing = [plan for plan in noisy if (plan, neighbours) not in _known]
     if missing:
         if len(_known) + len(missing) > _MOST_KNOWN:
             _known.clear()
-            missing = [plan for plan in dict.fromkeys(planned) if plan.noise_multiplier > 0]
+            missing = noisy
         curves = dpsgd_curves(
             [plan.sampling_rate for plan in missing],
             [plan.charged_noise for plan in missing],
             [plan.steps for plan in missing],
         )
-        _known.update(zip(missing, map(_promise, curves), strict=True))
-    return [_known[plan] if plan.noise_multiplier > 0 else None for plan in planned]
+        for plan, curve in zip(missing, curves, strict=True):
+            _known[plan, neighbours] = _promise(curve, neighbours)
+    return [_known[plan, neighbours] if plan.noise_multiplier > 0 else None for plan in planned]
 
 
 _MOST_KNOWN = 4096
-_known: dict[TrainingPlan, RenyiDP] = {}
+_known: dict[tuple[TrainingPlan, str], RenyiDP] = {}
 
 
-def _promise(curve: Floats) -> RenyiDP:
+def _promise(curve: Floats, neighbours: str) -> RenyiDP:
+    """Return a curve as a guarantee at the orders where it is finite."""
     finite = np.isfinite(curve)
     if not finite.any():
         raise InvalidInput(
@@ -265,7 +290,9 @@ def _promise(curve: Floats) -> RenyiDP:
             "the divergence overflows at every order; pass a larger number",
         )
     return RenyiDP(
-        tuple(np.asarray(INTEGER_ORDERS)[finite].tolist()), tuple(curve[finite].tolist())
+        tuple(np.asarray(INTEGER_ORDERS)[finite].tolist()),
+        tuple(curve[finite].tolist()),
+        neighbours,
     )
 
 

@@ -2,8 +2,9 @@
 
 :func:`check_training_data` is called by every way to start a training. What it refuses depends on
 the type, the number type and the shape of the arrays, never on the values in them: a refusal is not
-noisy, so it must not tell anything about a row. Shape and number type are public, like the number
-of rows; a list is first converted by NumPy, whose number type then counts.
+noisy, so it must not tell anything about a row. Shape and number type are public; a list is first
+converted by NumPy, whose number type then counts. The number of rows is public too, unless the
+caller gives a public number of its own: then no number of rows is refused (:func:`with_a_row`).
 
 A row that cannot be used does not count: a row with NaN or infinity, or with a target that is not
 finite or not one of the public classes. Its features become 0 and its target NaN, and every engine
@@ -62,6 +63,17 @@ def check_training_data(
         rows = np.where(usable.reshape(-1, *[1] * (rows.ndim - 1)), rows, rows.dtype.type(0))
         targets = np.where(usable, targets, np.nan)
     return np.ascontiguousarray(rows), targets
+
+
+def with_a_row(X: Any, y: Any) -> tuple[Any, Any]:
+    """Return rows and targets, with one row that does not count if there are none.
+
+    For trainings with a public number of rows: there, no rows are no error.
+    """
+    shape = np.shape(X)
+    if len(shape) < 2 or shape[0] != 0 or np.shape(y) != (0,):
+        return X, y
+    return np.zeros((1, *shape[1:])), np.full(1, np.nan)
 
 
 def check_rows(X: Any, *, dimensions: int | None) -> Array:

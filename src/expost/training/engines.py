@@ -27,9 +27,15 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.privacy.guarantees import RenyiDP
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
 from expost.randomness.source import Randomness
-from expost.training.configuration import Configuration, TrainingPlan, plans, promises
+from expost.training.configuration import (
+    Configuration,
+    TrainingPlan,
+    exact_rows,
+    plans,
+    promises,
+)
 from expost.training.progress import Meter
 
 _STRIDE = 1e8  # multiply-adds between two reports of progress
@@ -69,6 +75,16 @@ class FleetRun:
     memory: int | None
     meter: Meter
     device: str
+    public_rows: int | None = None  # None: the number of rows in the data is public
+
+    @property
+    def neighbours(self) -> str:
+        """The relation of the guarantees."""
+        return ZERO_OUT if self.public_rows is None else ADD_REMOVE
+
+    def exact_rows(self, rows: Array) -> int:
+        """Return how many rows a step must sum exactly; a public number."""
+        return exact_rows(self.public_rows or len(rows), self.neighbours)
 
     def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
         """Train one linear model per configuration."""
@@ -154,6 +170,7 @@ class FleetRun:
         from expost.training._torch.model_group import train_batched
 
         stream, seeds = DeviceStream(self.sources, self.device), self._seeds()
+        sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
         return train_batched(
             sums, self.configurations, planned, stream, seeds, most, self.memory, self.meter
         )
@@ -164,7 +181,12 @@ class FleetRun:
 
     def _plan(self, n: int) -> list[TrainingPlan]:
         """Return the plans and tell the meter the total."""
-        planned = plans(self.configurations, n, device=self.device)
+        planned = plans(
+            self.configurations,
+            self.public_rows or n,
+            device=self.device,
+            neighbours=self.neighbours,
+        )
         self.meter.start(self.configurations, planned)
         return planned
 
@@ -184,7 +206,9 @@ class FleetRun:
 
         def train_one(place: int) -> Array:
             settings, state = (
-                settings_of(self.configurations[place], planned[place], width, len(rows)),
+                settings_of(
+                    self.configurations[place], planned[place], width, self.exact_rows(rows)
+                ),
                 state_of(np.zeros(width)),
             )
             sample, source = np.empty(len(rows), dtype=np.int64), sources[place]
@@ -236,7 +260,12 @@ class FleetRun:
 
         def train_one(place: int) -> Array:
             settings, state = (
-                settings_of(self.configurations[place], planned[place], network.width, len(rows)),
+                settings_of(
+                    self.configurations[place],
+                    planned[place],
+                    network.width,
+                    self.exact_rows(rows),
+                ),
                 state_of(first[place]),
             )
             scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
@@ -305,7 +334,9 @@ class FleetRun:
         self, planned: Sequence[TrainingPlan], parameters: Sequence[dict[str, Array]]
     ) -> list[Trained]:
         """Return the trained models with their guarantees."""
-        together = zip(parameters, self.configurations, promises(planned), strict=True)
+        together = zip(
+            parameters, self.configurations, promises(planned, self.neighbours), strict=True
+        )
         return [
             Trained(found, configuration, promise) for found, configuration, promise in together
         ]

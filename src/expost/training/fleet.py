@@ -20,6 +20,7 @@ from expost.errors import InvalidInput
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import count_of
 from expost.training.configuration import Configuration
+from expost.training.data import with_a_row
 from expost.training.engines import FleetRun, Trained
 from expost.training.progress import Meter, TrainingProgress
 
@@ -118,6 +119,7 @@ class Fleet:
         memory_limit: int | None = None,
         progress: TrainingProgress | None = None,
         device: str = "cpu",
+        rows: int | None = None,
     ) -> list[Trained]:
         """Train every configuration on all rows.
 
@@ -147,6 +149,10 @@ class Fleet:
             :func:`~expost.training.progress_bar`.
         device : str
             "cpu", or "cuda" or "cuda:NUMBER" if torch finds one.
+        rows : int, optional
+            Public number of rows. Sampling rate and steps are computed from it, the number of rows
+            in ``X`` may differ, and the guarantees are for add-remove neighbours. By default the
+            number of rows in ``X`` is public, and the guarantees are for zero-out neighbours.
 
         Returns
         -------
@@ -177,7 +183,12 @@ class Fleet:
                 0,
                 "without noise there is no privacy; pass a number > 0, or simulation=True",
             )
-        job = FleetRun(self.configurations, sources, workers, limit, Meter(progress), device)
+        public = None if rows is None else count_of(rows, "rows", at_least=1)
+        if public is not None:
+            X, y = with_a_row(X, y)
+        job = FleetRun(
+            self.configurations, sources, workers, limit, Meter(progress), device, public
+        )
         if callable(self.model):
             return job.train_modules(self.model, self.loss or "softmax", X, y)
         return job.train_linear(LINEAR_MODELS[self.model], self.classes or 1, X, y)

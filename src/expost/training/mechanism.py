@@ -1,8 +1,10 @@
 """A training as a mechanism: :class:`DPSGD`, and lists of candidates for a selector.
 
-The guarantee is computed when the mechanism is made, for ``n`` rows and the noise that will be
-used. A configuration with ``epsilon`` and ``delta`` is first resolved to its noise multiplier. So
-the guarantee always belongs to the training that is executed.
+The guarantee is computed when the mechanism is made, for the public number ``n`` and the noise that
+will be used. A configuration with ``epsilon`` and ``delta`` is first resolved to its noise
+multiplier. So the guarantee always belongs to the training that is executed. Sampling rate and
+steps use ``n``, never the number of rows in the data, so the guarantee is for add-remove
+neighbours.
 Tests: ``tests/training/test_mechanism.py``.
 """
 
@@ -12,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from expost.errors import InvalidInput
-from expost.privacy.guarantees import RenyiDP
+from expost.privacy.guarantees import ADD_REMOVE, RenyiDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, TrainingPlan, plans
@@ -36,7 +37,8 @@ class DPSGD:
     configuration : Configuration
         Settings of the training. The attribute holds them with the noise multiplier resolved.
     n : int
-        Number of rows, which is public. A call with another number of rows is refused.
+        Public number of rows. The data may have another number of rows: nothing depends on it but
+        the sums.
     device : str
         "cpu", "cuda" or "cuda:NUMBER".
 
@@ -65,10 +67,15 @@ class DPSGD:
         object.__setattr__(
             self,
             "configuration",
-            resolved(self.configuration, self.configuration.plan(self.n, device=self.device)),
+            resolved(
+                self.configuration,
+                self.configuration.plan(self.n, device=self.device, neighbours=ADD_REMOVE),
+            ),
         )
         object.__setattr__(
-            self, "guarantee", self.configuration.promise(self.n, device=self.device)
+            self,
+            "guarantee",
+            self.configuration.promise(self.n, device=self.device, neighbours=ADD_REMOVE),
         )
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
@@ -105,15 +112,9 @@ class DPSGD:
         Raises
         ------
         InvalidInput
-            If the number of rows is not ``n``, or the data are not valid.
+            If the type or the shape of the data is not valid.
         """
         X, y = data
-        if len(X) != self.n:
-            raise InvalidInput(
-                "data",
-                "another number of rows",
-                f"the guarantee was computed for {self.n} rows; pass that many",
-            )
         fleet = Fleet(self.model, [call.configuration for call in calls], self.classes, self.loss)
         return fleet.train(
             X,
@@ -121,6 +122,7 @@ class DPSGD:
             randomness=list(randomness),
             simulation=randomness[0].simulated,
             device=self.device,
+            rows=self.n,
         )
 
 
@@ -151,7 +153,7 @@ def candidates(
     configurations : sequence of Configuration
         One training each.
     n : int
-        Number of rows, which is public.
+        Public number of rows.
     repeats : int
         Number of copies of each candidate that compete, see :class:`~expost.Candidate`.
     device : str
@@ -170,7 +172,8 @@ def candidates(
     Fleet(model, configurations, classes, loss)  # checks the arguments
     check_device(device)
     made = []
-    for settings, plan in zip(configurations, plans(configurations, n, device=device), strict=True):
+    planned = plans(configurations, n, device=device, neighbours=ADD_REMOVE)
+    for settings, plan in zip(configurations, planned, strict=True):
         public = {
             name: _plain(value) for name, value in vars(settings).items() if value is not None
         }

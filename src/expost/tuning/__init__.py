@@ -4,15 +4,20 @@ Training needs the extra ``[torch]``.
 
 =================  ==============================================================================
 ``job``            :func:`tune`: runs a whole job.
+``defaults``       :func:`default_job`: a job from rows and keywords, with public defaults.
 ``example``        :data:`EXAMPLE`: a commented TOML file.
 ``config_file``    Reads TOML files; errors name the key and its line.
 ``settings``       :func:`read_settings`: checks all tables of a job.
 ``data_settings``  Checks the ``[data]`` table.
+``model_settings`` Checks the ``[model]`` table.
+``factories``      Finds the function that makes a torch module; each job has its own.
 ``rows``           Loads the rows, clips them to public bounds and splits them by a public rule.
 ``model``          :class:`Model` and :func:`load_model`: the released model and its file.
 ``scoring``        Scores: noisy on held-out rows, exact on public rows.
 ``candidates``     Every setting at every privacy level: DP-SGD, then a score.
 ``confidence``     By how much a noisy score must exceed the bar.
+``rehearsal``      Runs every kind of candidate on made-up rows, before anything is charged.
+``pace``           How long runs take, measured by the rehearsal.
 ``run_attempts``   Prices the planned attempts of a job and makes them in turn.
 ``forecast``       What a job would cost and reach, before anything runs.
 ``job_folder``     The job's folder: finished attempts, the checkpoint and the published files.
@@ -21,9 +26,10 @@ Training needs the extra ``[torch]``.
 """
 
 from expost.tuning.certificate import Tuned
+from expost.tuning.defaults import default_job
 from expost.tuning.example import EXAMPLE
 from expost.tuning.job import tune
 from expost.tuning.model import Model, load_model
 from expost.tuning.settings import read_settings
 
-__all__ = ["EXAMPLE", "Model", "Tuned", "load_model", "read_settings", "tune"]
+__all__ = ["EXAMPLE", "Model", "Tuned", "default_job", "load_model", "read_settings", "tune"]

@@ -5,8 +5,8 @@ Candidates that are kept by a selection train together as one fleet.
 The guarantee of a candidate is the pointwise maximum of the Rényi curve of its training and the
 curve of its score (:mod:`expost.tuning.scoring`); with public scoring it is the curve of the
 training alone. The curve of the training belongs to exactly the plan that is executed
-(``expost.training.configuration``): its noise is stored and not calibrated again. Neighbours are
-add-remove neighbours in the sense of :mod:`expost.tuning.rows`.
+(``expost.training.configuration``): its noise is stored and not calibrated again. The neighbouring
+relation is that of :mod:`expost.tuning.rows`.
 
 Tests: ``tests/tuning/test_scoring.py``.
 """
@@ -29,7 +29,7 @@ from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
-from expost.training.engines import need_device
+from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
@@ -166,19 +166,26 @@ class TrainAndScore:
         list
             One :class:`Fitted` per model, or ``FAILED`` if the model could not be scored.
         """
-        trained = fleet(self.recipe, [call.configuration for call in calls]).train(
-            self.recipe.shaped(data["X"]),
-            data["y"],
-            randomness=randomness,
-            simulation=randomness[0].simulated,
-            threads=self.hooks.threads,
-            progress=self.hooks.progress,
-            device=self.device,
-        )
+        trained = self.train(calls, data, randomness)
         return [
             call.rate(each.parameters, data, source)
             for call, each, source in zip(calls, trained, randomness, strict=True)
         ]
+
+    def train(
+        self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]
+    ) -> list[Trained]:
+        """Train several models as one fleet."""
+        return fleet(self.recipe, [call.configuration for call in calls]).train(
+            self.recipe.shaped(data["X"]),
+            data["y"],
+            randomness=list(randomness),
+            simulation=randomness[0].simulated,
+            threads=self.hooks.threads,
+            progress=self.hooks.progress,
+            device=self.device,
+            rows=data["rows"],
+        )
 
     def check_here(self) -> None:
         """Raise an error if the device is missing here, before anything is charged."""
@@ -195,10 +202,10 @@ class TrainAndScore:
         if self.recipe.target_bounds is not None:
             low, high = self.recipe.target_bounds
             truth = low + truth * (high - low)
-        rows = len(truth)
+        rows = data["score_rows"] or len(truth)
         return Fitted(
             parameters,
-            self.score(decided, truth, randomness),
+            self.score(decided, truth, randomness, rows),
             self.score.deviation / rows,
             self.score.unit / rows,
         )
@@ -273,7 +280,7 @@ def make_candidates(
             )
             for epsilon, each in grid
         ]
-        planned = plans(wanted, n, device=device)
+        planned = plans(wanted, n, device=device, neighbours=settings.data.relation)
     except InvalidInput as error:
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
     except OverflowError:
@@ -283,15 +290,16 @@ def make_candidates(
             "the number of steps is too large; give fewer epochs or larger batches",
         ) from None
     private = settings.privacy.scoring == "private"
+    secret = settings.data.rows is not None  # the actual number of rows
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
     for (epsilon, each), plan, training in zip(
-        grid, planned, _common(promises(planned)), strict=True
+        grid, planned, _common(promises(planned, settings.data.relation)), strict=True
     ):
         if id(training) not in promised:
             rho = free_rho(training) if private else None
             promise = training if rho is None else with_scoring(training, rho)
-            promised[id(training)] = (promise, Score(settings.goal, rho))
+            promised[id(training)] = (promise, Score(settings.goal, rho, private and secret))
         promise, score = promised[id(training)]
         fixed = Configuration(
             each.learning_rate,

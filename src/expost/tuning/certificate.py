@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from expost.mechanisms.outcome import FAILED, NOTHING
-from expost.privacy.guarantees import ApproxDP, Guarantee
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.tuning.candidates import Fitted
@@ -23,6 +23,13 @@ from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
 from expost.tuning.run_attempts import Step
 from expost.tuning.settings import Settings
+
+RELATION_IN_WORDS = {
+    ZERO_OUT: "a person's row stands in its place or the place is empty; the number of places is "
+    "public",
+    ADD_REMOVE: "a person's row is in the data or not; the number of rows is not public",
+}
+"""The neighbouring relations of tuning jobs, for certificates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +108,8 @@ class Tuned:
             "attempts": [_attempt(each) for each in self.attempts],
             "attempts_allowed": self.forecast.attempts,
             "comparison": self.comparison,
+            "neighbours": self.details["neighbours"],
+            "warnings": list(self.forecast.warnings),
             "simulated": self.release.simulated,
         }
 
@@ -225,8 +234,8 @@ def _details(
     public_scoring = settings.privacy.scoring == "public"
     return {
         **public,
-        "neighbours": "add-remove: a person's row stands in its place or the place is empty; "
-        "the number of places is public",
+        "neighbours": settings.data.relation,
+        "neighbours_in_words": RELATION_IN_WORDS[settings.data.relation],
         "rows": {"training": rows, "scoring": job.scoring_rows},
         "scoring": "exact, on rows declared public: they are not protected"
         if public_scoring
@@ -236,6 +245,7 @@ def _details(
         "schedule": None if job.schedule is None else job.schedule.as_dict(),
         "converted_at_order": job.order,
         "budget_refused_another_attempt": refused,
+        "warnings": list(job.warnings),
     }
 
 

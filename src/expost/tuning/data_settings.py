@@ -1,19 +1,27 @@
 """The ``[data]`` table of a tuning job: the source of the rows and what is publicly known of them.
 
-Bounds and classes are public knowledge that the user writes down. They are never computed from the
-data. Nothing here reads a row.
+Bounds, categories, dates, fill values and classes are public knowledge that the user writes down.
+They are never computed from the data. Nothing here reads a row. What is needed and not given is
+reported when the columns are known, all at once (:mod:`expost.tuning.missing_facts`).
 
-Tests: ``tests/tuning/test_settings.py``.
+Tests: ``tests/tuning/test_settings.py``, ``tests/tuning/test_table_schema.py``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.tuning.config_file import ConfigTable, is_number
+from expost.tuning.encoding import Label, label_text, truths
+from expost.tuning.table_schema import Bounds
 
 BUILT_IN = ("digits", "breast_cancer")
 DATA_KEYS = (
@@ -22,14 +30,21 @@ DATA_KEYS = (
     "target",
     "features",
     "feature_bounds",
+    "categories",
+    "booleans",
+    "dates",
+    "missing",
+    "delimiter",
     "classes",
     "target_bounds",
+    "rows",
+    "integers",
     "holdout",
     "public_test",
 )
+INDICATOR = "indicator"
+"""The fill of a column whose missing values get a number of their own."""
 _CNN_CLASSES = 10  # the most classes that "cnn" can distinguish
-
-Bounds = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -41,17 +56,35 @@ class DataSettings:
     name : str, optional
         A data set of scikit-learn: ``"digits"`` or ``"breast_cancer"``.
     path : Path, optional
-        A file of rows: ``.npz``, ``.csv`` or ``.parquet``.
+        A file of rows: ``.npz``, ``.csv``, ``.tsv``, ``.txt`` (each also ``.gz``) or ``.parquet``.
     target : str, optional
-        The column to predict, in CSV and Parquet files.
+        The column to predict, in CSV and Parquet files and data frames.
     features : tuple of str, optional
         The feature columns. All columns except the target if None.
-    bounds : tuple of (float, float), optional
-        One pair (low, high) for all features, or one pair per feature. Values outside are clipped.
-    classes : int or tuple of str, optional
-        The number of classes or their names. Never taken from the labels.
+    bounds : tuple of (float, float), or mapping of str to (float, float), optional
+        One pair (low, high) for all numbers, one pair per feature, or a pair by column name. Values
+        outside are clipped.
+    categories : mapping of str to tuple
+        The public categories of a column. Every other value is "other".
+    booleans : tuple of str
+        Columns of true and false, yes and no, 1 and 0.
+    dates : mapping of str to (str, str)
+        First and last day of a column of ISO dates; days outside are clipped.
+    missing : mapping of str to object
+        The public value that replaces a missing one in a column, or ``"indicator"``.
+    delimiter : str, optional
+        Delimiter of a text file. Taken from the header line if None.
+    classes : int or tuple, optional
+        The number of classes or the labels. Never taken from the rows.
     target_bounds : (float, float), optional
         Bounds of the target of a regression.
+    regression : bool
+        Whether the target is a number.
+    rows : int, optional
+        Public number of rows. If it is given, the actual number is not public and neighbours are
+        add-remove; if not, the number of places is public and neighbours are zero-out.
+    integers : bool
+        Whether the features are whole numbers that are clipped and not scaled, such as tokens.
     holdout : float
         Share of the rows that is used to score models privately and never to train them.
     public_test : Path, optional
@@ -62,9 +95,17 @@ class DataSettings:
     path: Path | None = None
     target: str | None = None
     features: tuple[str, ...] | None = None
-    bounds: Bounds | None = None
-    classes: int | tuple[str, ...] | None = None
+    bounds: Bounds | Mapping[str, tuple[float, float]] | None = None
+    categories: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
+    booleans: tuple[str, ...] = ()
+    dates: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    missing: Mapping[str, Any] = field(default_factory=dict)
+    delimiter: str | None = None
+    classes: int | tuple[Label, ...] | None = None
     target_bounds: tuple[float, float] | None = None
+    regression: bool = False
+    rows: int | None = None
+    integers: bool = False
     holdout: float = 0.2
     public_test: Path | None = None
 
@@ -72,6 +113,11 @@ class DataSettings:
     def class_count(self) -> int | None:
         """Number of classes; None for a regression."""
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
+
+    @property
+    def relation(self) -> str:
+        """The neighbouring relation of the job: "add-remove" or "zero-out"."""
+        return ZERO_OUT if self.rows is None else ADD_REMOVE
 
 
 def read_data(
@@ -111,14 +157,9 @@ def read_data(
     if sources != 1:
         keys = "X and y" if given else "name or path"
         table.refuse("path" if path else "name", f"give exactly one source of rows: {keys}")
-    target = table.text("target")
-    if path is not None and target is None and not path.endswith(".npz"):
-        table.refuse("target", "name the column to predict")
-    features = table.values.get("features")
-    if features is not None and not (
-        isinstance(features, list) and features and all(isinstance(f, str) for f in features)
-    ):
-        table.refuse("features", "give a list of column names")
+    delimiter = table.text("delimiter")
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        table.refuse("delimiter", "give one character, such as ; or a tab")
     if (test is not None) != (scoring == "public"):
         table.refuse(
             "public_test",
@@ -139,30 +180,66 @@ def read_data(
         table.refuse(
             "holdout", "with public scoring all rows are used for training; leave this key out"
         )
-    return DataSettings(
+    settings = DataSettings(
         name=name,
         path=None if path is None else folder / path,
-        target=target,
-        features=None if features is None else tuple(features),
+        target=table.text("target"),
+        features=_names(table, "features"),
         bounds=_bounds(table, name),
+        categories=_categories(table),
+        booleans=_names(table, "booleans") or (),
+        dates=_dates(table),
+        missing={
+            column: _iso(fill) if isinstance(fill, date) else fill
+            for column, fill in _by_name(table, "missing").items()
+        },
+        delimiter=delimiter,
         classes=_classes(table, name, kind, loss),
         target_bounds=_target_bounds(table, loss),
+        regression=loss == "squared",
+        rows=table.count("rows"),
+        integers=table.flag("integers"),
         holdout=holdout,
         public_test=None if test is None else folder / test,
     )
+    _check_kinds(table, settings)
+    _check_missing(table, settings)
+    return settings
 
 
-def _bounds(table: ConfigTable, name: str | None) -> Bounds | None:
+def _by_name(table: ConfigTable, key: str) -> dict[str, Any]:
+    """Read a table of facts by column name."""
+    value = table.values.get(key, {})
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        table.refuse(key, "give a table by column name, e.g. { age = … }")
+    return dict(value)
+
+
+def _names(table: ConfigTable, key: str) -> tuple[str, ...] | None:
+    """Read a list of column names."""
+    value = table.values.get(key)
+    if value is None:
+        return None
+    if (
+        not isinstance(value, (list, tuple))
+        or not all(isinstance(each, str) for each in value)
+        or len(set(value)) < len(value)
+        or not value
+    ):
+        table.refuse(key, "give a list of column names")
+    return tuple(value)
+
+
+def _bounds(table: ConfigTable, name: str | None) -> Bounds | dict[str, tuple[float, float]] | None:
     """Read ``feature_bounds``; built-in data sets have published ones."""
     if "feature_bounds" not in table:
-        if name is None:
-            table.refuse(
-                "feature_bounds",
-                "give [low, high] for all features, or one pair per feature; bounds must be public "
-                "knowledge, not computed from the data",
-            )
         return ((0.0, 16.0),) if name == "digits" else None
     value = table.values["feature_bounds"]
+    if isinstance(value, Mapping):
+        for column, pair in _by_name(table, "feature_bounds").items():
+            if not _is_pair(pair):
+                table.refuse("feature_bounds", f"give [low, high] with low < high for {column!r}")
+        return {column: (float(low), float(high)) for column, (low, high) in value.items()}
     pairs = (
         [value]
         if isinstance(value, (list, tuple)) and all(is_number(each) for each in value)
@@ -173,7 +250,11 @@ def _bounds(table: ConfigTable, name: str | None) -> Bounds | None:
         or not pairs
         or not all(_is_pair(pair) for pair in pairs)
     ):
-        table.refuse("feature_bounds", "give [low, high] with low < high, or a list of such pairs")
+        table.refuse(
+            "feature_bounds",
+            "give [low, high] with low < high for all features, a list of such pairs, one per "
+            "feature, or a table of pairs by column name",
+        )
     return tuple((float(low), float(high)) for low, high in pairs)
 
 
@@ -186,22 +267,120 @@ def _is_pair(pair: Any) -> bool:
     return 0 < float(pair[1]) - float(pair[0]) < math.inf
 
 
+def _is_label_list(value: Any, least: int) -> bool:
+    """Return whether ``value`` lists different labels, at least so many."""
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) >= least
+        and all(isinstance(each, (str, int, float, bool)) for each in value)
+        and None not in (texts := [label_text(each) for each in value])
+        and len(set(texts)) == len(value)
+    )
+
+
+def _categories(table: ConfigTable) -> dict[str, tuple[Label, ...]]:
+    """Read ``categories``."""
+    found = _by_name(table, "categories")
+    for column, value in found.items():
+        if not _is_label_list(value, 1):
+            table.refuse(
+                "categories", f"give the list of different public categories of {column!r}"
+            )
+    return {column: tuple(value) for column, value in found.items()}
+
+
+def _dates(table: ConfigTable) -> dict[str, tuple[str, str]]:
+    """Read ``dates``: first and last day by column name, as ISO text or TOML dates."""
+    found = {}
+    for column, value in _by_name(table, "dates").items():
+        days = [_iso(each) for each in value] if isinstance(value, (list, tuple)) else []
+        if len(days) != 2 or None in days or not days[0] < days[1]:  # type: ignore[operator]
+            table.refuse(
+                "dates",
+                f'give the first and the last day of {column!r}: ["2000-01-01", "2026-12-31"]',
+            )
+        found[column] = (str(days[0]), str(days[1]))
+    return found
+
+
+def _iso(value: Any) -> str | None:
+    """Return a day as ISO text, or None."""
+    if isinstance(value, datetime):
+        return value.date().isoformat()
+    if isinstance(value, date):
+        return value.isoformat()
+    try:
+        return date.fromisoformat(value).isoformat()
+    except (TypeError, ValueError):
+        return None
+
+
+def _check_kinds(table: ConfigTable, settings: DataSettings) -> None:
+    """Refuse a column that is declared twice, or facts by name that cannot hold together."""
+    by_name = settings.bounds if isinstance(settings.bounds, Mapping) else {}
+    seen: dict[str, str] = {}
+    kinds = {
+        "feature_bounds": by_name,
+        "categories": settings.categories,
+        "booleans": settings.booleans,
+        "dates": settings.dates,
+    }
+    for key, columns in kinds.items():
+        for column in columns:
+            if column in seen:
+                table.refuse(key, f"{column!r} is also in {seen[column]}; give it in one of them")
+            if column == settings.target:
+                table.refuse(key, f"{column!r} is the target; its facts are in classes")
+            seen[column] = key
+    several = isinstance(settings.bounds, tuple) and len(settings.bounds) > 1
+    if several and (settings.categories or settings.booleans or settings.dates):
+        table.refuse(
+            "feature_bounds", "with columns of several kinds, give the bounds by column name"
+        )
+    if settings.integers and (seen or settings.missing):
+        table.refuse("integers", "whole numbers have bounds only; leave out facts by column name")
+
+
+def _check_missing(table: ConfigTable, settings: DataSettings) -> None:
+    """Check the public fill value of each column against its kind."""
+    for column, fill in settings.missing.items():
+        if column in settings.categories:
+            table.refuse("missing", f'a missing value of {column!r} is "other"; leave it out')
+        if fill == INDICATOR:
+            continue
+        if column in settings.dates:
+            if _iso(fill) is None:
+                table.refuse("missing", f'give an ISO date or "indicator" for {column!r}')
+        elif column in settings.booleans:
+            if not isinstance(fill, (bool, int, str)) or math.isnan(fill_of(settings, column)):
+                table.refuse("missing", f'give true, false or "indicator" for {column!r}')
+        elif not is_number(fill):
+            table.refuse("missing", f'give a public number or "indicator" for {column!r}')
+
+
+def fill_of(settings: DataSettings, column: str) -> float:
+    """Return the public fill value of a column as the number that its cells become."""
+    fill = settings.missing[column]
+    if column in settings.dates:
+        return float(date.fromisoformat(_iso(fill) or "").toordinal())
+    if column in settings.booleans:
+        return float(truths(np.array([fill], dtype=object))[0])
+    return float(fill)
+
+
 def _classes(
     table: ConfigTable, name: str | None, kind: str, loss: str
-) -> int | tuple[str, ...] | None:
+) -> int | tuple[Label, ...] | None:
     """Read ``classes`` and check it against the model."""
     value: Any = table.values.get("classes", {"digits": 10, "breast_cancer": 2}.get(name or ""))
     if loss == "squared":
         if "classes" in table:
             table.refuse("classes", "a regression has no classes; leave this key out")
         return None
-    named = (
-        isinstance(value, (list, tuple))
-        and len(value) == len(set(map(str, value)))
-        and len(value) >= 2
-    )
-    if named:
-        value = tuple(str(each) for each in value)
+    if value is None:
+        return None
+    if _is_label_list(value, 2):
+        value = tuple(value)
     elif isinstance(value, bool) or not isinstance(value, int) or value < 2:
         table.refuse(
             "classes",
@@ -226,6 +405,8 @@ def _target_bounds(table: ConfigTable, loss: str) -> tuple[float, float] | None:
     if loss != "squared":
         if value is not None:
             table.refuse("target_bounds", "only a regression has target bounds; leave this key out")
+        return None
+    if value is None:
         return None
     if not _is_pair(value):
         table.refuse(

@@ -7,13 +7,18 @@ EXAMPLE = """\
 name = "digits"             # scikit-learn's digits, or "breast_cancer"
 # path = "rows.csv"         # instead of name: a .csv, .parquet or .npz file (arrays X and y)
 # target = "label"          # for .csv and .parquet: the column to predict
-feature_bounds = [0, 16]    # one pair, or one pair per feature; public, not computed from the data
-classes = 10                # the number of classes (labels 0, 1, …), or their names: ["no", "yes"]
+feature_bounds = [0, 16]    # public, not computed from the data; or by column: { age = [0, 120] }
+# categories = { city = ["Bern", "Zug"] }   # public lists; other values become "other"
+# missing = { age = 40 }    # what replaces a missing value; or "indicator"
+classes = 10                # the number of classes (labels 0, 1, …), or the labels: ["no", "yes"]
+# rows = 1800               # a public number of rows: then the actual number stays private
 holdout = 0.2               # share of the rows used for scoring and never for training
 # public_test = "test.npz"  # rows that need no protection, with privacy.scoring = "public"
 
 [model]
-kind = "softmax"            # logistic, softmax, linear, cnn, or "module:factory" for a torch module
+kind = "softmax"            # logistic, softmax, linear, cnn; "module:name" or "file.py:name" for a
+                            # function or a class that makes a torch module
+# arguments = { width = 64 } # keyword arguments of that function
 # input_shape = [1, 28, 28] # of one example, for cnn (only this shape) and modules; default: flat
 
 [search]                    # every combination at every level …

@@ -2,16 +2,13 @@
 
 With a bar: the planned attempts, their charges, and what to expect (:mod:`.attempts`). Without a
 bar: one request of Algorithm 3 with a recommended overhead. Charges are the selectors' own; chances
-and times are for orientation. The time comes from training on random rows of the same shape.
+and times are for orientation. Times come from the rehearsal (:mod:`expost.tuning.rehearsal`).
 
 Tests: ``tests/tuning/test_forecast.py``.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -19,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
-from expost.randomness.source import SimulationRandomness
 from expost.rationals import exact_positive
 from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, plan_attempts, reach_of
 from expost.selection.attempts.schedule import level_of
@@ -31,16 +26,13 @@ from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import run_counts
-from expost.training.configuration import Configuration
-from expost.tuning.candidates import TrainAndScore, deviation_of, fleet, selection_cost
+from expost.tuning.candidates import TrainAndScore, deviation_of, selection_cost
 from expost.tuning.confidence import Margins
-from expost.tuning.model import Recipe
+from expost.tuning.pace import Pace
 from expost.tuning.run_attempts import Step, steps_of
 from expost.tuning.settings import Settings
 
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)
-_TIMED_VALUES = 1 << 22
-_TIMED_SECONDS = 0.1
 _TYPICAL_SHARE = 0.1  # the share of settings for which times are announced
 
 
@@ -54,8 +46,8 @@ class Forecast:
         The requests, in the order in which they are made.
     delta : float
         The job's total δ.
-    seconds_per_run : float
-        Expected training time of one run on this machine.
+    pace : Pace
+        How long runs take, measured by :mod:`expost.tuning.rehearsal`.
     schedule : Schedule or None
         The planned attempts; None without a bar.
     reach : tuple of ReachRow
@@ -66,16 +58,19 @@ class Forecast:
         The margin of the first candidate in the first attempt, in the metric's unit.
     scoring_rows : int
         Number of rows that score.
+    warnings : tuple of str
+        What is weak about the guarantee.
     """
 
     steps: tuple[Step, ...]
     delta: float
-    seconds_per_run: float
+    pace: Pace
     schedule: Schedule | None = None
     reach: tuple[ReachRow, ...] = ()
     margins: Margins | None = None
     margin: float = 0.0
     scoring_rows: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def charges(self) -> Charges:
@@ -132,9 +127,8 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Expected training time, for :attr:`expected_runs` runs."""
-        runs = self.expected_runs
-        return self.seconds_per_run * runs / min(os.cpu_count() or 1, max(1.0, runs))
+        """Expected time of training and scoring, for :attr:`expected_runs` runs."""
+        return self.pace.seconds(self.expected_runs)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the forecast in plain JSON types."""
@@ -143,7 +137,7 @@ class Forecast:
             "attempts": self.attempts,
             "expected_runs": self.expected_runs,
             "seconds": self.seconds,
-            "seconds_per_run": self.seconds_per_run,
+            "seconds_per_run": self.pace.run,
             "delta": self.delta,
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
             "cheapest": self.epsilon(self.charges[0]),
@@ -160,39 +154,39 @@ class Forecast:
 
 def forecast(
     settings: Settings,
-    recipe: Recipe,
     candidates: Sequence[Candidate],
     n: int,
-    columns: int,
     order: tuple[float, ...] | None,
     scoring_rows: int,
+    pace: Pace,
 ) -> Forecast:
     """Plan a job.
 
     Parameters
     ----------
-    settings, recipe, candidates
+    settings, candidates
         What is asked.
-    n, columns : int
-        Number of training rows and of features.
+    n : int
+        Number of training rows.
     order : tuple of float or None
         Rényi orders to charge at, for budgets that ask for them.
     scoring_rows : int
         Number of rows that score.
+    pace : Pace
+        How long runs take.
     """
-    seconds = _seconds_per_run(recipe, candidates, n, columns)
     if settings.goal.target is None:
         return Forecast(
-            (_maximising(settings, candidates, n, order),), settings.privacy.delta, seconds
+            (_maximising(settings, candidates, n, order),), settings.privacy.delta, pace
         )
-    return _to_a_bar(settings, candidates, order, seconds, scoring_rows)
+    return _to_a_bar(settings, candidates, order, pace, scoring_rows)
 
 
 def _to_a_bar(
     settings: Settings,
     candidates: Sequence[Candidate],
     order: tuple[float, ...] | None,
-    seconds: float,
+    pace: Pace,
     scoring_rows: int,
 ) -> Forecast:
     privacy, target = settings.privacy, settings.goal.target
@@ -214,7 +208,7 @@ def _to_a_bar(
         order=order,
     )
     margins = Margins.of(settings.goal.confidence, schedule, [each.runs for each in steps])
-    made = Forecast(tuple(steps), privacy.delta, seconds)
+    made = Forecast(tuple(steps), privacy.delta, pace)
     reach = reach_of(ladder, schedule, [_by_level(made, each, ladder) for each in steps])
     first = candidates[0].mechanism
     assert isinstance(first, TrainAndScore)
@@ -222,7 +216,7 @@ def _to_a_bar(
     return Forecast(
         tuple(steps),
         privacy.delta,
-        seconds,
+        pace,
         schedule,
         tuple(reach),
         margins,
@@ -348,36 +342,3 @@ def _repeat_and_select(promise: RenyiDP, job: Forecast) -> float:
         for shape in _SHAPES
     ]
     return min(law.renyi_charge(promise).to_approx(job.delta).epsilon for law in laws)
-
-
-def _seconds_per_run(
-    recipe: Recipe, candidates: Sequence[Candidate], n: int, columns: int
-) -> float:
-    """Return the time of one training, measured on random rows of the same shape.
-
-    A model that does not fit such rows is refused here.
-    """
-    mechanisms = [each.mechanism for each in candidates]
-    configurations = [each.configuration for each in mechanisms if isinstance(each, TrainAndScore)]
-    examples = float(np.mean([float(each.epochs) for each in configurations])) * n
-    batch = float(configurations[0].batch_size)
-    size = min(n, max(math.ceil(batch), _TIMED_VALUES // columns))
-    generator = np.random.default_rng(0)
-    X = recipe.shaped(generator.random((size, columns)))
-    y = np.arange(size) % (recipe.class_count or 2)
-    if size < 2:
-        raise InvalidInput("data", f"{n} rows", "give at least two training rows")
-
-    def train(epochs: float) -> float:
-        probe = Configuration(0.1, epochs, batch, 1.0, noise_multiplier=1.0)
-        started = time.perf_counter()
-        fleet(recipe, [probe]).train(X, y, randomness=SimulationRandomness(0), simulation=True)
-        return time.perf_counter() - started
-
-    step = batch / size
-    train(step)  # compiles
-    fixed, steps = train(step), 32
-    while (longer := train((1 + steps) * step)) < fixed + _TIMED_SECONDS and steps < 1 << 16:
-        steps *= 4
-    each = max(longer - fixed, longer / 100) / (steps * batch)
-    return each * examples

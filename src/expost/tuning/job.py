@@ -13,8 +13,10 @@ Tests: ``tests/tuning/``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,18 @@ from expost.budget.charging import Account
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
+from expost.execution.identity import identity_of
+from expost.privacy.advice import weaknesses
+from expost.privacy.guarantees import ApproxDP, PureDP
 from expost.randomness.source import Randomness, require_protection
 from expost.training.engines import need_device
 from expost.tuning.candidates import FittedCodec, Hooks, make_candidates
 from expost.tuning.certificate import Tuned, conclude, picture
+from expost.tuning.defaults import described
 from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
 from expost.tuning.model import Recipe
+from expost.tuning.rehearsal import RowShape, rehearse
 from expost.tuning.rows import load_rows
 from expost.tuning.run_attempts import make_attempts
 from expost.tuning.settings import Settings, read_settings
@@ -38,7 +45,7 @@ Before = Callable[[Forecast], None]
 
 
 def tune(
-    config: str | Path | Mapping[str, Any],
+    job: Any,
     X: Any = None,
     y: Any = None,
     *,
@@ -54,20 +61,25 @@ def tune(
     device: str = "cpu",
     before: Before | None = None,
     progress: Callable[[float, float], None] | None = None,
+    on_attempt: Callable[[int, int], None] | None = None,
     on_failure: OnFailure | None = None,
+    **settings: Any,
 ) -> Tuned:
     """Tune a model privately.
 
-    With a bar (``goal.at_least`` or ``goal.at_most``) the job is a planned sequence of attempts: a
-    miss releases nothing and costs little, and the first model that clears the bar with the wanted
-    confidence is released. Without a bar (``goal.maximize``) the best of one draw is released.
+    With a bar (``at_least`` or ``at_most``) the job is a planned sequence of attempts: a miss
+    releases nothing and costs little, and the first model that clears the bar with the wanted
+    confidence is released. Without a bar (``maximize=True``) the best of one draw is released.
 
     Parameters
     ----------
-    config : path or mapping
-        A TOML file (``expost tune --init`` writes an example) or the same as a mapping.
-    X, y : array-like, optional
-        The rows, if ``config`` names no file.
+    job : path, mapping, array_like or data frame
+        A TOML file (``expost tune --init`` writes an example) or the same as a mapping. Or the
+        rows: a file (``.csv``, ``.parquet``, ``.npz``), a data frame, or an array, with the
+        settings as keywords.
+    X, y : array_like, optional
+        The rows, if ``job`` is a mapping that names no file. If ``job`` is an array of features,
+        the second argument holds the targets.
     ledger : Ledger, optional
         The worst case of every attempt is reserved before it reads rows.
     budget, analyst : str, optional
@@ -87,8 +99,15 @@ def tune(
         "cpu", or "cuda" where the worker (or this process) has one.
     before : callable, optional
         Called with the :class:`Forecast` before the budget is asked and anything runs.
-    progress, on_failure : callable, optional
-        Tell the curator how far the training is and what failed. Do not publish either.
+    progress, on_attempt, on_failure : callable, optional
+        Tell the curator how far the training is, which attempt it is (number, at most), and what
+        failed. Do not publish any of them.
+    **settings
+        With rows instead of a job: every key of the TOML file is a keyword of the same name, for
+        example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
+        ``missing``, ``rows``, ``epsilons``, ``delta``; ``model`` is a kind, a function, a class or
+        a name. What is left out has a default that depends on the number of places only
+        (:mod:`expost.tuning.defaults`). :func:`expost.tuning.default_job` shows them.
 
     Returns
     -------
@@ -97,35 +116,55 @@ def tune(
     Raises
     ------
     InvalidInput
-        A setting is not valid. Nothing was charged.
+        A setting is not valid, public facts are missing, or the model cannot be trained or scored
+        on made-up rows. Nothing was charged.
     BudgetRefused
         The ledger refused the first attempt. Nothing was charged.
+
+    Examples
+    --------
+    ::
+
+        expost.tune("job.toml")
+        expost.tune(frame, target="label", at_least=0.8, classes=["no", "yes"],
+                    feature_bounds={"age": [0, 120]})
+        expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
     """
     source = require_protection(randomness, simulation=simulation)
-    settings = read_settings(config, given_data=X is not None or y is not None)
-    account = Account(ledger, budget, analyst, _memo(settings))
+    config, X, y = described(job, X, y, settings)
+    read = read_settings(config, given_data=X is not None or y is not None)
+    account = Account(ledger, budget, analyst, _memo(read))
     account.check_simulation(source.simulated)
-    order = _order(settings, ledger, budget)
-    rows = load_rows(settings.data, X, y)
-    recipe = Recipe.of(settings, rows.bounds)
+    order = _order(read, ledger, budget)
+    rows = load_rows(read.data, X, y, randomness=source)
+    recipe = Recipe.of(read, rows.schema)
     hooks = Hooks(progress=progress if executor is None else None, threads=threads)
-    candidates = make_candidates(settings, recipe, len(rows.X), hooks, device)
+    candidates = make_candidates(read, recipe, rows.places, hooks, device)
     if executor is None and device != "cpu":
         need_device(device)
-    job = forecast(
-        settings, recipe, candidates, len(rows.X), rows.X.shape[1], order, len(rows.score_X)
+    pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
+    planned = forecast(read, candidates, rows.places, order, rows.score_places, pace)
+    total = rows.places if rows.public else rows.places + rows.score_places
+    planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
+    for text in planned.warnings:
+        warnings.warn(text, stacklevel=2)
+    model = None if recipe.factory is None else identity_of(recipe.factory)
+    identity = json.dumps(
+        [read.public(), model, account.identity, source.simulated], sort_keys=True
     )
-    identity = json.dumps([settings.public(), account.identity, source.simulated], sort_keys=True)
+    journal = None if out is None else Journal(Path(out), rows.whole(identity), rows.key)
+    if journal is not None:
+        rows = rows.with_key(journal.key)  # the coins of an interrupted job are not tossed again
     data = rows.as_data(identity)
-    journal = None if out is None else Journal(Path(out), data)
     try:
         if before is not None:
-            before(job)
+            before(planned)
         releases, refused = make_attempts(
-            job.steps,
+            planned.steps,
             data,
             journal,
-            job.margins,
+            planned.margins,
+            on_attempt=on_attempt,
             randomness=source,
             simulation=simulation,
             on_failure=on_failure,
@@ -139,11 +178,11 @@ def tune(
             memo=account.memo,
         )
         result = conclude(
-            settings,
+            read,
             recipe,
-            job,
+            planned,
             releases,
-            rows=len(rows.X),
+            rows=rows.places,
             refused=refused,
             folder=None if journal is None else journal.folder,
         )
@@ -155,11 +194,19 @@ def tune(
             journal.close()
 
 
+def _weaknesses(planned: Forecast, rows: int) -> list[str]:
+    """Return what is weak about the most expensive model that an attempt may release."""
+    worst = max(planned.epsilon(each.charges.worst_case) for each in planned.steps)
+    return weaknesses(ApproxDP(worst, planned.delta), rows)
+
+
 def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, ...] | None:
     """The Rényi orders to charge at, if the ledger (or the settings) ask for that."""
     order = settings.privacy.order
     if ledger is None:
         return order
+    standing = ledger.standing(budget).filter.budget
+    standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation
     kind = ledger.kind_of(budget)
     if kind in ("pure", "zcdp"):
         raise InvalidInput(
@@ -173,7 +220,7 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
                 "privacy.order", order, "the ledger's budget is in (ε, δ): leave the order out"
             )
         return None
-    wanted = tuple(ledger.standing(budget).filter.budget.orders)
+    wanted = tuple(standing.orders)
     if order is not None and not set(wanted) <= set(order):
         raise InvalidInput(
             "privacy.order",
@@ -184,7 +231,7 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
 
 
 def _memo(settings: Settings) -> str:
-    source = settings.data.name or (settings.data.path.name if settings.data.path else "arrays")
+    source = settings.data.name or (settings.data.path.name if settings.data.path else "rows")
     return f"tune {settings.model.kind} on {source}"
 
 

@@ -35,6 +35,8 @@ class Journal:
         The folder. It is created if it does not exist.
     identity : mapping
         Settings, data and ledger of the job. An unfinished job continues only if they are equal.
+    key : bytes
+        Secret key of the split of the rows. An unfinished job keeps the one that it began with.
 
     Raises
     ------
@@ -44,7 +46,7 @@ class Journal:
         If another process uses the folder, or if it contains another or a damaged job.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, Any], key: bytes = b"") -> None:
         self.folder = folder
         if folder.exists() and not folder.is_dir():
             raise InvalidInput("out", str(folder), "give a folder")
@@ -66,7 +68,7 @@ class Journal:
             # Another process may have finished after the file was opened and before it was locked.
             if not self._holds(folder / _LOCK):
                 raise CheckpointMismatch(f"{folder} is in use by another process")
-            self._record = self._read(identity)
+            self._record = self._read(identity, key)
         except BaseException:
             os.close(self._lock)
             raise
@@ -79,6 +81,11 @@ class Journal:
     def checkpoint(self) -> Path:
         """Path of the running attempt's checkpoint."""
         return self.folder / _CHECKPOINT
+
+    @property
+    def key(self) -> bytes:
+        """Secret key of the split of the rows; empty if the split is public."""
+        return bytes.fromhex(self._record["key"])
 
     @property
     def attempts(self) -> list[Release | None]:
@@ -112,7 +119,7 @@ class Journal:
         for path in (*drafts, self.folder / _ATTEMPTS, self.folder / _LOCK):
             path.unlink(missing_ok=True)
 
-    def _read(self, identity: Mapping[str, Any]) -> dict[str, Any]:
+    def _read(self, identity: Mapping[str, Any], key: bytes) -> dict[str, Any]:
         """Return the record of an unfinished job, or a new record."""
         path = self.folder / _ATTEMPTS
         if not path.exists():
@@ -121,6 +128,7 @@ class Journal:
                 "schema": 1,
                 "salt": salt.hex(),
                 "identity": fingerprint(identity, salt),
+                "key": key.hex(),
                 "begun": 0,
                 "attempts": [],
             }
@@ -132,6 +140,7 @@ class Journal:
             same = (
                 same and isinstance(record["begun"], int) and isinstance(record["attempts"], list)
             )
+            same = same and len(bytes.fromhex(record["key"])) == len(key)
         except (ValueError, KeyError, TypeError, RecursionError):
             same = False
         if not same:

@@ -1,16 +1,15 @@
-"""Tuned models: parameters, the conversion of rows to model input, and a safe file format.
+"""Tuned models: parameters, the encoding of rows, and a safe file format.
 
-``model.npz`` contains the parameters and a JSON header with strings and numbers only. It contains
-no pickle, so reading it runs no code.
+``model.npz`` contains the parameters and a JSON header with strings and numbers only: the kind of
+model, and the schema by which rows are encoded (names, bounds, categories, fill values, classes).
+It contains no pickle, so reading it runs no code.
 
 Tests: ``tests/tuning/test_model.py``.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,14 +18,16 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
-from expost.tuning.data_settings import Bounds
-from expost.tuning.rows import scale
+from expost.errors import InvalidInput
+from expost.tuning.encoding import Label
+from expost.tuning.factories import factory_of
+from expost.tuning.model_settings import LINEAR
 from expost.tuning.settings import Settings
+from expost.tuning.table_schema import TableSchema
+from expost.tuning.tables import cells_for
 
 _HEADER = "expost"
-_SCHEMA = 1
-_LINEAR = ("logistic", "softmax", "linear")
+_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -36,70 +37,89 @@ class Recipe:
     Parameters
     ----------
     kind : str
-        ``"logistic"``, ``"softmax"``, ``"linear"``, ``"cnn"`` or ``"module:factory"``.
+        The name of the model, as in ``model.kind``.
     loss : str
         ``"logistic"``, ``"softmax"`` or ``"squared"``.
-    bounds : tuple of (float, float)
-        Public bounds of the features: one pair for all, or one pair per feature.
-    classes : int or tuple of str, optional
-        The number of classes or their names. None for a regression.
-    target_bounds : (float, float), optional
-        Public bounds of the target of a regression.
+    schema : TableSchema
+        How rows are encoded, and the public classes or bounds of the target.
     input_shape : tuple of int, optional
         Shape of one example. None if the model takes flat rows.
     factory : callable, optional
         Function that returns the torch module. None for linear models.
-    folder : Path, optional
-        Folder of the job, where workers look for the user's module.
     """
 
     kind: str
     loss: str
-    bounds: Bounds
-    classes: int | tuple[str, ...] | None = None
-    target_bounds: tuple[float, float] | None = None
+    schema: TableSchema
     input_shape: tuple[int, ...] | None = None
     factory: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
-    folder: Path | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, settings: Settings, bounds: Bounds) -> Recipe:
+    def of(cls, settings: Settings, schema: TableSchema) -> Recipe:
         """Return the recipe of a job. This imports the user's module, if there is one.
 
         Parameters
         ----------
         settings : Settings
             Settings of the job.
-        bounds : tuple of (float, float)
-            Public bounds of the features.
+        schema : TableSchema
+            How rows are encoded.
         """
-        model, data = settings.model, settings.data
-        factory = None if model.kind in _LINEAR else find_factory(model.kind, settings.folder)
+        model = settings.model
+        factory = None
+        if model.kind not in LINEAR:
+            factory = factory_of(
+                model.kind,
+                settings.folder,
+                given=model.given,
+                arguments=model.arguments,
+                integers=schema.integers,
+            )
         return cls(
             model.kind,
             model.loss,
-            bounds,
-            data.classes,
-            data.target_bounds,
+            schema,
             model.input_shape,
             factory,
-            settings.folder.resolve(),
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Drop the factory: workers import it again by its name from the job's folder."""
-        return vars(self) if self.folder is None else {**vars(self), "factory": None}
+    @property
+    def classes(self) -> int | tuple[Label, ...] | None:
+        """The number of classes or their labels; None for a regression."""
+        return self.schema.classes
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the recipe and import the factory again."""
-        vars(self).update(state)
-        if self.folder is not None and self.kind not in _LINEAR:
-            vars(self)["factory"] = find_factory(self.kind, self.folder)
+    @property
+    def target_bounds(self) -> tuple[float, float] | None:
+        """Public bounds of the target of a regression; None for a classifier."""
+        return self.schema.target_bounds
 
     @property
     def class_count(self) -> int | None:
         """Number of classes; None for a regression."""
-        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
+        return self.schema.class_count
+
+    def encode(self, X: Any) -> Array:
+        """Return raw rows as the numbers that the model takes.
+
+        Parameters
+        ----------
+        X : array_like or data frame
+            Rows as in the data of the job. Columns of a data frame are found by name.
+
+        Raises
+        ------
+        InvalidInput
+            If columns are missing, the width is wrong, or a value cannot be read and has no fill.
+        """
+        columns = self.schema.columns
+        rows = self.schema.encode(cells_for(X, self.schema.names, len(columns)))
+        if np.isnan(rows).any():
+            raise InvalidInput(
+                "X",
+                "rows with values that cannot be read",
+                "give finite numbers, or train with a public value for missing ones",
+            )
+        return rows.astype(np.int64) if self.schema.integers else rows
 
     def shaped(self, X: Array) -> Array:
         """Reshape scaled rows to the model's input.
@@ -121,7 +141,9 @@ class Recipe:
 
     def outputs(self, parameters: Mapping[str, Array], X: Array) -> Array:
         """Return the raw outputs for scaled rows, as an array of shape (rows, outputs)."""
-        if self.kind in _LINEAR:
+        if not len(X):
+            return np.zeros((0, 1))
+        if self.kind in LINEAR:
             return np.asarray(X @ parameters["weight"].T + parameters["bias"])
         return _module_outputs(self, parameters, X)
 
@@ -153,25 +175,65 @@ class Model:
     recipe: Recipe
     parameters: Mapping[str, Array] = field(repr=False)
 
+    @property
+    def classes(self) -> list[Label] | None:
+        """The labels in the order of :meth:`predict_proba`; None for a regression."""
+        known = self.recipe.classes
+        if known is None:
+            return None
+        return list(range(known)) if isinstance(known, int) else list(known)
+
     def predict(self, X: Any) -> Array:
         """Predict the class or the target of each row.
 
         Parameters
         ----------
-        X : array_like of shape (rows, features)
-            Raw rows, as in the data of the job.
+        X : array_like of shape (rows, features), or data frame
+            Raw rows, as in the data of the job. Columns of a data frame are found by name if the
+            job knew their names; further columns are ignored.
 
         Returns
         -------
         ndarray of shape (rows,)
-            Class numbers, class names if the job named the classes, or real predictions.
+            The labels of the job, class numbers if it gave the number of classes only, or real
+            predictions.
+
+        Raises
+        ------
+        InvalidInput
+            If columns are missing, the width is wrong, or a value cannot be read and has no fill.
         """
-        found = self.recipe.decide(self.parameters, scale(X, self.recipe.bounds))
-        return (
-            np.array(self.recipe.classes)[found]
-            if isinstance(self.recipe.classes, tuple)
-            else found
-        )
+        return self.recipe.schema.labels(self.recipe.decide(self.parameters, self.recipe.encode(X)))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        X : array_like of shape (rows, features), or data frame
+            Raw rows, as in :meth:`predict`.
+
+        Returns
+        -------
+        ndarray of shape (rows, classes)
+            In the order of :attr:`classes`.
+
+        Raises
+        ------
+        InvalidInput
+            If the model is a regression, or as in :meth:`predict`.
+        """
+        count = self.recipe.class_count
+        if count is None:
+            raise InvalidInput("model", "a regression", "it has no classes; call predict")
+        raw = self.recipe.outputs(self.parameters, self.recipe.encode(X))
+        if not len(raw):
+            return np.zeros((0, count))
+        if self.recipe.loss == "logistic":
+            raw = np.column_stack([np.zeros(len(raw)), raw[:, 0]])
+        used = raw[:, :count]
+        weights = np.exp(used - used.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def save(self, path: str | Path) -> None:
         """Write the model to an ``.npz`` file that :func:`load_model` reads.
@@ -186,9 +248,7 @@ class Model:
             "schema": _SCHEMA,
             "kind": recipe.kind,
             "loss": recipe.loss,
-            "bounds": recipe.bounds,
-            "classes": recipe.classes,
-            "target_bounds": recipe.target_bounds,
+            "table": recipe.schema.as_dict(),
             "input_shape": recipe.input_shape,
         }
         with Path(path).open("wb") as stream:
@@ -232,76 +292,22 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
         raise InvalidInput(
             "schema", header.get("schema"), f"this version reads models of schema {_SCHEMA}"
         )
-    classes, shape, bounds = header["classes"], header["input_shape"], header["target_bounds"]
+    shape = header["input_shape"]
     recipe = Recipe(
         header["kind"],
         header["loss"],
-        tuple((low, high) for low, high in header["bounds"]),
-        tuple(classes) if isinstance(classes, list) else classes,
-        None if bounds is None else (bounds[0], bounds[1]),
+        TableSchema.from_dict(header["table"]),
         None if shape is None else tuple(shape),
     )
-    if recipe.kind not in _LINEAR:
+    if recipe.kind not in LINEAR:
         if factory is None and recipe.kind != "cnn":
             raise InvalidInput(
                 "factory", None, f"this model was made by {recipe.kind!r}; pass that function"
             )
-        recipe = replace(recipe, factory=factory or find_factory("cnn", Path()))
+        integers = recipe.schema.integers
+        made = factory_of(recipe.kind, Path(), given=factory, integers=integers)
+        recipe = replace(recipe, factory=made)
     return Model(recipe, parameters)
-
-
-def find_factory(kind: str, folder: Path) -> Callable[[], Any]:
-    """Return the function that makes the torch module of ``kind``.
-
-    Parameters
-    ----------
-    kind : str
-        ``"cnn"`` or ``"module:factory"``.
-    folder : Path
-        Folder of the TOML file. It is searched for the module first.
-
-    Returns
-    -------
-    callable
-        Function without arguments that returns a torch module.
-
-    Raises
-    ------
-    InvalidInput
-        If the module cannot be imported or has no such function.
-    MissingExtra
-        If torch is not installed.
-    """
-    need_torch()
-    if kind == "cnn":
-        from expost.training._torch.modules import mnist_cnn
-
-        return mnist_cnn
-    module, _, name = kind.partition(":")
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        factory = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise InvalidInput(
-            "model.kind", kind, f"the module cannot be imported ({error.name or module})"
-        ) from None
-    except Exception as error:  # the module can raise anything; the name may be malformed
-        raise InvalidInput(
-            "model.kind", kind, f"importing the module raises {type(error).__name__}"
-        ) from None
-    finally:
-        sys.path.remove(str(folder.resolve()))
-    if not callable(factory):
-        raise InvalidInput("model.kind", kind, f"the module has no function {name!r}")
-    return factory  # type: ignore[no-any-return]
-
-
-def need_torch() -> None:
-    """Raise ``MissingExtra`` if torch is not installed."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("torch", "torch") from None
 
 
 def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:

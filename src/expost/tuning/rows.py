@@ -1,58 +1,119 @@
-"""Load the rows of a tuning job, clip them to public bounds and split them by a public rule.
+"""Load the rows of a tuning job, clip them to public bounds and split them.
 
-Neighbours. The number n of positions is public. A person's row is at its position, or the position
-is empty. Held-out positions are spread evenly: position i is held out iff ⌊(i+1)·h⌋ > ⌊i·h⌋, where
-h is the share ``holdout``. So the split depends only on n and h, each person's row is in exactly
-one part, and the training part and the held-out part are disjoint. Shuffle a file first if its
-order repeats with a fixed period.
+Neighbours. There are two relations, and the settings decide which one holds.
 
-A value that is not a number, or a label that is not listed, stops the job before anything is
-charged. Such an error is for the curator, like any crash. No message contains data.
+``"zero-out"`` (``data.rows`` is not given). The number n of places is public. A person's row is at
+its place, or the place is empty. Held-out places are spread evenly: place i is held out iff
+⌊(i+1)·h⌋ > ⌊i·h⌋, where h is the share ``holdout``. So the split depends only on n and h, each
+person's row is in exactly one part, and the training part and the held-out part are disjoint.
+Shuffle a file first if its order repeats with a fixed period.
+
+``"add-remove"`` (``data.rows`` is given). A person's row is there or not, and the actual number of
+rows is secret. Each row goes to scoring with probability h and to training otherwise, by its own
+coin; the coins come from a secret key that is drawn once per job. They are independent of the rows,
+so two data sets that differ by one person can be split alike: given the coins, the person is in one
+part, and the other rows lie as before. A guarantee that holds for every outcome of the coins holds
+for their mixture (the divergences used are jointly quasi-convex, and the ex-post condition is
+linear in the two laws). All numbers that anything released depends on (sampling rate, steps,
+divisors) are computed from ``data.rows``: round((1 − h)·rows) for training, the rest for scoring.
+
+Every row is allowed. A row that cannot be encoded (:mod:`expost.tuning.table_schema`), or whose
+target is outside the public classes, becomes an empty place: it has features 0 and the target NaN,
+adds nothing to a training, and counts as wrong in private scoring (at the largest loss in a
+regression). So no error here depends on a value in a row, and data of one class are no error. Only
+rows that are declared public are checked strictly. No message contains data.
 
 Tests: ``tests/tuning/test_rows.py``.
 """
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import floor, prod
-from pathlib import Path
+from math import floor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from expost.arrays import Array
-from expost.errors import ExpostError, InvalidInput, MissingExtra
-from expost.tuning.data_settings import Bounds, DataSettings
+from expost.errors import InvalidInput
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
+from expost.randomness.keyed import SEED_BYTES, KeyedRandomness
+from expost.randomness.source import Randomness
+from expost.tuning.data_settings import DataSettings
+from expost.tuning.missing_facts import schema_of
+from expost.tuning.table_schema import Bounds, TableSchema
+from expost.tuning.tables import Table, given_table, load_built_in, read_source
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JobRows:
-    """Scaled features and targets of the training part and of the scoring part.
+    """Encoded features and targets of the training part and of the scoring part.
 
     Parameters
     ----------
     X, y : ndarray
-        Features and targets of the training rows.
+        Features and targets of the training rows. The target is NaN at an empty place.
     score_X, score_y : ndarray
         Features and targets of the scoring rows.
-    bounds : tuple of (float, float)
-        The public bounds used to scale the features.
+    schema : TableSchema
+        The public facts by which rows are encoded.
     public : bool
         Whether the scoring rows are public.
+    places, score_places : int
+        Public numbers of training rows and of scoring rows. With add-remove neighbours the actual
+        numbers may differ.
+    relation : str
+        The neighbouring relation, ``"zero-out"`` or ``"add-remove"``.
+    key : bytes
+        Secret key of the split; empty if the split is public.
     """
 
     X: Array
     y: Array
     score_X: Array
     score_y: Array
-    bounds: Bounds
+    schema: TableSchema
     public: bool
+    places: int
+    score_places: int
+    relation: str = ZERO_OUT
+    key: bytes = b""
+    _whole: tuple[Array, Array] | None = None
+    _share: float = 0.0
+
+    @property
+    def public_rows(self) -> int | None:
+        """The number that ``Fleet.train(rows=)`` needs; None if the places are public."""
+        return self.places if self.relation == ADD_REMOVE else None
+
+    def with_key(self, key: bytes) -> JobRows:
+        """Return the rows split by another key, such as the one of an interrupted job.
+
+        Parameters
+        ----------
+        key : bytes
+            The key that the job drew when it started. It is ignored if the split is public.
+        """
+        if self._whole is None or key == self.key:
+            return self
+        return _split_by_coins(self, key)
+
+    def whole(self, identity: str) -> dict[str, Any]:
+        """Return the rows before a secret split, for the fingerprint of a job.
+
+        A resumed job needs it to find its key.
+
+        Parameters
+        ----------
+        identity : str
+            Identifies the job.
+        """
+        if self._whole is None:
+            return self.as_data(identity)
+        return {"X": self._whole[0], "y": self._whole[1], "job": identity}
 
     def as_data(self, identity: str) -> dict[str, Any]:
         """Return the data that candidates receive.
@@ -65,48 +126,81 @@ class JobRows:
         Returns
         -------
         dict
-            The arrays ``X``, ``y``, ``score_X`` and ``score_y``, and ``job``, the identity.
+            The arrays ``X``, ``y``, ``score_X`` and ``score_y``; ``rows`` and ``score_rows``, the
+            public numbers of rows, or None if the numbers of places are public; and ``job``, the
+            identity.
         """
+        secret = self.relation == ADD_REMOVE
         return {
             "X": self.X,
             "y": self.y,
             "score_X": self.score_X,
             "score_y": self.score_y,
+            "rows": self.public_rows,
+            "score_rows": self.score_places if secret and not self.public else None,
             "job": identity,
         }
 
 
 def held_out(n: int, share: float) -> npt.NDArray[np.bool_]:
-    """Return which of ``n`` positions are held out.
+    """Return which of ``n`` places are held out.
 
-    About ``share`` of the positions are held out, evenly spread. The rows are not used.
+    About ``share`` of the places are held out, evenly spread. The rows are not used.
 
     Parameters
     ----------
     n : int
-        Number of positions.
+        Number of places.
     share : float
         Share to hold out, with 0 < share < 1. It is used as the exact decimal that is written.
 
     Returns
     -------
     ndarray of bool
-        True at held-out positions.
+        True at held-out places.
     """
     exact = Fraction(str(share))
     counts = [floor(place * exact) for place in range(n + 1)]
     return np.diff(np.array(counts)) > 0
 
 
-def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> JobRows:
-    """Load, check, scale and split the rows of a job.
+def drawn_out(n: int, share: float, key: bytes) -> npt.NDArray[np.bool_]:
+    """Return which of ``n`` rows are held out, by one secret coin per row.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    share : float
+        Probability of being held out, rounded to a multiple of 2^{−64}. No guarantee depends on it.
+    key : bytes
+        Secret key of the coins; equal keys give equal coins.
+
+    Returns
+    -------
+    ndarray of bool
+        True at held-out rows.
+    """
+    threshold = np.uint64(min(2**64 - 1, round(Fraction(str(share)) * 2**64)))
+    return np.asarray(KeyedRandomness(key).words(n) < threshold)
+
+
+def load_rows(
+    settings: DataSettings, X: Any = None, y: Any = None, *, randomness: Randomness | None = None
+) -> JobRows:
+    """Load, encode and split the rows of a job.
 
     Parameters
     ----------
     settings : DataSettings
         The source of the rows and what is publicly known about them.
-    X, y : array_like, optional
-        Features and targets to use instead of the source in ``settings``.
+    X : array_like or data frame, optional
+        Features to use instead of the source in ``settings``: an array, or a pandas, polars or
+        pyarrow table.
+    y : array_like, optional
+        Targets; not needed if ``X`` is a data frame with the column ``settings.target``.
+    randomness : Randomness, optional
+        Source of the key of a secret split. Entropy of the operating system by default.
 
     Returns
     -------
@@ -116,259 +210,133 @@ def load_rows(settings: DataSettings, X: Any = None, y: Any = None) -> JobRows:
     Raises
     ------
     InvalidInput
-        If the rows cannot be read, do not match the settings, or cannot be split.
+        If a file, column, type or public fact is missing or not valid. It does not depend on the
+        values in rows, nor on their number if ``settings.rows`` is given.
     """
-    if X is not None or y is not None:
-        features, targets = _given(X, y)
-    else:
-        features, targets = _read(settings.name or settings.path, settings)
-    bounds = settings.bounds or _published_bounds()
-    rows, labels = scale(features, bounds), _targets(targets, settings)
-    if not len(rows):
+    given = X is not None or y is not None
+    source = settings.name or settings.path
+    if not given and source is None:
+        raise InvalidInput("data", None, "give X and y, or name a source in [data]")
+    table = given_table(X, y, settings) if given else read_source(source, settings)  # type: ignore[arg-type]
+    if settings.name == "breast_cancer" and settings.bounds is None:
+        settings = replace(settings, bounds=_published_bounds())
+    schema = schema_of(settings, table, python=given)
+    rows, labels = _encoded(table, schema)
+    empty = np.isnan(rows).any(axis=1) | np.isnan(labels)
+    rows, labels = np.where(empty[:, None], 0.0, rows), np.where(empty, np.nan, labels)
+    if schema.integers:
+        low = np.array([column.low for column in schema.columns])
+        rows = np.where(empty[:, None], np.ceil(low), rows).astype(np.int64)
+    if settings.rows is None:
+        return _public_places(settings, schema, rows, labels)
+    return _secret_rows(settings, schema, rows, labels, randomness or Randomness())
+
+
+def _public_places(
+    settings: DataSettings, schema: TableSchema, rows: Array, labels: Array
+) -> JobRows:
+    """Split by places; their number is public."""
+    n = len(rows)
+    if n == 0:
         raise InvalidInput("data", "no rows", "give at least two rows")
-    if labels.shape != (len(rows),):
+    if settings.public_test is not None:
+        test, test_labels = _public_test(settings, schema)
+        return JobRows(rows, labels, test, test_labels, schema, True, n, len(test))
+    out = held_out(n, settings.holdout)
+    if out.all() or not out.any():
+        raise _cannot_split(settings, n)
+    kept = int(n - out.sum())
+    return JobRows(rows[~out], labels[~out], rows[out], labels[out], schema, False, kept, n - kept)
+
+
+def _secret_rows(
+    settings: DataSettings,
+    schema: TableSchema,
+    rows: Array,
+    labels: Array,
+    randomness: Randomness,
+) -> JobRows:
+    """Split by coins; all numbers come from the public number of rows."""
+    n = settings.rows
+    assert n is not None
+    if settings.public_test is not None:
+        test, test_labels = _public_test(settings, schema)
+        return JobRows(rows, labels, test, test_labels, schema, True, n, len(test), ADD_REMOVE)
+    places = round((1 - Fraction(str(settings.holdout))) * n)
+    if not 0 < places < n:
+        raise _cannot_split(settings, n)
+    nothing = rows[:0]
+    unsplit = JobRows(
+        nothing,
+        labels[:0],
+        nothing,
+        labels[:0],
+        schema,
+        False,
+        places,
+        n - places,
+        ADD_REMOVE,
+        _whole=(rows, labels),
+        _share=settings.holdout,
+    )
+    return _split_by_coins(unsplit, randomness.bytes(SEED_BYTES))
+
+
+def _split_by_coins(job: JobRows, key: bytes) -> JobRows:
+    """Return the rows of a job, split by the coins of a key."""
+    assert job._whole is not None
+    rows, labels = job._whole
+    out = drawn_out(len(rows), job._share, key)
+    return replace(
+        job, X=rows[~out], y=labels[~out], score_X=rows[out], score_y=labels[out], key=key
+    )
+
+
+def _cannot_split(settings: DataSettings, n: int) -> InvalidInput:
+    """Return the error of a share that leaves a part empty."""
+    return InvalidInput(
+        "data.holdout",
+        settings.holdout,
+        f"{n} rows cannot be split in this way; give another share",
+    )
+
+
+def _encoded(table: Table, schema: TableSchema) -> tuple[Array, Array]:
+    """Return features and targets as numbers, NaN where a row cannot be used."""
+    assert table.targets is not None
+    if table.targets.shape != (table.rows,):
         raise InvalidInput(
             "data",
-            f"{len(rows)} rows and targets of shape {labels.shape}",
+            f"{table.rows} rows and targets of shape {table.targets.shape}",
             "give one target per row",
         )
-    if settings.public_test is not None:
-        _check_classes(labels, settings)
-        test_features, test_targets = _read(settings.public_test, settings)
-        test, test_labels = scale(test_features, bounds), _targets(test_targets, settings)
-        if test.shape[1:] != rows.shape[1:] or len(test) != len(test_labels) or not len(test):
-            raise InvalidInput(
-                "data.public_test",
-                settings.public_test.name,
-                "give rows with the same columns as the data",
-            )
-        return JobRows(rows, labels, test, test_labels, bounds, True)
-    out = held_out(len(rows), settings.holdout)
-    if out.all() or not out.any():
+    return schema.encode(table.cells), schema.targets(table.targets)
+
+
+def _public_test(settings: DataSettings, schema: TableSchema) -> tuple[Array, Array]:
+    """Return the public rows for scoring. They are public, so they may be refused by value."""
+    path = settings.public_test
+    assert path is not None
+    table = read_source(path, settings)
+    width = table.width if table.names is None else len(table.names)
+    if width != len(schema.columns) or table.targets is None or not table.rows:
         raise InvalidInput(
-            "data.holdout",
-            settings.holdout,
-            f"{len(rows)} rows cannot be split in this way; give another share",
+            "data.public_test", path.name, "give rows with the same columns as the data"
         )
-    _check_classes(labels[~out], settings)
-    return JobRows(rows[~out], labels[~out], rows[out], labels[out], bounds, False)
-
-
-def scale(features: Any, bounds: Bounds) -> Array:
-    """Clip features to their public bounds and scale them to [0, 1].
-
-    Parameters
-    ----------
-    features : array_like
-        One row per example. Further dimensions are flattened.
-    bounds : tuple of (float, float)
-        One pair (low, high) for all features, or one pair per feature.
-
-    Returns
-    -------
-    ndarray of shape (rows, features)
-        The scaled features.
-
-    Raises
-    ------
-    InvalidInput
-        If the features are not finite numbers, or if the number of bounds does not match.
-    """
-    try:
-        table = np.asarray(features, dtype=np.float64)
-    except (TypeError, ValueError):
+    rows, labels = _encoded(table, schema)
+    if np.isnan(rows).any() or np.isnan(labels).any():
         raise InvalidInput(
-            "data", "features that are not numbers", "give numbers; encode categories first"
-        ) from None
-    if table.ndim == 0:
-        raise InvalidInput("data", "one number", "give a table of rows and features")
-    table = table.reshape(len(table), prod(table.shape[1:]))
-    if not np.isfinite(table).all():
-        raise InvalidInput(
-            "data", "features with NaN or infinity", "replace these values, or leave the rows out"
+            "data.public_test",
+            path.name,
+            "give a readable value in every column and a label that data.classes lists",
         )
-    if len(bounds) not in (1, table.shape[1]):
-        raise InvalidInput(
-            "data.feature_bounds",
-            f"{len(bounds)} pairs",
-            f"give one pair for all features, or one pair for each of {table.shape[1]} features",
-        )
-    low, high = np.array(bounds).T
-    return np.ascontiguousarray((np.clip(table, low, high) - low) / (high - low))
-
-
-def _targets(values: Any, settings: DataSettings) -> Array:
-    """Return scaled targets of a regression, or class numbers."""
-    if np.ndim(values) != 1:
-        raise InvalidInput(
-            "data",
-            f"targets in {np.ndim(values)} dimensions",
-            "give one number or label per row, not a table",
-        )
-    if settings.target_bounds is not None:
-        low, high = settings.target_bounds
-        try:
-            numbers = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InvalidInput("data", "targets that are not numbers", "give numbers") from None
-        if not np.isfinite(numbers).all():
-            raise InvalidInput("data", "targets with NaN or infinity", "give finite numbers")
-        return np.asarray((np.clip(numbers, low, high) - low) / (high - low))
-    if isinstance(settings.classes, tuple):
-        place = {name: number for number, name in enumerate(settings.classes)}
-        labels = np.array(
-            [place.get(_label(value), -1) for value in np.asarray(values).tolist()],
-            dtype=np.float64,
-        )
-    else:
-        try:
-            labels = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InvalidInput(
-                "data",
-                "labels that are not numbers",
-                'list their names: data.classes = ["no", "yes"]',
-            ) from None
-    top = settings.class_count or 0
-    if not np.all((labels >= 0) & (labels < top) & (labels == np.floor(labels))):
-        raise InvalidInput(
-            "data.classes",
-            settings.classes,
-            "there are labels outside these classes; list every label that may occur",
-        )
-    return labels
-
-
-def _check_classes(labels: Array, settings: DataSettings) -> None:
-    """Refuse training labels of a single class.
-
-    Every training would refuse them. As the outcome of a selection this fact would be published
-    without noise, so it is reported here, to the curator only.
-    """
-    if settings.target_bounds is None and np.all(labels == labels[0]):
-        raise InvalidInput(
-            "data", "training labels of one class", "give examples of at least two classes"
-        )
-
-
-def _label(value: Any) -> str:
-    """Return a label as text; 1.0 becomes "1"."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _given(X: Any, y: Any) -> tuple[Any, Any]:
-    """Return the arrays that the caller passed."""
-    if X is None or y is None:
-        raise InvalidInput("X, y", None, "give both, or give neither and name a source in [data]")
-    return np.asarray(X), np.asarray(y)
-
-
-def _read(source: str | Path | None, settings: DataSettings) -> tuple[Any, Any]:
-    """Read features and targets from a built-in data set or a file."""
-    if isinstance(source, str):
-        return _built_in(source)
-    assert source is not None
-    if not source.is_file():
-        raise InvalidInput("data.path", str(source), "there is no such file")
-    readers = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}
-    if source.suffix.lower() not in readers:
-        raise InvalidInput("data.path", source.name, "give a file ending in " + ", ".join(readers))
-    try:
-        return readers[source.suffix.lower()](source, settings)
-    except (ExpostError, OSError):
-        raise
-    except Exception as error:  # a damaged file can raise anything, and the text may quote data
-        raise InvalidInput(
-            "data.path", source.name, f"the file cannot be read ({type(error).__name__})"
-        ) from None
-
-
-def _built_in(name: str) -> tuple[Any, Any]:
-    """Return features and targets of a data set that scikit-learn contains."""
-    bunch = _load_built_in(name)
-    return bunch.data, bunch.target
-
-
-def _load_built_in(name: str) -> Any:
-    """Load a data set that scikit-learn contains."""
-    try:
-        from sklearn import datasets
-    except ImportError:
-        raise MissingExtra("scikit-learn", "demo") from None
-    return datasets.load_digits() if name == "digits" else datasets.load_breast_cancer()
+    return (rows.astype(np.int64) if schema.integers else rows), labels
 
 
 def _published_bounds() -> Bounds:
     """Return the minima and maxima in the published description of breast_cancer."""
     number = r"([0-9.]+)"
-    text = _load_built_in("breast_cancer").DESCR
+    text = load_built_in("breast_cancer").DESCR
     row = rf"^\s*[a-z ]+\((?:mean|standard error|worst)\):\s+{number}\s+{number}\s*$"
     found = re.findall(row, text, re.MULTILINE)
     return tuple((float(low), float(high)) for low, high in found)
-
-
-def _read_npz(path: Path, settings: DataSettings) -> tuple[Any, Any]:
-    """Read the arrays ``X`` and ``y`` of an ``.npz`` file; pickles are refused."""
-    with np.load(path, allow_pickle=False) as archive:
-        if not {"X", "y"} <= set(archive.files):
-            raise InvalidInput("data.path", path.name, "the file must contain arrays named X and y")
-        try:
-            return archive["X"], archive["y"]
-        except ValueError:
-            raise InvalidInput(
-                "data.path",
-                path.name,
-                "arrays of Python objects are not read; give numbers or strings",
-            ) from None
-
-
-def _read_csv(path: Path, settings: DataSettings) -> tuple[Any, Any]:
-    """Read the feature columns and the target column of a CSV file with a header."""
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.reader(stream)
-        header = next(reader, [])
-        chosen, target = _columns(header, settings, path)
-        features, targets = [], []
-        for number, row in enumerate(reader, start=2):
-            if not row:
-                continue
-            try:
-                features.append([float(row[column]) for column in chosen])
-                targets.append(row[target])
-            except (ValueError, IndexError):
-                raise InvalidInput(
-                    "data.path",
-                    f"{path.name}, line {number}",
-                    "give a number in every feature column",
-                ) from None
-    return np.array(features).reshape(-1, len(chosen)), np.array(targets)
-
-
-def _read_parquet(path: Path, settings: DataSettings) -> tuple[Any, Any]:
-    """Read the feature columns and the target column of a Parquet file."""
-    try:
-        from pyarrow import parquet  # type: ignore[import-untyped]
-    except ImportError:
-        raise MissingExtra("pyarrow", "analytics") from None
-    table = parquet.read_table(path)
-    chosen, target = _columns(table.column_names, settings, path)
-    features = [table.column(column).to_numpy() for column in chosen]
-    return np.stack(features, axis=1), table.column(target).to_numpy()
-
-
-def _columns(header: Sequence[str], settings: DataSettings, path: Path) -> tuple[list[int], int]:
-    """Return the positions of the feature columns and of the target column."""
-    names = list(header)
-    for wanted, key in [
-        (settings.target, "target"),
-        *((name, "features") for name in settings.features or ()),
-    ]:
-        if wanted not in names:
-            raise InvalidInput(f"data.{key}", wanted, f"{path.name} has no such column")
-    target = names.index(settings.target or "")
-    features = settings.features or tuple(name for name in names if name != settings.target)
-    if settings.target in features or not features:
-        raise InvalidInput(
-            "data.features", list(features), "give at least one column besides the target"
-        )
-    return [names.index(name) for name in features], target

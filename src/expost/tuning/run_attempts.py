@@ -157,9 +157,12 @@ def make_attempts(
     data: dict[str, Any],
     journal: Journal | None,
     margins: Margins | None,
+    on_attempt: Callable[[int, int], None] | None = None,
     **request: Any,
 ) -> tuple[list[Release | None], bool]:
     """Make the requests in turn until one passes.
+
+    ``on_attempt`` is called with the number of an attempt and the most that there may be.
 
     Returns
     -------
@@ -176,6 +179,8 @@ def make_attempts(
     releases: list[Release | None] = [] if journal is None else journal.attempts
     while not _finished(steps, releases):
         step = steps[min(len(releases), len(steps) - 1)]
+        if on_attempt is not None:
+            on_attempt(len(releases) + 1, max(len(steps), len(releases) + 1))
         try:
             release = step.selector.select(
                 step.candidates,

@@ -3,7 +3,15 @@
 Private scoring. The query is the number of held-out rows that are classified correctly, or the sum
 of squared errors, each clipped to a public bound and rounded down to one of 2^16 steps. One row
 changes the number by at most 1 and the sum by at most 2^16 steps. Both are integers, so there is no
-further rounding. Discrete Gaussian noise makes the query ρ-zCDP.
+further rounding. Discrete Gaussian noise makes the query ρ-zCDP. An empty place counts as wrong, at
+the largest loss.
+
+Secret number of rows. With add-remove neighbours the sum must not be divided by the actual number
+of rows. It is centred: each row adds its metric minus c, where c is the bar (the middle of the
+range if there is no bar), and the score is c + sum / rows with the public number of rows. If the
+public number is wrong, the score moves towards or away from the bar and not across it. In steps of
+2^{−16} of the range, a row adds an integer between −C and 2^16 − C, where C is c in steps; a row
+that is not there adds 0. So one row moves the sum by at most max(C, 2^16 − C).
 
 The model was trained on other rows. If a person's row is in the training part, the score is
 post-processing for this person. If the row is held out, the model does not depend on it. So
@@ -96,58 +104,89 @@ class Score:
         The metric and its clipping bound.
     rho : float or None
         The score is ρ-zCDP with this ρ. None means that the rows are public and no noise is added.
+    centred : bool
+        Whether the actual number of rows is secret, so that the sum is centred at the bar.
     """
 
     goal: GoalSettings
     rho: float | None
+    centred: bool = False
+
+    @property
+    def centre(self) -> int:
+        """What each row's metric is compared with, in steps; 0 if the sum is not centred."""
+        if not self.centred:
+            return 0
+        if self.goal.bar is None:
+            return _STEPS // 2
+        spread = Fraction(self.goal.loss_bound or 1)
+        return min(_STEPS, max(0, round(Fraction(self.goal.bar) / spread * _STEPS)))
+
+    @property
+    def sensitivity(self) -> int:
+        """The most by which one row moves the sum, in units of :attr:`unit`."""
+        if self.centred:
+            return max(self.centre, _STEPS - self.centre)
+        return 1 if self.goal.loss_bound is None else _STEPS
 
     @property
     def deviation(self) -> float:
         """Standard deviation of the noise of the sum, in rows or in the metric's unit."""
         if self.rho is None:
             return 0.0
-        unit = 1.0 if self.goal.loss_bound is None else self.goal.loss_bound
-        return unit * float((1 / (2 * Fraction(self.rho))) ** Fraction(1, 2))
+        return (
+            self.sensitivity * self.unit * float((1 / (2 * Fraction(self.rho))) ** Fraction(1, 2))
+        )
 
     @property
     def unit(self) -> float:
         """Smallest step of the noisy sum, in rows or in the metric's unit; 0 without noise."""
-        if self.rho is None:
-            return 0.0
-        return 1.0 if self.goal.loss_bound is None else self.goal.loss_bound / _STEPS
+        return 0.0 if self.rho is None else self._step
 
-    def __call__(self, decided: Array, truth: Array, randomness: Randomness) -> float:
+    @property
+    def _step(self) -> float:
+        """Step of the sum, in rows or in the metric's unit."""
+        if self.goal.loss_bound is None:
+            return 1.0 / _STEPS if self.centred else 1.0
+        return self.goal.loss_bound / _STEPS
+
+    def __call__(
+        self, decided: Array, truth: Array, randomness: Randomness, rows: int | None = None
+    ) -> float:
         """Return the score of decisions.
 
         Parameters
         ----------
         decided, truth : ndarray
-            Class numbers, or values in the target's unit.
+            Class numbers, or values in the target's unit. The truth is NaN at an empty place.
         randomness : Randomness
             Source of the noise.
+        rows : int, optional
+            Public number of rows, required if the sum is centred; by default that of ``truth``.
 
         Returns
         -------
         float
             The accuracy, or minus the mean squared error; noisy if ``rho`` is given.
         """
-        if self.goal.metric == "accuracy":
-            total, sensitivity, unit = int(np.count_nonzero(decided == truth)), 1, 1.0
-        else:
-            assert self.goal.loss_bound is not None
-            with np.errstate(all="ignore"):
-                losses = np.square(decided - truth) / self.goal.loss_bound
-            losses = np.where(losses < 1, losses, 1.0)  # NaN counts as the largest error
-            total, sensitivity, unit = (
-                int(np.floor(losses * _STEPS).astype(np.int64).sum()),
-                _STEPS,
-                self.goal.loss_bound / _STEPS,
-            )
+        if self.centred and rows is None:
+            raise InvalidInput("rows", None, "give the public number of scoring rows")
+        total = self._total(decided, truth) - self.centre * len(truth)
         if self.rho is not None:
-            noisy = DiscreteGaussian(Query(lambda whole: whole, sensitivity=sensitivity), self.rho)(
-                total, randomness
-            )
+            query = Query(lambda whole: whole, sensitivity=self.sensitivity)
+            noisy = DiscreteGaussian(query, self.rho)(total, randomness)
             assert isinstance(noisy, Estimate)
             total = int(noisy.value)
-        mean = total * unit / len(truth)
+        mean = total * self._step / (rows or len(truth)) + self.centre * self._step
         return mean if self.goal.metric == "accuracy" else -mean
+
+    def _total(self, decided: Array, truth: Array) -> int:
+        """Return the number of correct decisions or the sum of losses, in steps."""
+        if self.goal.metric == "accuracy":
+            correct = int(np.count_nonzero(decided == truth))
+            return correct * _STEPS if self.centred else correct
+        assert self.goal.loss_bound is not None
+        with np.errstate(all="ignore"):
+            losses = np.square(decided - truth) / self.goal.loss_bound
+        losses = np.where(losses < 1, losses, 1.0)  # NaN counts as the largest error
+        return int(np.floor(losses * _STEPS).astype(np.int64).sum())

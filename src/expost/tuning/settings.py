@@ -1,7 +1,8 @@
 """The settings of a tuning job. All of them are public.
 
 They are checked before any data is read and before anything is charged. The ``[data]`` table is
-read by :mod:`expost.tuning.data_settings`.
+read by :mod:`expost.tuning.data_settings`, the ``[model]`` table by
+:mod:`expost.tuning.model_settings`.
 
 Tests: ``tests/tuning/test_settings.py``.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,35 +20,20 @@ from typing import Any
 from expost.selection.attempts.planner import MOST_ATTEMPTS
 from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
+from expost.tuning.model_settings import MODEL_KEYS, ModelSettings, read_model
 
-KINDS = ("logistic", "softmax", "linear", "cnn")
+SEARCH_KEYS = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
+GOAL_KEYS = ("metric", "at_least", "at_most", "maximize", "loss_bound", "confidence")
+PRIVACY_KEYS = (
+    "delta",
+    "overhead",
+    "repeats",
+    "attempts",
+    "scoring",
+    "order",
+    "expected_shares",
+)
 _MOST_CANDIDATES = 100_000
-_IMAGE = (1, 28, 28)  # the input shape of "cnn"
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The model and its optimiser.
-
-    Parameters
-    ----------
-    kind : str
-        ``"logistic"``, ``"softmax"``, ``"linear"``, ``"cnn"`` or ``"module:factory"``.
-    loss : str
-        ``"logistic"``, ``"softmax"`` or ``"squared"``.
-    input_shape : tuple of int, optional
-        Shape of one example. None if the model takes flat rows.
-    optimiser : str
-        ``"sgd"``, ``"momentum"`` or ``"adam"``.
-    momentum : float
-        Momentum coefficient, with 0 ≤ momentum < 1.
-    """
-
-    kind: str
-    loss: str
-    input_shape: tuple[int, ...] | None = None
-    optimiser: str = "sgd"
-    momentum: float = 0.9
 
 
 @dataclass(frozen=True)
@@ -180,8 +166,8 @@ class Settings:
 
         Paths are replaced by file names, and ``folder`` is left out.
         """
-        record = asdict(self)
-        del record["folder"]
+        record = asdict(replace(self, model=replace(self.model, given=None)))
+        del record["folder"], record["model"]["given"]
         for key in ("path", "public_test"):
             record["data"][key] = (
                 None if record["data"][key] is None else Path(record["data"][key]).name
@@ -210,21 +196,9 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         If a table or key is missing, unknown or not valid.
     """
     document = Document.read(config)
-    goal = _goal(
-        document.table(
-            "goal", ("metric", "at_least", "at_most", "maximize", "loss_bound", "confidence")
-        )
-    )
-    privacy = _privacy(
-        document.table(
-            "privacy",
-            ("delta", "overhead", "repeats", "attempts", "scoring", "order", "expected_shares"),
-        ),
-        goal,
-    )
-    model = _model(
-        document.table("model", ("kind", "loss", "input_shape", "optimiser", "momentum")), goal
-    )
+    goal = _goal(document.table("goal", GOAL_KEYS))
+    privacy = _privacy(document.table("privacy", PRIVACY_KEYS), goal)
+    model = read_model(document.table("model", MODEL_KEYS), goal.metric)
     data = read_data(
         document.table("data", DATA_KEYS),
         document.folder,
@@ -233,10 +207,8 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         scoring=privacy.scoring,
         given=given_data,
     )
-    keys = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
-    return Settings(
-        data, model, _search(document.table("search", keys)), goal, privacy, document.folder
-    )
+    search = _search(document.table("search", SEARCH_KEYS))
+    return Settings(data, model, search, goal, privacy, document.folder)
 
 
 def _goal(table: ConfigTable) -> GoalSettings:
@@ -324,50 +296,6 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
     chosen = None if overhead == "auto" else float(overhead)
     repeats = table.count("repeats", 1) or 1
     return PrivacySettings(delta, chosen, repeats, attempts, scoring, order, shares)
-
-
-def _model(table: ConfigTable, goal: GoalSettings) -> ModelSettings:
-    """Read and check the ``[model]`` table."""
-    kind = table.text("kind")
-    parts = [] if kind is None else kind.split(":")
-    if kind is None or not (
-        kind in KINDS or (len(parts) == 2 and all(part.strip() for part in parts))
-    ):
-        table.refuse(
-            "kind",
-            f'give one of {", ".join(KINDS)}, or "module:factory", where factory is a function '
-            "that returns a torch module",
-        )
-    natural = {"logistic": "logistic", "softmax": "softmax", "linear": "squared", "cnn": "softmax"}
-    if kind in natural and "loss" in table:
-        table.refuse("loss", "this kind of model has its own loss; leave this key out")
-    wanted = "squared" if goal.metric == "mse" else "softmax"
-    loss = (
-        natural.get(kind)
-        or table.text("loss", wanted, ("softmax", "logistic", "squared"))
-        or wanted
-    )
-    if (loss == "squared") != (goal.metric == "mse"):
-        table.refuse(
-            "kind", f"a model with the loss {loss!r} cannot reach a goal in {goal.metric!r}"
-        )
-    shape = table.values.get("input_shape")
-    if shape is not None:
-        if kind in ("logistic", "softmax", "linear"):
-            table.refuse("input_shape", "linear models take flat rows; leave this key out")
-        if (
-            not isinstance(shape, (list, tuple))
-            or not all(isinstance(each, int) and each > 0 for each in shape)
-            or not shape
-        ):
-            table.refuse("input_shape", "give the shape of one example, e.g. [1, 28, 28]")
-    elif kind == "cnn":
-        shape = _IMAGE
-    momentum = table.number("momentum", 0.9)
-    if momentum is None or not 0 <= momentum < 1:
-        table.refuse("momentum", "give a number with 0 ≤ momentum < 1")
-    optimiser = table.text("optimiser", "sgd", ("sgd", "momentum", "adam")) or "sgd"
-    return ModelSettings(kind, loss, None if shape is None else tuple(shape), optimiser, momentum)
 
 
 def _search(table: ConfigTable) -> SearchSettings:

@@ -49,6 +49,7 @@ class ClippedSums(ABC):
 
     width: int
     rows: int
+    exact_rows: int | None = None  # how many rows a step must sum exactly; None: ``rows``
     fixed = False  # whether a step is a fixed list of operations, which a CUDA graph can hold
     careful = True  # if False, an example without a finite norm spoils a sum and clears ``sound``
     sound: torch.Tensor | None = None

@@ -119,7 +119,8 @@ class ModelGroup:
         self.rate, self.batch = planned[0].sampling_rate, float(configurations[0].batch_size)
         self.optimiser = configurations[0].optimiser
         clips = [float(each.clip) for each in configurations]
-        self.clips = self._column([clip_bound(each, sums.width, sums.rows).clip for each in clips])
+        most = sums.exact_rows or sums.rows
+        self.clips = self._column([clip_bound(each, sums.width, most).clip for each in clips])
         made = [
             lattice_of(clip, plan.noise_multiplier)
             for clip, plan in zip(clips, planned, strict=True)

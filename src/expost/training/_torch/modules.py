@@ -199,7 +199,7 @@ class ModuleSums(ClippedSums):
             )
         )
         factors = cut(clip_factors(norms, clips[:, None]) * taken)
-        sums, grids = [], grids_of(clips, self.rows)
+        sums, grids = [], grids_of(clips, self.exact_rows or self.rows)
         for value in flat:
             cleaned = (
                 value

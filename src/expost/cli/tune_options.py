@@ -1,0 +1,161 @@
+"""Options of ``expost tune`` that describe a job without a TOML file.
+
+Bounds are written LOW:HIGH, facts about a column COLUMN=…, lists with commas.
+
+Tests: ``tests/cli/test_tune_rows.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from expost.cli.levels import parse_levels
+from expost.errors import InvalidInput
+
+_PANEL = "A file of rows instead of a TOML file"
+
+
+def option(help_text: str, *names: str) -> Any:
+    """Return an option of the panel for files of rows."""
+    return typer.Option(*names, help=help_text, rich_help_panel=_PANEL)
+
+
+Target = Annotated[str | None, option("The column to predict.")]
+AtLeast = Annotated[float | None, option("The bar: the least accuracy.")]
+AtMost = Annotated[float | None, option("The bar: the largest squared error.")]
+Maximize = Annotated[bool, option("Release the best model instead of one that passes a bar.")]
+Metric = Annotated[str | None, option("accuracy or mse.")]
+LossBound = Annotated[float | None, option("Clips the squared error of a row.")]
+FeatureBounds = Annotated[str | None, option("Public bounds of all features, LOW:HIGH.")]
+ColumnBounds = Annotated[
+    list[str] | None, option("Public bounds of a column, age=0:120; repeatable.", "--bounds")
+]
+Categories = Annotated[
+    list[str] | None, option("Public categories of a column, city=Bern,Zug; repeatable.")
+]
+Booleans = Annotated[str | None, option("Columns of true and false, separated by commas.")]
+Dates = Annotated[
+    list[str] | None,
+    option("First and last day of a column, born=1900-01-01:2026-12-31; repeatable."),
+]
+Missing = Annotated[
+    list[str] | None,
+    option("What replaces a missing value, age=40, or age=indicator; repeatable."),
+]
+Features = Annotated[str | None, option("The columns to use; by default all but the target.")]
+Classes = Annotated[str | None, option("The number of classes, or the labels: no,yes.")]
+TargetBounds = Annotated[str | None, option("Public bounds of a number to predict, LOW:HIGH.")]
+Rows = Annotated[
+    int | None,
+    option("Public number of rows; the actual number then stays private (add-remove neighbours)."),
+]
+ModelName = Annotated[
+    str | None,
+    option("logistic, softmax, linear, cnn, or module:name or file.py:name of a torch module."),
+]
+Epsilons = Annotated[str | None, option("Privacy levels: 0.5,1,2 or 0.5:2:0.5.")]
+Delta = Annotated[float | None, option("δ of the whole job.")]
+Attempts = Annotated[int | None, option("The most attempts; planned if left out.")]
+Confidence = Annotated[float | None, option('Of the statement "passed".')]
+
+
+def bounds(text: str | None, name: str) -> list[float] | None:
+    """Return LOW:HIGH as a pair."""
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise InvalidInput(name, text, "give LOW:HIGH, for example 0:120") from None
+    return [low, high]
+
+
+def by_column(texts: Sequence[str] | None, name: str, read: Callable[[str], Any]) -> Any:
+    """Return facts COLUMN=… by column; None if there are none."""
+    found: dict[str, Any] = {}
+    for text in texts or ():
+        column, sign, value = text.partition("=")
+        if not (column and sign and value):
+            raise InvalidInput(name, text, "give COLUMN=…, for example age=0:120")
+        if column in found:
+            raise InvalidInput(name, text, "this column was given before; give it once")
+        found[column] = read(value)
+    return found or None
+
+
+def words(text: str | None) -> list[str] | None:
+    """Return a list of texts that are separated by commas."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def classes_of(text: str | None) -> int | list[str] | None:
+    """Return a number of classes, or labels."""
+    return int(text) if text is not None and text.strip().isdecimal() else words(text)
+
+
+def days(text: str) -> list[str]:
+    """Return FIRST:LAST as a pair of days."""
+    parts = text.split(":")
+    if len(parts) != 2:
+        raise InvalidInput("dates", text, "give FIRST:LAST, for example 1900-01-01:2026-12-31")
+    return parts
+
+
+def fill(text: str) -> float | str:
+    """Return a fill value: a number, or a text such as "indicator"."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def levels(text: str | None) -> list[float] | None:
+    """Return privacy levels."""
+    return None if text is None else parse_levels(text)
+
+
+def feature_bounds(everywhere: str | None, columns: Sequence[str] | None) -> Any:
+    """Return the bounds of all features, or of each column."""
+    named = by_column(columns, "bounds", lambda text: bounds(text, "bounds"))
+    if everywhere is not None and named:
+        raise InvalidInput(
+            "feature_bounds", everywhere, "give --feature-bounds for all columns, or --bounds each"
+        )
+    return named or bounds(everywhere, "feature_bounds")
+
+
+_OPTIONS = (
+    (r"feature_bounds\.(.+?) = .*", "--bounds {}=LOW:HIGH"),
+    (r"categories\.(.+?) = .*", "--categories {}=VALUE,VALUE"),
+    (r"dates\.(.+?) = .*", "--dates {}=FIRST:LAST"),
+    (r"booleans = (\[.*\])", "--booleans {}"),
+    (r"feature_bounds = .*", "--feature-bounds LOW:HIGH"),
+    (r"target_bounds = .*", "--target-bounds LOW:HIGH"),
+    (r"classes = .*", "--classes LABEL,LABEL"),
+    (r"target = .*", "--target COLUMN"),
+)
+
+
+def as_options(question: str) -> str:
+    """Return a question for public facts, asked as TOML, with the same asked as options."""
+    found = []
+    for line in question.splitlines():
+        for pattern, template in _OPTIONS:
+            match = re.fullmatch(pattern, line)
+            if match is None:
+                continue
+            name = match.group(1) if match.groups() else ""
+            if name.startswith("["):
+                name = ",".join(json.loads(name))
+            elif name.startswith('"'):
+                name = json.loads(name)
+            flag, _, value = template.format(name).partition(" ")
+            found.append(f"{flag} {shlex.quote(value)}")
+            break
+    return "" if not found else "as options: " + " ".join(found)

@@ -1,0 +1,275 @@
+"""Find the function that makes the torch module of a job, and keep its code apart from others'.
+
+``model.kind`` is ``"module:name"`` or ``"file.py:name"``, or in Python a function or a class. A
+module that lies in the folder of the job is loaded from its file under a private name, so that two
+jobs whose modules have the same name each get their own. Modules of the same folder that it imports
+are kept with it. ``sys.path`` and ``sys.modules`` are left as they were. Workers load the same file
+again.
+
+The code of the module, of the modules it imports from its folder, and the arguments of the function
+are part of the identity of a job: a checkpoint of another version is refused.
+
+Tests: ``tests/tuning/test_factories.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from expost.errors import InvalidInput, MissingExtra
+
+_lock = threading.RLock()  # sys.path and sys.modules belong to the whole process
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleFactory:
+    """A function that makes the torch module of a job, with its arguments.
+
+    Parameters
+    ----------
+    name : str
+        ``"module:name"`` or ``"file.py:name"``, or the qualified name of ``given``.
+    arguments : mapping of str to object
+        Keyword arguments of the function.
+    folder : Path
+        Folder of the job, where the module is looked for first.
+    given : callable, optional
+        The function itself. None: it is found by ``name``.
+    integers : bool
+        Whether the module takes whole numbers (token ids) instead of numbers in [0, 1].
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path)
+    given: Callable[..., Any] | None = None
+    integers: bool = False
+    _found: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        need_torch()
+        if self.given is None:
+            module, siblings, code = _load(self.name, self.folder)
+            function = _named(module, self.name.rpartition(":")[2], self.name)
+            self._found.update(function=function, siblings=siblings, code=code)
+        else:
+            self._found.update(function=self.given, siblings={}, code="")
+
+    def __call__(self) -> Any:
+        """Return a new module."""
+        if self.given is None:
+            with _own_modules(self.folder, self._found["siblings"]):
+                module = self._found["function"](**self.arguments)
+        else:
+            module = self.given(**self.arguments)
+        if self.integers and hasattr(module, "register_forward_pre_hook"):
+            module.register_forward_pre_hook(_to_integers)
+        return module
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was loaded: workers load the file again."""
+        return {**vars(self), "_found": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the factory and load its module."""
+        vars(self).update(state)
+        self.__post_init__()
+
+    def checkpoint_identity(self) -> Any:
+        """Return what identifies the modules that this factory makes."""
+        function = self._found["function"]
+        return [self.name, dict(self.arguments), self.integers, self._found["code"], function]
+
+    @property
+    def signature(self) -> str:
+        """The parameters of the function, for messages."""
+        try:
+            return str(inspect.signature(self._found["function"]))
+        except (TypeError, ValueError):
+            return "(…)"
+
+
+def factory_of(
+    kind: str,
+    folder: Path,
+    *,
+    given: Callable[..., Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    integers: bool = False,
+) -> ModuleFactory:
+    """Return the factory of a model that is not linear.
+
+    Parameters
+    ----------
+    kind : str
+        ``"cnn"``, ``"module:name"`` or ``"file.py:name"``; or the name of ``given``.
+    folder : Path
+        Folder of the job.
+    given : callable, optional
+        A function or a class that returns a torch module.
+    arguments : mapping, optional
+        Keyword arguments of the function.
+    integers : bool
+        Whether the module takes whole numbers.
+
+    Raises
+    ------
+    InvalidInput
+        If the module cannot be imported or has no such function.
+    MissingExtra
+        If torch is not installed.
+    """
+    need_torch()
+    if kind == "cnn" and given is None:
+        from expost.training._torch.modules import mnist_cnn
+
+        given = mnist_cnn
+    return ModuleFactory(kind, dict(arguments or {}), folder.resolve(), given, integers)
+
+
+def name_of(given: Any) -> str:
+    """Return a public name of a function or a class that is passed as a model."""
+    inner = getattr(given, "func", given)  # functools.partial
+    module = getattr(inner, "__module__", None) or "python"
+    name = getattr(inner, "__qualname__", None) or type(inner).__name__
+    return f"{module}:{name}"
+
+
+def need_torch() -> None:
+    """Raise ``MissingExtra`` if torch is not installed."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra("torch", "torch") from None
+
+
+def _to_integers(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Convert the rows to whole numbers, which embeddings take."""
+    import torch
+
+    rows = arguments[0]
+    whole = rows.round() if rows.is_floating_point() else rows
+    return (whole.to(torch.int64), *arguments[1:])
+
+
+def _named(module: Any, name: str, kind: str) -> Callable[..., Any]:
+    """Return a function of a module; ``name`` may be dotted."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise InvalidInput("model.kind", kind, f"the module has no function or class {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _load(kind: str, folder: Path) -> tuple[ModuleType, dict[str, ModuleType], str]:
+    """Return a module, the modules of its folder that it imported, and a hash of their code."""
+    module = kind.rpartition(":")[0]
+    path = _file_of(module, folder)
+    try:
+        if path is None:
+            return importlib.import_module(module), {}, ""
+        return _from_file(path, folder)
+    except ImportError as error:
+        raise InvalidInput(
+            "model.kind",
+            kind,
+            f"the module cannot be imported: {error.name or module!r} was not found; "
+            f"put the file in {str(folder)!r}, or install the package",
+        ) from None
+    except Exception as error:  # the module can raise anything; no data is near
+        raise InvalidInput(
+            "model.kind", kind, f"importing the module raises {type(error).__name__}: {error}"
+        ) from None
+
+
+def _file_of(module: str, folder: Path) -> Path | None:
+    """Return the file of a module in the folder of the job; None if it is elsewhere."""
+    if module.endswith(".py"):
+        path = (folder / module).resolve()
+        if not path.is_file():
+            raise InvalidInput("model.kind", module, "there is no such file")
+        return path
+    place = folder.joinpath(*module.split("."))
+    for path in (place.with_suffix(".py"), place / "__init__.py"):
+        if module.replace(".", "").isidentifier() and path.is_file():
+            return path.resolve()
+    return None
+
+
+def _from_file(path: Path, folder: Path) -> tuple[ModuleType, dict[str, ModuleType], str]:
+    """Load a file as a module under a private name."""
+    source = path.read_bytes()
+    name = "_expost_model_" + hashlib.sha256(str(path).encode() + source).hexdigest()[:16]
+    places = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
+    if spec is None:
+        raise InvalidInput("model.kind", path.name, "this is not a file of Python code")
+    module = importlib.util.module_from_spec(spec)
+    siblings: dict[str, ModuleType] = {name: module}
+    with _own_modules(path.parent, siblings), _own_modules(folder, siblings):
+        # Compiled here, not by the import system: its cache may miss a change within a second.
+        exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
+    codes = [hashlib.sha256(source).hexdigest()]
+    for other in sorted(set(siblings) - {name}):
+        file = getattr(siblings[other], "__file__", None)
+        if file is not None:
+            codes.append(f"{other} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}")
+    return module, siblings, "\n".join(codes)
+
+
+@contextmanager
+def _own_modules(folder: Path, siblings: dict[str, ModuleType]) -> Iterator[None]:
+    """Import from ``folder`` inside the block; afterwards path and modules are as before.
+
+    ``siblings`` are the modules of the folder that were imported so far; new ones are added.
+    """
+    place = folder.resolve()
+    with _lock:
+        tops = _importable(place)
+        hidden = {
+            name: module
+            for name, module in sys.modules.items()
+            if name in siblings or (name.partition(".")[0] in tops and not _is_of(module, place))
+        }
+        for name in hidden:
+            del sys.modules[name]
+        before = set(sys.modules)
+        sys.modules.update(siblings)
+        sys.path.insert(0, str(place))
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path.remove(str(place))
+            for name in set(sys.modules) - before:
+                if name in siblings or _is_of(sys.modules[name], place):
+                    siblings[name] = sys.modules.pop(name)
+            sys.modules.update(hidden)
+
+
+def _importable(folder: Path) -> set[str]:
+    """Return the names of the modules and packages in a folder, except names of Python's own."""
+    found = {path.stem for path in folder.glob("*.py")}
+    found |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    return found - sys.stdlib_module_names - {"__main__"}
+
+
+def _is_of(module: Any, folder: Path) -> bool:
+    """Return whether a module was imported from the folder itself, not from a library in it."""
+    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
+    if file is None:
+        return False
+    place = folder.joinpath(*name.split("."))
+    return Path(file).resolve() in (place.with_suffix(".py"), place / "__init__.py")

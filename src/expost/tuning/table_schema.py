@@ -1,0 +1,283 @@
+"""What is publicly known about the columns of a table, and how rows become numbers.
+
+A :class:`TableSchema` is made of public facts only: names, bounds, categories, dates, fill values
+and classes. A model keeps it, so that new rows are encoded as in training.
+
+Encoding is row by row and total. A row with a value that is missing or cannot be read, and for
+which no public fill value is given, is unusable: all its numbers are NaN. No row changes the
+encoding of another one.
+
+Tests: ``tests/tuning/test_table_schema.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.errors import InvalidInput
+from expost.tuning.encoding import Label, class_numbers, days, numbers, places, truths
+
+Bounds = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column and the public facts about it.
+
+    Parameters
+    ----------
+    kind : {"number", "category", "boolean", "date"}
+        How cells are read.
+    low, high : float
+        Public bounds; values outside are clipped. For dates: ordinal numbers of days.
+    categories : tuple
+        The public categories. Every other value, and a missing one, is "other".
+    fill : float, optional
+        Public value that replaces a missing one.
+    indicator : bool
+        Whether a missing value becomes the middle of the bounds, and a further number says so.
+    name : str, optional
+        Name of the column. None for arrays.
+    """
+
+    kind: str = "number"
+    low: float = 0.0
+    high: float = 1.0
+    categories: tuple[Label, ...] = ()
+    fill: float | None = None
+    indicator: bool = False
+    name: str | None = None
+
+    @property
+    def width(self) -> int:
+        """How many numbers the column becomes."""
+        return len(self.categories) + 1 if self.kind == "category" else 1 + self.indicator
+
+    def encode(self, cells: Array) -> Array:
+        """Return the numbers of each cell, an array of shape (rows, :attr:`width`).
+
+        Numbers are in [0, 1]. They are NaN where a cell cannot be used.
+        """
+        if self.kind == "category":
+            found = places(cells, self.categories)
+            found = np.where(np.isnan(found), len(self.categories), found).astype(np.int64)
+            return np.eye(self.width)[found]
+        read = {"number": numbers, "boolean": truths, "date": days}[self.kind](cells)
+        return self.scale(read)
+
+    def scale(self, values: Array) -> Array:
+        """Clip and scale numbers, and replace missing ones where that is public knowledge."""
+        missing = np.isnan(values)
+        if self.fill is not None:
+            values = np.where(missing, self.fill, values)
+        scaled = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
+        if not self.indicator:
+            return np.asarray(scaled)[:, None]
+        return np.column_stack([np.where(missing, 0.5, scaled), missing.astype(np.float64)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts that differ from the defaults, in JSON types."""
+        found = {name: value for name, value in vars(self).items() if value != vars(_PLAIN)[name]}
+        return found | {"low": self.low, "high": self.high}
+
+
+_PLAIN = Column()
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Public facts about the columns and the target of a table.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        The features, in order.
+    classes : int or tuple, optional
+        The number of classes (labels 0, 1, …) or the labels. None for a regression.
+    target_bounds : (float, float), optional
+        Public bounds of the target of a regression.
+    integers : bool
+        Whether rows are whole numbers that are clipped and not scaled, such as tokens.
+    """
+
+    columns: tuple[Column, ...]
+    classes: int | tuple[Label, ...] | None = None
+    target_bounds: tuple[float, float] | None = None
+    integers: bool = False
+
+    @classmethod
+    def plain(
+        cls,
+        bounds: Bounds,
+        width: int,
+        classes: int | tuple[Label, ...] | None = None,
+        target_bounds: tuple[float, float] | None = None,
+        integers: bool = False,
+    ) -> TableSchema:
+        """Return the schema of an array of ``width`` numbers per row.
+
+        Parameters
+        ----------
+        bounds : tuple of (float, float)
+            One pair (low, high) for all features, or one pair per feature.
+        width : int
+            Number of features.
+        classes, target_bounds, integers
+            As in :class:`TableSchema`.
+
+        Raises
+        ------
+        InvalidInput
+            If the number of bounds does not match.
+        """
+        if len(bounds) not in (1, width):
+            raise InvalidInput(
+                "data.feature_bounds",
+                f"{len(bounds)} pairs",
+                f"give one pair for all features, or one pair for each of {width} features",
+            )
+        pairs = bounds * width if len(bounds) == 1 else bounds
+        made = tuple(Column(low=float(low), high=float(high)) for low, high in pairs)
+        return cls(made, classes, target_bounds, integers)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the features, in order; None for arrays."""
+        found = tuple(column.name for column in self.columns if column.name is not None)
+        return found if len(found) == len(self.columns) else None
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row becomes."""
+        return sum(column.width for column in self.columns)
+
+    @property
+    def class_count(self) -> int | None:
+        """Number of classes; None for a regression."""
+        return len(self.classes) if isinstance(self.classes, tuple) else self.classes
+
+    def encode(self, cells: Array | Sequence[Array]) -> Array:
+        """Return rows as numbers, NaN in all of a row that cannot be used.
+
+        Parameters
+        ----------
+        cells : ndarray of shape (rows, features), or sequence of ndarray
+            The features: one block, or one array per column, in the order of :attr:`columns`.
+
+        Returns
+        -------
+        ndarray of shape (rows, width)
+            Numbers in [0, 1]; whole numbers within the bounds if :attr:`integers`.
+        """
+        block = isinstance(cells, np.ndarray)
+        plain = all(column.width == 1 and column.fill is None for column in self.columns)
+        if block and cells.dtype.kind in "biuf" and plain:  # type: ignore[union-attr]
+            low, high = (np.array([vars(each)[end] for each in self.columns]) for end in _ENDS)
+            found = numbers(cells)  # type: ignore[arg-type]
+            if self.integers:
+                return _usable(np.clip(np.round(found), np.ceil(low), np.floor(high)))
+            return _usable((np.clip(found, low, high) - low) / (high - low))
+        given = list(cells.T) if block else list(cells)  # type: ignore[union-attr]
+        parts = [column.encode(each) for column, each in zip(self.columns, given, strict=True)]
+        return _usable(np.ascontiguousarray(np.concatenate(parts, axis=1)))
+
+    def targets(self, cells: Array) -> Array:
+        """Return class numbers, or targets scaled to [0, 1]; NaN where a target cannot be used."""
+        if self.target_bounds is None:
+            return class_numbers(cells, self.classes or 0)
+        low, high = self.target_bounds
+        return np.asarray((np.clip(numbers(cells), low, high) - low) / (high - low))
+
+    def labels(self, found: Array) -> Array:
+        """Return the user's labels for class numbers."""
+        if not isinstance(self.classes, tuple):
+            return found
+        if len({type(each) for each in self.classes}) == 1:
+            return np.array(self.classes)[found]
+        mixed = np.empty(len(self.classes), dtype=object)
+        mixed[:] = self.classes
+        return np.asarray(mixed[found])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a form that JSON can hold; :meth:`from_dict` reads it back."""
+        runs: list[list[Any]] = []  # equal columns of an array are written once
+        for column in self.columns:
+            if runs and runs[-1][1] == column:
+                runs[-1][0] += 1
+            else:
+                runs.append([1, column])
+        return {
+            "columns": [[count, column.as_dict()] for count, column in runs],
+            "classes": list(self.classes) if isinstance(self.classes, tuple) else self.classes,
+            "target_bounds": self.target_bounds,
+            "integers": self.integers,
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> TableSchema:
+        """Return the schema that :meth:`as_dict` wrote."""
+        columns: list[Column] = []
+        for count, facts in record["columns"]:
+            made = Column(**{**facts, "categories": tuple(facts.get("categories", ()))})
+            columns += [made] * count
+        classes, bounds = record["classes"], record["target_bounds"]
+        return cls(
+            tuple(columns),
+            tuple(classes) if isinstance(classes, list) else classes,
+            None if bounds is None else (bounds[0], bounds[1]),
+            record["integers"],
+        )
+
+
+_ENDS = ("low", "high")
+
+
+def _usable(rows: Array) -> Array:
+    """Return the rows with NaN everywhere in those that have a NaN."""
+    broken = np.isnan(rows).any(axis=1)
+    if broken.any():
+        rows[broken] = np.nan
+    return rows
+
+
+def find_column(wanted: str, names: Sequence[str], field: str, source: str) -> int:
+    """Return the position of a column by its name.
+
+    Raises
+    ------
+    InvalidInput
+        If there is no such column. The message names similar columns.
+    """
+    if wanted in names:
+        return list(names).index(wanted)
+    raise InvalidInput(field, wanted, f"{source} has no such column{near(wanted, names)}")
+
+
+def near(wanted: str, names: Sequence[str]) -> str:
+    """Return "; did you mean …?" with similar names, or the names there are."""
+    folded = {name.lower(): name for name in names}
+    close = get_close_matches(wanted.lower(), list(folded), n=3)
+    if close:
+        return "; did you mean " + " or ".join(repr(folded[each]) for each in close) + "?"
+    if any("\n" in name for name in names) or not names:
+        return ""
+    more = ", …" if len(names) > 20 else ""
+    return "; it has the columns " + ", ".join(repr(name) for name in names[:20]) + more
+
+
+def ordinal(text: str) -> int:
+    """Return the ordinal number of an ISO date."""
+    return date.fromisoformat(text).toordinal()
+
+
+def ascending(values: Sequence[float]) -> bool:
+    """Return whether numbers ascend strictly."""
+    return all(a < b for a, b in pairwise(values))

@@ -1,0 +1,161 @@
+"""``expost tune rows.csv``: a job from options, its defaults, and the TOML they amount to."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from expost.budget.budgets import ApproxBudget
+from expost.budget.ledger import Ledger
+from expost.cli.tune_options import as_options
+from expost.tuning import read_settings
+from tests.cli.test_tune_cli import Run, run  # noqa: F401
+from tests.tuning.jobs import clouds
+
+FACTS = [
+    *("--target", "label", "--classes", "no,yes", "--bounds", "age=0:40", "--bounds", "b=0:1"),
+    *("--categories", "city=Bern,Zug", "--missing", "age=20"),
+]
+GOAL = ["--at-least", "0.7", "--attempts", "4"]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A table with strings, gaps and a blank line."""
+    X, y = clouds(1000)
+    lines = ["age;city;b;label"]
+    for number, (row, label) in enumerate(zip(X, y, strict=True)):
+        age = "" if number == 5 else f"{40 * row[0]:.3f}"
+        lines.append(
+            f"{age};{('Bern', 'Zug', 'Basel')[number % 3]};{row[1]:.4f};{['no', 'yes'][label]}"
+        )
+    lines[8] = ""
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_from_a_table_to_a_certificate(tmp_path: Path, rows: Path, run: Run) -> None:  # noqa: F811
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    done = run("rows.csv", *FACTS, *GOAL, "--ledger", "ledger.db", "--out", "out", "--json")
+    assert done.returncode in (0, 5), done.stderr
+    document = json.loads(done.stdout)
+    assert document["neighbours"] == "zero-out"
+    assert document["spent"]["delta"] == 1e-4
+    for word in ("The job", "logistic", "default", "holdout", "--init writes"):
+        assert word in done.stderr
+    record = json.loads((tmp_path / "out" / "release.json").read_text(encoding="utf-8"))
+    assert record["tuning"]["neighbours"] == "zero-out"
+    assert "the number of places is public" in record["tuning"]["neighbours_in_words"]
+    assert ledger.standing().as_dict()["settled"] == document["spent"]
+
+
+def test_init_writes_the_same_job(tmp_path: Path, rows: Path, run: Run) -> None:  # noqa: F811
+    shown = run("rows.csv", *FACTS, *GOAL, "--init")
+    assert shown.returncode == 0, shown.stderr
+    assert tomllib.loads(shown.stdout)["data"]["path"] == "rows.csv"
+    (tmp_path / "jobs").mkdir()
+    assert run("rows.csv", *FACTS, *GOAL, "--init", "--out", "jobs/job.toml").returncode == 0
+    settings = read_settings(tmp_path / "jobs" / "job.toml")
+    assert settings.data.path.resolve() == rows.resolve()
+    written = tmp_path / "here.toml"
+    written.write_text(shown.stdout, encoding="utf-8")
+    assert settings.public() == read_settings(written).public()
+    assert run("rows.csv", *FACTS, *GOAL, "--init", "--out", "jobs/job.toml").returncode == 2
+    done = run("here.toml", "--out", "out", "--json")
+    assert done.returncode in (0, 5), done.stderr
+    terms = json.loads((tmp_path / "out" / "release.json").read_text(encoding="utf-8"))["tuning"]
+    assert terms["privacy"]["attempts"] == 4
+    assert terms["data"]["classes"] == ["no", "yes"]
+
+
+def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> None:  # noqa: F811
+    done = run("rows.csv", "--target", "label", "--at-least", "0.8", "--out", "out")
+    assert done.returncode == 2
+    for word in ("classes", "age", "city", "b", "--classes LABEL,LABEL", "--bounds age=LOW:HIGH"):
+        assert word in done.stderr
+    assert not (rows.parent / "out").exists()
+    started = run("rows.csv", "--target", "label", "--at-least", "0.8", "--init")
+    assert started.returncode == 0
+    assert "# classes = " in started.stdout
+    assert tomllib.loads(started.stdout)["data"]["target"] == "label"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rows.csv", *FACTS], "at_least"),
+        (["rows.csv", "--target", "lable", "--at-least", "0.7"], "did you mean 'label'"),
+        (["rows.csv", "--at-least", "0.7", "--bounds", "age"], "COLUMN="),
+        (["rows.csv", "--at-least", "0.7", "--feature-bounds", "0-1"], "LOW:HIGH"),
+        (["rows.csv", *FACTS, *GOAL, "--feature-bounds", "0:1"], "--bounds each"),
+        (["rows.csv", *FACTS, *GOAL, "--bounds", "age=0:1"], "give it once"),
+        (["rows.csv", *FACTS, *GOAL, "--epsilons", "2,1"], "ascending"),
+        (["missing.csv", *FACTS, *GOAL], "no such file"),
+        (["job.toml", "--at-least", "0.8"], "settings of its own"),
+        (["--at-least", "0.8"], "file of rows"),
+    ],
+)
+def test_mistakes_end_with_2(rows: Path, run: Run, arguments: list[str], said: str) -> None:  # noqa: F811
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_add_remove_budget_needs_the_number_of_rows(
+    tmp_path: Path,
+    rows: Path,
+    run: Run,  # noqa: F811
+) -> None:
+    """Refused before anything is charged, with both remedies; with --rows the budget pays."""
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01))
+    arguments = ["rows.csv", *FACTS, *GOAL, "--ledger", "ledger.db", "--json"]
+    done = run(*arguments, "--out", "one")
+    assert done.returncode == 2
+    assert "--neighbours zero-out" in done.stderr
+    assert "rows" in done.stderr
+    assert [entry.action for entry in ledger.entries()] == ["create"]
+    assert not (tmp_path / "one").exists()
+    done = run(*arguments, "--rows", "1000", "--out", "two")
+    assert done.returncode in (0, 5), done.stderr
+    document = json.loads(done.stdout)
+    assert document["neighbours"] == "add-remove"
+    assert ledger.standing().as_dict()["settled"] == document["spent"]
+
+
+def test_npz_and_regression(tmp_path: Path, run: Run) -> None:  # noqa: F811
+    generator = np.random.default_rng(6)
+    X = generator.random((1500, 2))
+    np.savez(tmp_path / "line.npz", X=X, y=10 * X[:, 0] + 0.3 * generator.normal(size=1500))
+    done = run(
+        "line.npz", "--feature-bounds", "0:1", "--target-bounds", "0:10", "--at-most", "5",
+        "--epsilons", "2,4", "--out", "out", "--json",
+    )  # fmt: skip
+    assert done.returncode in (0, 5), done.stderr
+    record = json.loads((tmp_path / "out" / "release.json").read_text(encoding="utf-8"))
+    assert record["tuning"]["goal"]["loss_bound"] == 25
+    assert record["tuning"]["search"]["epsilons"] == [2, 4]
+
+
+def test_a_question_as_options() -> None:
+    question = "\n".join(
+        [
+            "[data]",
+            'target = "COLUMN"  # the column to predict',
+            "classes = [LABEL, LABEL]  # every label",
+            "feature_bounds.age = [LOW, HIGH]",
+            'feature_bounds."a b" = [LOW, HIGH]',
+            'booleans = ["x", "y"]',
+            'dates.born = ["FIRST", "LAST"]',
+        ]
+    )
+    assert as_options(question) == (
+        "as options: --target COLUMN --classes LABEL,LABEL --bounds age=LOW:HIGH "
+        "--bounds 'a b=LOW:HIGH' --booleans x,y --dates born=FIRST:LAST"
+    )
+    assert as_options("nothing") == ""
