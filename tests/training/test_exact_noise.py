@@ -10,6 +10,7 @@ from scipy import stats
 from torch import nn
 
 from expost.errors import InvalidInput
+from expost.randomness import exact_gaussian
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import keystream, noise, update

@@ -18,6 +18,10 @@ by at most s. So the outcome costs at most q_i + ε′ = ε_i under pure DP, wha
 split is public, so together the outcome costs the larger of both: ε_i, and "nothing" costs at most
 the last level.
 
+**Counts that may rise and fall.** If one person may raise some counts and lower others, by at most
+s (``monotone=False``), k + s serves in both directions and y_i grows by at most 2s. Then q_i =
+(ε_i − ε′)/2 (``theorem:at-classic``).
+
 The thresholds may differ because they are public: subtracting t_i from f_i changes no difference.
 A noisy score of its own per level, in place of one noisy threshold, would have to share the level's
 cost with all looks before it; docs/noise-reduction.md compares both.
@@ -75,20 +79,28 @@ class HeldOut:
     ----------
     count : callable
         ``count(output, data)`` returns a whole number. The rows that it reads must not be read by
-        the statistic. One person changes it by at most ``steps``, for all outputs in the same
-        direction. It must not fail.
+        the statistic. One person changes it by at most ``steps``. It must not fail.
     overhead : number
         ε′ > 0, the parameter of the noisy threshold. Every level must be larger.
     thresholds : tuple of int
         t_i: what the noisy count of each level must reach.
     steps : int, default 1
         The most that one person changes a count by.
+    monotone : bool, default True
+        Whether one person changes all counts in the same direction.
+    report : callable, optional
+        ``report(output, count, threshold)`` is released for a look that passes; ``float`` of it
+        must be at least 0 iff the count reaches the threshold. By default a :class:`Seen`.
+    rates : tuple of Fraction
+        q_i of each level; :meth:`for_levels` sets them.
     """
 
     count: Callable[[Any, Any], int]
     overhead: Number
     thresholds: tuple[int, ...]
     steps: int = 1
+    monotone: bool = True
+    report: Callable[[Any, int, int], Any] = Seen
     rates: tuple[Fraction, ...] = ()
 
     def __post_init__(self) -> None:
@@ -109,12 +121,14 @@ class HeldOut:
         bar: int,
         confidence: float,
         steps: int = 1,
+        monotone: bool = True,
+        report: Callable[[Any, int, int], Any] = Seen,
     ) -> HeldOut:
         """Return the rule whose wrong passes have probability at most 1 − ``confidence``.
 
         Parameters
         ----------
-        count, overhead, steps
+        count, overhead, steps, monotone, report
             As in the class.
         epsilons : sequence of float
             The levels.
@@ -123,23 +137,17 @@ class HeldOut:
         confidence : float
             With 0 < confidence < 1.
         """
-        margins = margins_of(epsilons, overhead, confidence, steps)
-        return cls(count, overhead, tuple(bar + margin for margin in margins), steps).with_rates(
-            epsilons
-        )
-
-    def with_rates(self, epsilons: Sequence[float]) -> HeldOut:
-        """Return the rule with q_i = ε_i − ε′ for these levels."""
-        rates = tuple(
-            exact(each, "epsilon") - exact(self.overhead, "overhead") for each in epsilons
-        )
-        return HeldOut(self.count, self.overhead, self.thresholds, self.steps, rates)
+        rates = rates_of(epsilons, overhead, monotone)
+        margins = margins_of(rates, confidence, steps)
+        thresholds = tuple(bar + margin for margin in margins)
+        return cls(count, overhead, thresholds, steps, monotone, report, rates)
 
     def settings(self) -> dict[str, Any]:
         """Return the public settings in plain types."""
         return {
             "overhead": float(self.overhead),
             "steps": self.steps,
+            "monotone": self.monotone,
             "thresholds": list(self.thresholds),
         }
 
@@ -151,7 +159,7 @@ class HeldOut:
                 f"{promise.kind}, {promise.neighbours}",
                 "held-out rows need levels in ε, and neighbours of which one has a row more",
             )
-        wanted = self.with_rates(epsilons).rates
+        wanted = rates_of(epsilons, self.overhead, self.monotone)
         if len(self.thresholds) != len(epsilons) or self.rates != wanted or min(wanted) <= 0:
             raise InvalidInput(
                 "held_out",
@@ -163,18 +171,24 @@ class HeldOut:
         """Draw k, without looking at data."""
         return geometric(exact(self.overhead, "overhead") / self.steps, randomness)
 
-    def look(
-        self, index: int, output: Any, data: Any, level: int, randomness: Randomness
-    ) -> tuple[int, int]:
-        """Return the noisy count of a level and its threshold."""
+    def look(self, index: int, output: Any, data: Any, level: int, randomness: Randomness) -> Any:
+        """Return what is reported of a level: the output with its noisy count."""
         noise = geometric(self.rates[index] / self.steps, randomness)
-        return int(self.count(output, data)) + noise - level, self.thresholds[index]
+        noisy = int(self.count(output, data)) + noise - level
+        return self.report(output, noisy, self.thresholds[index])
 
 
-def margins_of(
-    epsilons: Sequence[float], overhead: Number, confidence: float, steps: int = 1
-) -> list[int]:
+def rates_of(
+    epsilons: Sequence[float], overhead: Number, monotone: bool = True
+) -> tuple[Fraction, ...]:
+    """Return q_i of each level: ε_i − ε′, or half of it if counts may rise and fall."""
+    least = exact(overhead, "overhead")
+    return tuple((exact(each, "epsilon") - least) / (1 if monotone else 2) for each in epsilons)
+
+
+def margins_of(rates: Sequence[Fraction], confidence: float, steps: int = 1) -> list[int]:
     """Return the margin m_i of each level: P(y_i ≥ m_i + 1) ≤ (1 − confidence)/levels."""
-    allowed = math.log(len(epsilons) / (1 - confidence)) * (1 + 1e-12)
-    least = float(overhead)
-    return [max(0, math.ceil(allowed * steps / (each - least)) - 1) for each in epsilons]
+    if not rates or min(rates) <= 0:
+        raise InvalidInput("epsilons", "levels", "give levels that are larger than the overhead")
+    allowed = math.log(len(rates) / (1 - confidence)) * (1 + 1e-12)
+    return [max(0, math.ceil(allowed * steps / float(each)) - 1) for each in rates]

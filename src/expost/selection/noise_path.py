@@ -51,7 +51,7 @@ from expost.randomness.keyed import SEED_BYTES, RunKey
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact_positive, round_down, round_up
 from expost.selection.candidate import Candidate
-from expost.selection.held_out import HeldOut, Seen
+from expost.selection.held_out import HeldOut
 from expost.selection.selector import Draws, Selector
 from expost.selection.setting_checks import check_target
 
@@ -362,7 +362,7 @@ class _Look:
         if self.held_out is None:
             return output
         assert self.level is not None
-        return Seen(output, *self.held_out.look(self.index, output, data, self.level, randomness))
+        return self.held_out.look(self.index, output, data, self.level, randomness)
 
 
 def deviations_of(levels: Sequence[PathLevel]) -> list[float]:

@@ -42,7 +42,7 @@ class Preprocessing:
     """
 
     bias: float = 1.0
-    offset: float = 0.0
+    offset: float = 0.2
 
     def __post_init__(self) -> None:
         if not 1e-3 <= self.bias <= 1e3:

@@ -1,8 +1,8 @@
 """Regularised empirical risk of linear models: gradients, and bounds that are public.
 
 F(w) = (1/n)·Σ_i ℓ(w; x_i, y_i) + (λ/2)·|w|², over the rows that are present. n is a public number
-of places, at least the number of rows, and does not change with the data; rows have norm at most 1;
-a zero row is an absent row.
+of places, at least the number of rows (or a known part of it: ``crowd``), and does not change with
+the data; rows have norm at most 1; a zero row is an absent row.
 
 **Sensitivity of the minimiser.** Let D′ be D without one row, w and w′ the minimisers, and G a
 bound on the gradient of one row's loss at w′. ∇F_D(w) = 0 and ∇F_D(w′) = (1/n)·∇ℓ(w′; x, y), so by
@@ -65,6 +65,9 @@ class ConvexProblem:
         λ, from 1e-6 to 1e6.
     classes : int
         K, for softmax.
+    crowd : int
+        How many times ``places`` the actual number of rows may be, if that number is secret. The
+        norm of the minimiser, the smoothness and the rounding are bounded for that many rows.
     """
 
     loss: str
@@ -72,6 +75,7 @@ class ConvexProblem:
     width: int
     regularisation: float
     classes: int = 2
+    crowd: int = 1
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -93,7 +97,7 @@ class ConvexProblem:
     def smoothness(self) -> float:
         """A bound on the Hessian of F."""
         curvature = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}[self.loss]
-        return curvature + self.regularisation
+        return curvature * self.crowd + self.regularisation
 
     def _gradient_at(self, radius: float) -> float:
         """Return G(R)."""
@@ -110,9 +114,10 @@ class ConvexProblem:
     def radius(self) -> float:
         """R: a public bound on the norm of the minimiser, rounded up."""
         at_zero = {"logistic": math.log(2), "softmax": math.log(self.classes), "squared": 0.5}
-        radius = math.sqrt(2 * at_zero[self.loss] / self.regularisation) * _ROUNDED_UP
+        share = self.regularisation / self.crowd
+        radius = math.sqrt(2 * at_zero[self.loss] / share) * _ROUNDED_UP
         for _ in range(64):
-            radius = min(radius, self._gradient_at(radius) / self.regularisation * _ROUNDED_UP)
+            radius = min(radius, self._gradient_at(radius) / share * _ROUNDED_UP)
         return radius
 
     @property
@@ -133,15 +138,16 @@ class ConvexProblem:
         ``width`` products: width·ε·(2R + 1). The residuals (probabilities minus labels, or
         predictions minus targets) change by at most that much per logit, and their own evaluation
         adds 64·K·ε. Sums over rows are made in parts of 4,096 rows, and the parts are added: (4,096
-        + n/4,096 + 16)·ε times the sum of absolute terms, at most √2·(2R + 2) per row after
-        division by n. The regularisation and the update of the point add 4ε·M(2R + 1).
+        + n/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2 (squared: 2R +
+        2) per row, after division by n. The regularisation and the update of the point add
+        4ε·M(2R + 1).
         """
         length = 2 * self.radius + 1
         logit = self.width * _EPS * length * math.sqrt(self.outputs)
         residual = logit + 64 * self.outputs * _EPS * (length if self.loss == "squared" else 1.0)
         most = length + 1 if self.loss == "squared" else math.sqrt(2)
-        summed = (PART + self.places / PART + 16) * _EPS * most * math.sqrt(self.width)
-        return 2 * (residual + summed + 4 * _EPS * self.smoothness * length)
+        summed = (PART + self.crowd * self.places / PART + 16) * _EPS * most
+        return 2 * (self.crowd * (residual + summed) + 4 * _EPS * self.smoothness * length)
 
     @property
     def tolerance(self) -> float:

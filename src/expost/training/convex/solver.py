@@ -25,6 +25,7 @@ Tests: ``tests/training/test_convex.py``.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -64,7 +65,10 @@ def minimise(problem: ConvexProblem, X: Array, y: Array, valid: Array | None = N
 
 def accelerated(problem: ConvexProblem, X: Array, y: Array) -> Floats | None:
     """Return a point that its gradient certifies, or None (way 1)."""
-    strong, smooth = problem.regularisation, problem.smoothness
+    # The actual number of rows may be smaller than the public bound, which only costs time.
+    crowded = problem.crowd > 1 and len(X) <= problem.places
+    strong = problem.regularisation
+    smooth = replace(problem, crowd=1).smoothness if crowded else problem.smoothness
     ratio = math.sqrt(strong / smooth)
     momentum = (1 - ratio) / (1 + ratio)
     weights = np.zeros((problem.width, problem.outputs))
