@@ -318,8 +318,8 @@ def step_of(
         )
         statistic, sensitivity = Minimiser(problem, source), problem.sensitivity
         dimension = problem.width * problem.outputs
-    shown = (None, None) if public_rows is None else public_rows
-    finish = Finish(recipe, goal, source, *shown, len(way.epsilons), way.confidence)
+    X, y = (None, None) if public_rows is None else public_rows
+    finish = Finish(recipe, goal, source, X, y, len(way.epsilons), way.confidence)
     path = NoisePath(statistic, sensitivity, finish, dimension, places.relation)
     candidates = [
         Candidate(each.mechanism, {**each.params, **_public(way)})

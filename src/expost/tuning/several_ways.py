@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 LADDER = (None, 0.003, 0.0005)
 """The regularisations that ``training = "auto"`` tries; None: second moments."""
 
+_LEAST_OUTPUTS = 5  # fewer classes are not separated with less noise
 END = 60.0
 """places·μ per output at which a way ends if another one follows, times 1, 5, 25 …."""
 
@@ -142,7 +143,7 @@ def ways_of(
     share = part / len(chosen)
     delta = share * settings.privacy.delta
     confidence = 1 - share * (1 - settings.goal.confidence)
-    outputs = recipe.class_count or 1
+    outputs = max(_LEAST_OUTPUTS, recipe.class_count or 1)
     limit = np.inf
     if network and attempts is not None:
         limit = SHARE * float(np.mean([row.epsilon_mean for row in attempts.reach])) / len(chosen)
