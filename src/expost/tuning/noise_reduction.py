@@ -380,8 +380,9 @@ def margin_of_noisy_scores(way: Way, rows: int, epsilon: float) -> float:
     The looks up to a level then share its μ²: a level has only what it adds to the one before.
     """
     share = way.delta / len(way.epsilons)
-    place = max(1, min(range(len(way.epsilons)), key=lambda i: abs(way.epsilons[i] - epsilon)))
-    before, here = (gaussian_mu(way.epsilons[i], share) for i in (place - 1, place))
+    place = min(range(len(way.epsilons)), key=lambda i: abs(way.epsilons[i] - epsilon))
+    here = gaussian_mu(way.epsilons[place], share)
+    before = gaussian_mu(way.epsilons[place - 1], share) if place else 0.0
     deviation = 1 / math.sqrt(here**2 - before**2)
     allowed = (1 - way.confidence) / len(way.epsilons)
     return -NormalDist().inv_cdf(allowed) * deviation / rows
