@@ -24,6 +24,7 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)  ## the cheapest private model that passes a bar, with its certificate
 	$(BIN)/expost tune examples/digits.toml
+	$(BIN)/python -m scripts.both_ways
 
 desk: $(STAMP)  ## a desk with made-up data, to look around: http://127.0.0.1:8400
 	$(BIN)/python -m scripts.desk
@@ -59,6 +60,7 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(if $(REAL),$(BIN)/python -m reproduction reach $(REACH) --curves dpsgd > docs/results/reach_mnist_dpsgd.json)
 	$(if $(REAL),for task in mnist gisette twitter twitter-blog; do $(BIN)/python -m reproduction table3 --task $$task --json > docs/results/table3_$$task.json || exit 1; done,@echo "Table 3 is left as it is: some of its rows need data that is not here")
 	$(BIN)/python -m scripts.passed_is_true
+	$(if $(REAL),$(BIN)/python -m scripts.noise_reduction)
 	$(BIN)/python -m scripts.fill_documents
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many

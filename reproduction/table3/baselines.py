@@ -21,10 +21,10 @@ tried and the one with the lowest mean cost is shown, which favours this baselin
   solved to a gradient of 10⁻⁸, whose effect is added.
 
 Level i of L has the ρ that (ε_i, δ/L) allows. Stopping at i is then ex-post (ε_i, δ): the outcomes
-"stopped at i" have δ/L each. ``brownian`` checks the bar as the paper does, by AboveThreshold (an
-additional ε = 0.01) on the training rows; ``brownian-public`` checks it on the public rows, as all
-other mechanisms here do. The paper states no regularisation, no bound and no clipping; these are
-our choices. Tests: ``tests/reproduction/test_table3.py``.
+"stopped at i" have δ/L each. The bar is looked for on the public rows. Only ``reproduction reach``
+uses this model; the rows of Table 3 come from the product (:mod:`reproduction.table3.product`). The
+paper states no regularisation, no bound and no clipping; these are our choices. Tests:
+``tests/reproduction/test_table3.py``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, Split, task_named
 
 LAWS = tuple(product((-0.5, 0.0, 1.0), (3.0, 10.0, 30.0)))  # shape η and mean number of runs
-THRESHOLD_EPSILON = 0.01
 RIDGE = 0.01
 _SOLVED = 1e-8
 _MOST_STEPS = 20_000
@@ -152,39 +151,6 @@ def _ranked(made: TrialOutcome) -> tuple[float, float]:
     return -min(passed, 0.99), float(np.mean([trial.epsilon for trial in made.trials]))
 
 
-def brownian(problem: TableProblem, data: Path, trials: int, seed: int) -> Iterator[TrialOutcome]:
-    """Run Brownian noise reduction, stopped in two ways.
-
-    By AboveThreshold on the training rows, and by the score on the public rows.
-    """
-    model = _model(problem.task.name, data)
-    rhos = [gaussian_for(level, DELTA / len(problem.levels)).rho for level in problem.levels]
-    deviations = [model.sensitivity / math.sqrt(2 * rho) for rho in rhos]
-    generator = np.random.default_rng([seed, 3])
-    made = [_path(problem, model, deviations, generator) for _ in range(trials)]
-    claim = "Brownian noise reduction (Whitehouse et al. 2022), δ shared by the levels"
-    noisy, public = [each[0] for each in made], [each[1] for each in made]
-    last, count = problem.levels[-1], len(problem.levels)
-    stopped, note = (
-        f"{claim}; AboveThreshold, pure DP",
-        f"AboveThreshold with ε = {THRESHOLD_EPSILON:g} on the training rows",
-    )
-    yield TrialOutcome(
-        "brownian", "last level", None, note, None, stopped, noisy, count, last + THRESHOLD_EPSILON
-    )
-    yield TrialOutcome(
-        "brownian-public",
-        "last level",
-        None,
-        "the bar is looked for on the public rows",
-        None,
-        claim,
-        public,
-        count,
-        last,
-    )
-
-
 def public_scores(
     problem: TableProblem, data: Path, trials: int, generator: np.random.Generator
 ) -> Iterator[list[float]]:
@@ -200,38 +166,6 @@ def public_scores(
         ]
 
 
-def _path(
-    problem: TableProblem,
-    model: _Model,
-    deviations: Sequence[float],
-    generator: np.random.Generator,
-) -> tuple[Trial, Trial]:
-    """Draw one path of noise; return where AboveThreshold and the public score stop on it."""
-    noises = simulate_gaussian_paths(
-        [deviation**2 for deviation in deviations], model.width, generator
-    )
-    accuracy = problem.task.metric == "accuracy"
-    # The largest sum of losses that passes.
-    most = model.rows * (1 - problem.target if accuracy else -problem.target)
-    bar = most + generator.laplace(0.0, 2 / THRESHOLD_EPSILON)
-    stopped = seen = None
-    for place, (level, noise, deviation) in enumerate(
-        zip(problem.levels, noises, deviations, strict=True), 1
-    ):
-        losses, score = model.losses(noise, deviation)
-        passes = score >= problem.target
-        if stopped is None and losses + generator.laplace(0.0, 4 / THRESHOLD_EPSILON) <= bar:
-            stopped = Trial(level + THRESHOLD_EPSILON, passes, place)
-        if seen is None and passes:
-            seen = Trial(level, True, place)
-        if stopped and seen:
-            break
-    last, count = problem.levels[-1], len(problem.levels)
-    return stopped or Trial(last + THRESHOLD_EPSILON, False, count), seen or Trial(
-        last, False, count
-    )
-
-
 class _Model(Protocol):
     """A deterministic model of ``rows`` rows, with noise added to its ``width`` numbers.
 
@@ -241,12 +175,6 @@ class _Model(Protocol):
     rows: int
     width: int
     sensitivity: float
-
-    def losses(self, noise: Array, deviation: float) -> tuple[float, float]:
-        """Return the sum of losses (at most 1 each) on the training rows, and the public score.
-
-        A larger score is better.
-        """
 
     def public_score(self, noise: Array, deviation: float) -> float:
         """Return the public score alone."""
@@ -279,11 +207,6 @@ class _Statistics:
         matrix = np.zeros((self.size, self.size))
         matrix[self.upper] = noise / np.where(self.upper[0] == self.upper[1], 1.0, math.sqrt(2))
         return np.asarray(matrix + np.triu(matrix, 1).T)
-
-    def losses(self, noise: Array, deviation: float) -> tuple[float, float]:
-        weights = self._solved(noise, deviation)
-        wrong = np.square(self.train @ weights - self.y)
-        return float(np.minimum(wrong, 1.0).sum()), self._public(weights)
 
     def public_score(self, noise: Array, deviation: float) -> float:
         return self._public(self._solved(noise, deviation))
@@ -338,11 +261,6 @@ class _Classifier:
         shares /= shares.sum(axis=1, keepdims=True)
         shares[np.arange(len(shares)), self.y] -= 1
         return np.asarray(shares)
-
-    def losses(self, noise: Array, deviation: float) -> tuple[float, float]:
-        weights = (self.weights + noise.reshape(self.weights.shape)).astype(np.float32)
-        wrong = np.count_nonzero(_decide(self.train @ weights) != self.y)
-        return float(wrong), self._public(weights)
 
     def public_score(self, noise: Array, deviation: float) -> float:
         return self._public((self.weights + noise.reshape(self.weights.shape)).astype(np.float32))

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,20 @@ from expost.selection.candidate import Candidate
 from expost.selection.drop_coins import DropLaw
 from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
+from expost.tuning.noise_reduction import LEVELS as NOISE_LEVELS
 from reproduction.table3.bank import Bank
-from reproduction.table3.baselines import brownian, doubling
+from reproduction.table3.baselines import doubling
 from reproduction.table3.planned import reach
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome, converted, variance_of
+from reproduction.table3.product import product_rows
 from reproduction.table3.tasks import DELTA, LEVELS, PAPER_LEVELS, TableTask, task_named
 
 ATTEMPTS = 20
 PAPER_OVERHEAD = 0.01
+
+
+PRODUCT_BARS = {"mnist": (0.6, 0.8, 0.85), "gisette": (0.9,)}
+"""Bars of the rows of noise reduction, where they are not those of the task."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ def table3(
 ) -> dict[str, Any]:
     """Return all rows of one task.
 
-    Only the Brownian baseline needs ``data`` (the task's files); without it, that is left out.
+    Only the rows of noise reduction need ``data`` (the task's files); without it, they are left
+    out.
     """
     task = task_named(task_name)
     if bank.task != task.name:
@@ -148,20 +155,25 @@ def _rows(
             and start == PAPER_LEVELS[0]
             and task.exactness != "substitute"
         )
-        for made in _mechanisms(problem, trials, SimulationRandomness(seed + number), data, seed):
+        for made in _mechanisms(problem, trials, SimulationRandomness(seed + number), seed):
             yield _row(problem, made, task.paper.get(made.mechanism) if comparable else None)
+    if data is None:
+        return
+    for bar in PRODUCT_BARS.get(task.name, task.bars):
+        say(f"{task.name}: noise reduction, bar {bar:g}")
+        problem = TableProblem.of(task, bank, bar, PAPER_LEVELS[:1])
+        for made in product_rows(problem, data, trials, seed):
+            yield replace(_row(problem, made, None), levels_from=NOISE_LEVELS[0])
 
 
 def _mechanisms(
-    problem: TableProblem, trials: int, source: SimulationRandomness, data: Path | None, seed: int
+    problem: TableProblem, trials: int, source: SimulationRandomness, seed: int
 ) -> Iterator[TrialOutcome]:
     for overhead, charge in (("paper", "paper"), ("paper", "sharp"), ("planner", "sharp")):
         yield random_dropping(problem, overhead, charge, trials, source)
     yield reach(problem, trials, seed)
     yield no_dropping(problem, trials, source)
     yield doubling(problem, trials, source)
-    if data is not None:
-        yield from brownian(problem, data, trials, seed)
 
 
 def random_dropping(

@@ -39,6 +39,7 @@ from expost.randomness.source import Randomness, SimulationRandomness
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
 from expost.selection.doubling import Doubling
+from expost.selection.noise_path import NoisePath, PathSearch
 from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import Release
@@ -78,7 +79,9 @@ __all__ = [
     "Mechanism",
     "MissingExtra",
     "Model",
+    "NoisePath",
     "NoiseReduction",
+    "PathSearch",
     "Poisson",
     "Processes",
     "PureBudget",

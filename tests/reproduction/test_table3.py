@@ -224,30 +224,6 @@ def test_doubling_that_never_passes_fails():
     assert made.worst_case == made.trials[0].epsilon
 
 
-class Staircase:
-    """A model that gets better level by level: right on all rows once the noise is small enough."""
-
-    rows, width, sensitivity = 10**9, 1, 1.0
-
-    def __init__(self, enough: float) -> None:
-        self.enough = enough
-
-    def losses(self, noise, deviation):
-        return (0.0, 1.0) if deviation <= self.enough else (float(self.rows), 0.0)
-
-
-def test_brownian_pays_the_level_it_stops_at(monkeypatch):
-    """10⁹ rows: AboveThreshold cannot be wrong."""
-    problem = problem_of({level: [[0.9]] for level in (0.1, 0.2, 0.3)})
-    rho = baselines.gaussian_for(0.2, DELTA / 3).rho
-    monkeypatch.setattr(
-        baselines, "_model", lambda name, data: Staircase(1.001 / math.sqrt(2 * rho))
-    )
-    noisy, public = baselines.brownian(problem, Path(), 3, seed=1)
-    assert public.trials == [Trial(0.2, True, 2)] * 3
-    assert noisy.trials == [pytest.approx(Trial(0.21, True, 2))] * 3
-
-
 def synthetic(classes: int, rows: int = 60) -> Split:
     generator = np.random.default_rng(classes)
     X = generator.normal(size=(rows, 4)).astype(np.float32)

@@ -10,8 +10,9 @@ from scipy import stats
 from torch import nn
 
 from expost.errors import InvalidInput
+from expost.randomness import exact_gaussian
 from expost.randomness.source import SimulationRandomness
-from expost.training import Configuration, Fleet, exact_noise
+from expost.training import Configuration, Fleet
 from expost.training._native import keystream, noise, update
 from expost.training._torch import model_group
 from expost.training._torch.clipping import LinearSums
@@ -130,7 +131,7 @@ def test_series_of_the_direction_have_the_stated_error():
         for word in words:
             found = keystream.turn(word)
             for value, shift in zip(found, (0, 2**62), strict=True):
-                true = exact_noise._cosine(int(word) - shift, 64, 50)
+                true = exact_gaussian._cosine(int(word) - shift, 64, 50)
                 assert abs(Decimal(value) - true) <= Decimal("3.2") / 2**53
 
 

@@ -275,6 +275,15 @@ def _announce(job: Forecast) -> None:
     """Print the forecast: first the chance of passing, then the price, then the details."""
     for text in job.warnings:
         notes.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
+    for text in job.reasons:
+        notes.print(text, highlight=False)
+    if job.reasons:
+        notes.print(
+            f"[bold]Plan[/bold]: up to {job.attempts} requests, until one passes; "
+            f"all together at worst ε = {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
+            highlight=False,
+        )
+        return
     if job.schedule is None:
         notes.print(
             f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "

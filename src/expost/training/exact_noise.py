@@ -57,44 +57,59 @@ law), ``tests/training/test_noise_attack.py`` (the attack on 53-bit Box–Muller
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable
-from decimal import ROUND_FLOOR, Context, Decimal, localcontext
-from fractions import Fraction
-from functools import lru_cache
 from typing import NamedTuple
 
 from expost.errors import InvalidInput
+from expost.randomness.exact_gaussian import (
+    ARTANH,
+    CONSTANT_ERROR,
+    COSINE,
+    EPS,
+    HALF_ROOT,
+    LAST,
+    LATTICE_BITS,
+    LENGTH_ERROR,
+    LN2_HIGH,
+    LN2_LOW,
+    MORE_BITS,
+    QUARTER,
+    RADIUS_ERROR,
+    SINE,
+    UNREAD,
+    Lattice,
+    gaussian_bracket,
+    released,
+)
 
-LATTICE_BITS = 16  # u is the largest power of two that is not above 2^{−16}σ
-EPS = 2.0**-53
-RADIUS_ERROR = 11.0 * EPS  # the constants of E
-LENGTH_ERROR = 2.1 * EPS
-UNREAD = 2.1 * 2.0**-63
-LAST = 2.0**-63
-CONSTANT_ERROR = 4.0 * EPS
-MORE_BITS = 256  # further digits of U and V that one block of the keystream holds
-# the series of logarithm, sine and cosine, highest power first
-HALF_ROOT = int.from_bytes(struct.pack("<d", math.sqrt(0.5)), "little")  # its bits
-LN2_HIGH = round(math.log(2) * 2**25) / 2**25  # its product with an exponent is exact
-LN2_LOW = float(Decimal(2).ln() - Decimal(LN2_HIGH))
-ARTANH = tuple(
-    2.0 / n for n in range(21, 1, -2)
-)  # 2·artanh s = 2s + s·(z·2/3 + z²·2/5 + …), z = s²
-SINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(17, 1, -2))
-COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
-QUARTER = 0.5 * math.pi * 2.0**-62
+__all__ = [
+    "ARTANH",
+    "CONSTANT_ERROR",
+    "COSINE",
+    "EPS",
+    "HALF_ROOT",
+    "LAST",
+    "LATTICE_BITS",
+    "LENGTH_ERROR",
+    "LN2_HIGH",
+    "LN2_LOW",
+    "MORE_BITS",
+    "MOST_ROWS",
+    "QUARTER",
+    "RADIUS_ERROR",
+    "SINE",
+    "UNREAD",
+    "Bound",
+    "Lattice",
+    "clip_bound",
+    "gaussian_bracket",
+    "grid_bits",
+    "lattice_of",
+    "released",
+    "rounding_slack",
+]
+
 _GRID_BITS = 50
 MOST_ROWS = 4096  # that a CUDA engine sums in one matrix product
-
-
-class Lattice(NamedTuple):
-    """Noise on a lattice: standard deviation, step, 1/step, and both errors' scale A = σ/u."""
-
-    noise: float
-    step: float
-    scale: float
-    deviation: float
 
 
 def lattice_of(clip: float, noise_multiplier: float) -> Lattice:
@@ -162,102 +177,3 @@ def rounding_slack(rows: int) -> float:
     """
     chunks = -(-rows // MOST_ROWS)
     return 2.0 * (min(rows, MOST_ROWS) + chunks + 8) * EPS * rows * 2.0**12
-
-
-def released(
-    total: float,
-    lattice: Lattice,
-    words: tuple[int, int],
-    sine: bool,
-    more: Callable[[int], tuple[int, int]],
-) -> float:
-    """Return round((total + σz) / u)·u, decided in decimal arithmetic.
-
-    ``words`` are the first 64 digits of U and V, ``more(k)`` their k-th 256 further digits.
-    """
-    radius, angle = words
-    bits, part = 64, 0
-    while True:
-        extra = more(part)
-        radius, angle = (radius << MORE_BITS) | extra[0], (angle << MORE_BITS) | extra[1]
-        bits, part = bits + MORE_BITS, part + 1
-        found = _decided(total, lattice, radius, angle, bits, sine)
-        if found is not None:
-            return found
-
-
-def _decided(
-    total: float, lattice: Lattice, radius: int, angle: int, bits: int, sine: bool
-) -> float | None:
-    """Return the release if these digits decide it."""
-    low, high = gaussian_bracket(radius, angle, bits, sine)
-    if low is None or high is None:
-        return None
-    ends = []
-    for end in (low, high):
-        place = (Fraction(total) + Fraction(lattice.noise) * Fraction(end)) / Fraction(lattice.step)
-        ends.append(math.floor(place + Fraction(1, 2)))
-    if ends[0] != ends[1]:
-        return None
-    return float(Fraction(ends[0]) * Fraction(lattice.step))
-
-
-def gaussian_bracket(
-    radius: int, angle: int, bits: int, sine: bool
-) -> tuple[Decimal, Decimal] | tuple[None, None]:
-    """Return an interval that contains the Gaussian, from the first ``bits`` digits of U and V.
-
-    (None, None) if all digits of U are equal, so that it is not bounded away from 0 or 1.
-    """
-    if radius == 0 or radius == 2**bits - 1:
-        return None, None
-    digits = math.ceil(bits * math.log10(2)) + 30
-    with localcontext(Context(prec=digits)):
-        scale = Decimal(2) ** bits
-        slack = Decimal(10) ** (12 - digits)  # far more than the rounding of what follows
-        square = [-2 * (Decimal(radius + k) / scale).ln() for k in (1, 0)]
-        shortest = (square[0] * (1 - slack)).sqrt() * (1 - slack)
-        longest = (square[1] * (1 + slack)).sqrt() * (1 + slack)
-        direction = _cosine(angle - (2**bits // 4 if sine else 0), bits, digits)
-        spread = 7 / scale + slack
-        ends = [
-            length * (direction + sign * spread)
-            for length in (shortest, longest)
-            for sign in (-1, 1)
-        ]
-        low, high = min(ends), max(ends)
-        margin = slack * (1 + longest)
-        return low - margin, high + margin
-
-
-def _cosine(turns: int, bits: int, digits: int) -> Decimal:
-    """Return cos(2π·turns / 2^bits) up to 10^{5−digits}, by its Taylor series."""
-    turns %= 2**bits
-    quarter, rest = divmod(turns + 2 ** (bits - 3), 2 ** (bits - 2))
-    rest -= 2 ** (bits - 3)  # at most an eighth of a turn away from the quarter
-    x = 2 * _pi(digits + 10) * Decimal(rest) / Decimal(2) ** bits
-    odd = quarter % 2 == 1
-    term = x if odd else Decimal(1)
-    total, n = term, 1 if odd else 0
-    least = Decimal(10) ** (-digits - 5)
-    while abs(term) > least:
-        term = -term * x * x / ((n + 1) * (n + 2))
-        total, n = total + term, n + 2
-    return -total if quarter % 4 in (1, 2) else total
-
-
-@lru_cache(maxsize=8)
-def _pi(digits: int) -> Decimal:
-    """Return π by Machin's formula in whole numbers."""
-    unit = 10 ** (digits + 10)
-
-    def arctan_of_inverse(n: int) -> int:
-        power, total, k = unit // n, 0, 1
-        while power:
-            total += power // k if k % 4 == 1 else -(power // k)
-            power, k = power // (n * n), k + 2
-        return total
-
-    value = 4 * (4 * arctan_of_inverse(5) - arctan_of_inverse(239))
-    with localcontext(Context(prec=digits + 5, rounding=ROUND_FLOOR)):
-        return Decimal(value) / Decimal(unit)

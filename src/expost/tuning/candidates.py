@@ -31,6 +31,7 @@ from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
 from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet
+from expost.tuning.confidence import Bounds
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
 from expost.tuning.settings import Settings
@@ -50,13 +51,23 @@ class Fitted:
         Standard deviation of the noise of the score. It is public, and 0 for public scoring rows.
     unit : float
         Smallest step of the score. It is public, and 0 for public scoring rows.
+    lead : float, optional
+        By how much a noisy count lies above its threshold, for noise reduction.
+    bounds : Bounds, optional
+        What noise reduction certifies about the score.
     """
 
     parameters: Mapping[str, Array]
     score: float
     deviation: float = 0.0
     unit: float = 0.0
+    lead: float | None = None
+    bounds: Bounds | None = None
     law: ClassVar[str] = "gaussian"
+
+    def __float__(self) -> float:
+        """Return what a search compares with its target: the lead if there is one."""
+        return self.score if self.lead is None else self.lead
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,8 @@ class FittedCodec:
             "score": value.score,
             "deviation": value.deviation,
             "unit": value.unit,
+            "lead": value.lead,
+            "bounds": None if value.bounds is None else list(vars(value.bounds).values()),
             "parameters": NpzCodec().encode(dict(value.parameters)),
         }
 
@@ -79,6 +92,8 @@ class FittedCodec:
             float(stored["score"]),
             float(stored["deviation"]),
             float(stored["unit"]),
+            stored["lead"],
+            None if stored["bounds"] is None else Bounds(*stored["bounds"]),
         )
 
 

@@ -191,7 +191,8 @@ def conclude(
         theorem += f"; {_composition(spent)}, {len(attempts)} of at most {job.attempts} attempts"
     release = replace(chosen, spent=spent, worst_case=worst, theorem=theorem)
     fitted = chosen.value if isinstance(chosen.value, Fitted) else None
-    model = None if fitted is None else Model(recipe, fitted.parameters)
+    made = _step(job, number).recipe or recipe
+    model = None if fitted is None else Model(made, fitted.parameters)
     path = None if folder is None or model is None else folder / "model.npz"
     if model is not None and path is not None:
         model.save(path)
@@ -204,7 +205,7 @@ def conclude(
         None if fitted is None else _certified(settings, job, number, fitted),
         model,
         path,
-        None if winner is None else comparison(job, winner),
+        None if winner is None or job.reasons else comparison(job, winner),
         job,
         _details(settings, job, rows, fitted, refused),
     )
@@ -240,8 +241,9 @@ def _winner(job: Forecast, number: int, release: Release) -> Candidate | None:
 
 
 def _certified(settings: Settings, job: Forecast, number: int, fitted: Fitted) -> Bounds | None:
-    if job.margins is None:
-        return None
+    if fitted.bounds is not None or job.margins is None:
+        return fitted.bounds
+    number -= sum(step.recipe is not None for step in job.steps)
     spread = settings.goal.loss_bound or 1.0
     rows = job.scoring_rows
     return bounds_of(job.margins, number, fitted.score, fitted.deviation, fitted.unit, rows, spread)
@@ -268,6 +270,7 @@ def _details(
         "converted_at_order": job.order,
         "budget_refused_another_attempt": refused,
         "warnings": list(job.warnings),
+        "reasons": list(job.reasons),
     }
 
 

@@ -149,7 +149,11 @@ def job_of(
         tables["data"].setdefault("holdout", 0.2)
     share = 1.0 if public else 1 - _number(tables["data"]["holdout"], 0.2)
     _fill_model(tables["model"], tables["data"], regression)
-    _fill_search(tables["search"], tables["model"]["kind"], max(1, math.floor(places * share)))
+    if tables["model"].get("training") == "noise-reduction":
+        del tables["search"]
+    else:
+        training = max(1, math.floor(places * share))
+        _fill_search(tables["search"], tables["model"]["kind"], training)
     _fill_goal(tables["goal"], tables["data"].get("target_bounds"), regression)
     tables["privacy"].setdefault("delta", default_delta(places))
     return {table: _ordered(values, TABLES[table]) for table, values in tables.items()}

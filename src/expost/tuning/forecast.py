@@ -60,6 +60,8 @@ class Forecast:
         Number of rows that score.
     warnings : tuple of str
         What is weak about the guarantee.
+    reasons : tuple of str
+        Why the requests are made in this order, if several ways of training compete.
     """
 
     steps: tuple[Step, ...]
@@ -71,6 +73,7 @@ class Forecast:
     margin: float = 0.0
     scoring_rows: int = 0
     warnings: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def charges(self) -> Charges:
@@ -161,6 +164,7 @@ class Forecast:
             "delta": self.delta,
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
             "cheapest": self.epsilon(self.charges[0]),
+            "reasons": list(self.reasons),
         }
         if self.schedule is not None:
             record["price_of_a_miss"] = [self.epsilon(each.charges.nothing) for each in self.steps]

@@ -41,6 +41,7 @@ from expost.tuning.rehearsal import RowShape, rehearse
 from expost.tuning.rows import load_rows
 from expost.tuning.run_attempts import make_attempts
 from expost.tuning.settings import Settings, read_settings
+from expost.tuning.several_ways import plan_ways
 
 Before = Callable[[Forecast], None]
 
@@ -140,11 +141,16 @@ def tune(
     rows = load_rows(read.data, X, y, randomness=source)
     recipe = Recipe.of(read, rows.schema)
     hooks = Hooks(progress=progress if executor is None else None, threads=threads)
-    candidates = make_candidates(read, recipe, rows.places, hooks, device)
-    if executor is None and device != "cpu":
-        need_device(device)
-    pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
-    planned = forecast(read, candidates, rows.places, order, rows.score_places, pace)
+
+    def by_attempts(settings: Settings) -> Forecast:
+        """Plan the attempts of Algorithm 2 (or 3) over DP-SGD."""
+        candidates = make_candidates(settings, recipe, rows.places, hooks, device)
+        if executor is None and device != "cpu":
+            need_device(device)
+        pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
+        return forecast(settings, candidates, rows.places, order, rows.score_places, pace)
+
+    planned = plan_ways(read, recipe, rows, order, by_attempts)
     total = rows.places if rows.public else rows.places + rows.score_places
     planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
     for text in planned.warnings:

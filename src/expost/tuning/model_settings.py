@@ -6,7 +6,7 @@ Tests: ``tests/tuning/test_settings.py``, ``tests/tuning/test_factories.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from expost.tuning.config_file import ConfigTable, is_number
@@ -14,7 +14,11 @@ from expost.tuning.factories import name_of
 
 LINEAR = ("logistic", "softmax", "linear")
 KINDS = (*LINEAR, "cnn")
-MODEL_KEYS = ("kind", "arguments", "loss", "input_shape", "optimiser", "momentum")
+MODEL_KEYS = (
+    *("kind", "arguments", "loss", "input_shape", "optimiser", "momentum"),
+    *("training", "regularisation", "norm_bound", "levels"),
+)
+TRAININGS = ("dp-sgd", "noise-reduction", "auto")
 _IMAGE = (1, 28, 28)  # the input shape of "cnn"
 _LOSSES = {"logistic": "logistic", "softmax": "softmax", "linear": "squared", "cnn": "softmax"}
 
@@ -40,6 +44,14 @@ class ModelSettings:
         Keyword arguments of the function that makes the torch module.
     given : callable, optional
         That function, if the caller passed it instead of its name.
+    training : str
+        ``"dp-sgd"``, ``"noise-reduction"``, or ``"auto"``: both compete.
+    regularisation : tuple of float, optional
+        The regularisations of noise reduction, in the order in which they are tried.
+    norm_bound : float, optional
+        Bound on the norm of a row of a linear regression, for noise reduction.
+    levels : tuple of float, optional
+        The levels of noise reduction, ascending.
     """
 
     kind: str
@@ -49,9 +61,13 @@ class ModelSettings:
     momentum: float = 0.9
     arguments: Mapping[str, Any] = field(default_factory=dict)
     given: Callable[..., Any] | None = field(default=None, repr=False)
+    training: str = "dp-sgd"
+    regularisation: tuple[float, ...] | None = None
+    norm_bound: float | None = None
+    levels: tuple[float, ...] | None = None
 
 
-def read_model(table: ConfigTable, metric: str) -> ModelSettings:
+def read_model(table: ConfigTable, metric: str, *, search: bool = True) -> ModelSettings:
     """Read and check the ``[model]`` table.
 
     Parameters
@@ -60,6 +76,9 @@ def read_model(table: ConfigTable, metric: str) -> ModelSettings:
         The table.
     metric : str
         The metric of the goal.
+    search : bool
+        Whether the job has a ``[search]`` table. A linear model without one is trained by noise
+        reduction unless it says otherwise.
 
     Raises
     ------
@@ -82,7 +101,40 @@ def read_model(table: ConfigTable, metric: str) -> ModelSettings:
         table.refuse("momentum", "give a number with 0 ≤ momentum < 1")
     optimiser = table.text("optimiser", "sgd", ("sgd", "momentum", "adam")) or "sgd"
     shape, arguments = _input_shape(table, kind), _arguments(table, kind)
-    return ModelSettings(kind, loss, shape, optimiser, momentum, arguments, given)
+    made = ModelSettings(kind, loss, shape, optimiser, momentum, arguments, given)
+    return _with_training(table, made, search)
+
+
+def _with_training(table: ConfigTable, model: ModelSettings, search: bool) -> ModelSettings:
+    """Read the keys that say how the model is trained."""
+    usual = "auto" if model.kind in LINEAR and not search else "dp-sgd"
+    training = table.text("training", usual, TRAININGS) or usual
+    if training == "noise-reduction":
+        if model.kind not in LINEAR:
+            table.refuse("training", "noise reduction trains linear models: " + ", ".join(LINEAR))
+        if search:
+            table.refuse("training", "noise reduction has no search; leave the table [search] out")
+    if training == "auto" and not search and model.kind not in LINEAR:
+        table.refuse("training", "this model is trained by DP-SGD; add the table [search]")
+    values: dict[str, Any] = {}
+    for key in ("regularisation", "levels"):
+        if key in table:
+            values[key] = tuple(map(float, table.positives(key)))
+    if "norm_bound" in table:
+        values["norm_bound"] = table.number("norm_bound")
+    if values and training == "dp-sgd":
+        table.refuse(next(iter(values)), "this key belongs to noise reduction; leave it out")
+    if "levels" in values and list(values["levels"]) != sorted(values["levels"]):
+        table.refuse("levels", "give levels in ascending order")
+    if "regularisation" in values and not all(1e-6 <= x <= 1e6 for x in values["regularisation"]):
+        table.refuse("regularisation", "give numbers from 1e-6 to 1e6")
+    if "regularisation" in values and model.loss == "squared":
+        table.refuse("regularisation", "least squares uses second moments; leave this key out")
+    if "norm_bound" in values and (
+        model.loss != "squared" or values["norm_bound"] is None or values["norm_bound"] < 1
+    ):
+        table.refuse("norm_bound", "for a linear regression, give a number of at least 1")
+    return replace(model, training=training, **values)
 
 
 def _kind(table: ConfigTable) -> tuple[str, Callable[..., Any] | None]:

@@ -29,6 +29,7 @@ from expost.selection.release import Release
 from expost.selection.selector import Selector
 from expost.tuning.confidence import Margins
 from expost.tuning.job_folder import Journal
+from expost.tuning.model import Recipe
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class PlannedAttempt(AboveThreshold):
     def remember(self, candidates: Sequence[Candidate]) -> PlannedAttempt:
         """Work out charges and drop law for these candidates once; both are public."""
         charges, law = super()._price(candidates), super().drop_law(candidates)
-        known = (tuple(candidates), _with_delta(charges, self.charged_delta), law)
+        known = (tuple(candidates), with_delta(charges, self.charged_delta), law)
         object.__setattr__(self, "_known", known)
         return self
 
@@ -63,7 +64,7 @@ class PlannedAttempt(AboveThreshold):
         known = self._remembered(candidates)
         if known is not None:
             return known[0]
-        return _with_delta(super()._price(candidates), self.charged_delta)
+        return with_delta(super()._price(candidates), self.charged_delta)
 
     def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
         known = self._remembered(candidates)
@@ -72,12 +73,17 @@ class PlannedAttempt(AboveThreshold):
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One request of a job: a selector, its candidates, and what its outcomes cost."""
+    """One request of a job: a selector, its candidates, and what its outcomes cost.
+
+    ``recipe`` describes the released model if it is not the job's own, as after noise reduction,
+    where outputs are compared with the bar by the selector itself.
+    """
 
     selector: Selector
     candidates: tuple[Candidate, ...]
     charges: Charges
     runs: float
+    recipe: Recipe | None = None
 
 
 def steps_of(
@@ -108,7 +114,7 @@ def steps_of(
     return steps
 
 
-def _with_delta(charges: Charges, delta: float | None) -> Charges:
+def with_delta(charges: Charges, delta: float | None) -> Charges:
     """Return (ε, δ) charges with another δ; charges of other kinds as they are."""
     if delta is None:
         return charges
@@ -185,7 +191,7 @@ def make_attempts(
             release = step.selector.select(
                 step.candidates,
                 data,
-                score=ClearedScore(margins, len(releases)),
+                score=_score(steps, len(releases), margins),
                 checkpoint=None if journal is None else journal.checkpoint,
                 on_start=None if journal is None else journal.begin,
                 **request,
@@ -200,6 +206,21 @@ def make_attempts(
     return releases, False
 
 
+def _score(steps: Sequence[Step], number: int, margins: Margins | None) -> ClearedScore | None:
+    """Return what a request compares with the bar; None if the selector compares outputs itself.
+
+    Margins count the attempts of Algorithm 2 alone.
+    """
+    if _own_bar(steps[min(number, len(steps) - 1)]):
+        return None
+    return ClearedScore(margins, number - sum(map(_own_bar, steps)))
+
+
+def _own_bar(step: Step) -> bool:
+    """Whether a request is one of noise reduction."""
+    return step.recipe is not None
+
+
 def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool:
     """Whether the job is over: a model passed, or the planned attempts were made.
 
@@ -209,4 +230,5 @@ def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool
     present = [each for each in releases if each is not None]
     if any(each.passed is None or each.passed for each in present):
         return True
-    return len(releases) >= len(steps) and isinstance(steps[0].selector, PlannedAttempt)
+    planned = isinstance(steps[0].selector, PlannedAttempt) or _own_bar(steps[0])
+    return len(releases) >= len(steps) and planned

@@ -129,7 +129,7 @@ class Score:
         """The score of a sum of 0."""
         if self.centred and self.goal.bar is not None:
             return self.goal.bar
-        return self.centre * self._step
+        return self.centre * self.step
 
     @property
     def sensitivity(self) -> int:
@@ -150,10 +150,10 @@ class Score:
     @property
     def unit(self) -> float:
         """Smallest step of the noisy sum, in rows or in the metric's unit; 0 without noise."""
-        return 0.0 if self.rho is None else self._step
+        return 0.0 if self.rho is None else self.step
 
     @property
-    def _step(self) -> float:
+    def step(self) -> float:
         """Step of the sum, in rows or in the metric's unit."""
         if self.goal.loss_bound is None:
             return 1.0 / _STEPS if self.centred else 1.0
@@ -180,16 +180,16 @@ class Score:
         """
         if self.centred and rows is None:
             raise InvalidInput("rows", None, "give the public number of scoring rows")
-        total = self._total(decided, truth) - self.centre * len(truth)
+        total = self.total(decided, truth) - self.centre * len(truth)
         if self.rho is not None:
             query = Query(lambda whole: whole, sensitivity=self.sensitivity)
             noisy = DiscreteGaussian(query, self.rho)(total, randomness)
             assert isinstance(noisy, Estimate)
             total = int(noisy.value)
-        mean = self._base + total * self._step / (rows or len(truth))
+        mean = self._base + total * self.step / (rows or len(truth))
         return mean if self.goal.metric == "accuracy" else -mean
 
-    def _total(self, decided: Array, truth: Array) -> int:
+    def total(self, decided: Array, truth: Array) -> int:
         """Return the number of correct decisions or the sum of losses, in steps."""
         if self.goal.metric == "accuracy":
             correct = int(np.count_nonzero(decided == truth))

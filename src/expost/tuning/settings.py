@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from expost.errors import InvalidInput
 from expost.selection.attempts.planner import MOST_ATTEMPTS
 from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
@@ -198,7 +199,12 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
     document = Document.read(config)
     goal = _goal(document.table("goal", GOAL_KEYS))
     privacy = _privacy(document.table("privacy", PRIVACY_KEYS), goal)
-    model = read_model(document.table("model", MODEL_KEYS), goal.metric)
+    searched = "search" in document.tables
+    model = read_model(document.table("model", MODEL_KEYS), goal.metric, search=searched)
+    if model.training != "dp-sgd" and goal.bar is None:
+        raise InvalidInput(
+            "goal.maximize", True, "noise reduction stops at a bar: give at_least or at_most"
+        )
     data = read_data(
         document.table("data", DATA_KEYS),
         document.folder,
@@ -207,7 +213,9 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         scoring=privacy.scoring,
         given=given_data,
     )
-    search = _search(document.table("search", SEARCH_KEYS))
+    search = SearchSettings((), ())
+    if searched or model.training == "dp-sgd":
+        search = _search(document.table("search", SEARCH_KEYS))
     return Settings(data, model, search, goal, privacy, document.folder)
 
 

@@ -1,0 +1,214 @@
+"""Rows of Table 3 from the product itself: ``training = "noise-reduction"`` and ``"auto"``.
+
+The requests are those of :mod:`expost.tuning.noise_reduction` and
+:mod:`expost.tuning.several_ways`, with the default levels (200, from 0.005 to 4), the exact noise
+and the stopping rules of a job. Two things differ from a job: randomness is seeded (a simulation),
+and the statistic, which does not depend on coins, is computed once for all trials.
+
+``noise-reduction-public`` scores each level on the task's public rows, as the other mechanisms of
+the table do. ``noise-reduction`` holds out every fifth training row and stops by one noisy
+threshold on those, with the confidence of 0.9 that jobs have; a trial counts as passed if the
+released model reaches the bar on the *public* rows. ``auto-public`` tries the ways of
+``training = "auto"`` for a linear model in turn.
+
+Tests: ``tests/reproduction/test_table3.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Array, Floats
+from expost.privacy.guarantees import ZERO_OUT
+from expost.randomness.source import SimulationRandomness
+from expost.selection.candidate import Candidate
+from expost.selection.noise_path import PathLevel
+from expost.tuning.candidates import Fitted
+from expost.tuning.model import Recipe
+from expost.tuning.noise_reduction import LEVELS, Places, Way, step_of, usable_levels
+from expost.tuning.rows import held_out
+from expost.tuning.run_attempts import Step
+from expost.tuning.settings import GoalSettings
+from expost.tuning.several_ways import END, LADDER, _up_to
+from expost.tuning.table_schema import Column, TableSchema
+from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
+from reproduction.table3.tasks import DELTA, task_named
+
+CONFIDENCE = 0.9
+MOST_TRIALS = 10
+_HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class Known:
+    """A statistic that is computed when it is needed first, once for all trials and bars."""
+
+    statistic: Callable[[Any], Floats]
+    key: str
+
+    def __call__(self, data: Any) -> Floats:
+        if self.key not in _statistics:
+            _statistics[self.key] = self.statistic(data)
+        return _statistics[self.key]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a task with features and regression targets in [0, 1]."""
+
+    X: Array
+    y: Array
+    test_X: Array
+    test_y: Array
+    recipe: Recipe
+    norm_bound: float | None
+
+
+@lru_cache(maxsize=1)
+def rows_of(name: str, data: Path) -> Rows:
+    """Read a task's rows and scale them to [0, 1] by the bounds of its preparation."""
+    task = task_named(name)
+    split = task.load(data)
+
+    def flat(table: Array) -> Array:
+        wide = np.asarray(table, dtype=np.float32).reshape(len(table), -1)
+        if name == "mnist":
+            return np.asarray(wide * 0.3081 + 0.1307)
+        return wide if name == "gisette" else np.asarray((wide + 1) / 2)
+
+    X, test_X = flat(split.X), flat(split.test_X)
+    columns = tuple(Column("number", 0.0, 1.0) for _ in range(X.shape[1]))
+    if task.metric == "mse":
+        schema = TableSchema(columns, None, (-1.0, 1.0))
+        recipe = Recipe("linear", "squared", schema)
+        return Rows(X, (split.y + 1) / 2, test_X, (split.test_y + 1) / 2, recipe, task.row_bound)
+    classes = int(split.y.max()) + 1
+    kind = "logistic" if classes == 2 else "softmax"
+    recipe = Recipe(kind, kind, TableSchema(columns, classes, None))
+    return Rows(X, split.y, test_X, split.test_y, recipe, None)
+
+
+def goal_of(problem: TableProblem) -> GoalSettings:
+    """Return the bar as a job states it; a squared error is at most 4, the squared range."""
+    if problem.task.metric == "accuracy":
+        return GoalSettings("accuracy", problem.bar, None, CONFIDENCE)
+    return GoalSettings("mse", -problem.target, 4.0, CONFIDENCE)
+
+
+def ways_to(rows: Rows, scoring: int | None, training: str, places: int) -> list[Way]:
+    """Return the ways of ``"noise-reduction"`` (one) or ``"auto"`` (the ladder)."""
+    levels = usable_levels(LEVELS, scoring)
+    ladder: tuple[float | None, ...] = (None,)
+    if training == "auto" and rows.recipe.loss != "squared":
+        ladder = LADDER
+    delta, confidence = DELTA / len(ladder), 1 - (1 - CONFIDENCE) / len(ladder)
+    outputs = max(5, rows.recipe.class_count or 1)
+    ways = []
+    for place, regularisation in enumerate(ladder):
+        kept = levels
+        if place < len(ladder) - 1:
+            kept = _up_to(levels, delta, END * 5**place * outputs / places, np.inf)
+        ways.append(Way(regularisation, kept, delta, confidence, norm_bound=rows.norm_bound))
+    return ways
+
+
+def product_rows(
+    problem: TableProblem, data: Path, trials: int, seed: int
+) -> Iterator[TrialOutcome]:
+    """Yield the product's rows for one bar."""
+    rows, goal = rows_of(problem.task.name, data), goal_of(problem)
+    trials = min(trials, MOST_TRIALS)
+    named = [("noise-reduction-public", "noise-reduction", False)]
+    named += [("noise-reduction", "noise-reduction", True)]
+    if rows.recipe.loss != "squared":
+        named += [("auto-public", "auto", False)]
+    for mechanism, training, private in named:
+        steps, given = steps_to(rows, goal, training, private)
+        made = [one_trial(problem, rows, steps, given, [seed, trial]) for trial in range(trials)]
+        note = (
+            "product; one noisy threshold on every fifth training row"
+            if private
+            else "product; scored on the public rows"
+        )
+        first = steps[0]
+        yield TrialOutcome(
+            mechanism,
+            "last level",
+            None,
+            note,
+            None,
+            first.selector._theorem(first.candidates),
+            made,
+            sum(len(step.candidates) for step in steps),
+            float(sum(step.charges.worst_case.size for step in steps)),
+        )
+
+
+def steps_to(
+    rows: Rows, goal: GoalSettings, training: str, private: bool
+) -> tuple[list[Step], dict[str, Any]]:
+    """Return the requests and the data that they receive."""
+    out = held_out(len(rows.X), _HELD_OUT) if private else np.zeros(len(rows.X), dtype=bool)
+    given = {
+        "X": rows.X[~out],
+        "y": rows.y[~out],
+        "score_X": rows.X[out],
+        "score_y": rows.y[out],
+    }
+    places = Places(
+        int(np.count_nonzero(~out)), int(np.count_nonzero(out)), rows.X.shape[1], ZERO_OUT
+    )
+    shown = None if private else (rows.test_X, rows.test_y)
+    ways = ways_to(rows, places.scoring if private else None, training, places.training)
+    return [
+        known_step(step_of(way, rows.recipe, goal, places, shown, None), given, private)
+        for way in ways
+    ], given
+
+
+_statistics: dict[str, Floats] = {}
+
+
+def known_step(step: Step, given: dict[str, Any], private: bool) -> Step:
+    """Return a request whose statistic is computed once for all trials and bars."""
+    level = step.candidates[0].mechanism
+    assert isinstance(level, PathLevel)
+    path = level.path
+    key = json.dumps([repr(path.statistic), private, given["X"].shape])
+    known = replace(path, statistic=Known(path.statistic, key))
+    candidates = [
+        Candidate(PathLevel(known, each.guarantee), each.params) for each in step.candidates
+    ]
+    return replace(step, candidates=tuple(candidates))
+
+
+def one_trial(
+    problem: TableProblem, rows: Rows, steps: list[Step], given: dict[str, Any], seed: list[int]
+) -> Trial:
+    """Make the requests in turn until one passes; all that were made are paid."""
+    source = SimulationRandomness(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+    spent = 0.0
+    for number, step in enumerate(steps, 1):
+        release = step.selector.select(
+            step.candidates, given, randomness=source, simulation=True, data_fingerprint="known"
+        )
+        spent += float(release.spent.size)
+        if isinstance(release.value, Fitted):
+            return Trial(spent, reaches(problem, rows, release.value), number)
+    return Trial(spent, False, len(steps))
+
+
+def reaches(problem: TableProblem, rows: Rows, fitted: Fitted) -> bool:
+    """Return whether a model reaches the bar on the public rows, without noise."""
+    decided = rows.recipe.decide(fitted.parameters, rows.test_X)
+    if problem.task.metric == "accuracy":
+        return bool(np.mean(decided == rows.test_y) >= problem.bar)
+    truth = 2 * rows.test_y - 1
+    return bool(np.square(decided - truth).mean() <= -problem.target)

@@ -1,0 +1,408 @@
+"""Any statistic of known sensitivity, followed by post-processing, searched from coarse to fine.
+
+A :class:`NoisePath` is a vector statistic, its sensitivity, and a function that turns a noisy value
+of it into an output: parameters of a model, principal components, a table. :meth:`NoisePath.levels`
+makes one candidate per privacy level, and :class:`PathSearch` looks at the levels from coarse to
+fine until an output reaches a target. Only the last level that was looked at is paid.
+
+**Gaussian paths** (Whitehouse et al. 2022). Level i allows μ_i-Gaussian DP, μ_1 < μ_2 < …. Look j
+releases y_j = round(s + σ_j·z_j), a rounding of exactly normal noise
+(:mod:`expost.randomness.exact_gaussian`), with (Δ/σ_j)² ≤ μ_j² − μ_{j−1}². The output of level i is
+made of the inverse-variance average of y_1, …, y_i. These are post-processing of independent
+Gaussian releases whose squared μ add up to at most μ_i², so all looks up to level i are together
+μ_i-Gaussian DP. Nothing of a finer level exists before it is looked at.
+
+**Claim under (ε, δ).** Level i is (ε_i, δ_i)-DP, exactly converted
+(:mod:`expost.privacy.gaussian_profile`). Stopping at i is a function of what was released up to
+level i and of coins, so the outcomes "stopped at i" satisfy P(S) ≤ e^{ε_i}·P′(S) + δ_i for every
+set S of them. Summed over i, the search is ex-post (ε_i, Σ_j δ_j)-DP, and charged so. "Nothing" is
+the outcome of having looked at all levels and costs the last. Under zCDP level i is charged ρ_i,
+and under pure DP (Laplace) ε_i.
+
+**Laplace paths** (:func:`expost.mechanisms.noise_paths.laplace_paths`). The statistic is rounded to
+a lattice of step u, the largest power of two that is at most 2^{−10}·Δ/d in d dimensions, and
+discrete Laplace noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded statistic.
+
+Held-out rows can decide where to stop: :mod:`expost.selection.held_out`.
+
+Tests: ``tests/selection/test_noise_path.py`` (the law of what leaves, by enumeration).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from expost.arrays import Floats, Integers
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.engine import ReleaseRule, Run
+from expost.mechanisms.noise_paths import laplace_paths
+from expost.privacy.charges import Charges
+from expost.privacy.gaussian_profile import gaussian_mu
+from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
+from expost.randomness.exact_gaussian import lattice_for, rounded
+from expost.randomness.keyed import SEED_BYTES, RunKey
+from expost.randomness.source import Randomness
+from expost.rationals import Number, count_of, exact_positive, round_down, round_up
+from expost.selection.candidate import Candidate
+from expost.selection.held_out import HeldOut
+from expost.selection.selector import Draws, Selector
+from expost.selection.setting_checks import check_target
+
+_LAPLACE_BITS = 10
+
+
+@dataclass(frozen=True)
+class NoisePath:
+    """A statistic of known sensitivity and what is made of a noisy value of it.
+
+    Parameters
+    ----------
+    statistic : callable
+        Takes the data and returns ``dimension`` numbers. It must not fail on any rows.
+    sensitivity : number
+        The most that one person can change in the computed values: in ℓ2 for Gaussian noise, in ℓ1
+        for Laplace noise.
+    finish : callable
+        ``finish(values, scale)`` returns the output for noisy values: an array of shape
+        (``dimension``,), and the standard deviation (Gaussian) or scale (Laplace) of their noise.
+        It must not use the data.
+    dimension : int
+        How many numbers the statistic returns.
+    neighbours : str, default "add-remove"
+        The neighbouring relation that ``sensitivity`` refers to.
+    """
+
+    statistic: Callable[[Any], Any]
+    sensitivity: Number
+    finish: Callable[[Floats, float], Any]
+    dimension: int = 1
+    neighbours: str = ADD_REMOVE
+    _sensitivity: Fraction = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("statistic", "finish"):
+            if not callable(getattr(self, name)):
+                raise InvalidInput(name, type(getattr(self, name)).__name__, "give a function")
+        count_of(self.dimension, "dimension", at_least=1)
+        object.__setattr__(self, "_sensitivity", exact_positive(self.sensitivity, "sensitivity"))
+
+    @property
+    def bound(self) -> Fraction:
+        """The sensitivity as an exact number."""
+        return self._sensitivity
+
+    def values(self, data: Any) -> Floats:
+        """Return the statistic as an array of floats.
+
+        Raises
+        ------
+        InvalidInput
+            The statistic returned another number of values.
+        """
+        found = np.asarray(self.statistic(data), dtype=np.float64).ravel()
+        if found.shape != (self.dimension,):
+            raise InvalidInput(
+                "statistic",
+                f"{found.size} values",
+                f"return {self.dimension} as stated by `dimension`",
+            )
+        return found
+
+    def levels(
+        self,
+        epsilons: Sequence[Number] | None = None,
+        *,
+        delta: Number | None = None,
+        rhos: Sequence[Number] | None = None,
+    ) -> list[Candidate]:
+        """Return one candidate per level, from coarse to fine.
+
+        Parameters
+        ----------
+        epsilons : sequence of number, optional
+            Increasing ε. With ``delta``: Gaussian noise. Without: Laplace noise and pure DP.
+        delta : number, optional
+            The δ of the whole search; the levels share it equally.
+        rhos : sequence of number, optional
+            In place of ``epsilons``: increasing ρ of Gaussian noise under zCDP.
+        """
+        if (epsilons is None) == (rhos is None) or (rhos is not None and delta is not None):
+            raise InvalidInput(
+                "epsilons, rhos",
+                "both or neither",
+                "give epsilons (with delta for Gaussian noise), or rhos alone",
+            )
+        promises: list[Guarantee]
+        if rhos is not None:
+            promises = [ZCDP(rho, self.neighbours) for rho in rhos]  # type: ignore[arg-type]
+        elif delta is None:
+            promises = [PureDP(each, self.neighbours) for each in epsilons or ()]  # type: ignore[arg-type]
+        else:
+            share = round_down(exact_positive(delta, "delta") / max(len(epsilons or ()), 1))
+            promises = [ApproxDP(float(each), share, self.neighbours) for each in epsilons or ()]
+        return [
+            Candidate(PathLevel(self, promise), promise_params(promise)) for promise in promises
+        ]
+
+
+def promise_params(promise: Guarantee) -> dict[str, float]:
+    """Return the public number of a level: its ε or ρ."""
+    name = "rho" if promise.as_zcdp() is not None else "epsilon"
+    return {name: float(promise.size)}
+
+
+@dataclass(frozen=True)
+class PathLevel:
+    """One level of a path, as a mechanism: a single release with fresh noise.
+
+    Parameters
+    ----------
+    path : NoisePath
+        The statistic.
+    guarantee : PureDP, ApproxDP or ZCDP
+        What one release of this level satisfies.
+    """
+
+    path: NoisePath
+    guarantee: Guarantee
+
+    @property
+    def law(self) -> str:
+        """``"laplace"`` under pure DP, else ``"gaussian"``."""
+        return "laplace" if self.guarantee.as_pure() is not None else "gaussian"
+
+    def square(self) -> Fraction:
+        """Return μ² of a Gaussian level, rounded down."""
+        zcdp, approx = self.guarantee.as_zcdp(), self.guarantee.as_approx()
+        if zcdp is not None:
+            return 2 * Fraction(zcdp.rho)
+        assert approx is not None
+        return Fraction(gaussian_mu(approx.epsilon, approx.delta)) ** 2
+
+    def __call__(self, data: Any, randomness: Randomness) -> Any:
+        """Return the output for one fresh release at this level."""
+        return _Walk([self], randomness.bytes(SEED_BYTES), randomness.simulated).output(0, data)
+
+
+@dataclass(frozen=True)
+class PathSearch(Selector):
+    """Look at the levels of a :class:`NoisePath` until an output reaches ``target``; release it.
+
+    Parameters
+    ----------
+    target : float, optional
+        The score that an output must reach. Required without ``held_out``.
+    held_out : HeldOut, optional
+        Decide by a noisy count on held-out rows instead (:mod:`expost.selection.held_out`). The
+        released value is then a :class:`~expost.selection.held_out.Seen`.
+
+    Notes
+    -----
+    The claim and its proof are stated in :mod:`expost.selection.noise_path`. Assumed: the
+    statistic's sensitivity is as stated, it does not fail on any rows, and scores depend on outputs
+    alone.
+    """
+
+    target: float | None = None
+    held_out: HeldOut | None = None
+    name: ClassVar[str] = "noise-path"
+
+    def __post_init__(self) -> None:
+        check_target(self.target)
+        if self.held_out is not None:
+            if self.target is not None:
+                raise InvalidInput(
+                    "target", self.target, "the held-out rows have thresholds; leave it out"
+                )
+            object.__setattr__(self, "target", 0.0)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the selector's name and public settings in plain JSON types."""
+        held = None if self.held_out is None else self.held_out.settings()
+        return {"name": self.name, "target": self.target, "held_out": held}
+
+    def _price(self, candidates: Sequence[Candidate]) -> Charges:
+        """Charge each level its ε (or ρ), with the δ of all levels; "nothing" costs the last."""
+        levels = path_levels(candidates)
+        promises = [level.guarantee for level in levels]
+        pairs = [promise.as_approx() for promise in promises]
+        if levels[0].law == "gaussian" and pairs[0] is not None:
+            total = round_up(sum((Fraction(pair.delta) for pair in pairs if pair), Fraction(0)))
+            promises = [
+                ApproxDP(pair.epsilon, total, pair.neighbours) for pair in pairs if pair is not None
+            ]
+        if self.held_out is not None:
+            self.held_out.check(levels[0].guarantee, [float(each.size) for each in promises])
+        return Charges.from_list(promises, promises[-1])
+
+    def _theorem(self, candidates: Sequence[Candidate]) -> str:
+        """Return the name of the result for Laplace or Gaussian noise."""
+        laplace = path_levels(candidates)[0].law == "laplace"
+        named = (
+            "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), discrete"
+            if laplace
+            else "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ "
+            "shared by the levels"
+        )
+        more = "" if self.held_out is None else "; theorem:at-classic-monotone on held-out rows"
+        return named + more
+
+    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
+        """Draw the key of the path's noise and, with held-out rows, the threshold's noise."""
+        drawn = {
+            "path": randomness.bytes(SEED_BYTES).hex(),
+            "simulated": randomness.simulated,
+        }
+        if self.held_out is not None:
+            drawn["level"] = self.held_out.draw(randomness)
+        return drawn
+
+    def _runs(
+        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
+    ) -> Sequence[Run]:
+        """Return one look per level, from coarse to fine."""
+        levels = path_levels(candidates)
+        walk = _Walk(levels, bytes.fromhex(draws["path"]), draws["simulated"])
+        return [
+            Run(index, _Look(walk, index, self.held_out, draws.get("level")))
+            for index in range(len(levels))
+        ]
+
+    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
+        """Release the first level that passes, or nothing."""
+        if self.target is None:
+            raise InvalidInput("target", None, "give the number that a score must reach")
+        return ReleaseRule.FIRST_PASS_OR_NOTHING
+
+    def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
+        """Refuse a score with held-out rows: the proof compares the noisy count itself."""
+        return (
+            None
+            if self.held_out is None
+            else "with held_out the noisy count is compared with its threshold; leave it out"
+        )
+
+
+class _Walk:
+    """The looks at one path. The noise of look j comes from the key and j alone.
+
+    Levels must be asked in ascending order to be cheap; an earlier one starts anew.
+    """
+
+    def __init__(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> None:
+        self._levels, self._key = levels, RunKey(seed, simulated)
+        self._path, self._law = levels[0].path, levels[0].law
+        self._deviations = deviations_of(levels) if self._law == "gaussian" else []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was computed from data."""
+        self._data: Any = None
+        self._values: Floats | None = None
+        self._reached, self._precision, self._weighted = -1, 0.0, np.zeros(0)
+        self._noise: Integers | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Send nothing that was computed from data, and no noise, to a worker."""
+        copy = _Walk.__new__(_Walk)
+        copy.__dict__.update(self.__dict__)
+        copy._forget()
+        return copy.__dict__
+
+    def output(self, index: int, data: Any) -> Any:
+        """Return the output of a level."""
+        if self._values is None or self._data is not data or index < self._reached:
+            self._forget()
+            self._data, self._values = data, self._path.values(data)
+        noisy, scale = self._gaussian(index) if self._law == "gaussian" else self._laplace(index)
+        return self._path.finish(noisy, scale)
+
+    def _gaussian(self, index: int) -> tuple[Floats, float]:
+        assert self._values is not None
+        if self._reached < 0:
+            self._weighted = np.zeros(len(self._values))
+        for place in range(self._reached + 1, index + 1):
+            deviation = self._deviations[place]
+            noisy = rounded(self._values, lattice_for(deviation), self._key.source(place))
+            self._weighted = self._weighted + noisy / deviation**2
+            self._precision += 1 / deviation**2
+        self._reached = index
+        return self._weighted / self._precision, 1 / math.sqrt(self._precision)
+
+    def _laplace(self, index: int) -> tuple[Floats, float]:
+        assert self._values is not None
+        step, scales = laplace_lattice(self._levels)
+        if self._noise is None:
+            self._noise = laplace_paths(scales, self._path.dimension, self._key.source(0))
+        most = 2.0**51
+        steps = np.clip(np.nan_to_num(self._values / step), -most, most)
+        self._reached = index
+        noisy = (np.floor(steps + 0.5) + self._noise[index]) * step
+        return noisy, float(scales[index]) * step
+
+
+@dataclass(frozen=True, repr=False)
+class _Look:
+    """One look: the output of a level and, with held-out rows, its noisy count. Secret: no repr."""
+
+    walk: _Walk
+    index: int
+    held_out: HeldOut | None
+    level: int | None
+
+    def __call__(self, data: Any, randomness: Randomness) -> Any:
+        output = self.walk.output(self.index, data)
+        if self.held_out is None:
+            return output
+        assert self.level is not None
+        return self.held_out.look(self.index, output, data, self.level, randomness)
+
+
+def deviations_of(levels: Sequence[PathLevel]) -> list[float]:
+    """Return σ_j of each look, rounded up: (Δ/σ_j)² ≤ μ_j² − μ_{j−1}² holds exactly."""
+    squares = [Fraction(0), *(level.square() for level in levels)]
+    sensitivity = levels[0].path.bound
+    found = []
+    for before, after in pairwise(squares):
+        wanted = sensitivity**2 / (after - before)
+        deviation = math.sqrt(wanted)
+        while Fraction(deviation) ** 2 < wanted:
+            deviation = math.nextafter(deviation, math.inf)
+        found.append(deviation)
+    return found
+
+
+def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]:
+    """Return the step of the lattice, and the scale of each level in steps."""
+    path = levels[0].path
+    step = math.ldexp(1.0, math.frexp(float(path.bound / path.dimension))[1] - 1 - _LAPLACE_BITS)
+    moved = path.bound / Fraction(step) + path.dimension
+    return step, [moved / level.guarantee.size for level in levels]
+
+
+def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
+    """Return the candidates' mechanisms if they are the levels of one path, coarse to fine."""
+    levels = [each.mechanism for each in candidates if isinstance(each.mechanism, PathLevel)]
+    if len(levels) < len(candidates) or any(level.path != levels[0].path for level in levels):
+        raise InvalidCandidate(
+            "mechanism", "other mechanisms", "give the levels of one NoisePath (NoisePath.levels)"
+        )
+    if any(candidate.repeats != 1 for candidate in candidates):
+        raise InvalidCandidate("repeats", ">1", "a noise level is used once; leave repeats out")
+    sizes = [candidate.guarantee.size for candidate in candidates]
+    if any(a >= b for a, b in pairwise(sizes)):
+        raise InvalidCandidate(
+            "guarantee", [float(size) for size in sizes], "give levels with increasing ε (or ρ)"
+        )
+    if levels[0].law == "gaussian":
+        squares = [level.square() for level in levels]
+        if any(a >= b for a, b in pairwise(squares)):
+            raise InvalidCandidate("guarantee", "levels", "give levels that are farther apart")
+    return levels

@@ -1,0 +1,118 @@
+"""Least squares from noisy second moments: Σ zzᵀ with z = (x, 1, y).
+
+Each row is z = (x·r, r, y), where x has features in [0, 1] moved to [−1, 1], y is a target in
+[0, 1], and r ≤ 1 scales (x, 1) down to a public norm B where it is longer. One row adds the matrix
+zzᵀ, whose Frobenius norm is |z|² ≤ B² + 1. As a vector the upper triangle is used, with
+off-diagonal entries times √2, so that the ℓ2 norm of the vector is the Frobenius norm.
+
+The ℓ2 sensitivity is B² + 1 in real numbers. In floating point a row's contributions are rounded to
+whole multiples of a step and summed as integers, which is exact in any order; rounding moves the
+vector of one row by at most √d·step/2, which is added.
+
+:meth:`SecondMoments.solve` is post-processing: ridge regression with a ridge of about the norm of
+the noise, so that the system can be solved.
+
+Tests: ``tests/training/test_convex.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from expost.arrays import Array, Floats
+from expost.errors import InvalidInput
+from expost.rationals import count_of
+
+_PART = 4096
+_BITS = 22  # a contribution has at most this many bits; 2^40 rows fit into 62 bits
+
+
+@dataclass(frozen=True)
+class SecondMoments:
+    """The sums that least squares needs, with a public bound on rows.
+
+    Parameters
+    ----------
+    features : int
+        Number of features.
+    norm_bound : float, optional
+        B ≥ 1, the largest norm of (x, 1). By default the largest possible, √(features + 1).
+    """
+
+    features: int
+    norm_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        count_of(self.features, "features", at_least=1)
+        if self.norm_bound is not None and not 1 <= self.norm_bound <= 1e6:
+            raise InvalidInput("norm_bound", self.norm_bound, "give a number from 1 to 1e6")
+
+    @property
+    def bound(self) -> float:
+        """B."""
+        return self.norm_bound or math.sqrt(self.features + 1)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of z."""
+        return self.features + 2
+
+    @property
+    def dimension(self) -> int:
+        """Number of entries of the upper triangle."""
+        return self.size * (self.size + 1) // 2
+
+    @property
+    def step(self) -> float:
+        """The step to which contributions are rounded."""
+        return math.ldexp(1.0, math.frexp(self.bound**2 + 1)[1] - _BITS)
+
+    @property
+    def sensitivity(self) -> float:
+        """How much one row moves the vector of :meth:`sums`, in ℓ2."""
+        return (self.bound**2 + 1) * (1 + 1e-9) + math.sqrt(self.dimension) * self.step
+
+    def rows(self, X: Array, y: Array) -> Floats:
+        """Return z of each row; a row with a value that is not finite becomes a zero row."""
+        table = np.asarray(X, dtype=np.float64).reshape(len(X), -1)
+        target = np.asarray(y, dtype=np.float64)
+        kept = np.isfinite(table).all(axis=1) & np.isfinite(target)
+        clean = 2 * np.clip(np.where(kept[:, None], table, 0.0), 0.0, 1.0) - 1
+        norms = np.sqrt(np.square(clean).sum(axis=1) + 1)
+        scale = np.where(kept, np.minimum(1.0, self.bound * (1 - 2.0**-40) / norms), 0.0)
+        z = np.empty((len(table), self.size))
+        z[:, :-2] = clean * scale[:, None]
+        z[:, -2] = scale
+        z[:, -1] = np.where(kept, np.clip(np.where(kept, target, 0.0), 0.0, 1.0), 0.0)
+        return z
+
+    def sums(self, X: Array, y: Array) -> Floats:
+        """Return the upper triangle of Σ zzᵀ, off-diagonal entries times √2."""
+        first, second = np.triu_indices(self.size)
+        total = np.zeros(self.dimension, dtype=np.int64)
+        factor = np.where(first == second, 1.0, math.sqrt(2)) / self.step
+        part = max(1, _PART * 64 // self.dimension)
+        for start in range(0, len(X), part):
+            z = self.rows(X[start : start + part], y[start : start + part])
+            whole = np.floor(z[:, first] * z[:, second] * factor + 0.5)
+            total += whole.astype(np.int64).sum(axis=0)
+        return np.asarray(total * self.step)
+
+    def solve(self, values: Floats, deviation: float) -> tuple[Floats, Floats]:
+        """Return weight and bias on plain features in [0, 1], from noisy sums."""
+        matrix = np.zeros((self.size, self.size))
+        first, second = np.triu_indices(self.size)
+        matrix[first, second] = values / np.where(first == second, 1.0, math.sqrt(2))
+        matrix = matrix + np.triu(matrix, 1).T
+        ridge = deviation * math.sqrt(2 * self.size) + 1e-9
+        left = matrix[:-1, :-1] + ridge * np.eye(self.size - 1)
+        try:
+            solved = np.asarray(np.linalg.solve(left, matrix[:-1, -1]), dtype=np.float64)
+        except np.linalg.LinAlgError:
+            solved = np.zeros(self.size - 1)
+        solved = np.where(np.isfinite(solved), solved, 0.0)
+        weight = np.asarray(2 * solved[:-1], dtype=np.float64)
+        return weight[None, :], np.array([solved[-1] - solved[:-1].sum()])

@@ -1,0 +1,254 @@
+"""Several ways to one bar: noise reduction at several regularisations, then attempts with DP-SGD.
+
+Every way is a request of its own (:mod:`expost.tuning.run_attempts`): it is made only if those
+before it missed the bar, and the costs of those that were made add up (docs/theory.md, "Attempts in
+sequence"). δ and 1 − confidence are shared among the ways beforehand. Everything here is computed
+from public numbers.
+
+**Order.** By the price of a miss. Least squares by second moments comes first: its ridge follows
+the noise, so it is a good model at low levels already. It ends where regularised minimisation is
+usually cheaper, at places·μ = ``END`` per output; a miss costs that level. Then comes noise
+reduction with a small regularisation, which needs more and reaches more. The last way has no such
+end, unless attempts with DP-SGD follow: their misses cost little, but a pass costs about twice a
+level. For a network, all noise reduction together may cost at most ``SHARE`` of what its
+attempts are expected to cost, so that bars that only the network reaches hardly cost more.
+
+A linear regression has one way, by second moments.
+
+Tests: ``tests/tuning/test_several_ways.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from expost.errors import InvalidInput
+from expost.privacy.gaussian_profile import gaussian_mu
+from expost.tuning.model import Recipe
+from expost.tuning.model_settings import LINEAR
+from expost.tuning.noise_reduction import (
+    LEVELS,
+    Places,
+    Way,
+    margin_of_noisy_scores,
+    margin_of_threshold,
+    overhead_for,
+    step_of,
+    usable_levels,
+)
+from expost.tuning.pace import Pace
+from expost.tuning.rows import JobRows
+from expost.tuning.run_attempts import PlannedAttempt, Step
+from expost.tuning.settings import Settings
+
+if TYPE_CHECKING:
+    from expost.tuning.forecast import Forecast
+
+LADDER = (None, 0.003, 0.0005)
+"""The regularisations that ``training = "auto"`` tries; None: second moments."""
+
+_LEAST_OUTPUTS = 5  # fewer classes are not separated with less noise
+END = 60.0
+"""places·μ per output at which a way ends if another one follows, times 1, 5, 25 …."""
+
+SHARE = 0.08
+"""For a network: the most that noise reduction may cost, as a share of its attempts' mean cost."""
+
+DELTA_SHARE = 0.1
+"""For a network: the part of δ and of 1 − confidence that noise reduction has."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ways of a job and the part of δ (and of 1 − confidence) that is left for attempts."""
+
+    ways: tuple[Way, ...]
+    left: float
+
+
+def plan_ways(
+    settings: Settings,
+    recipe: Recipe,
+    rows: JobRows,
+    order: tuple[float, ...] | None,
+    by_attempts: Callable[[Settings], Forecast],
+) -> Forecast:
+    """Return the plan of a job: attempts, noise reduction, or both.
+
+    Parameters
+    ----------
+    settings : Settings
+        What is asked.
+    recipe : Recipe
+        Description of the model.
+    rows : JobRows
+        Their public numbers are used and, if they are public, the scoring rows.
+    order : tuple of float or None
+        Rényi orders to charge at; noise reduction is charged in (ε, δ) only.
+    by_attempts : callable
+        Plans the attempts with DP-SGD of settings whose δ and confidence are their share.
+    """
+    if settings.model.training == "dp-sgd":
+        return by_attempts(settings)
+    if order is not None:
+        raise InvalidInput(
+            "privacy.order",
+            list(order),
+            "noise reduction is charged in (ε, δ): use an (ε, δ) budget, or training = 'dp-sgd'",
+        )
+    places = Places(
+        rows.places, rows.score_places, int(np.prod(rows.X.shape[1:])), settings.data.relation
+    )
+    searched = bool(settings.search.settings)
+    attempts = None
+    if searched:
+        part = DELTA_SHARE if recipe.kind not in LINEAR else 0.5
+        attempts = by_attempts(_with_part(settings, 1 - part))
+    plan = ways_of(settings, recipe, places, rows.public, attempts)
+    return _joined(settings, recipe, rows, places, plan, attempts)
+
+
+def _with_part(settings: Settings, part: float) -> Settings:
+    """Return the settings with a part of δ and of 1 − confidence."""
+    goal = replace(settings.goal, confidence=1 - part * (1 - settings.goal.confidence))
+    return replace(
+        settings,
+        goal=goal,
+        privacy=replace(settings.privacy, delta=part * settings.privacy.delta),
+    )
+
+
+def ways_of(
+    settings: Settings,
+    recipe: Recipe,
+    places: Places,
+    public: bool,
+    attempts: Forecast | None,
+) -> Plan:
+    """Return the ways of noise reduction, in the order in which they are tried."""
+    model = settings.model
+    network = recipe.kind not in LINEAR
+    part = 1.0 if attempts is None else DELTA_SHARE if network else 0.5
+    levels = usable_levels(model.levels or LEVELS, None if public else places.scoring)
+    if model.loss == "squared":
+        chosen: tuple[float | None, ...] = (None,)
+    elif model.training == "noise-reduction":
+        chosen = model.regularisation or (None,)
+    else:
+        chosen = model.regularisation or (LADDER if attempts is None else LADDER[:1])
+    share = part / len(chosen)
+    delta = share * settings.privacy.delta
+    confidence = 1 - share * (1 - settings.goal.confidence)
+    outputs = max(_LEAST_OUTPUTS, recipe.class_count or 1)
+    limit = np.inf
+    if network and attempts is not None:
+        limit = SHARE * float(np.mean([row.epsilon_mean for row in attempts.reach])) / len(chosen)
+    ways = []
+    for place, regularisation in enumerate(chosen):
+        last = attempts is None and place == len(chosen) - 1
+        kept = levels
+        if not last:
+            end = END * 5**place * outputs / places.training
+            kept = _up_to(levels, delta, end, limit)
+        ways.append(Way(regularisation, kept, delta, confidence, norm_bound=model.norm_bound))
+    return Plan(tuple(ways), 1 - part)
+
+
+def _up_to(levels: Sequence[float], delta: float, end: float, limit: float) -> tuple[float, ...]:
+    """Return the levels with μ ≤ ``end`` and ε ≤ ``limit``; at least one."""
+    share = delta / len(levels)
+    kept = tuple(each for each in levels if each <= limit and gaussian_mu(each, share) <= end)
+    return kept or tuple(levels[:1])
+
+
+def _joined(
+    settings: Settings,
+    recipe: Recipe,
+    rows: JobRows,
+    places: Places,
+    plan: Plan,
+    attempts: Forecast | None,
+) -> Forecast:
+    """Return one forecast of all requests; the first is charged with the whole δ."""
+    from expost.tuning.forecast import Forecast
+
+    linear = linear_recipe(recipe)
+    shown = (rows.score_X, rows.score_y) if rows.public else None
+    steps: list[Step] = []
+    for number, way in enumerate(plan.ways):
+        charged = settings.privacy.delta if number == 0 else 0.0
+        steps.append(step_of(way, linear, settings.goal, places, shown, charged))
+    if attempts is not None:
+        steps += [_uncharged(each) for each in attempts.steps]
+    reasons = tuple(reasons_of(settings, plan, places, rows.public, attempts))
+    if attempts is None:
+        return Forecast(
+            tuple(steps),
+            settings.privacy.delta,
+            Pace(0.0, 0.0),
+            scoring_rows=places.scoring,
+            reasons=reasons,
+        )
+    return replace(attempts, steps=tuple(steps), delta=settings.privacy.delta, reasons=reasons)
+
+
+def _uncharged(step: Step) -> Step:
+    """Return an attempt that is charged without δ, which the first request was charged with."""
+    assert isinstance(step.selector, PlannedAttempt)
+    selector = replace(step.selector, charged_delta=0.0).remember(step.candidates)
+    return replace(step, selector=selector, charges=selector.charges(step.candidates))
+
+
+def linear_recipe(recipe: Recipe) -> Recipe:
+    """Return the recipe of a linear model on the same rows and with the same target."""
+    if recipe.kind in LINEAR:
+        return recipe
+    if recipe.target_bounds is not None:
+        return replace(recipe, kind="linear", loss="squared", input_shape=None, factory=None)
+    return replace(recipe, kind="softmax", loss="softmax", input_shape=None, factory=None)
+
+
+def reasons_of(
+    settings: Settings, plan: Plan, places: Places, public: bool, attempts: Forecast | None
+) -> list[str]:
+    """Return sentences that say what is tried, in which order, and why."""
+    found = []
+    for number, way in enumerate(plan.ways):
+        name = (
+            "least squares by second moments"
+            if way.regularisation is None
+            else f"regularisation {way.regularisation:g}"
+        )
+        why = (
+            "first, because a miss costs least"
+            if number == 0 and len(plan.ways) + (attempts is not None) > 1
+            else "if that misses"
+            if number
+            else "one training, and a pass costs its level alone"
+        )
+        found.append(
+            f"Noise reduction, {name}: {len(way.epsilons)} levels from {way.epsilons[0]:.3g} to "
+            f"{way.epsilons[-1]:.3g}; {why}."
+        )
+    if attempts is not None:
+        cheapest = attempts.epsilon(attempts.charges[0])
+        found.append(
+            f"Then {attempts.attempts} attempts with DP-SGD: a pass costs {cheapest:.3g} or more."
+        )
+    way = plan.ways[-1]
+    middle = way.epsilons[len(way.epsilons) // 2]
+    if not public and settings.goal.metric == "accuracy":
+        threshold = margin_of_threshold(way, places.scoring, middle)
+        noisy = margin_of_noisy_scores(way, places.scoring, middle)
+        better = "smaller" if threshold <= noisy else "larger"
+        found.append(
+            f"Scored on {places.scoring} held-out rows by one noisy threshold (ε′ = "
+            f"{overhead_for(places.scoring):.3g}) at no further cost: at ε = {middle:.3g} a model "
+            f"must clear the bar by {threshold:.3g}, {better} than the {noisy:.3g} of a noisy "
+            "score per level."
+        )
+    return found

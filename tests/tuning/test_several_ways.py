@@ -1,0 +1,138 @@
+"""Several ways to one bar: order, shares of δ and confidence, composition, limits for networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import expost
+from expost.budget.budgets import RenyiBudget
+from expost.budget.ledger import Ledger
+from expost.errors import InvalidInput
+from expost.privacy.guarantees import ZERO_OUT
+from expost.randomness.source import SimulationRandomness
+from expost.tuning.model import Recipe
+from expost.tuning.noise_reduction import Places, PlannedPath
+from expost.tuning.run_attempts import PlannedAttempt
+from expost.tuning.settings import read_settings
+from expost.tuning.several_ways import SHARE, linear_recipe, ways_of
+from expost.tuning.table_schema import Column, TableSchema
+from tests.tuning.test_noise_reduction import blobs, job
+
+SEARCH = {
+    "epsilons": [0.5, 1.0],
+    "learning_rates": [1.0, 2.0],
+    "epochs": [3],
+    "batch_sizes": [128],
+    "clips": [1.0],
+}
+
+
+def auto(**changes: Any) -> dict[str, Any]:
+    tables = job(model__training="auto", **changes)
+    tables["search"] = dict(SEARCH)
+    return tables
+
+
+def run(tables: dict[str, Any], seed: int = 1, **more: Any) -> Any:
+    X, y = blobs()
+    return expost.tune(tables, X, y, randomness=SimulationRandomness(seed), simulation=True, **more)
+
+
+def test_noise_reduction_comes_first_and_pays_alone() -> None:
+    plans: list[Any] = []
+    result = run(auto(), before=plans.append)
+    assert result.passed
+    assert len(result.attempts) == 1
+    assert result.spent.epsilon == result.params["epsilon"]
+    plan = plans[0]
+    assert isinstance(plan.steps[0].selector, PlannedPath)
+    assert all(isinstance(step.selector, PlannedAttempt) for step in plan.steps[1:])
+    assert len(plan.steps) > 2
+    assert any("DP-SGD" in text for text in plan.reasons)
+    assert "first, because a miss costs least" in plan.reasons[0]
+
+
+def test_a_miss_is_followed_by_attempts_and_all_is_paid() -> None:
+    """Levels of noise reduction at which nothing can pass the held-out rows."""
+    plans: list[Any] = []
+    tables = auto(goal__at_least=0.9, model__levels=[0.55])
+    result = run(tables, before=plans.append, seed=3)
+    assert len(result.attempts) > 1
+    first = result.attempts[0]
+    assert not first.release.passed
+    total = sum(Fraction(each.spent.epsilon) for each in result.attempts)
+    assert result.spent.epsilon == pytest.approx(float(total))
+    assert result.attempts[0].spent.epsilon == 0.55
+    assert result.spent.delta == 1e-5
+    assert all(each.spent.delta == 0 for each in result.attempts[1:])
+    if result.passed:
+        assert "learning_rate" in result.params
+        assert result.bounds is not None
+
+
+def test_delta_and_confidence_are_shared() -> None:
+    plans: list[Any] = []
+    run(auto(), before=plans.append)
+    steps = plans[0].steps
+    used = sum(Fraction(each.guarantee.delta) for step in steps[:1] for each in step.candidates)
+    used += sum(Fraction(step.selector.delta) for step in steps[1:])
+    assert used <= Fraction(1e-5)
+    assert used > Fraction(0.99e-5)
+    margins = plans[0].margins
+    assert margins.confidence == pytest.approx(0.95)
+
+
+def network() -> Any:
+    columns = tuple(Column() for _ in range(784))
+    return Recipe("cnn", "softmax", TableSchema(columns, 10), (1, 28, 28))
+
+
+def test_a_network_pays_little_for_noise_reduction_in_vain() -> None:
+    settings = read_settings(
+        {
+            "data": {"feature_bounds": [0, 1], "classes": 10, "holdout": 0.2},
+            "model": {"kind": "cnn", "training": "auto"},
+            "search": SEARCH,
+            "goal": {"metric": "accuracy", "at_least": 0.95},
+            "privacy": {"delta": 1e-6},
+        },
+        given_data=True,
+    )
+    attempts: Any = SimpleNamespace(
+        reach=[SimpleNamespace(epsilon_mean=0.4), SimpleNamespace(epsilon_mean=0.8)]
+    )
+    places = Places(48_000, 12_000, 784, ZERO_OUT)
+    plan = ways_of(settings, network(), places, False, attempts)
+    worst = sum(way.epsilons[-1] for way in plan.ways)
+    assert 0 < worst <= SHARE * 0.6
+    assert plan.left == pytest.approx(0.9)
+    flat = linear_recipe(network())
+    assert (flat.kind, flat.loss, flat.input_shape) == ("softmax", "softmax", None)
+
+
+def test_a_ladder_without_search_ends_each_way_but_the_last() -> None:
+    settings = read_settings(job(model__training="auto"), given_data=True)
+    made = replace(network(), kind="softmax", input_shape=None)
+    plan = ways_of(settings, made, Places(48_000, 12_000, 784, ZERO_OUT), True, None)
+    lasts = [way.epsilons[-1] for way in plan.ways]
+    assert len(lasts) == 3
+    assert lasts == sorted(lasts)
+    assert lasts[-1] == 4.0
+    assert np.isclose(sum(way.delta for way in plan.ways), 1e-5)
+    assert np.isclose(sum(1 - way.confidence for way in plan.ways), 0.1)
+
+
+def test_a_renyi_budget_is_refused_before_anything_is_charged(tmp_path: Any) -> None:
+    book = Ledger.create(
+        str(tmp_path / "book.db"), RenyiBudget((16.0,), (1.0,), neighbours=ZERO_OUT)
+    )
+    X, y = blobs()
+    with pytest.raises(InvalidInput, match="dp-sgd"):
+        expost.tune(job(), X, y, ledger=book)
+    assert book.standing().entries == 1  # the budget itself
