@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from expost.server.store import DeskStore
-from expost.server.tables import models, requests
+from expost.server.tables import attempts, models, requests
 
 RECORDED, QUEUED, RUNNING, COMPUTED = "recorded", "queued", "running", "computed"
 DONE, MISSED, FAILED, REFUSED = "done", "missed", "failed", "refused"
@@ -200,6 +200,22 @@ class Queue:
         if before is not None:
             query = query.where(requests.c.created < before)
         return self._store.rows(query)
+
+    def note_attempt(self, identity: str, reservation: str) -> None:
+        """Record that an attempt of a tuning job has this reservation."""
+
+        def work(connection: sql.Connection) -> None:
+            same = sql.select(attempts).where(attempts.c.reservation == reservation)
+            if connection.execute(same).first() is None:
+                values = {"reservation": reservation, "request": identity}
+                connection.execute(attempts.insert().values(**values))
+
+        self._store.write(work)
+
+    def attempts(self, identity: str) -> list[str]:
+        """Return the reservations of a tuning job."""
+        query = sql.select(attempts.c.reservation).where(attempts.c.request == identity)
+        return [row["reservation"] for row in self._store.rows(query)]
 
     def model(self, identity: str) -> bytes | None:
         """Return the released model of a tuning job."""
