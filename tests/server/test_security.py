@@ -75,12 +75,12 @@ def test_names_that_are_no_names(desk: Desk, text: str) -> None:
 
 def test_values_of_conditions_are_values(desk: Desk) -> None:
     """SQL in a value is compared as text: it matches nobody, and nothing else happens."""
-    question = QUESTION | {"where": ["city=Bern'; DROP TABLE x; --"], "plus_minus": 300.0}
+    question = QUESTION | {"where": ["city=Bern'; DROP TABLE x; --"], "plus_minus": 30.0}
     question.pop("within")
     view = desk.wait(desk.ask("ann", question, "sql value").json()["id"])
     assert view["status"] == "done"
     found = desk.call("ann", "GET", f"/api/releases/{view['id']}").json()["result"]
-    assert all(each["estimate"] < 300 for each in found["answers"])
+    assert all(each["estimate"] < 400 for each in found["answers"])  # there are 1,000 in Bern
 
 
 def test_bodies(desk: Desk) -> None:
