@@ -31,6 +31,10 @@ ABANDON, TUNED = "abandon", "tuned"
 """Outcomes that are not settled: the worst case stays charged; tuning has settled itself."""
 
 
+_NEW: dict[str, Any] = dict.fromkeys(column.name for column in requests.c)
+_NEW |= {"lease": 0.0, "tries": 0, "reserved": ""}
+
+
 class Queue:
     """The requests of a desk.
 
@@ -55,21 +59,13 @@ class Queue:
 
     def insert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Record a request; a second one with the same person and key returns the first."""
-
-        def work(connection: sql.Connection) -> dict[str, Any]:
-            same = sql.select(requests).where(
-                requests.c.person == row["person"], requests.c.key == row["key"]
-            )
-            found = connection.execute(same).mappings().first()
-            if found is None:
-                connection.execute(requests.insert().values(**row))
-                found = connection.execute(same).mappings().one()
-            return dict(found)
-
         try:
-            return self._store.write(work)
-        except sql.exc.IntegrityError:  # another process recorded it at the same moment
-            return self._store.write(work)
+            self._store.change(requests.insert().values(**row))
+        except sql.exc.IntegrityError:
+            found = self.by_key(row["person"], row["key"])
+            assert found is not None
+            return found
+        return {**_NEW, **row}
 
     def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
         """Change a request if it is in one of the states ``before``; return whether it was."""
