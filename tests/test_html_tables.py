@@ -15,6 +15,7 @@ from expost.analytics.plan import plan as plan_query
 from expost.html_tables import HtmlTable, Loss, guarantee_text, html_summary, shown
 from expost.selection.attempts.bar_plan import plan_for_bar
 from expost.selection.plan import plan
+from tests.tuning.jobs import clouds, job
 
 TAGS = {"div", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "p"}
 EVIL = "<script>alert('x')</script>&\"<img src=x onerror=y>"
@@ -76,6 +77,13 @@ def test_counts_with_hostile_names(tmp_path: Path) -> None:
 def test_a_ledger(tmp_path: Path) -> None:
     ledger = expost.Ledger.create(tmp_path / "ledger.db", ApproxDP(2, 1e-5), "a<b>")
     assert "a<b>" in page(ledger).text
+
+
+def test_a_tuned_model_and_its_forecast() -> None:
+    pytest.importorskip("numba")
+    result = expost.tune(job(), *clouds())
+    assert "spent, tuning included" in page(result).text
+    assert "What to expect" in page(result.forecast).text
 
 
 def test_plans() -> None:

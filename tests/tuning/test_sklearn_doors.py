@@ -107,6 +107,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "an unknown column": (pd.DataFrame(X0, columns=["a", "b"]), Y0, {"feature_bounds": {"c": 1}}),
     "bounds by name without names": (X0, Y0, {"feature_bounds": {"a": (0, 1)}}),
     "a setting that is not valid": (X0, Y0, {"clip": -1.0}),
+    "a setting of another type": (X0, Y0, {"batch_size": None}),
 }
 
 

@@ -28,7 +28,7 @@ from expost.privacy.advice import warn_if_weak
 from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
-from expost.rationals import count_of
+from expost.rationals import count_of, exact_positive
 from expost.sklearn._rows import (
     check_bounds,
     check_features,
@@ -119,6 +119,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _configuration(self, n: int | None) -> Configuration:
         """Return the settings of the training; a batch is at most the public number of rows."""
+        exact_positive(self.batch_size, "batch_size")
         return Configuration(
             self.learning_rate,
             self.epochs,

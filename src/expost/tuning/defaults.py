@@ -238,7 +238,7 @@ def default_levels(training: int) -> list[float]:
 
 def default_batch(training: int) -> int:
     """Return the batch size for a number of training places."""
-    wanted = 2 ** round(math.log2(max(1.0, training / 8)))
+    wanted = 1 << round(math.log2(max(1.0, training / 8)))
     return min(training, max(_SMALLEST, min(_LARGEST, wanted)))
 
 
