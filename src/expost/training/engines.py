@@ -5,8 +5,8 @@ Engines:
 - Linear models on a CPU: :mod:`expost.training._native.linear`, native, one model per thread.
 - Modules whose layers all have a native kernel, on a CPU: :mod:`expost.training._native.network`,
   native, one model per thread.
-- Other modules on a CPU: :mod:`expost.training._torch.modules`, one model after another on one
-  torch thread (two threads of torch become slow when another process uses a core).
+- Other modules on a CPU: :mod:`expost.training._torch.modules`, one model per thread, each on one
+  torch thread unless there are fewer models than threads.
 - CUDA: :mod:`expost.training._torch.model_group`, many models per step, with the sums of
   :mod:`expost.training._torch.clipping` (linear models),
   :mod:`expost.training._torch.layer_chain` (chains of supported layers) or
@@ -38,6 +38,7 @@ from expost.training.configuration import (
 )
 from expost.training.progress import Meter
 
+DEFAULT_MEMORY = 4 << 30  # scratch memory of modules on a CPU, in bytes
 _STRIDE = 1e8  # multiply-adds between two reports of progress
 
 
@@ -99,9 +100,7 @@ class FleetRun:
             need_device(self.device)
             from expost.training._torch.clipping import LinearSums
 
-            flat = self._batched(
-                LinearSums(rows, targets, loss, outputs, self.device), planned, None
-            )
+            flat = self._batched(LinearSums(rows, targets, loss, outputs, self.device), planned)
         tables = [parameters.reshape(outputs, width) for parameters in flat]
         return self._trained(
             planned,
@@ -113,11 +112,18 @@ class FleetRun:
         need_device(self.device)
         import torch
         from torch import nn
+        from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from expost.training._torch.modules import ModuleSums, check_module, one_thread, outputs_of
+        from expost.training._torch.modules import (
+            ModuleSums,
+            check_module,
+            outputs_of,
+            takes_integers,
+        )
         from expost.training.data import check_rows, check_training_data
 
         shaped = check_rows(X, dimensions=None)
+        whole = getattr(X, "dtype", None) is not None and np.asarray(X).dtype.kind in "iu"
 
         def checked() -> Any:
             return check_module(factory())
@@ -132,7 +138,8 @@ class FleetRun:
             # frozen parameters and buffers come from this module, whatever was drawn before
             torch.manual_seed(0)
             module = checked()
-            outputs = outputs_of(module, shaped)
+            whole = whole and takes_integers(module, shaped.shape[1:])
+            outputs = outputs_of(module, shaped[:0].astype(np.int64) if whole else shaped)
             if loss != "softmax" and outputs != 1:
                 raise InvalidInput(
                     "model",
@@ -141,16 +148,22 @@ class FleetRun:
                 )
             rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
             planned = self._plan(len(rows))
-            if self.device == "cpu":
+            if whole:
+                rows = rows.astype(np.int64)
+            elif self.device == "cpu":
                 found = self._native_network(module, checked, loss, rows, targets, planned)
                 if found is not None:
                     return found
-            sums: Any = (
-                None if self.device == "cpu" else self._chain(module, checked, rows, targets, loss)
-            )
-            sums = sums or ModuleSums(module, checked, rows, targets, loss, self.device)
-            with one_thread():
-                flat = self._batched(sums, planned, 1 if self.device == "cpu" else None)
+            sums: Any = None
+            if self.device != "cpu" and not whole:
+                sums = self._chain(module, checked, rows, targets, loss)
+            # torch's fused attention on a CPU cannot be vectorised over examples
+            with sdpa_kernel(SDPBackend.MATH):
+                sums = sums or ModuleSums(module, checked, rows, targets, loss, self.device)
+                if self.device == "cpu":
+                    flat = self._modules_on_cpu(sums, planned)
+                else:
+                    flat = self._batched(sums, planned)
         return self._trained(planned, [sums.arrays(parameters) for parameters in flat])
 
     def _chain(
@@ -162,17 +175,64 @@ class FleetRun:
         try:
             return ChainSums(module, factory, rows, targets, loss, self.device)
         except UnsupportedChain:
-            return None  # torch.func trains it
+            return None  # trained as any other module
 
-    def _batched(self, sums: Any, planned: Sequence[TrainingPlan], most: int | None) -> list[Array]:
-        """Train in groups of at most ``most`` models on a torch device."""
+    def _modules_on_cpu(self, sums: Any, planned: Sequence[TrainingPlan]) -> list[Array]:
+        """Train modules by torch, one model per thread; noise and updates are native."""
+        import torch
+
+        from expost.training._native.keystream import poisson_sample, streams
+        from expost.training._native.update import (
+            noisy,
+            settings_of,
+            settle_state,
+            state_of,
+            update,
+        )
+        from expost.training._torch.modules import ThreadedSums
+
+        sources, seeds = streams(self.sources), self._seeds()
+        sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
+        first = [np.asarray(sums.start([seed])[0].numpy()) for seed in seeds]
+        threaded = ThreadedSums(sums, min(self.threads, len(planned)))
+        scratch = max(1, (self.memory or DEFAULT_MEMORY) // threaded.workers)
+
+        def train_one(place: int) -> Array:
+            plan, configuration = planned[place], self.configurations[place]
+            settings = settings_of(configuration, plan, sums.width, sums.exact_rows)
+            state, source = state_of(first[place]), sources[place]
+            sample = np.empty(sums.rows, dtype=np.int64)
+            batch, stride = float(configuration.batch_size), max(1, plan.steps // 100)
+            with threaded.sums() as mine:
+                mine.seed = seeds[place]
+                for step in range(1, plan.steps + 1):
+                    count = poisson_sample(source, settings.rate, sums.rows, sample)
+                    mine.before_step(step)
+                    state.total[:] = mine.of_one(
+                        state.parameters, sample[:count], settings.bound.clip, scratch
+                    )
+                    if noisy(state, settings, source) > 0:
+                        settle_state(state, settings, source)
+                    update(state, settings, step)
+                    if step % stride == 0 or step == plan.steps:
+                        self.meter.add(((step - 1) % stride + 1) * batch)
+            return np.asarray(state.parameters)
+
+        before = torch.get_num_threads()
+        try:
+            return self._side_by_side(train_one, planned, 5 * 8 * sums.width, threaded.workers)
+        finally:
+            torch.set_num_threads(before)
+
+    def _batched(self, sums: Any, planned: Sequence[TrainingPlan]) -> list[Array]:
+        """Train in groups on a torch device."""
         from expost.training._torch.device_keystream import DeviceStream
         from expost.training._torch.model_group import train_batched
 
         stream, seeds = DeviceStream(self.sources, self.device), self._seeds()
         sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
         return train_batched(
-            sums, self.configurations, planned, stream, seeds, most, self.memory, self.meter
+            sums, self.configurations, planned, stream, seeds, None, self.memory, self.meter
         )
 
     def _seeds(self) -> list[int]:
@@ -302,13 +362,17 @@ class FleetRun:
             self.meter.add(now * batch)
 
     def _side_by_side(
-        self, train_one: Callable[[int], Array], planned: Sequence[TrainingPlan], each: int
+        self,
+        train_one: Callable[[int], Array],
+        planned: Sequence[TrainingPlan],
+        each: int,
+        workers: int | None = None,
     ) -> list[Array]:
         """Run ``train_one`` for every index in threads, the longest trainings first.
 
         So no thread is left with a long training at the end.
         """
-        workers = self.threads
+        workers = workers or self.threads
         if self.memory is not None:
             if self.memory < each:
                 raise InvalidInput(

@@ -127,6 +127,11 @@ def grid_bits(rows: int) -> int:
     return min(_GRID_BITS, 53 - (rows - 1).bit_length())
 
 
+def grid_of(clip: float, rows: int) -> float:
+    """Return the step of the grid to which contributions of at most ``clip`` are rounded."""
+    return math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
+
+
 def clip_bound(clip: float, width: int, rows: int) -> Bound:
     """Return the norm at which rows are clipped so that none moves the sum by more than ``clip``.
 
@@ -134,7 +139,7 @@ def clip_bound(clip: float, width: int, rows: int) -> Bound:
     ``rows`` to be a double. The norm, the factor and the products have a relative error of at most
     (width + 20)·2^{−52}; rounding to the grid adds √width/2 steps.
     """
-    grid = math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
+    grid = grid_of(clip, rows)
     lower = clip * (1.0 - (width + 64) * 2.0**-51) - math.sqrt(width) * grid
     if lower < clip / 2:
         raise InvalidInput(
@@ -148,12 +153,12 @@ def clip_bound(clip: float, width: int, rows: int) -> Bound:
 def rounding_slack(rows: int) -> float:
     """Return how much one row may move a sum on CUDA beyond the clipping norm, relative to it.
 
-    Linear models and chains of layers are summed there by matrix products in float64, at most 4,096
-    rows each, whose results are added. In any order, the error of a coordinate is at most (terms +
-    additions)·ε·Σ|term|, on each of two neighbouring data sets. The terms of a row sum up to
-    ``clip`` in absolute value, but for a convolution whose norm is computed from Gram matrices:
-    there to 2^{12}·``clip`` / positions at most, because that norm contains the error of float32
-    (:mod:`expost.training._torch.layers`), with one term per position.
+    Sums are matrix products in float64 there, of at most 4,096 rows each, whose results are added.
+    In any order, the error of a coordinate is at most (terms + additions)·ε·Σ|term|, on each of two
+    neighbouring data sets. The terms of a row sum up to ``clip`` in absolute value, but for a layer
+    whose norm is computed from Gram matrices: there to 2^{12}·``clip`` / positions at most, because
+    that norm contains the error of float32 (:mod:`expost.training._torch.layers`), with one term
+    per position.
     """
     chunks = -(-rows // MOST_ROWS)
     return 2.0 * (min(rows, MOST_ROWS) + chunks + 8) * EPS * rows * 2.0**12

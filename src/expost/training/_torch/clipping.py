@@ -11,10 +11,10 @@ weight 0; no sample is truncated.
 
 Parameters, noise, optimiser and the sums over a batch are float64. In float32, one example would
 affect the rounding of everything that is added after it, and so move a sum by many clipping norms.
-:class:`expost.training._torch.modules.ModuleSums` rounds contributions to a grid
-(:func:`fixed_sum`), so that its sums are exact. Linear models and chains of layers are summed by
-matrix products of at most 4,096 rows; the bound on their rounding is
-:func:`expost.training.exact_noise.rounding_slack`, and the guarantee is computed with it.
+On a CPU, :class:`expost.training._torch.modules.ModuleSums` rounds contributions to a grid, so that
+its sums are exact. On CUDA, all sums are matrix products of at most 4,096 rows; the bound on their
+rounding is :func:`expost.training.exact_noise.rounding_slack`, and the guarantee is computed with
+it.
 
 A row that does not count has the target NaN (:mod:`expost.training.data`). It is treated as not
 taken. Tests: ``tests/training/test_clipping.py``.
@@ -32,7 +32,7 @@ import torch
 from torch.nn import functional
 
 from expost.arrays import Array
-from expost.training.exact_noise import MOST_ROWS, grid_bits
+from expost.training.exact_noise import MOST_ROWS
 
 # from this sampling rate and number of models on, products over all rows beat gathering the rows
 _DENSE_RATE = 1 / 40
@@ -60,6 +60,9 @@ class ClippedSums(ABC):
         missing = np.isnan(y)
         self.valid = torch.from_numpy(~missing).to(device) if missing.any() else None
         return torch.from_numpy(np.where(missing, 0.0, y)).to(device)
+
+    def before_step(self, step: int) -> None:  # noqa: B027  (nothing to prepare by default)
+        """Prepare step number ``step``; called before the step, also when it is repeated."""
 
     @abstractmethod
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
@@ -234,18 +237,3 @@ def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:
 def cut(factors: torch.Tensor) -> torch.Tensor:
     """Replace tiny factors by 0, so that no product with a factor is close to underflow."""
     return torch.where(factors.abs() >= _LEAST, factors, 0.0)
-
-
-def grids_of(clips: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return the grid of each model, as :func:`expost.training.exact_noise.clip_bound` does."""
-    exponents = torch.frexp(clips).exponent - grid_bits(rows)
-    return torch.ldexp(torch.ones_like(clips), exponents)
-
-
-def fixed_sum(values: torch.Tensor, factors: torch.Tensor, grids: torch.Tensor) -> torch.Tensor:
-    """Return Σ factor·value, each rounded to its model's grid: exact in every order.
-
-    ``values`` are models × rows × width, ``factors`` models × rows, ``grids`` models.
-    """
-    scaled = values * (factors / grids[:, None])[:, :, None]  # float64, whatever the values are
-    return scaled.round_().sum(1) * grids[:, None]

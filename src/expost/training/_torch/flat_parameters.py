@@ -27,7 +27,12 @@ class Parameters:
             name: value for name, value in module.named_parameters() if value.requires_grad
         }
         self.dtype = next(iter(self.trained.values())).dtype
-        self.width = sum(value.numel() for value in self.trained.values())
+        self.itemsize = next(iter(self.trained.values())).element_size()
+        self.starts: dict[str, int] = {}  # where each parameter starts in the flat vector
+        self.width = 0
+        for name, value in self.trained.items():
+            self.starts[name] = self.width
+            self.width += value.numel()
 
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
         """Return the initial parameters of one new model per seed: models × width, float64."""
@@ -52,10 +57,12 @@ class Parameters:
 
     def named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return flat parameters (… × width) by name, in the module's shapes and precision."""
-        pieces = torch.split(flat, [value.numel() for value in self.trained.values()], dim=-1)
+        pieces = torch.split(
+            flat.to(self.dtype), [value.numel() for value in self.trained.values()], dim=-1
+        )
         shapes = [(*flat.shape[:-1], *value.shape) for value in self.trained.values()]
         return {
-            name: piece.reshape(shape).to(self.dtype)
+            name: piece.reshape(shape)
             for name, piece, shape in zip(self.trained, pieces, shapes, strict=True)
         }
 

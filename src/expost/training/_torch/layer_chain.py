@@ -36,6 +36,7 @@ from expost.training._torch.layers import (
     Layer,
     Pooled,
     Rectified,
+    kernels_of,
     pair,
 )
 
@@ -61,7 +62,7 @@ class ChainSums(ClippedSums):
         loss: str,
         device: str,
     ) -> None:
-        self.layers = list(_layers(module, X.shape[1:], _kernels(device)))
+        self.layers = list(_layers(module, X.shape[1:], kernels_of(device)))
         self.parameters = Parameters(module, factory, device)
         self.dtype, self.width, self.loss = self.parameters.dtype, self.parameters.width, loss
         if self.width != sum(layer.width for layer in self.layers):
@@ -142,17 +143,6 @@ class ChainSums(ClippedSums):
             return torch.sigmoid(outputs) - targets[:, :, None].to(self.dtype)
         labels = functional.one_hot(targets.to(torch.int64), self.classes)
         return torch.softmax(outputs, dim=2) - labels.to(self.dtype)
-
-
-def _kernels(device: str) -> Any:
-    """Return the module of fused CUDA kernels, or None where it is not available."""
-    if device == "cpu":
-        return None
-    try:
-        from expost.training._torch import layer_kernels
-    except ImportError:
-        return None
-    return layer_kernels
 
 
 def _layers(module: nn.Module, shape: tuple[int, ...], kernels: Any) -> Iterator[Layer]:

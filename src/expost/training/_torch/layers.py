@@ -173,8 +173,8 @@ class Connected(Layer):
         self, slope: Tensor, parameters: Tensor, further: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         self.kept.slope = slope.reshape(*slope.shape[:2], self.outputs)
-        steep = _squares(self.kept.slope) + self.outputs * VANISHED
-        square = (_squares(self.kept.x) + 1.0) * steep
+        steep = squares(self.kept.slope) + self.outputs * VANISHED
+        square = (squares(self.kept.x) + 1.0) * steep
         before = (
             torch.bmm(self.kept.slope, self._weight(parameters))[:, :, None, None]
             if further
@@ -256,45 +256,21 @@ class Convolved(Layer):
         patches = self.kept.patches.view(models * examples, self.kept.positions, self.patch)
         self.kept.biases = each.sum(1).view(models, examples, self.outputs)
         if self.ghost:
-            square = self._ghost_square(
-                torch.bmm(patches, patches.transpose(1, 2)), torch.bmm(each, each.transpose(1, 2))
+            square = ghost_square(
+                torch.bmm(patches, patches.transpose(1, 2)),
+                torch.bmm(each, each.transpose(1, 2)),
+                self.patch,
+                self.outputs,
             )
         else:
             self.kept.gradients = torch.bmm(each.transpose(1, 2), patches)
-            square = _squares(self.kept.gradients.flatten(1))
+            square = squares(self.kept.gradients.flatten(1))
         before = (
             self._scattered(torch.bmm(self.kept.slope, self._weight(parameters)))
             if further
             else None
         )
-        return before, square.view(models, examples) + _squares(self.kept.biases)
-
-    def _ghost_square(self, patches: Tensor, slopes: Tensor) -> Tensor:
-        """Return ‖Σ_p slope_p ⊗ patch_p‖² from the Gram matrices, never too small.
-
-        The terms may cancel, and the rounded result could then be far below the true norm. So the
-        largest possible error of these sums is added: (number of operations)·u·(Σ_p
-        ‖patch_p‖·‖slope_p‖)², where u is the precision. For products that underflow (below
-        ``tiny``), tiny·(width of a patch)·(Σ_p ‖slope_p‖)² is added, and the same with patches and
-        slopes exchanged.
-        """
-        operations, limits = (
-            self.patch + self.outputs + self.kept.positions**2 + 4,
-            torch.finfo(patches.dtype),
-        )
-        lost = limits.tiny * self.patch, limits.tiny * self.outputs
-        longs, steeps = (
-            (gram.diagonal(dim1=1, dim2=2).to(torch.float64) + low).sqrt()
-            for gram, low in zip((patches, slopes), lost, strict=True)
-        )
-        error = operations * limits.eps / 2 * (longs * steeps).sum(1).square()
-        vanished = (
-            lost[0] * steeps.sum(1).square()
-            + lost[1] * longs.sum(1).square()
-            + limits.tiny * self.kept.positions**2
-        )
-        square: Tensor = (patches * slopes).sum((1, 2), dtype=torch.float64) + error + vanished
-        return square
+        return before, square.view(models, examples) + squares(self.kept.biases)
 
     def _scattered(self, patch_slopes: Tensor) -> Tensor:
         """Return the slope of each pixel: the sum over the patches that contain it."""
@@ -347,7 +323,33 @@ class Convolved(Layer):
         return torch.bmm(factors[:, None], values.to(factors.dtype))[:, 0]
 
 
-def _squares(values: Tensor) -> Tensor:
+def ghost_square(patches: Tensor, slopes: Tensor, patch: int, outputs: int) -> Tensor:
+    """Return ‖Σ_p slope_p ⊗ patch_p‖² from Gram matrices (examples × p × p), never too small.
+
+    The terms may cancel, and the rounded result could then be far below the true norm. So the
+    largest possible error of these sums is added: (number of operations)·u·(Σ_p
+    ‖patch_p‖·‖slope_p‖)², where u is the precision. For products that underflow (below ``tiny``),
+    tiny·(width of a patch)·(Σ_p ‖slope_p‖)² is added, and the same with patches and slopes
+    exchanged. ``patch`` and ``outputs`` are the widths of patches and slopes.
+    """
+    positions, limits = patches.shape[1], torch.finfo(patches.dtype)
+    operations = patch + outputs + positions**2 + 4
+    lost = limits.tiny * patch, limits.tiny * outputs
+    longs, steeps = (
+        (gram.diagonal(dim1=1, dim2=2).to(torch.float64) + low).sqrt()
+        for gram, low in zip((patches, slopes), lost, strict=True)
+    )
+    error = operations * limits.eps / 2 * (longs * steeps).sum(1).square()
+    vanished = (
+        lost[0] * steeps.sum(1).square()
+        + lost[1] * longs.sum(1).square()
+        + limits.tiny * positions**2
+    )
+    square: Tensor = (patches * slopes).sum((1, 2), dtype=torch.float64) + error + vanished
+    return square
+
+
+def squares(values: Tensor) -> Tensor:
     """Return Σ x² over the last axis in float64, where no square of a float32 underflows."""
     norms: Tensor = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
     return norms.square()
@@ -356,3 +358,14 @@ def _squares(values: Tensor) -> Tensor:
 def pair(value: Any) -> list[int]:
     """Return a setting for both axes."""
     return [int(value), int(value)] if isinstance(value, int) else [int(each) for each in value]
+
+
+def kernels_of(device: str) -> Any:
+    """Return the module of fused CUDA kernels, or None where it is not available."""
+    if device == "cpu":
+        return None
+    try:
+        from expost.training._torch import layer_kernels
+    except ImportError:
+        return None
+    return layer_kernels

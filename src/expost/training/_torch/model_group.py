@@ -175,13 +175,16 @@ class ModelGroup:
         def record(first: int, last: int) -> None:
             self.clock.fill_(done + first)
             for step in range(first, last):
+                self.sums.before_step(done + step)
                 recorder(rows[step], counts[step], largest[step])
 
         def with_host(first: int, last: int) -> None:
             self.clock.fill_(done + first)
             before, self.exact = self.exact, True
             for step in range(first, last):
-                self._step(rows[step, :, : largest[step]], counts[step], active)
+                self.sums.before_step(done + step)
+                size = recorder.size(rows[step], largest[step])
+                self._step(rows[step, :, :size], counts[step], active)
             self.exact = before
 
         while made < stretch:
@@ -274,18 +277,28 @@ class Recorder:
         self._pool: Any = None
 
     def __call__(self, rows: torch.Tensor, counts: torch.Tensor, largest: int) -> None:
-        size = min(rows.shape[1], rounded(largest))
+        size = self.size(rows, largest)
         if not self._record or size not in self._warm:
             # the first step of a size is not recorded; it also loads kernels and libraries
             self._warm.add(size)
-            self._step(rows[:, : size if self._record else largest], counts)
+            self._step(rows[:, :size], counts)
             return
         if size not in self._graphs:
-            self._graphs[size] = self._recorded(rows, counts, size)
+            try:
+                self._graphs[size] = self._recorded(rows, counts, size)
+            except RuntimeError:
+                # a module may do what a graph cannot hold, e.g. copy from the host: nothing ran yet
+                self._record = False
+                self._step(rows[:, :size], counts)
+                return
         graph, given_rows, given_counts = self._graphs[size]
         given_rows.copy_(rows[:, :size])
         given_counts.copy_(counts)
         graph.replay()
+
+    def size(self, rows: torch.Tensor, largest: int) -> int:
+        """Return the number of rows of a step: the largest sample, rounded up if recorded."""
+        return min(rows.shape[1], rounded(largest)) if self._record else largest
 
     def _recorded(
         self, rows: torch.Tensor, counts: torch.Tensor, size: int

@@ -1,19 +1,25 @@
-"""DP-SGD for any ``torch.nn.Module``: per-example gradients by ``torch.func``.
+"""DP-SGD for any ``torch.nn.Module``: clipped sums of per-example gradients.
 
-Batches are processed in chunks that fit the memory. Every example passes through the module on its
-own (as a batch of one, vectorised), so its gradient cannot depend on other examples. Layers that
-carry statistics of the batch from step to step are refused by name. Sums over examples are exact
-(:func:`expost.training._torch.clipping.fixed_sum`).
+Every example passes through the module on its own (as a batch of one, vectorised by
+``torch.func.vmap``), so its gradient cannot depend on other examples
+(:mod:`expost.training._torch.module_taps`). Layers that carry statistics of the batch from step to
+step are refused by name. Norms and sums are computed from inputs and slopes of the layers, mostly
+without forming per-example gradients (:mod:`expost.training._torch.gradient_parts`). Batches are
+processed in chunks that fit the memory.
+
+On a CPU, models train one at a time per thread, and sums over rows are exact. On CUDA, models of
+one batch size train together, vectorised over models as well, a step is recorded as a graph, and
+sums are float64 matrix products whose rounding is part of the plan
+(:func:`expost.training.exact_noise.rounding_slack`).
 
 Parameters that need no gradient, and buffers, are not changed and are not in the result. All models
 share those of a module made under ``torch.manual_seed(0)``.
-
-On a CPU, models train one after another. On CUDA, models of one batch size train together,
-vectorised over models as well. Tests: ``tests/training/test_modules.py``.
+Tests: ``tests/training/test_modules.py`` and ``tests/training/test_module_taps.py``.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,19 +27,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipping import (
-    ClippedSums,
-    clip_factors,
-    cut,
-    fixed_sum,
-    grids_of,
-)
+from expost.training._torch.clipping import ClippedSums, clip_factors, cut
 from expost.training._torch.flat_parameters import Parameters
+from expost.training._torch.gradient_parts import Part
+from expost.training._torch.layers import kernels_of
+from expost.training._torch.module_taps import ModuleTaps, slopes_of
+from expost.training.exact_noise import grid_of
+
+_WORKING_SET = 1 << 29  # bytes of a chunk on a CPU; larger ones are slower
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "softmax": lambda outputs, target: functional.cross_entropy(outputs, target.to(torch.int64)),
@@ -118,23 +123,48 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def takes_integers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether the module accepts rows of int64, such as tokens; found with zeros."""
+    blank = torch.zeros((1, *shape), dtype=torch.int64, device=next(module.parameters()).device)
+    try:
+        with torch.no_grad():
+            module(blank)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+        return False
+    return True
+
+
 def outputs_of(module: nn.Module, X: Array) -> int:
-    """Return the number of outputs per example, found with zeros: no data is read."""
+    """Return the number of outputs per example, found with zeros: no data is read.
+
+    Rows are numbers of the module's precision, or int64 if ``X`` holds integers.
+    """
     like = next(module.parameters())
+    dtype = torch.int64 if X.dtype.kind in "iu" else like.dtype
     with torch.no_grad():
-        blank = torch.zeros((1, *X.shape[1:]), dtype=like.dtype, device=like.device)
+        blank = torch.zeros((1, *X.shape[1:]), dtype=dtype, device=like.device)
         try:
-            return int(module(blank).numel())
+            made = module(blank)
+            if isinstance(made, torch.Tensor):
+                return int(made.numel())
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
             raise InvalidInput(
                 "X",
                 f"rows of shape {X.shape[1:]}",
                 "the model does not accept rows of this shape; pass rows that fit its first layer",
             ) from None
+    raise InvalidInput(
+        "model",
+        f"a module that returns {type(made).__name__}",
+        "return one tensor: the outputs of each example",
+    )
 
 
 class ModuleSums(ClippedSums):
-    """Sums of clipped per-example gradients of models of one architecture."""
+    """Sums of clipped per-example gradients of models of one architecture.
+
+    ``exact`` chooses sums in fixed point, one model after another. They are the default on a CPU.
+    """
 
     def __init__(
         self,
@@ -144,67 +174,187 @@ class ModuleSums(ClippedSums):
         y: Array,
         loss: str,
         device: str,
+        *,
+        exact: bool | None = None,
     ) -> None:
         self.module = module.to(device).train()
+        self.exact = device == "cpu" if exact is None else exact
         self.parameters = Parameters(self.module, factory, device)
         self.dtype, self.width = self.parameters.dtype, self.parameters.width
-        self.X, self.y = torch.from_numpy(X).to(device, self.dtype), self.targets(y, device)
-        self.rows = len(X)
-        measure = LOSSES[loss]
-
-        def example_loss(
-            parameters: dict[str, torch.Tensor], x: torch.Tensor, target: torch.Tensor
-        ) -> torch.Tensor:
-            return measure(functional_call(self.module, parameters, (x[None],)), target[None])
-
-        each_example = vmap(grad(example_loss), in_dims=(None, 0, 0), randomness="different")
-        self._gradients = vmap(each_example, in_dims=(0, 0, 0), randomness="different")
-        self._activations = self._count_activations()
+        self.X, self.y = torch.from_numpy(X).to(device), self.targets(y, device)
+        if self.X.dtype != torch.int64:  # tokens stay integers
+            self.X = self.X.to(self.dtype)
+        self.rows, self.loss = len(X), loss
+        self.kernels = None if self.exact else kernels_of(device)
+        blank = torch.zeros(X.shape[1:], dtype=self.X.dtype, device=device)
+        state = torch.random.get_rng_state()
+        self.taps = ModuleTaps(
+            self.module, self.parameters.trained, blank, exact=self.exact, kernels=self.kernels
+        )
+        # whether the module draws random numbers, as dropout does
+        self.draws = self._draws(blank)
+        torch.random.set_rng_state(state)
+        self.sound = None if self.exact else torch.ones((), dtype=torch.bool, device=device)
+        self.fixed = not self.exact
+        self.seed = 0
+        self._bytes = self._measure(blank)
 
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
         made = self.parameters.start(seeds)
-        torch.manual_seed(seeds[0])  # for dropout and similar layers; privacy does not rest on it
+        self.seed = int(seeds[0])
+        self.before_step(0)
         return made
+
+    def before_step(self, step: int) -> None:
+        """Seed dropout and similar layers for a step, so that a repeated step draws the same."""
+        if self.draws:
+            torch.manual_seed((self.seed + 0x9E3779B97F4A7C15 * (step + 1)) % 2**63)
 
     def arrays(self, flat: Array) -> dict[str, Array]:
         return self.parameters.arrays(flat)
 
-    def _count_activations(self) -> int:
-        """Return how many numbers the layers return for one example."""
-        seen = [0]
+    def copied(self) -> ModuleSums:
+        """Return sums with a module of their own, for another thread; rows are shared."""
+        other = copy.copy(self)
+        other.module = copy.deepcopy(self.module)
+        other.parameters = Parameters(other.module, self.parameters.factory, str(self.X.device))
+        other.taps = ModuleTaps(
+            other.module,
+            other.parameters.trained,
+            torch.zeros_like(self.X[0]),
+            exact=self.exact,
+            kernels=self.kernels,
+        )
+        return other
+
+    def _values(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
+        return self.parameters.named(parameters)
+
+    def _draws(self, blank: torch.Tensor) -> bool:
+        """Return whether a pass over a blank example draws from torch's generator."""
+        generator: Any = torch.random if blank.device.type == "cpu" else torch.cuda
+        before = generator.get_rng_state()
+        self._parts(self._blank_parameters(), blank.expand(1, 2, *blank.shape), None)
+        return not torch.equal(before, generator.get_rng_state())
+
+    def _blank_parameters(self) -> torch.Tensor:
+        return torch.zeros(1, self.width, dtype=torch.float64, device=self.X.device)
+
+    def _measure(self, blank: torch.Tensor) -> int:
+        """Return the bytes that one example of one model needs."""
+        seen = [2 * blank.numel()]
 
         def count(layer: nn.Module, arguments: Any, output: Any) -> None:
-            seen[0] += output.numel() if isinstance(output, torch.Tensor) else 0
+            seen[0] += 8 * output.numel() if isinstance(output, torch.Tensor) else 0
+            if isinstance(layer, nn.Conv1d | nn.Conv2d):
+                patch = layer.weight[0].numel()
+                seen[0] += 2 * patch * output.numel() // layer.out_channels
 
         hooks = [layer.register_forward_hook(count) for layer in self.module.modules()]
-        outputs_of(self.module, np.empty((0, *self.X.shape[1:])))
+        with torch.no_grad():
+            self.module(blank[None])
         for hook in hooks:
             hook.remove()
-        return seen[0]
+        parts = self._parts(self._blank_parameters(), blank[None, None], None)
+        stored = sum(3 * part.held for part in parts)
+        return (seen[0] + stored) * self.parameters.itemsize
 
     def bytes_per_example(self) -> int:
-        return self.X.element_size() * (
-            4 * self.width + 6 * self._activations + 2 * self.X[0].numel()
-        )
+        return self._bytes
+
+    def _parts(
+        self, parameters: torch.Tensor, X: torch.Tensor, y: torch.Tensor | None
+    ) -> list[Part]:
+        """Return the gradients of a batch; without targets, of the sum of the outputs."""
+        outputs, copies = self.taps.outputs(X, self._values(parameters))
+        slopes = torch.ones_like(outputs) if y is None else slopes_of(outputs, y, self.loss)
+        with torch.no_grad():
+            return self.taps.gradients(outputs, copies, slopes)
 
     def chunk(
         self, parameters: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
-        gradients = self._gradients(self.parameters.named(parameters), self.X[rows], self.y[rows])
-        flat = [value.flatten(2) for value in gradients.values()]
-        norms = torch.sqrt(
-            sum(
-                (value.to(torch.float64).square().sum(2) for value in flat),
-                torch.zeros((), device=rows.device),
+        if self.exact:
+            return torch.stack(
+                [
+                    self._exact(parameters[model : model + 1], rows[model][taken[model]], clip)
+                    for model, clip in enumerate(clips.tolist())
+                ]
             )
+        parts = self._parts(parameters, self.X[rows], self.y[rows])
+        square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
+        for part in parts:
+            square = square + part.square()
+        good = torch.isfinite(square)
+        if self.sound is not None:
+            self.sound &= good.all()
+        if self.careful:
+            for part in parts:
+                part.clear(good)
+        factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
+        sums = {part.name: part.summed(factors, self.kernels) for part in parts}
+        models = len(parameters)
+        found = [
+            sums[name] if name in sums else factors.new_zeros(models, value.numel())
+            for name, value in self.parameters.trained.items()
+        ]
+        return torch.cat(found, dim=1)
+
+    def of_one(self, parameters: Array, rows: Array, clip: float, memory: int) -> Array:
+        """Return the sum over ``rows`` for one model."""
+        memory = min(memory, _WORKING_SET)
+        flat, chosen = torch.from_numpy(parameters)[None], torch.from_numpy(rows)[None]
+        taken, clips = (
+            torch.ones_like(chosen, dtype=torch.bool),
+            torch.tensor([clip], dtype=torch.float64),
         )
-        factors = cut(clip_factors(norms, clips[:, None]) * taken)
-        sums, grids = [], grids_of(clips, self.exact_rows or self.rows)
-        for value in flat:
-            cleaned = (
-                value
-                if bool((factors > 0).all())
-                else torch.where((factors > 0)[:, :, None], value, 0.0)
-            )
-            sums.append(fixed_sum(cleaned, factors, grids))
-        return torch.cat(sums, dim=1)
+        return np.asarray(self(flat, chosen, taken, clips, memory)[0].numpy())
+
+    def _exact(self, parameters: torch.Tensor, rows: torch.Tensor, clip: float) -> torch.Tensor:
+        """Return the sum over ``rows`` of one model, in fixed point."""
+        from expost.training._native.gradient_sums import from_steps
+
+        total = np.zeros(self.width)
+        if len(rows) == 0:
+            return torch.from_numpy(total)
+        parts = self._parts(parameters, self.X[rows][None], self.y[rows][None])
+        square = torch.zeros(1, len(rows), dtype=torch.float64)
+        for part in parts:
+            square = square + part.square()
+        bound = torch.tensor(clip, dtype=torch.float64)
+        factors = cut(clip_factors(square.sqrt(), bound))[0].numpy()
+        chosen = np.flatnonzero(factors)
+        grid = grid_of(clip, self.exact_rows or self.rows)
+        sums = total.view(np.int64)
+        for part in parts:
+            first = self.parameters.starts[part.name]
+            mine = sums[first : first + part.size]
+            part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, mine)
+        from_steps(sums, grid, total)
+        return torch.from_numpy(total)
+
+
+class ThreadedSums:
+    """Sums for several threads, each with a module of its own.
+
+    A module that draws random numbers (dropout) is trained by one thread only: torch's generator is
+    shared, and results must not depend on the order of threads.
+    """
+
+    def __init__(self, sums: ModuleSums, workers: int) -> None:
+        self.workers, self._idle = workers, [sums]
+        try:
+            self._idle += [sums.copied() for _ in range(0 if sums.draws else workers - 1)]
+        except Exception:  # a module that cannot be copied
+            self._idle = [sums]
+        self.workers = len(self._idle)
+
+    @contextmanager
+    def sums(self) -> Iterator[ModuleSums]:
+        """Lend the sums of one thread; torch uses one thread inside."""
+        torch.set_num_threads(1)  # two threads are slow when another process uses a core
+        mine = self._idle.pop()
+        try:
+            yield mine
+        finally:
+            self._idle.append(mine)

@@ -1,0 +1,371 @@
+"""Per-example gradients of any module, with rows that are independent by construction.
+
+The forward pass is vectorised over examples by ``torch.func.vmap`` (and over models on CUDA). So an
+example sees itself only, as a batch of one, whatever the module computes: a forward pass that looks
+across its batch sees no other row. The backward pass is torch's autograd through the vectorised
+forward pass; outputs of different rows have no operation in common.
+
+Supported layers are tapped (:mod:`expost.training._torch.tapped_layers`): they record the inputs
+and the slopes of all examples, from which the norms and the clipped sums of gradients are computed.
+This is the gradient with respect to a zero perturbation that is added to the output of the layer.
+All other parameters (used in another way, by several layers, or by a layer without a tapped
+version) get a copy per example, so that autograd returns per-example gradients of just these.
+
+Which parameters are used in another way is found by a pass with zeros, without data: a tapped
+layer does not read the parameters that the module holds, so a gradient of those means another use.
+
+Tests: ``tests/training/test_module_taps.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C import _functorch as wrapped
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.func import vmap
+from torch.nn import functional
+
+from expost.errors import InvalidInput
+from expost.training._torch.gradient_parts import Part, Stored
+from expost.training._torch.layers import pair
+from expost.training._torch.recurrent import products_of, recurrent_forward
+from expost.training._torch.tapped_convolutions import TappedConvolution, TappedPatches
+from expost.training._torch.tapped_layers import (
+    TappedEmbedding,
+    TappedGroupNorm,
+    TappedLayer,
+    TappedLayerNorm,
+    TappedLinear,
+    Untappable,
+)
+
+Tensor = torch.Tensor
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+
+
+class ModuleTaps:
+    """The taps of one module.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module. Its layers' ``forward`` is replaced during a pass only.
+    names : dict of str to Tensor
+        Its trained parameters by name.
+    blank : Tensor
+        One example, of zeros.
+    exact : bool
+        One model at a time, and gradients that are summed in fixed point on a CPU. Otherwise
+        several models at a time, and gradients that are summed by matrix products.
+    kernels : module, optional
+        The fused CUDA kernels.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        names: Mapping[str, Tensor],
+        blank: Tensor,
+        *,
+        exact: bool,
+        kernels: Any = None,
+    ) -> None:
+        self.module, self.exact, self.kernels = module, exact, kernels
+        self.anchor = torch.zeros((), device=blank.device, requires_grad=True)
+        self.taps = _tapped(module, names, exact, kernels)
+        self.rest = [name for name in names if name not in self._tapped_names()]
+        self._special = [
+            layer for layer in module.modules() if type(layer) in (nn.Embedding, *RECURRENT)
+        ]
+        # where the module holds each trained parameter, which may be in several layers
+        self._places: dict[str, list[tuple[Any, str]]] = {
+            name: [
+                (layer._parameters, role)
+                for layer in module.modules()
+                for role, each in layer._parameters.items()
+                if each is value
+            ]
+            for name, value in names.items()
+        }
+        self._levels: tuple[int, ...] = ()
+        self._sizes = (1, 1)
+        self._probe(names, blank)
+
+    def _tapped_names(self) -> set[str]:
+        return {name for tap in self.taps for name in tap.trained.values()}
+
+    def outputs(
+        self, X: Tensor, values: dict[str, Tensor], own: dict[str, Tensor] | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the outputs of a batch, and the per-example copies of the other parameters.
+
+        ``X`` is models × examples × …, ``values`` are models × the shape of the parameter. Outputs
+        are models × examples × outputs.
+        """
+        models, examples = X.shape[:2]
+        for tap in self.taps:
+            tap.begin(values, models, self.anchor)
+        copies = {
+            name: values[name]
+            .detach()[:, None]
+            .expand(-1, examples, *values[name].shape[1:])
+            .requires_grad_()
+            for name in self.rest
+        }
+        given = copies if own is None else own
+        self._sizes = (models, examples)
+
+        def one(x: Tensor, mine: dict[str, Tensor]) -> Tensor:
+            level = wrapped.current_level()
+            self._levels = (level,) if self.exact else (level - 1, level)
+            with self._swapped(mine):
+                out = self.module(x[None])
+            if not isinstance(out, Tensor):
+                raise InvalidInput(
+                    "model",
+                    f"a module that returns {type(out).__name__}",
+                    "return one tensor: the outputs of each example",
+                )
+            return out.reshape(-1)
+
+        shared = None if own is not None else 0
+        each = vmap(one, in_dims=(0, shared), randomness="different")
+        with self._installed(), torch.enable_grad():
+            if self.exact:
+                alone = {
+                    name: value if own is not None else value[0] for name, value in given.items()
+                }
+                return each(X[0], alone)[None], copies
+            made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
+            return made, copies
+
+    def gradients(self, outputs: Tensor, copies: dict[str, Tensor], slopes: Tensor) -> list[Part]:
+        """Return the parts of the gradients of all parameters that are used."""
+        leaves = [self.anchor, *copies.values()]
+        found: tuple[Tensor | None, ...] = (None,) * len(leaves)
+        if outputs.requires_grad:
+            found = torch.autograd.grad(outputs, leaves, slopes, allow_unused=True)
+        parts: list[Part] = [
+            Stored(name, value.flatten(2))
+            for name, value in zip(copies, found[1:], strict=True)
+            if value is not None
+        ]
+        for tap in self.taps:
+            parts += tap.parts()
+        return parts
+
+    def _probe(self, names: Mapping[str, Tensor], blank: Tensor) -> None:
+        """Find the parameters that are used in another way than by their tapped layer."""
+        while True:
+            X = blank.expand(1, 2, *blank.shape)
+            values = {name: value.detach()[None] for name, value in names.items()}
+            held = {name: value for name, value in names.items() if value.requires_grad}
+            try:
+                outputs, _ = self.outputs(X, values, own={})
+                used = (
+                    torch.autograd.grad(outputs.sum(), list(held.values()), allow_unused=True)
+                    if outputs.requires_grad
+                    else [None] * len(held)
+                )
+                found = {name for name, value in zip(held, used, strict=True) if value is not None}
+                found &= self._tapped_names()
+                if not found:
+                    self.outputs(X, values)  # with the copies of the other parameters, too
+            except Untappable as error:
+                found = set(error.layer.trained.values())
+            except InvalidInput:
+                raise
+            except Exception as error:
+                if not self.taps:
+                    raise InvalidInput(
+                        "model",
+                        f"{type(self.module).__name__} ({type(error).__name__})",
+                        "its forward pass cannot be vectorised over examples by torch.func.vmap "
+                        f"(tried with zeros): {str(error).splitlines()[0]}",
+                    ) from error
+                found = self._tapped_names()
+            for tap in self.taps:
+                tap.calls = []
+            if not found:
+                return
+            self.taps = [tap for tap in self.taps if not found & set(tap.trained.values())]
+            self.rest = [name for name in names if name not in self._tapped_names()]
+
+    @contextmanager
+    def _installed(self) -> Iterator[None]:
+        """Replace ``forward`` of tapped layers, recurrent layers and embeddings."""
+        replaced: dict[nn.Module, Callable[..., Any]] = {
+            tap.layer: self._forward(tap)
+            for tap in self.taps
+            if not isinstance(tap.layer, nn.RNNBase)
+        }
+        for layer in self._special:
+            replaced[layer] = (
+                recurrent_forward(layer, self._products(layer))
+                if isinstance(layer, nn.RNNBase)
+                else _inside(layer, replaced.get(layer, layer.forward))
+            )
+        before = {layer: layer.__dict__.get("forward") for layer in replaced}
+        try:
+            for layer, forward in replaced.items():
+                layer.__dict__["forward"] = forward
+            yield
+        finally:
+            for layer, old in before.items():
+                if old is None:
+                    layer.__dict__.pop("forward", None)
+                else:
+                    layer.__dict__["forward"] = old
+
+    @contextmanager
+    def _swapped(self, values: dict[str, Tensor]) -> Iterator[None]:
+        """Let the module hold other tensors in the place of these parameters."""
+        before = [(held, role, held[role]) for name in values for held, role in self._places[name]]
+        try:
+            for name, value in values.items():
+                for held, role in self._places[name]:
+                    held[role] = value
+            yield
+        finally:
+            for held, role, value in before:
+                held[role] = value
+
+    def _products(self, layer: nn.RNNBase) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Return the products of a recurrent layer, tapped where they can be."""
+        tapped = {tap.held["weight"]: self._forward(tap) for tap in self.taps if tap.layer is layer}
+        found: dict[str, Callable[[Tensor], Tensor]] = {}
+        for name, roles in products_of(layer).items():
+            plain = partial(_linear, layer, roles["weight"], roles.get("bias", ""))
+            held: Any = layer._parameters[roles["weight"]]
+            found[name] = tapped.get(held, plain)
+        return found
+
+    def _forward(self, tap: TappedLayer) -> Callable[[Tensor], Tensor]:
+        """Return the forward pass of a tapped layer on a tensor inside ``vmap``."""
+
+        def forward(input: Tensor) -> Tensor:
+            if wrapped.current_level() != self._levels[-1]:
+                raise Untappable(tap)  # inside a further transformation of the user's
+            x = self._physical(input)
+            with temporarily_clear_interpreter_stack():
+                out = tap(x)
+            if self.exact:
+                out = out[0]
+            for level in self._levels:
+                out = wrapped._add_batch_dim(out, 0, level)
+            return out
+
+        return forward
+
+    def _physical(self, x: Tensor) -> Tensor:
+        """Return the tensor of all models and examples: models × examples × …."""
+        axes: dict[int, int] = {}
+        while wrapped.is_batchedtensor(x):
+            axes[wrapped.maybe_get_level(x)] = wrapped.maybe_get_bdim(x)
+            x = wrapped.get_unwrapped(x)
+        levels = (-1, *self._levels) if self.exact else self._levels
+        with temporarily_clear_interpreter_stack():
+            for place, level in enumerate(levels):
+                if level in axes:
+                    x = x.movedim(axes[level] + place, place)
+                else:
+                    x = x.unsqueeze(place)
+                    shape = list(x.shape)
+                    shape[place] = self._sizes[place]
+                    x = x.expand(shape)
+        return x
+
+
+def _inside(layer: Any, forward: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return an embedding's forward pass that does not fail on tokens outside the vocabulary.
+
+    Whether a call fails must not depend on a row. The output of such a token is NaN, so the norm of
+    the example's gradient is not finite, and it adds nothing.
+    """
+
+    def guarded(input: Tensor) -> Tensor:
+        outside = (input < 0) | (input >= layer.num_embeddings)
+        made = forward(torch.clamp(input, 0, layer.num_embeddings - 1))
+        if layer.padding_idx is not None:  # vmap forgets that this token has no gradient
+            made = torch.where((input == layer.padding_idx).unsqueeze(-1), made.detach(), made)
+        return torch.where(outside.unsqueeze(-1), torch.nan, made)
+
+    return guarded
+
+
+def _linear(layer: nn.Module, weight: str, bias: str, x: Tensor) -> Tensor:
+    """Return the product with parameters that the layer holds at the moment of the call."""
+    return functional.linear(x, getattr(layer, weight), getattr(layer, bias) if bias else None)
+
+
+def _tapped(
+    module: nn.Module, names: Mapping[str, Tensor], exact: bool, kernels: Any
+) -> list[TappedLayer]:
+    """Return the layers that can be tapped: each trained parameter belongs to one layer only."""
+    owners = Counter(
+        id(value)
+        for layer in module.modules()
+        for value in layer._parameters.values()
+        if value is not None
+    )
+    known = {id(value): name for name, value in names.items()}
+    found: list[TappedLayer] = []
+
+    def add(layer: nn.Module, kind: type[TappedLayer], held: dict[str, Tensor]) -> None:
+        trained = {role: known[id(value)] for role, value in held.items() if id(value) in known}
+        if trained and all(owners[id(value)] == 1 for value in held.values()):
+            found.append(kind(layer, held, trained, exact=exact, kernels=kernels))
+
+    for layer in module.modules():
+        held: Any = {role: each for role, each in layer._parameters.items() if each is not None}
+        if "forward" in layer.__dict__:
+            continue
+        if type(layer) in RECURRENT and set(held) == set(layer._parameters):
+            for roles in products_of(layer).values():  # type: ignore[arg-type]
+                add(layer, TappedLinear, {role: held[name] for role, name in roles.items()})
+        kind = tap_of(layer, exact=exact)
+        if kind is not None and "weight" in held and set(held) <= {"weight", "bias"}:
+            add(layer, kind, held)
+    return found
+
+
+def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:
+    """Return the tapped version of a layer, or None if its settings are not supported."""
+    kind: Any = type(layer)
+    settings: Any = layer
+    if kind is nn.Linear:
+        return TappedLinear
+    if kind is nn.Embedding:
+        plain = settings.max_norm is None and not settings.scale_grad_by_freq
+        return TappedEmbedding if plain else None
+    if kind is nn.LayerNorm:
+        return TappedLayerNorm if settings.elementwise_affine else None
+    if kind is nn.GroupNorm:
+        return TappedGroupNorm if settings.affine else None
+    if kind in (nn.Conv1d, nn.Conv2d):
+        if settings.padding_mode != "zeros" or isinstance(settings.padding, str):
+            return None
+        if exact:
+            return TappedConvolution
+        whole = kind is nn.Conv2d and settings.groups == 1 and pair(settings.dilation) == [1, 1]
+        return TappedPatches if whole else None
+    return None
+
+
+def slopes_of(outputs: Tensor, targets: Tensor, loss: str) -> Tensor:
+    """Return the gradient of each example's loss at its outputs: models × examples × outputs."""
+    outputs = outputs.detach()
+    goals = targets[:, :, None].to(outputs.dtype)
+    if loss == "squared":
+        return 2.0 * (outputs - goals)
+    if loss == "logistic":
+        return torch.sigmoid(outputs) - goals
+    labels = functional.one_hot(targets.to(torch.int64), outputs.shape[2])
+    return torch.softmax(outputs, dim=2) - labels.to(outputs.dtype)

@@ -1,0 +1,321 @@
+"""Layers whose inputs and slopes are recorded, so that per-example gradients need not be formed.
+
+A tapped layer computes its output on tensors of shape models × examples × (shape of one example),
+with the parameters of every model. In the backward pass it keeps its input and its slope (the
+gradient of the loss with respect to its output), and passes on the slope of its input. The
+gradients of its parameters are computed afterwards from all of its calls together
+(:meth:`TappedLayer.parts`). So a layer may be called any number of times. Parameters that are
+frozen have no part.
+
+With ``exact``, parts are those that can be summed in fixed point on a CPU. Otherwise they are
+chosen for matrix products. Convolutions are in
+:mod:`expost.training._torch.tapped_convolutions`. Which layers of a module are tapped is decided in
+:mod:`expost.training._torch.module_taps`. Tests: ``tests/training/test_module_taps.py``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from expost.training._torch.gradient_parts import Outer, Part, Positions, Stored, Tokens
+
+Tensor = torch.Tensor
+
+
+class Call(NamedTuple):
+    """One call of a layer: its input, what its forward pass kept, and the slope of its output."""
+
+    inputs: Tensor
+    kept: tuple[Any, ...]
+    slope: Tensor
+
+
+class Untappable(Exception):
+    """A call that a tapped layer does not support."""
+
+    def __init__(self, layer: TappedLayer) -> None:
+        super().__init__(type(layer).__name__)
+        self.layer = layer
+
+
+class TappedLayer(ABC):
+    """A layer that records its calls."""
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        held: dict[str, Tensor],
+        trained: dict[str, str],
+        *,
+        exact: bool,
+        kernels: Any,
+    ) -> None:
+        """``held`` are the parameters by role, ``trained`` the names of the trained ones."""
+        self.layer: Any = layer
+        self.held = held
+        self.trained, self.exact, self.kernels = trained, exact, kernels
+        self.calls: list[Call] = []
+        self.values: dict[str, Tensor] = {}
+        self.anchor: Tensor = torch.zeros(())
+
+    def begin(self, values: dict[str, Tensor], models: int, anchor: Tensor) -> None:
+        """Set the parameters of all models, by the names of the module, and forget all calls.
+
+        ``anchor`` is a tensor that requires a gradient: it starts the backward pass.
+        """
+        self.calls, self.anchor = [], anchor
+        self.values = {
+            role: values[self.trained[role]]
+            if role in self.trained
+            else value.detach().expand(models, *value.shape)
+            for role, value in self.held.items()
+        }
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the output on models × examples × …."""
+        out: Tensor = _Recorded.apply(x, self.anchor, self)  # type: ignore[no-untyped-call]
+        return out
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        """Return the output, and what the backward pass needs besides the input."""
+
+    @abstractmethod
+    def backward(self, call: Call) -> Tensor:
+        """Return the slope of the input."""
+
+    @abstractmethod
+    def gradients(self) -> list[Part]:
+        """Return the gradients of the trained parameters, from all calls; there is at least one."""
+
+    def parts(self) -> list[Part]:
+        """Return the gradients, and forget the calls."""
+        found = self.gradients() if self.calls else []
+        self.calls = []
+        return found
+
+    def stored(self, role: str, values: Sequence[Tensor]) -> list[Part]:
+        """Return the sum of the gradients of several calls (models × examples × …) as a part."""
+        if role not in self.trained:
+            return []
+        total = values[0]
+        for each in values[1:]:
+            total = total + each
+        return [Stored(self.trained[role], total.flatten(2))]
+
+
+class _Recorded(torch.autograd.Function):
+    """A call of a tapped layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, anchor: Tensor, layer: TappedLayer) -> Tensor:
+        out, ctx.kept = layer.forward(x)
+        ctx.layer = layer
+        ctx.save_for_backward(x)  # refuses an input that was changed in place afterwards
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, None, None]:
+        call = Call(ctx.saved_tensors[0].detach(), ctx.kept, slope.detach())
+        ctx.layer.calls.append(call)
+        before = ctx.layer.backward(call) if ctx.needs_input_grad[0] else None
+        return before, None, None
+
+
+def product_parts(
+    layer: TappedLayer, inputs: Tensor, slopes: Tensor, *, order: Any = None
+) -> list[Part]:
+    """Return the part of a weight: Σ_p slope_p ⊗ input_p, from models × examples × positions × ….
+
+    ``order`` rearranges a sum (models × outputs × width), if the inputs have another order than the
+    parameter.
+    """
+    if "weight" not in layer.trained:
+        return []
+    name, positions = layer.trained["weight"], inputs.shape[2]
+    width, outputs = inputs.shape[3], slopes.shape[3]
+    part: Part
+    if positions == 1:
+        part = Outer(name, inputs[:, :, 0], slopes[:, :, 0])
+    elif not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32:
+        part = Positions(name, inputs, slopes)
+    else:
+        models, examples = inputs.shape[:2]
+        made = torch.bmm(slopes.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1))
+        part = Stored(name, made.view(models, examples, -1))
+    part.order = order
+    return [part]
+
+
+class TappedLinear(TappedLayer):
+    """``nn.Linear`` on inputs of any number of axes."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weight, bias = self.values["weight"], self.values.get("bias")
+        if len(weight) == 1:
+            out = functional.linear(x[0], weight[0], None if bias is None else bias[0])[None]
+            return out, ()
+        rows, turned = x.reshape(len(x), -1, x.shape[-1]), weight.transpose(1, 2)
+        made = torch.bmm(rows, turned) if bias is None else torch.baddbmm(
+            bias[:, None], rows, turned
+        )  # fmt: skip
+        return made.view(*x.shape[:-1], -1), ()
+
+    def backward(self, call: Call) -> Tensor:
+        weight, slope = self.values["weight"], call.slope
+        if len(weight) == 1:
+            return torch.matmul(slope[0], weight[0])[None]
+        made = torch.bmm(slope.reshape(len(slope), -1, slope.shape[-1]), weight)
+        return made.view(*slope.shape[:-1], -1)
+
+    def gradients(self) -> list[Part]:
+        inputs, slopes = (
+            joined([_positions(getattr(call, name)) for call in self.calls])
+            for name in ("inputs", "slope")
+        )
+        biases = [slopes.sum(2) if slopes.shape[2] > 1 else slopes[:, :, 0]]
+        return [*product_parts(self, inputs, slopes), *self.stored("bias", biases)]
+
+
+class TappedEmbedding(TappedLayer):
+    """``nn.Embedding``."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weight = self.values["weight"]
+        if len(weight) == 1:
+            return functional.embedding(x[0], weight[0])[None], ()
+        models, number, width = weight.shape
+        starts = torch.arange(models, device=x.device).view(-1, *[1] * (x.ndim - 1)) * number
+        return functional.embedding(x + starts, weight.reshape(models * number, width)), ()
+
+    def backward(self, call: Call) -> Tensor:
+        raise RuntimeError("tokens have no slope")
+
+    def gradients(self) -> list[Part]:
+        tokens = joined([call.inputs.flatten(2).to(torch.int64) for call in self.calls])
+        slopes = joined([_positions(call.slope) for call in self.calls])
+        if self.layer.padding_idx is not None:
+            tokens = torch.where(tokens == self.layer.padding_idx, -1, tokens)
+        return [Tokens(self.trained["weight"], tokens, slopes, self.layer.num_embeddings)]
+
+
+class TappedLayerNorm(TappedLayer):
+    """``nn.LayerNorm`` with parameters."""
+
+    def _affine(self, x: Tensor, role: str) -> Tensor:
+        """Return a parameter in a shape that fits the activations."""
+        value = self.values[role]
+        return value.view(len(value), *[1] * (x.ndim - value.ndim), *value.shape[1:])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        shape, eps, weight = self.layer.normalized_shape, self.layer.eps, self.values["weight"]
+        bias = self.values.get("bias")
+        if len(weight) == 1:
+            out, mean, deviation = torch.native_layer_norm(
+                x, shape, weight[0], None if bias is None else bias[0], eps
+            )
+            return out, (mean, deviation)
+        out, mean, deviation = torch.native_layer_norm(x, shape, None, None, eps)
+        out = out * self._affine(x, "weight")
+        return out if bias is None else out + self._affine(x, "bias"), (mean, deviation)
+
+    def backward(self, call: Call) -> Tensor:
+        weight, slope = self.values["weight"], call.slope
+        if len(weight) > 1:
+            slope = slope * self._affine(slope, "weight")
+        before: Tensor = torch.ops.aten.native_layer_norm_backward(
+            slope.contiguous(),
+            call.inputs.contiguous(),
+            self.layer.normalized_shape,
+            *call.kept,
+            weight[0] if len(weight) == 1 else None,
+            None,
+            [True, False, False],
+        )[0]
+        return before
+
+    def gradients(self) -> list[Part]:
+        weights, biases = [], []
+        for call in self.calls:
+            axes = tuple(range(2, call.slope.ndim - len(self.layer.normalized_shape)))
+            scaled = call.slope * (call.inputs - call.kept[0]) * call.kept[1]
+            weights.append(scaled.sum(axes) if axes else scaled)
+            biases.append(call.slope.sum(axes) if axes else call.slope)
+        return [*self.stored("weight", weights), *self.stored("bias", biases)]
+
+
+class TappedGroupNorm(TappedLayer):
+    """``nn.GroupNorm`` with parameters."""
+
+    def _sizes(self, x: Tensor) -> tuple[int, int, int]:
+        """Return the numbers of images, channels and pixels."""
+        channels = self.layer.num_channels
+        images = x.shape[0] * x.shape[1] * x.shape[2]
+        return images, channels, x.numel() // max(1, images * channels)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+        weight, bias = self.values["weight"], self.values["bias"]
+        alone = len(weight) == 1
+        out, mean, deviation = torch.native_group_norm(
+            x.contiguous().flatten(0, 2),
+            weight[0] if alone else None,
+            bias[0] if alone else None,
+            *self._sizes(x),
+            self.layer.num_groups,
+            self.layer.eps,
+        )
+        out = out.view(x.shape)
+        if not alone:
+            out = out * self._affine(x, weight) + self._affine(x, bias)
+        return out, (mean, deviation)
+
+    def _affine(self, x: Tensor, value: Tensor) -> Tensor:
+        return value.view(len(value), 1, 1, -1, *[1] * (x.ndim - 4))
+
+    def backward(self, call: Call) -> Tensor:
+        weight, slope = self.values["weight"], call.slope
+        if len(weight) > 1:
+            slope = slope * self._affine(slope, weight)
+        before: Tensor = torch.ops.aten.native_group_norm_backward(
+            slope.contiguous().flatten(0, 2),
+            call.inputs.contiguous().flatten(0, 2),
+            *call.kept,
+            weight[0] if len(weight) == 1 else None,
+            *self._sizes(slope),
+            self.layer.num_groups,
+            [True, False, False],
+        )[0]
+        return before.view(slope.shape)
+
+    def gradients(self) -> list[Part]:
+        weights, biases = [], []
+        for call in self.calls:
+            images, channels, _ = self._sizes(call.slope)
+            slope, x = (each.reshape(images, channels, -1) for each in (call.slope, call.inputs))
+            plain, product = slope.sum(2), (slope * x).sum(2)
+            mean, deviation = (
+                each.view(images, -1, 1)
+                .expand(-1, -1, channels // self.layer.num_groups)
+                .reshape(images, channels)
+                for each in call.kept
+            )
+            shape = call.slope.shape[:4]
+            weights.append(((product - mean * plain) * deviation).view(shape).sum(2))
+            biases.append(plain.view(shape).sum(2))
+        return [*self.stored("weight", weights), *self.stored("bias", biases)]
+
+
+def _positions(x: Tensor) -> Tensor:
+    """Return models × examples × positions × width."""
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
+
+
+def joined(values: Sequence[Tensor]) -> Tensor:
+    """Join the positions of several calls."""
+    return values[0] if len(values) == 1 else torch.cat(list(values), dim=2)
