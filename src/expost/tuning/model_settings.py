@@ -51,7 +51,7 @@ class ModelSettings:
     given: Callable[..., Any] | None = field(default=None, repr=False)
 
 
-def read_model(table: ConfigTable, metric: str) -> ModelSettings:
+def read_model(table: ConfigTable, metric: str, regression: bool | None) -> ModelSettings:
     """Read and check the ``[model]`` table.
 
     Parameters
@@ -60,6 +60,8 @@ def read_model(table: ConfigTable, metric: str) -> ModelSettings:
         The table.
     metric : str
         The metric of the goal.
+    regression : bool or None
+        Whether the metric is for numbers; None if it is for numbers and for classes.
 
     Raises
     ------
@@ -69,13 +71,13 @@ def read_model(table: ConfigTable, metric: str) -> ModelSettings:
     kind, given = _kind(table)
     if kind in _LOSSES and "loss" in table:
         table.refuse("loss", "this kind of model has its own loss; leave this key out")
-    wanted = "squared" if metric == "mse" else "softmax"
+    wanted = "squared" if regression else "softmax"
     loss = (
         _LOSSES.get(kind)
         or table.text("loss", wanted, ("softmax", "logistic", "squared"))
         or wanted
     )
-    if (loss == "squared") != (metric == "mse"):
+    if regression is not None and (loss == "squared") != regression:
         table.refuse("kind", f"a model with the loss {loss!r} cannot reach a goal in {metric!r}")
     momentum = table.number("momentum", 0.9)
     if momentum is None or not 0 <= momentum < 1:
