@@ -31,11 +31,11 @@ from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.selection.noise_path import PathLevel
 from expost.tuning.candidates import Fitted
+from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Recipe
 from expost.tuning.noise_reduction import LEVELS, Places, Way, step_of, usable_levels
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
-from expost.tuning.settings import GoalSettings
 from expost.tuning.several_ways import END, LADDER, _up_to
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome

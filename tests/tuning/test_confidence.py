@@ -33,14 +33,14 @@ def test_a_margin_grows_with_confidence_runs_and_noise() -> None:
 def test_bounds_are_ordered() -> None:
     bounds = bounds_of(margins(), 0, 0.85, DEVIATION, 1 / ROWS, ROWS, 1.0)
     assert bounds.on_population < bounds.on_scoring_rows < bounds.noisy
-    record = bounds.as_dict(accuracy=True)
+    record = bounds.as_dict(larger_is_better=True)
     assert set(record) == {
         "confidence",
         "noisy_score",
         "bound_on_scoring_rows",
         "bound_on_population",
     }
-    flipped = bounds.as_dict(accuracy=False)
+    flipped = bounds.as_dict(larger_is_better=False)
     assert flipped["noisy_score"] == -0.85
     assert flipped["bound_on_scoring_rows"] > flipped["noisy_score"]
 

@@ -26,7 +26,6 @@ from expost.tuning.noise_reduction import (
     HeldOutCount,
     Places,
     Way,
-    in_unit,
     margin_of_noisy_scores,
     margin_of_threshold,
     step_of,
@@ -303,8 +302,3 @@ def test_killed_job_is_charged_at_its_worst_case_and_resumes(tmp_path: Path) -> 
     standing = Ledger.open(book).standing().as_dict()
     assert standing["held"]["epsilon"] == 0
     assert standing["settled"]["epsilon"] == result.spent.epsilon
-
-
-def test_targets_in_their_unit() -> None:
-    made = recipe("squared", None)
-    assert in_unit(made, np.array([0.0, 0.5, 1.0])).tolist() == [0.0, 1.0, 2.0]

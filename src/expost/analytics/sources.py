@@ -248,7 +248,7 @@ def without_objects(data: Any) -> Any:
     if type(data).__module__.partition(".")[0] != "pandas" or not hasattr(data, "columns"):
         return data
     import pyarrow as pa
-    from pandas import ArrowDtype  # type: ignore[import-untyped]
+    from pandas import ArrowDtype
 
     odd = [
         place

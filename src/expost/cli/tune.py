@@ -83,6 +83,9 @@ def tune(
     maximize: options.Maximize = False,
     metric: options.Metric = None,
     loss_bound: options.LossBound = None,
+    class_shares: options.ClassShares = None,
+    target_variance: options.TargetVariance = None,
+    metric_bounds: options.MetricBounds = None,
     feature_bounds: options.FeatureBounds = None,
     bounds: options.ColumnBounds = None,
     categories: options.Categories = None,
@@ -148,6 +151,9 @@ def tune(
         "at_most": at_most,
         "maximize": maximize or None,
         "loss_bound": loss_bound,
+        "class_shares": options.shares(class_shares),
+        "target_variance": target_variance,
+        "metric_bounds": options.bounds(metric_bounds, "metric_bounds"),
         "confidence": confidence,
         "delta": delta,
         "attempts": attempts,
@@ -313,11 +319,11 @@ def _announce(job: Forecast) -> None:
 def _render(console: Console, result: Tuned, folder: Path) -> None:
     """Print the result as a table."""
     goal = result.details["goal"]
-    accuracy = goal["metric"] == "accuracy"
+    larger = goal["larger_is_better"]
     wanted = (
         "the best score"
         if goal["bar"] is None
-        else f"{goal['metric']} {'≥' if accuracy else '≤'} {goal['bar']:g}"
+        else f"{goal['metric']} {'≥' if larger else '≤'} {goal['bar']:g}"
     )
     if not result.passed:
         missed = "The bar was missed" if goal["bar"] is not None else "Every training failed"
@@ -330,7 +336,7 @@ def _render(console: Console, result: Tuned, folder: Path) -> None:
     table.add_column(overflow="fold")
     if goal["bar"] is not None:
         table.add_row("passed", "[green]yes[/green]" if result.passed else "[red]no[/red]")
-    _render_model(table, result, accuracy)
+    _render_model(table, result, larger)
     if result.forecast.attempts > 1:
         table.add_row("attempts", f"{len(result.attempts)} of at most {result.forecast.attempts}")
     table.add_row(
@@ -352,21 +358,26 @@ def _render(console: Console, result: Tuned, folder: Path) -> None:
     console.print(f"Certificate: {folder / CERTIFICATE}{picture}", soft_wrap=True)
 
 
-def _render_model(table: Table, result: Tuned, accuracy: bool) -> None:
+def _render_model(table: Table, result: Tuned, larger: bool) -> None:
     """Add the released model's setting, score and confidence bounds."""
     if result.model is None or result.score is None:
         return
     settings = ", ".join(f"{key} = {value:g}" for key, value in result.params.items())
     table.add_row("setting", settings)
-    sign, noise = (1 if accuracy else -1), result.details["score_noise"]
+    sign, noise = (1 if larger else -1), result.details["score_noise"]
     spread = f" ± {noise:.3f} (noise of the private score)" if noise else ""
     table.add_row(result.details["goal"]["metric"], f"{sign * result.score:.3f}{spread}")
     if result.bounds is not None:
-        side = "at least" if accuracy else "at most"
+        population = result.bounds.on_population
+        side = "at least" if larger else "at most"
         table.add_row(
             f"with {100 * result.bounds.confidence:g} % confidence",
-            f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows; "
-            f"{side} {sign * result.bounds.on_population:.3f} on new rows of the same population",
+            f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows"
+            + (
+                ""
+                if population is None
+                else f"; {side} {sign * population:.3f} on new rows of the same population"
+            ),
         )
 
 

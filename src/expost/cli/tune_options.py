@@ -27,11 +27,24 @@ def option(help_text: str, *names: str) -> Any:
 
 
 Target = Annotated[str | None, option("The column to predict.")]
-AtLeast = Annotated[float | None, option("The bar: the least accuracy.")]
-AtMost = Annotated[float | None, option("The bar: the largest squared error.")]
+AtLeast = Annotated[float | None, option("The bar: the least accuracy, or another metric.")]
+AtMost = Annotated[float | None, option("The bar: the largest loss or error.")]
 Maximize = Annotated[bool, option("Release the best model instead of one that passes a bar.")]
-Metric = Annotated[str | None, option("accuracy or mse.")]
-LossBound = Annotated[float | None, option("Clips the squared error of a row.")]
+Metric = Annotated[
+    str | None,
+    option(
+        "accuracy, balanced_accuracy, log_loss, auc, mae, mse, r2, or module:name or file.py:name "
+        "of a function f(prediction, truth) of one row."
+    ),
+]
+LossBound = Annotated[float | None, option("Clips the loss of a row.")]
+ClassShares = Annotated[
+    str | None, option("Public shares of the classes, 0.9,0.1, for a private balanced_accuracy.")
+]
+TargetVariance = Annotated[float | None, option("Public variance of the target, for r2.")]
+MetricBounds = Annotated[
+    str | None, option("Public range of a metric of your own, LOW:HIGH.", "--metric-bounds")
+]
 FeatureBounds = Annotated[str | None, option("Public bounds of all features, LOW:HIGH.")]
 ColumnBounds = Annotated[
     list[str] | None, option("Public bounds of a column, age=0:120; repeatable.", "--bounds")
@@ -113,6 +126,14 @@ def fill(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def shares(text: str | None) -> list[float] | None:
+    """Return shares that are separated by commas."""
+    try:
+        return None if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput("class_shares", text, "give shares, for example 0.9,0.1") from None
 
 
 def levels(text: str | None) -> list[float] | None:

@@ -18,6 +18,7 @@ from expost.selection.plan import plan as make_plan
 from expost.server.datasets import ROWS
 from expost.tuning.job import tune
 from expost.tuning.job_folder import CERTIFICATE, MODEL
+from expost.tuning.metrics import METRICS
 from expost.tuning.settings import Settings as JobSettings
 from expost.tuning.settings import read_settings
 
@@ -37,6 +38,9 @@ def read_job(
     kind = tables["model"].get("kind")
     if kind not in _KINDS:  # "module:factory" would run code of the analyst beside the data
         raise InvalidInput("model.kind", kind, "give one of " + ", ".join(_KINDS))
+    metric = tables["goal"].get("metric") or "accuracy"
+    if metric not in METRICS:  # nor a function of the analyst
+        raise InvalidInput("goal.metric", metric, "give one of " + ", ".join(METRICS))
     if tables["privacy"].get("delta") is None:
         tables["privacy"]["delta"] = facts.get("delta")
     tables = {name: _present(table) for name, table in tables.items()}

@@ -192,13 +192,14 @@ class FleetRun:
         from expost.training._torch.modules import ThreadedSums
 
         sources, seeds = streams(self.sources), self._seeds()
+        sums.exact_rows = exact_rows(self.public_rows or sums.rows, self.neighbours)
         first = [np.asarray(sums.start([seed])[0].numpy()) for seed in seeds]
         threaded = ThreadedSums(sums, min(self.threads, len(planned)))
         scratch = max(1, (self.memory or DEFAULT_MEMORY) // threaded.workers)
 
         def train_one(place: int) -> Array:
             plan, configuration = planned[place], self.configurations[place]
-            settings = settings_of(configuration, plan, sums.width, sums.rows)
+            settings = settings_of(configuration, plan, sums.width, sums.exact_rows)
             state, source = state_of(first[place]), sources[place]
             sample = np.empty(sums.rows, dtype=np.int64)
             batch, stride = float(configuration.batch_size), max(1, plan.steps // 100)

@@ -33,6 +33,7 @@ from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet
 from expost.tuning.confidence import Bounds
 from expost.tuning.model import Recipe
+from expost.tuning.predictions import check_metric, predictions, truths
 from expost.tuning.scoring import Score, free_rho, with_scoring
 from expost.tuning.settings import Settings
 
@@ -210,17 +211,14 @@ class TrainAndScore:
     def rate(self, parameters: Mapping[str, Array], data: Any, randomness: Randomness) -> Any:
         """Return the model with its score, or ``FAILED`` if it cannot be scored."""
         try:
-            decided = self.recipe.decide(parameters, data["score_X"])
+            predicted = predictions(self.score.metric, self.recipe, parameters, data["score_X"])
         except (ArithmeticError, RuntimeError, ValueError):
             return FAILED
-        truth = data["score_y"]
-        if self.recipe.target_bounds is not None:
-            low, high = self.recipe.target_bounds
-            truth = low + truth * (high - low)
+        truth = truths(self.score.metric, self.recipe, data["score_y"])
         rows = data["score_rows"] or len(truth)
         return Fitted(
             parameters,
-            self.score(decided, truth, randomness, rows),
+            self.score(predicted, truth, randomness, rows),
             self.score.deviation / rows,
             self.score.unit / rows,
         )
@@ -267,6 +265,7 @@ def make_candidates(
     """
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
+    check_metric(settings.goal.measure, recipe)
     grid = [
         (epsilon, setting)
         for epsilon in settings.search.epsilons

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,8 +157,8 @@ class Tuned:
         return [dict(each) for each in paid if each is not None] or None
 
     def _bounds(self) -> dict[str, Any] | None:
-        accuracy = self.details["goal"]["metric"] == "accuracy"
-        return None if self.bounds is None else self.bounds.as_dict(accuracy=accuracy)
+        larger = self.details["goal"]["larger_is_better"]
+        return None if self.bounds is None else self.bounds.as_dict(larger_is_better=larger)
 
     def _value(self, fitted: Fitted) -> dict[str, Any]:
         if self.model_path is None:
@@ -244,9 +245,20 @@ def _certified(settings: Settings, job: Forecast, number: int, fitted: Fitted) -
     if fitted.bounds is not None or job.margins is None:
         return fitted.bounds
     number -= sum(step.recipe is not None for step in job.steps)
-    spread = settings.goal.loss_bound or 1.0
-    rows = job.scoring_rows
-    return bounds_of(job.margins, number, fitted.score, fitted.deviation, fitted.unit, rows, spread)
+    metric, target = settings.goal.measure, settings.goal.target
+    assert target is not None
+    private = settings.privacy.scoring == "private"
+    secret = private and settings.data.relation == ADD_REMOVE  # the number of scoring rows
+    return bounds_of(
+        job.margins,
+        number,
+        fitted.score,
+        fitted.deviation,
+        fitted.unit,
+        None if secret or not metric.by_rows else job.scoring_rows,
+        metric.spread,
+        target if secret else math.inf,
+    )
 
 
 def _details(
@@ -299,7 +311,7 @@ def picture(result: Tuned) -> dict[str, Any]:
     expected number of trainings.
     """
     job, goal = result.forecast, result.details["goal"]
-    sign = 1.0 if goal["metric"] == "accuracy" else -1.0
+    sign = 1.0 if goal["larger_is_better"] else -1.0
     points = []
     if result.score is not None:
         noise = result.details["score_noise"] or 0.0

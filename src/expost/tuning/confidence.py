@@ -15,8 +15,16 @@ scoring rows of whatever is released.
 
 For the population the rows are taken as a random sample that is independent of the training rows:
 by Hoeffding's inequality the empirical score of a fixed model exceeds its expectation by more than
-range·√(ln(R_t/β_t)/(2n)) with probability at most β_t/R_t. Half of 1 − confidence then goes to the
-noise and half to the sampling.
+range·√(ln(R_t/β_t)/(2n)) with probability at most β_t/R_t, where the range is that of one row's
+value: 1 for the accuracy, the weight of the rarest class for a balanced accuracy with public
+shares, the loss bound for a clipped loss. An empty place has the worst value, which only lowers the
+score. Half of 1 − confidence then goes to the noise and half to the sampling. A metric that is no
+mean over rows (the area under the ROC curve) has no such bound here.
+
+If the actual number of scoring rows is secret, the score is the bar plus sum/m with a public
+number m, and the sum is centred at the bar. A margin then bounds sum/m. If the actual number is
+above m, the mean lies nearer to the bar than sum/m says. So only "at least the bar" is certified,
+and nothing about the population, since its bound would need the actual number.
 
 Comparing is post-processing of a private score: margins cost no privacy.
 Tests: ``tests/tuning/test_confidence.py``.
@@ -88,8 +96,8 @@ class Margins:
     def sampling(self, attempt: int, rows: int, spread: float) -> float:
         """Return how far a score on ``rows`` rows may lie above its expectation.
 
-        ``spread`` is the range of one row's contribution: 1 for accuracy, the loss bound for
-        squared errors. Half of the allowed error is used.
+        ``spread`` is the range of one row's value (:attr:`expost.tuning.metrics.Metric.spread`).
+        Half of the allowed error is used.
         """
         return spread * math.sqrt(-math.log(self._allowed(attempt, 0.5)) / (2 * rows))
 
@@ -106,23 +114,26 @@ class Bounds:
         The score that was looked at.
     on_scoring_rows : float
         Lower bound for the score on the scoring rows, without noise.
-    on_population : float
-        Lower bound for the expected score on new rows of the same population.
+    on_population : float or None
+        Lower bound for the expected score on new rows of the same population; None if there is no
+        proven one.
     """
 
     confidence: float
     noisy: float
     on_scoring_rows: float
-    on_population: float
+    on_population: float | None
 
-    def as_dict(self, *, accuracy: bool) -> dict[str, Any]:
+    def as_dict(self, *, larger_is_better: bool) -> dict[str, Any]:
         """Return the bounds in the metric's own direction (a squared error has upper bounds)."""
-        sign = 1.0 if accuracy else -1.0
+        sign = 1.0 if larger_is_better else -1.0
         return {
             "confidence": self.confidence,
             "noisy_score": sign * self.noisy,
             "bound_on_scoring_rows": sign * self.on_scoring_rows,
-            "bound_on_population": sign * self.on_population,
+            "bound_on_population": (
+                None if self.on_population is None else sign * self.on_population
+            ),
         }
 
 
@@ -132,14 +143,34 @@ def bounds_of(
     noisy: float,
     deviation: float,
     unit: float,
-    rows: int,
+    rows: int | None,
     spread: float,
+    most: float = math.inf,
 ) -> Bounds:
-    """Return the bounds of a model that attempt ``attempt`` released."""
-    sampled = margins.sampling(attempt, rows, spread)
+    """Return the bounds of a model that attempt ``attempt`` released as passed.
+
+    Parameters
+    ----------
+    margins : Margins
+        Of the job.
+    attempt : int
+        Number of the attempt.
+    noisy, deviation, unit : float
+        The score, the standard deviation of its noise, and its smallest step.
+    rows : int or None
+        Number of scoring rows; None if there is no bound for the population.
+    spread : float
+        The range of one row's value.
+    most : float
+        The most that can be certified for the scoring rows: the bar, if their number is secret.
+    """
+    population = None
+    if rows is not None:
+        sampled = margins.sampling(attempt, rows, spread)
+        population = noisy - margins.margin(attempt, deviation, unit, part=0.5) - sampled
     return Bounds(
         margins.confidence,
         noisy,
-        noisy - margins.margin(attempt, deviation, unit),
-        noisy - margins.margin(attempt, deviation, unit, part=0.5) - sampled,
+        min(most, noisy - margins.margin(attempt, deviation, unit)),
+        population,
     )

@@ -15,6 +15,7 @@ that they amount to.
 ``delta``          the largest power of ten that is at most 1/(10 n)
 ``metric``         accuracy; "mse" with ``target_bounds``
 ``loss_bound``     the square of half the range of the target, or of the range if the bar is above
+                   (for mae without the square); of log_loss 4, or twice the bar
 =================  ===============================================================================
 
 The grid was chosen by simulation (``python -m scripts.default_grid``): on four data sets of 455 to
@@ -37,8 +38,10 @@ from typing import Any
 
 from expost.errors import InvalidInput
 from expost.tuning.data_settings import DATA_KEYS, DataSettings
+from expost.tuning.goal_settings import GOAL_KEYS
+from expost.tuning.metrics import REGRESSION_METRICS
 from expost.tuning.model_settings import LINEAR, MODEL_KEYS
-from expost.tuning.settings import GOAL_KEYS, PRIVACY_KEYS, SEARCH_KEYS
+from expost.tuning.settings import PRIVACY_KEYS, SEARCH_KEYS
 from expost.tuning.tables import count_places
 
 TABLES: dict[str, tuple[str, ...]] = {
@@ -69,7 +72,7 @@ _COMMENTS = {
     "delta": "of the whole job; the attempts share it",
     "confidence": 'of the statement "passed"',
     "rows": "public number of rows; the actual number stays private",
-    "loss_bound": "clips the squared error of a row",
+    "loss_bound": "clips the loss of a row",
 }
 
 
@@ -133,10 +136,10 @@ def job_of(
         raise InvalidInput(
             "at_least",
             None,
-            "say what the model must reach: at_least=0.8 (accuracy), at_most=… (squared error), or "
+            "say what the model must reach: at_least=0.8 (accuracy), at_most=… (an error), or "
             "maximize=True",
         )
-    regression = given.get("metric", "accuracy") == "mse" or "target_bounds" in given
+    regression = given.get("metric") in REGRESSION_METRICS or "target_bounds" in given
     regression = regression or given.get("model") == "linear"
     tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     if path is not None:
@@ -278,15 +281,19 @@ def _fill_search(table: dict[str, Any], kind: Any, training: int) -> None:
 
 
 def _fill_goal(table: dict[str, Any], bounds: Any, regression: bool) -> None:
-    """Choose the metric, the confidence and the bound of a squared error."""
+    """Choose the metric, the confidence and the bound of a row's loss."""
     table.setdefault("metric", "mse" if regression else "accuracy")
     if "maximize" not in table:
         table.setdefault("confidence", 0.9)
-    if table["metric"] == "mse" and "loss_bound" not in table:
+    if table["metric"] in REGRESSION_METRICS and "loss_bound" not in table:
         pair = bounds if isinstance(bounds, (list, tuple)) and len(bounds) == 2 else (0, 1)
         width = abs(_number(pair[1], 1.0) - _number(pair[0], 0.0)) or 1.0
-        tight = (width / 2) ** 2
-        table["loss_bound"] = tight if _number(table.get("at_most"), 0.0) < tight else width**2
+        power = 1 if table["metric"] == "mae" else 2
+        tight = (width / 2) ** power
+        fits = _number(table.get("at_most"), 0.0) < tight
+        table["loss_bound"] = tight if fits else width**power
+    if table["metric"] == "log_loss":
+        table.setdefault("loss_bound", max(4.0, 2 * _number(table.get("at_most"), 0.0)))
 
 
 def _number(value: Any, otherwise: float) -> float:

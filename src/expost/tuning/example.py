@@ -30,7 +30,7 @@ clips = [0.5, 1]
 # samples = 8               # … or this many combinations, drawn at random (the draw is public)
 
 [goal]
-metric = "accuracy"         # or "mse", with at_most and loss_bound (clips a row's squared error)
+metric = "accuracy"         # or balanced_accuracy, log_loss, auc, mae, mse, r2
 at_least = 0.8              # the bar: release the first model that passes it, cheapest level first
 # maximize = true           # instead of at_least and confidence: maximise the score
 confidence = 0.9            # of the statement "passed"; covers noise, selection and all attempts

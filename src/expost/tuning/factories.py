@@ -60,8 +60,8 @@ class ModuleFactory:
     def __post_init__(self) -> None:
         need_torch()
         if self.given is None:
-            module, siblings, code = _load(self.name, self.folder)
-            function = _named(module, self.name.rpartition(":")[2], self.name)
+            module, siblings, code = load_code(self.name, self.folder)
+            function = named(module, self.name.rpartition(":")[2], self.name)
             self._found.update(function=function, siblings=siblings, code=code)
         else:
             self._found.update(function=self.given, siblings={}, code="")
@@ -69,7 +69,7 @@ class ModuleFactory:
     def __call__(self) -> Any:
         """Return a new module."""
         if self.given is None:
-            with _own_modules(self.folder, self._found["siblings"]):
+            with own_modules(self.folder, self._found["siblings"]):
                 module = self._found["function"](**self.arguments)
         else:
             module = self.given(**self.arguments)
@@ -163,7 +163,7 @@ def _to_integers(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     return (whole.to(torch.int64), *arguments[1:])
 
 
-def _named(module: Any, name: str, kind: str) -> Callable[..., Any]:
+def named(module: Any, name: str, kind: str) -> Callable[..., Any]:
     """Return a function of a module; ``name`` may be dotted."""
     found: Any = module
     for part in name.split("."):
@@ -173,7 +173,7 @@ def _named(module: Any, name: str, kind: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _load(kind: str, folder: Path) -> tuple[ModuleType, dict[str, ModuleType], str]:
+def load_code(kind: str, folder: Path) -> tuple[ModuleType, dict[str, ModuleType], str]:
     """Return a module, the modules of its folder that it imported, and a hash of their code."""
     module = kind.rpartition(":")[0]
     try:
@@ -220,7 +220,7 @@ def _from_file(path: Path, folder: Path) -> tuple[ModuleType, dict[str, ModuleTy
         raise InvalidInput("model.kind", path.name, "this is not a file of Python code")
     module = importlib.util.module_from_spec(spec)
     siblings: dict[str, ModuleType] = {name: module}
-    with _own_modules(path.parent, siblings), _own_modules(folder, siblings):
+    with own_modules(path.parent, siblings), own_modules(folder, siblings):
         # Compiled here, not by the import system: its cache may miss a change within a second.
         exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
     codes = [hashlib.sha256(source).hexdigest()]
@@ -232,7 +232,7 @@ def _from_file(path: Path, folder: Path) -> tuple[ModuleType, dict[str, ModuleTy
 
 
 @contextmanager
-def _own_modules(folder: Path, siblings: dict[str, ModuleType]) -> Iterator[None]:
+def own_modules(folder: Path, siblings: dict[str, ModuleType]) -> Iterator[None]:
     """Import from ``folder`` inside the block; afterwards path and modules are as before.
 
     ``siblings`` are the modules of the folder that were imported so far; new ones are added.

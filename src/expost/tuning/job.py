@@ -140,6 +140,8 @@ def tune(
     order = _order(read, ledger, budget)
     rows = load_rows(read.data, X, y, randomness=source)
     recipe = Recipe.of(read, rows.schema)
+    if rows.public:
+        read.goal.measure.check_public(rows.score_y)
     hooks = Hooks(progress=progress if executor is None else None, threads=threads)
 
     def by_attempts(settings: Settings) -> Forecast:
@@ -155,10 +157,8 @@ def tune(
     planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
     for text in planned.warnings:
         warnings.warn(text, stacklevel=2)
-    model = None if recipe.factory is None else identity_of(recipe.factory)
-    identity = json.dumps(
-        [read.public(), model, account.identity, source.simulated], sort_keys=True
-    )
+    code = [identity_of(each) for each in (recipe.factory, read.goal.function)]
+    identity = json.dumps([read.public(), code, account.identity, source.simulated], sort_keys=True)
     journal = None if out is None else Journal(Path(out), rows.whole(identity), rows.key)
     if journal is not None:
         rows = rows.with_key(journal.key)  # the coins of an interrupted job are not tossed again

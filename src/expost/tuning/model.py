@@ -159,6 +159,18 @@ class Recipe:
         low, high = self.target_bounds
         return np.asarray(low + raw[:, 0] * (high - low))
 
+    def probabilities(self, parameters: Mapping[str, Array], X: Array) -> Array:
+        """Return the probability of each class for scaled rows; of a classifier only."""
+        count = self.class_count
+        raw = self.outputs(parameters, X)
+        if not len(raw):
+            return np.zeros((0, count or 0))
+        if self.loss == "logistic":
+            raw = np.column_stack([np.zeros(len(raw)), raw[:, 0]])
+        used = raw[:, :count]
+        weights = np.exp(used - used.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -223,17 +235,9 @@ class Model:
         InvalidInput
             If the model is a regression, or as in :meth:`predict`.
         """
-        count = self.recipe.class_count
-        if count is None:
+        if self.recipe.class_count is None:
             raise InvalidInput("model", "a regression", "it has no classes; call predict")
-        raw = self.recipe.outputs(self.parameters, self.recipe.encode(X))
-        if not len(raw):
-            return np.zeros((0, count))
-        if self.recipe.loss == "logistic":
-            raw = np.column_stack([np.zeros(len(raw)), raw[:, 0]])
-        used = raw[:, :count]
-        weights = np.exp(used - used.max(axis=1, keepdims=True))
-        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+        return self.recipe.probabilities(self.parameters, self.recipe.encode(X))
 
     def save(self, path: str | Path) -> None:
         """Write the model to an ``.npz`` file that :func:`load_model` reads.

@@ -67,7 +67,9 @@ class ModelSettings:
     levels: tuple[float, ...] | None = None
 
 
-def read_model(table: ConfigTable, metric: str, *, search: bool = True) -> ModelSettings:
+def read_model(
+    table: ConfigTable, metric: str, regression: bool | None, *, search: bool = True
+) -> ModelSettings:
     """Read and check the ``[model]`` table.
 
     Parameters
@@ -76,6 +78,8 @@ def read_model(table: ConfigTable, metric: str, *, search: bool = True) -> Model
         The table.
     metric : str
         The metric of the goal.
+    regression : bool or None
+        Whether the metric is for numbers; None if it is for numbers and for classes.
     search : bool
         Whether the job has a ``[search]`` table. A linear model without one is trained by noise
         reduction unless it says otherwise.
@@ -88,13 +92,13 @@ def read_model(table: ConfigTable, metric: str, *, search: bool = True) -> Model
     kind, given = _kind(table)
     if kind in _LOSSES and "loss" in table:
         table.refuse("loss", "this kind of model has its own loss; leave this key out")
-    wanted = "squared" if metric == "mse" else "softmax"
+    wanted = "squared" if regression else "softmax"
     loss = (
         _LOSSES.get(kind)
         or table.text("loss", wanted, ("softmax", "logistic", "squared"))
         or wanted
     )
-    if (loss == "squared") != (metric == "mse"):
+    if regression is not None and (loss == "squared") != regression:
         table.refuse("kind", f"a model with the loss {loss!r} cannot reach a goal in {metric!r}")
     momentum = table.number("momentum", 0.9)
     if momentum is None or not 0 <= momentum < 1:

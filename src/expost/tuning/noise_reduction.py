@@ -45,10 +45,11 @@ from expost.training.convex import (
 )
 from expost.tuning.candidates import Fitted
 from expost.tuning.confidence import Bounds
+from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Recipe
+from expost.tuning.predictions import predictions, truths
 from expost.tuning.run_attempts import Step, with_delta
 from expost.tuning.scoring import Score
-from expost.tuning.settings import GoalSettings
 
 LEVELS = tuple(float(level) for level in np.geomspace(0.005, 4.0, 200))
 """The default levels: 200, geometric, from 0.005 to 4."""
@@ -157,35 +158,33 @@ class Finish:
         parameters = {"weight": weight, "bias": bias}
         if self.public_X is None or self.public_y is None:
             return Fitted(parameters, math.nan)
-        decided = self.recipe.decide(parameters, self.public_X)
-        truth = in_unit(self.recipe, self.public_y)
-        score = Score(self.goal, None)(decided, truth, Randomness())
-        spread = self.goal.loss_bound or 1.0
-        sampled = sampling(self.confidence, self.looks, len(truth), spread)
-        return Fitted(
-            parameters, score, bounds=Bounds(self.confidence, score, score, score - sampled)
-        )
+        metric = self.goal.measure
+        truth = truths(metric, self.recipe, self.public_y)
+        predicted = predictions(metric, self.recipe, parameters, self.public_X)
+        score = Score(self.goal, None)(predicted, truth, Randomness())
+        population = None
+        if metric.by_rows:
+            population = score - sampling(self.confidence, self.looks, len(truth), metric.spread)
+        return Fitted(parameters, score, bounds=Bounds(self.confidence, score, score, population))
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutCount:
-    """The count of held-out rows that a model gets right, or its gain below the largest loss.
+    """The sum of the held-out rows' merits (:mod:`expost.tuning.metrics`).
 
     With public places an absent row counts 0 and a present one between 0 and ``steps``, so one
     person changes all counts in the same direction. With a secret number of rows each row counts
-    its metric less the bar, which may have either sign.
+    its merit less the bar, which may have either sign.
     """
 
     recipe: Recipe
     score: Score
 
     def __call__(self, fitted: Fitted, data: Any) -> int:
-        truth = in_unit(self.recipe, np.asarray(data["score_y"], dtype=np.float64))
-        decided = self.recipe.decide(fitted.parameters, data["score_X"])
-        total = self.score.total(decided, truth)
-        if self.score.goal.metric == "accuracy":
-            return total - self.score.centre * len(truth)
-        return (self.score.centre or self.score.sensitivity) * len(truth) - total
+        metric = self.score.metric
+        truth = truths(metric, self.recipe, np.asarray(data["score_y"], dtype=np.float64))
+        predicted = predictions(metric, self.recipe, fitted.parameters, data["score_X"])
+        return self.score.total(predicted, truth) - self.score.centre * len(truth)
 
 
 @dataclass(frozen=True)
@@ -203,34 +202,17 @@ class Report:
         # The margin m has ln(looks/β)·s/q ≤ m + 1; at half of β it is longer by ln 2·s/q.
         per_look = math.log(self.looks / (1 - self.confidence))
         longer = margin + math.ceil(math.log(2) * (margin + 1) / per_look)
-        spread = self.score.goal.loss_bound or 1.0
-        sampled = sampling(self.confidence, self.looks, self.rows, spread, part=0.5)
-        noisy = self._metric(count)
-        bounds = Bounds(
-            self.confidence,
-            noisy,
-            self._metric(count - margin),
-            self._metric(count - longer) - sampled,
-        )
+        noisy = self.score.of_sum(count, self.rows)
+        certain: float = self.score.of_sum(count - margin, self.rows)
+        population = None
+        if self.score.centred:  # the number of rows is secret: only the bar is certified
+            certain = min(certain, self.score.of_sum(0, self.rows))
+        else:
+            spread = self.score.metric.spread
+            sampled = sampling(self.confidence, self.looks, self.rows, spread, part=0.5)
+            population = self.score.of_sum(count - longer, self.rows) - sampled
+        bounds = Bounds(self.confidence, noisy, certain, population)
         return replace(fitted, score=noisy, lead=float(count - threshold), bounds=bounds)
-
-    def _metric(self, count: int) -> float:
-        """Return a count as a score: accuracy, or minus the mean squared error."""
-        unit, goal = self.score.step, self.score.goal
-        if self.score.centred:
-            assert goal.target is not None
-            return goal.target + count * unit / self.rows
-        if goal.metric == "accuracy":
-            return count / self.rows
-        return count * unit / self.rows - float(goal.loss_bound or 0.0)
-
-
-def in_unit(recipe: Recipe, targets: Array) -> Array:
-    """Return targets of a regression in their own unit, and class numbers as they are."""
-    if recipe.target_bounds is None:
-        return targets
-    low, high = recipe.target_bounds
-    return np.asarray(low + targets * (high - low))
 
 
 def sampling(
@@ -343,14 +325,7 @@ def held_out_rule(way: Way, recipe: Recipe, goal: GoalSettings, places: Places) 
     """Return the rule by which held-out rows stop a way."""
     secret = places.relation == ADD_REMOVE
     score = Score(goal, None, centred=secret)
-    rows, bar = places.scoring, 0
-    if not secret:
-        assert goal.bar is not None
-        bar = (
-            math.ceil(goal.bar * rows - 1e-9)
-            if goal.metric == "accuracy"
-            else math.ceil((1 - goal.bar / (goal.loss_bound or 1.0)) * score.sensitivity * rows)
-        )
+    rows, bar = places.scoring, score.bar_sum(places.scoring)
     return HeldOut.for_levels(
         HeldOutCount(recipe, score),
         way.epsilons,

@@ -1,18 +1,17 @@
 """Scores of models: noisy on held-out rows, or exact on rows declared public.
 
-Private scoring. The query is the number of held-out rows that are classified correctly, or the sum
-of squared errors, each clipped to a public bound and rounded down to one of 2^16 steps. One row
-changes the number by at most 1 and the sum by at most 2^16 steps. Both are integers, so there is no
-further rounding. Discrete Gaussian noise makes the query ρ-zCDP. An empty place counts as wrong, at
-the largest loss.
+Private scoring. The query is the sum of the merits of the held-out rows: whole numbers of steps
+from 0 to S, each of which depends on one row alone (:mod:`expost.tuning.metrics`). One row changes
+it by at most S. It is an integer, so there is no further rounding. Discrete Gaussian noise makes
+the query ρ-zCDP. An empty place has merit 0, the worst. For the accuracy S is 1, otherwise 2^16.
 
 Secret number of rows. With add-remove neighbours the sum must not be divided by the actual number
-of rows. It is centred: each row adds its metric minus c, where c is the bar rounded to 2^{−16} of
-the range, against the model (the middle of the range if there is no bar), and the score is the bar
-plus sum / rows with the public number of rows. A row adds an integer between −C and 2^16 − C steps,
-where C is c in steps; a row that is not there adds 0. So one row moves the sum by at most
-max(C, 2^16 − C). If the public number is wrong, the distance of the score from the bar is wrong by
-a factor, but a score above the bar still means that the mean over the actual rows is above the bar.
+of rows. It is centred: each row adds its merit minus C, where C is the bar in steps, rounded up
+(the middle of the range if there is no bar), and the score is the bar plus sum / rows with the
+public number of rows. A row adds an integer between −C and S − C steps with S = 2^16; a row that is
+not there adds 0. So one row moves the sum by at most max(C, S − C). If the public number is wrong,
+the distance of the score from the bar is wrong by a factor, but a score above the bar still means
+that the mean over the actual rows is above the bar.
 
 The model was trained on other rows. If a person's row is in the training part, the score is
 post-processing for this person. If the row is held out, the model does not depend on it. So
@@ -29,9 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor
-
-import numpy as np
+from math import ceil
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
@@ -40,9 +37,8 @@ from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.randomness.source import Randomness
 from expost.rationals import round_down
-from expost.tuning.settings import GoalSettings
-
-_STEPS = 1 << 16
+from expost.tuning.goal_settings import GoalSettings
+from expost.tuning.metrics import STEPS, Metric
 
 
 def free_rho(training: RenyiDP) -> float:
@@ -98,45 +94,64 @@ def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
 
 @dataclass(frozen=True)
 class Score:
-    """Score of a model's decisions on the scoring rows. Larger is better.
+    """Score of a model's predictions on the scoring rows. Larger is better.
 
     Parameters
     ----------
     goal : GoalSettings
-        The metric and its clipping bound.
+        The metric and the bar.
     rho : float or None
         The score is ρ-zCDP with this ρ. None means that the rows are public and no noise is added.
     centred : bool
         Whether the actual number of rows is secret, so that the sum is centred at the bar.
+
+    Raises
+    ------
+    InvalidInput
+        If the metric is no mean over rows and the rows are not public.
     """
 
     goal: GoalSettings
     rho: float | None
     centred: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.metric.by_rows and (self.rho is not None or self.centred):
+            raise InvalidInput("goal.metric", self.goal.metric, "it needs public scoring rows")
+
+    @property
+    def metric(self) -> Metric:
+        """The metric."""
+        return self.goal.measure
+
+    @property
+    def _steps(self) -> int:
+        """Steps of a merit."""
+        return STEPS if self.centred else self.metric.steps
+
     @property
     def centre(self) -> int:
-        """What each row's metric is compared with, in steps; 0 if the sum is not centred."""
+        """What each row's merit is compared with, in steps; 0 if the sum is not centred."""
         if not self.centred:
             return 0
-        if self.goal.bar is None:
-            return _STEPS // 2
-        steps = Fraction(self.goal.bar) / Fraction(self.goal.loss_bound or 1) * _STEPS
-        return ceil(steps) if self.goal.metric == "accuracy" else floor(steps)
+        if self.goal.target is None:
+            return self._steps // 2
+        low, high = Fraction(self.metric.low), Fraction(self.metric.high)
+        worst = low if self.metric.larger_is_better else -high
+        return ceil((Fraction(self.goal.target) - worst) / (high - low) * self._steps)
 
     @property
     def _base(self) -> float:
         """The score of a sum of 0."""
-        if self.centred and self.goal.bar is not None:
-            return self.goal.bar
-        return self.centre * self.step
+        if self.centred and self.goal.target is not None:
+            return self.goal.target
+        worst = self.metric.low if self.metric.larger_is_better else -self.metric.high
+        return worst + self.centre * self.step
 
     @property
     def sensitivity(self) -> int:
         """The most by which one row moves the sum, in units of :attr:`unit`."""
-        if self.centred:
-            return max(self.centre, _STEPS - self.centre)
-        return 1 if self.goal.loss_bound is None else _STEPS
+        return max(self.centre, self._steps - self.centre)
 
     @property
     def deviation(self) -> float:
@@ -155,19 +170,18 @@ class Score:
     @property
     def step(self) -> float:
         """Step of the sum, in rows or in the metric's unit."""
-        if self.goal.loss_bound is None:
-            return 1.0 / _STEPS if self.centred else 1.0
-        return self.goal.loss_bound / _STEPS
+        return self.metric.spread / self._steps
 
     def __call__(
-        self, decided: Array, truth: Array, randomness: Randomness, rows: int | None = None
+        self, predicted: Array, truth: Array, randomness: Randomness, rows: int | None = None
     ) -> float:
-        """Return the score of decisions.
+        """Return the score of predictions.
 
         Parameters
         ----------
-        decided, truth : ndarray
-            Class numbers, or values in the target's unit. The truth is NaN at an empty place.
+        predicted, truth : ndarray
+            What the metric takes, and the class numbers or values. The truth is NaN (None for
+            labels) at an empty place.
         randomness : Randomness
             Source of the noise.
         rows : int, optional
@@ -176,27 +190,35 @@ class Score:
         Returns
         -------
         float
-            The accuracy, or minus the mean squared error; noisy if ``rho`` is given.
+            The metric, or minus the metric if smaller values are better; noisy if ``rho`` is given.
         """
         if self.centred and rows is None:
             raise InvalidInput("rows", None, "give the public number of scoring rows")
-        total = self.total(decided, truth) - self.centre * len(truth)
+        if self.rho is None and not self.centred:
+            exact = self.metric.exact(predicted, truth)
+            return exact if self.metric.larger_is_better else -exact
+        total = self.total(predicted, truth) - self.centre * len(truth)
         if self.rho is not None:
             query = Query(lambda whole: whole, sensitivity=self.sensitivity)
             noisy = DiscreteGaussian(query, self.rho)(total, randomness)
             assert isinstance(noisy, Estimate)
             total = int(noisy.value)
-        mean = self._base + total * self.step / (rows or len(truth))
-        return mean if self.goal.metric == "accuracy" else -mean
+        return self.of_sum(total, rows or len(truth))
 
-    def total(self, decided: Array, truth: Array) -> int:
-        """Return the number of correct decisions or the sum of losses, in steps."""
-        if self.goal.metric == "accuracy":
-            correct = int(np.count_nonzero(decided == truth))
-            return correct * _STEPS if self.centred else correct
-        assert self.goal.loss_bound is not None
-        with np.errstate(all="ignore"):
-            losses = np.square(decided - truth) / self.goal.loss_bound
-        losses = np.where(losses < 1, losses, 1.0)  # NaN counts as the largest error
-        rounding = np.ceil if self.centred else np.floor  # against the model where it is centred
-        return int(rounding(losses * _STEPS).astype(np.int64).sum())
+    def of_sum(self, total: int, rows: int) -> float:
+        """Return the score that a sum of merits over ``rows`` places stands for."""
+        return self._base + total * self.step / rows
+
+    def bar_sum(self, rows: int) -> int:
+        """Return the least sum of merits over ``rows`` places that reaches the bar."""
+        if self.centred:
+            return 0
+        assert self.goal.target is not None
+        low, high = Fraction(str(self.metric.low)), Fraction(str(self.metric.high))
+        worst = low if self.metric.larger_is_better else -high
+        share = (Fraction(str(self.goal.target)) - worst) / (high - low)
+        return ceil(share * self._steps * rows)
+
+    def total(self, predicted: Array, truth: Array) -> int:
+        """Return the sum of the merits."""
+        return int(self.metric.merits(predicted, truth, self._steps).sum())

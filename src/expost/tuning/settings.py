@@ -21,10 +21,10 @@ from expost.errors import InvalidInput
 from expost.selection.attempts.planner import MOST_ATTEMPTS
 from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
+from expost.tuning.goal_settings import GOAL_KEYS, GoalSettings, check_scoring, read_goal
 from expost.tuning.model_settings import MODEL_KEYS, ModelSettings, read_model
 
 SEARCH_KEYS = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
-GOAL_KEYS = ("metric", "at_least", "at_most", "maximize", "loss_bound", "confidence")
 PRIVACY_KEYS = (
     "delta",
     "overhead",
@@ -73,34 +73,6 @@ class SearchSettings:
 
     epsilons: tuple[float, ...]
     settings: tuple[Setting, ...]
-
-
-@dataclass(frozen=True)
-class GoalSettings:
-    """What the model must reach.
-
-    Parameters
-    ----------
-    metric : str
-        ``"accuracy"`` or ``"mse"``, the mean squared error.
-    bar : float or None
-        The least accuracy or the largest squared error. None means that the score is maximised.
-    loss_bound : float, optional
-        Bound to which the squared error of a row is clipped. For ``"mse"`` only.
-    confidence : float
-        A model whose score on the scoring rows is below the bar is certified with probability at
-        most 1 − confidence.
-    """
-
-    metric: str
-    bar: float | None
-    loss_bound: float | None = None
-    confidence: float = 0.9
-
-    @property
-    def target(self) -> float | None:
-        """The bar as a score: larger is better."""
-        return None if self.bar is None else self.bar if self.metric == "accuracy" else -self.bar
 
 
 @dataclass(frozen=True)
@@ -167,8 +139,9 @@ class Settings:
 
         Paths are replaced by file names, and ``folder`` is left out.
         """
-        record = asdict(replace(self, model=replace(self.model, given=None)))
-        del record["folder"], record["model"]["given"]
+        plain = replace(self, model=replace(self.model, given=None))
+        record = asdict(replace(plain, goal=replace(self.goal, function=None)))
+        del record["folder"], record["model"]["given"], record["goal"]["function"]
         for key in ("path", "public_test"):
             record["data"][key] = (
                 None if record["data"][key] is None else Path(record["data"][key]).name
@@ -197,10 +170,17 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         If a table or key is missing, unknown or not valid.
     """
     document = Document.read(config)
-    goal = _goal(document.table("goal", GOAL_KEYS))
+    goals = document.table("goal", GOAL_KEYS)
+    goal = read_goal(goals)
     privacy = _privacy(document.table("privacy", PRIVACY_KEYS), goal)
+    check_scoring(goals, goal, privacy.scoring)
     searched = "search" in document.tables
-    model = read_model(document.table("model", MODEL_KEYS), goal.metric, search=searched)
+    model = read_model(
+        document.table("model", MODEL_KEYS),
+        goal.metric,
+        goal.measure.regression,
+        search=searched,
+    )
     if model.training != "dp-sgd" and goal.bar is None:
         raise InvalidInput(
             "goal.maximize", True, "noise reduction stops at a bar: give at_least or at_most"
@@ -217,57 +197,6 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
     if searched or model.training == "dp-sgd":
         search = _search(document.table("search", SEARCH_KEYS))
     return Settings(data, model, search, goal, privacy, document.folder)
-
-
-def _goal(table: ConfigTable) -> GoalSettings:
-    """Read and check the ``[goal]`` table."""
-    metric = table.text("metric", "accuracy", ("accuracy", "mse")) or "accuracy"
-    given = [key for key in ("at_least", "at_most", "maximize") if key in table]
-    if len(given) != 1:
-        table.refuse(
-            given[1] if given else "at_least", "give exactly one of at_least, at_most and maximize"
-        )
-    bound = table.number("loss_bound")
-    if metric == "accuracy":
-        if bound is not None:
-            table.refuse("loss_bound", 'only metric = "mse" has a loss bound; leave this key out')
-        if "at_most" in table:
-            table.refuse("at_most", "an accuracy needs a lower bar; give at_least instead")
-    elif bound is None or bound <= 0:
-        table.refuse(
-            "loss_bound",
-            "give a number > 0, the public bound to which the squared error of a row is clipped",
-        )
-    if "maximize" in table:
-        if not table.flag("maximize"):
-            table.refuse("maximize", "give true, or give a bar instead")
-        if "confidence" in table:
-            table.refuse(
-                "confidence",
-                "a confidence needs a bar; give at_least or at_most instead of maximize",
-            )
-        return GoalSettings(metric, None, bound)
-    confidence = table.number("confidence", 0.9)
-    if confidence is None or not 0.5 <= confidence < 1:
-        table.refuse("confidence", "give a number with 0.5 <= confidence < 1, e.g. 0.9")
-    bar = table.number(given[0])
-    assert bar is not None
-    if metric == "accuracy" and not 0 < bar <= 1:
-        table.refuse(
-            "at_least",
-            "give a number with 0 < at_least ≤ 1; otherwise every model passes or none can",
-        )
-    if metric == "mse":
-        assert bound is not None
-        if given[0] == "at_least":
-            table.refuse("at_least", "a squared error needs an upper bar; give at_most instead")
-        if not 0 < bar < bound:
-            table.refuse(
-                "at_most",
-                f"give a number with 0 < at_most < loss_bound = {bound:g}; "
-                "otherwise every model passes or none can",
-            )
-    return GoalSettings(metric, bar, bound, confidence)
 
 
 def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:

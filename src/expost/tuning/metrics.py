@@ -1,0 +1,424 @@
+"""The metrics of a goal, and which of them can be scored privately.
+
+A metric by rows is a mean. Row i has a value v_i between two public numbers low and high, and v_i
+depends on this row and the model alone. The value is turned into a *merit*, a whole number of steps
+between 0 (worst) and S (best): the floor of S·(v − low)/(high − low), or of S·(high − v)/(high −
+low) if smaller values are better. Rounding goes against the model. A row whose value is NaN has
+merit 0, and so has an empty place. The query of private scoring is the sum of the merits.
+
+Sensitivity. A merit is an integer in {0, …, S} whatever the row contains: this is enforced after
+the value is computed, in integers. The other rows do not enter it. So if one row is put in an empty
+place or taken out, the sum changes by at most S, and if each row's merit is compared with a public
+number C, by at most max(C, S − C) (:mod:`expost.tuning.scoring`). This holds for
+
+- ``accuracy``: the value is 0 or 1;
+- ``balanced_accuracy`` with public class shares: a row of class k that is classified correctly has
+  the value 1/(K·share_k), for K classes, and otherwise 0. The range is [0, 1/(K·smallest share)].
+  The mean is the mean of the recalls of the classes if the shares are those of the rows; if they
+  are not, class k weighs (actual share)/(K·share_k) instead of 1/K. The weights are public: they
+  do not come from the rows;
+- ``log_loss``, ``mae`` and ``mse``: the loss of a row, clipped to the public ``loss_bound``;
+- ``r2``: 1 − (squared error)/``target_variance``, with the squared error clipped to ``loss_bound``
+  and a public variance. The variance of the rows would couple them;
+- a function of one prediction and one truth, clipped to the public ``metric_bounds``. It is called
+  row by row. It must not keep anything between calls.
+
+The area under the ROC curve compares rows with each other, and the mean of recalls divides by the
+actual number of rows of each class. For these no such bound is proven here. They are computed
+exactly, on public rows only.
+
+Tests: ``tests/tuning/test_metrics.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.errors import InvalidInput
+from expost.tuning.row_function import RowFunction
+
+STEPS = 1 << 16
+"""Steps of the range of a row's value."""
+
+DECISIONS, PROBABILITIES, LABELS = "decisions", "probabilities", "labels"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric. Values are in the metric's own direction; scores are larger if better.
+
+    Attributes
+    ----------
+    larger_is_better : bool
+        The direction.
+    regression : bool or None
+        Whether the target is a number; None if both kinds of target are possible.
+    takes : str
+        What a prediction is: ``"decisions"`` (class numbers or values), ``"probabilities"`` (one
+        per class), or ``"labels"`` (what ``predict`` returns).
+    by_rows : bool
+        Whether the metric is a mean over rows, which can be scored privately.
+    needs : tuple of str
+        The keys of ``[goal]`` that the metric needs.
+    """
+
+    larger_is_better: ClassVar[bool] = True
+    regression: ClassVar[bool | None] = False
+    takes: ClassVar[str] = DECISIONS
+    by_rows: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def low(self) -> float:
+        """The smallest value of a row."""
+        return 0.0
+
+    @property
+    def high(self) -> float:
+        """The largest value of a row."""
+        return 1.0
+
+    @property
+    def best(self) -> float:
+        """The best bar that can be reached."""
+        return self.high if self.larger_is_better else self.low
+
+    @property
+    def worst(self) -> float:
+        """The bar that every model reaches."""
+        return self.low if self.larger_is_better else self.high
+
+    @property
+    def spread(self) -> float:
+        """The range of one row's value."""
+        return self.high - self.low
+
+    @property
+    def steps(self) -> int:
+        """Steps of a merit: 1 if every value is 0 or 1."""
+        return STEPS
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """Return the value of each row; NaN or any number where there is none."""
+        raise NotImplementedError
+
+    def merits(self, predicted: Array, truth: Array, steps: int) -> Array:
+        """Return the merit of each row: whole numbers from 0 to ``steps``."""
+        with np.errstate(all="ignore"):
+            values = np.asarray(self.values(predicted, truth), dtype=np.float64)
+            above = values - self.low if self.larger_is_better else self.high - values
+            whole = np.floor(above / self.spread * steps)
+        whole = np.where(np.isnan(whole) | np.isnan(values), 0.0, whole)
+        return np.asarray(np.clip(whole, 0, steps).astype(np.int64))
+
+    def exact(self, predicted: Array, truth: Array) -> float:
+        """Return the metric on public rows, without rounding to steps."""
+        with np.errstate(all="ignore"):
+            values = np.asarray(self.values(predicted, truth), dtype=np.float64)
+        values = np.clip(np.where(np.isnan(values), self.worst, values), self.low, self.high)
+        return math.fsum(values) / len(values)
+
+    def check_public(self, truth: Array) -> None:
+        """Refuse public scoring rows on which the metric is not defined."""
+
+    def check_classes(self, classes: int | None) -> None:
+        """Refuse a number of classes that the metric cannot be used with."""
+
+
+@dataclass(frozen=True)
+class Accuracy(Metric):
+    """Share of the rows that are classified correctly."""
+
+    @property
+    def steps(self) -> int:
+        """Merits are 0 or 1."""
+        return 1
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """1 where the class is right."""
+        return np.asarray(predicted == truth, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class WeightedAccuracy(Metric):
+    """Balanced accuracy with public shares of the classes.
+
+    Parameters
+    ----------
+    class_shares : tuple of float
+        The public share of each class; they sum to 1.
+    """
+
+    class_shares: tuple[float, ...]
+
+    @property
+    def high(self) -> float:
+        """The weight of the rarest class."""
+        return 1 / (len(self.class_shares) * min(self.class_shares))
+
+    @property
+    def best(self) -> float:
+        """The mean of recalls is at most 1."""
+        return 1.0
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The weight of the class where it is right, else 0."""
+        weights = 1 / (len(self.class_shares) * np.array(self.class_shares))
+        return np.where(predicted == truth, weights[_places(truth)], 0.0)
+
+    def merits(self, predicted: Array, truth: Array, steps: int) -> Array:
+        """Whole numbers, by exact division."""
+        least = Fraction(min(self.class_shares))
+        table = np.array([int(least / Fraction(each) * steps) for each in self.class_shares])
+        return np.where(predicted == truth, table[_places(truth)], 0)
+
+    def check_classes(self, classes: int | None) -> None:
+        """There must be one share per class."""
+        if classes != len(self.class_shares):
+            raise InvalidInput(
+                "goal.class_shares",
+                list(self.class_shares),
+                f"give {classes} shares, one per class in the order of data.classes",
+            )
+
+
+@dataclass(frozen=True)
+class BalancedAccuracy(Metric):
+    """Mean of the recalls of the classes that occur among the rows. Public rows only."""
+
+    by_rows: ClassVar[bool] = False
+
+    def exact(self, predicted: Array, truth: Array) -> float:
+        """Return the mean of the recalls."""
+        recalls = [float(np.mean(predicted[truth == each] == each)) for each in np.unique(truth)]
+        return math.fsum(recalls) / len(recalls)
+
+
+@dataclass(frozen=True)
+class AUC(Metric):
+    """Area under the ROC curve, for two classes. Public rows only."""
+
+    takes: ClassVar[str] = PROBABILITIES
+    by_rows: ClassVar[bool] = False
+
+    def exact(self, predicted: Array, truth: Array) -> float:
+        """Return the share of pairs of both classes that are in the right order; ties half."""
+        scores = predicted[:, 1]
+        if not np.isfinite(scores).all():
+            return 0.0
+        positives = truth == 1
+        ones, zeros = int(positives.sum()), int((truth == 0).sum())
+        if ones * zeros == 0:  # made-up rows; public rows are checked
+            return 0.5
+        _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+        return float((math.fsum(ranks[positives]) - ones * (ones + 1) / 2) / (ones * zeros))
+
+    def check_public(self, truth: Array) -> None:
+        """Both classes must occur."""
+        if len(np.unique(truth)) < 2:
+            raise InvalidInput(
+                "data.public_test", "rows of one class", "auc needs public rows of both classes"
+            )
+
+    def check_classes(self, classes: int | None) -> None:
+        """There must be two classes."""
+        if classes != 2:
+            raise InvalidInput("goal.metric", "auc", f"it needs 2 classes; there are {classes}")
+
+
+@dataclass(frozen=True)
+class LogLoss(Metric):
+    """Mean of −ln(probability of the true class), clipped row by row.
+
+    Parameters
+    ----------
+    loss_bound : float
+        The largest loss of a row.
+    """
+
+    loss_bound: float
+    larger_is_better: ClassVar[bool] = False
+    takes: ClassVar[str] = PROBABILITIES
+    needs: ClassVar[tuple[str, ...]] = ("loss_bound",)
+
+    @property
+    def high(self) -> float:
+        """The bound."""
+        return self.loss_bound
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The loss of each row; NaN at an empty place."""
+        chosen = predicted[np.arange(len(truth)), _places(truth)]
+        return np.where(np.isnan(truth), np.nan, -np.log(chosen))
+
+
+@dataclass(frozen=True)
+class SquaredError(Metric):
+    """Mean squared error, clipped row by row.
+
+    Parameters
+    ----------
+    loss_bound : float
+        The largest loss of a row.
+    """
+
+    loss_bound: float
+    larger_is_better: ClassVar[bool] = False
+    regression: ClassVar[bool | None] = True
+    needs: ClassVar[tuple[str, ...]] = ("loss_bound",)
+
+    @property
+    def high(self) -> float:
+        """The bound."""
+        return self.loss_bound
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The squared error of each row."""
+        return np.asarray(np.square(predicted - truth))
+
+
+@dataclass(frozen=True)
+class AbsoluteError(SquaredError):
+    """Mean absolute error, clipped row by row."""
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The absolute error of each row."""
+        return np.asarray(np.abs(predicted - truth))
+
+
+@dataclass(frozen=True)
+class RSquared(Metric):
+    """1 − (mean squared error)/(public variance of the target).
+
+    Parameters
+    ----------
+    loss_bound : float
+        The largest squared error of a row.
+    target_variance : float
+        The public variance.
+    """
+
+    loss_bound: float
+    target_variance: float
+    regression: ClassVar[bool | None] = True
+    needs: ClassVar[tuple[str, ...]] = ("loss_bound", "target_variance")
+
+    @property
+    def low(self) -> float:
+        """The value of a row at the bound."""
+        return 1 - self.loss_bound / self.target_variance
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """1 − (squared error)/variance of each row."""
+        return np.asarray(1 - np.square(predicted - truth) / self.target_variance)
+
+
+@dataclass(frozen=True)
+class OwnMetric(Metric):
+    """Mean of a function of one prediction and one truth, clipped to public bounds.
+
+    Parameters
+    ----------
+    function : RowFunction
+        The function.
+    metric_bounds : (float, float)
+        The public range.
+    larger : bool
+        The direction.
+    """
+
+    function: RowFunction
+    metric_bounds: tuple[float, float]
+    larger: bool = True
+    regression: ClassVar[bool | None] = None
+    takes: ClassVar[str] = LABELS
+    needs: ClassVar[tuple[str, ...]] = ("metric_bounds",)
+
+    @property
+    def larger_is_better(self) -> bool:  # type: ignore[override]
+        """The direction, from the kind of bar."""
+        return self.larger
+
+    @property
+    def low(self) -> float:
+        """The lower bound."""
+        return self.metric_bounds[0]
+
+    @property
+    def high(self) -> float:
+        """The upper bound."""
+        return self.metric_bounds[1]
+
+    def values(self, predicted: Array, truth: Array) -> Array:
+        """The function, row by row; NaN where it raises and at empty places."""
+        return self.function.by_rows(predicted, truth)
+
+
+_SHARED: dict[str, type[Metric]] = {
+    "accuracy": Accuracy,
+    "balanced_accuracy": BalancedAccuracy,
+    "log_loss": LogLoss,
+    "auc": AUC,
+    "mae": AbsoluteError,
+    "mse": SquaredError,
+    "r2": RSquared,
+}
+METRICS = tuple(_SHARED)
+"""Names of the built-in metrics."""
+
+REGRESSION_METRICS = tuple(name for name, kind in _SHARED.items() if kind.regression)
+LOSSES = tuple(name for name, kind in _SHARED.items() if not kind.larger_is_better)
+
+
+def kind_of(name: str, *, class_shares: Sequence[float] | None = None) -> type[Metric]:
+    """Return the class of a metric; one with another name is a function of the user."""
+    if name == "balanced_accuracy" and class_shares is not None:
+        return WeightedAccuracy
+    return _SHARED.get(name, OwnMetric)
+
+
+def make_metric(
+    name: str,
+    *,
+    loss_bound: float | None = None,
+    class_shares: tuple[float, ...] | None = None,
+    target_variance: float | None = None,
+    metric_bounds: tuple[float, float] | None = None,
+    function: RowFunction | None = None,
+    larger: bool = True,
+) -> Metric:
+    """Return a metric.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`METRICS`, or the name of ``function``.
+    loss_bound, class_shares, target_variance, metric_bounds, function, larger
+        What the metric needs.
+    """
+    kind: Any = kind_of(name, class_shares=class_shares)
+    if kind is WeightedAccuracy:
+        return WeightedAccuracy(tuple(class_shares or ()))
+    if kind is OwnMetric:
+        assert function is not None
+        assert metric_bounds is not None
+        return OwnMetric(function, metric_bounds, larger)
+    if kind is RSquared:
+        assert loss_bound is not None
+        assert target_variance is not None
+        return RSquared(loss_bound, target_variance)
+    made: Metric = kind(loss_bound) if kind.needs else kind()
+    return made
+
+
+def _places(truth: Array) -> Any:
+    """Return class numbers for looking up; an empty place looks up class 0."""
+    return np.where(np.isnan(truth), 0, truth).astype(np.int64)

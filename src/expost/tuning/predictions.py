@@ -1,0 +1,70 @@
+"""What a metric is given: the predictions of a model and the truth, for rows in scaled form.
+
+Tests: ``tests/tuning/test_metrics.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from expost.arrays import Array
+from expost.tuning.metrics import LABELS, PROBABILITIES, Metric, OwnMetric
+from expost.tuning.model import Recipe
+
+
+def predictions(metric: Metric, recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:
+    """Return the predictions that a metric takes, one per row.
+
+    Parameters
+    ----------
+    metric : Metric
+        The metric.
+    recipe : Recipe
+        Description of the model.
+    parameters : mapping of str to ndarray
+        The trained parameters.
+    X : ndarray
+        Scaled rows.
+    """
+    if metric.takes == PROBABILITIES:
+        return recipe.probabilities(parameters, X)
+    decided = recipe.decide(parameters, X)
+    return recipe.schema.labels(decided) if metric.takes == LABELS else decided
+
+
+def truths(metric: Metric, recipe: Recipe, y: Array) -> Array:
+    """Return the truth that a metric takes: class numbers, values, or labels.
+
+    An empty place is NaN; None among labels.
+    """
+    if recipe.target_bounds is not None:
+        low, high = recipe.target_bounds
+        y = low + y * (high - low)
+    if metric.takes != LABELS:
+        return y
+    empty = np.isnan(y)
+    found = np.empty(len(y), dtype=object)
+    if recipe.target_bounds is not None:
+        found[:] = y.tolist()
+    else:
+        found[:] = recipe.schema.labels(np.where(empty, 0, y).astype(np.int64)).tolist()
+    found[empty] = None
+    return found
+
+
+def check_metric(metric: Metric, recipe: Recipe) -> None:
+    """Refuse a metric that does not fit the model, by public facts alone.
+
+    Raises
+    ------
+    InvalidInput
+        If the number of classes does not fit, or a function of the user raises on made-up values.
+    """
+    metric.check_classes(recipe.class_count)
+    if isinstance(metric, OwnMetric):
+        ends = np.array([0.0, 1.0])
+        first, last = truths(metric, recipe, ends).tolist()
+        for prediction in (first, last):
+            metric.function.check(prediction, last)
