@@ -215,6 +215,18 @@ def readable(seconds: float | None) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def noise_reduction() -> str:
+    """Return what noise reduction and its rivals cost, by table and bar."""
+    path = DOCS / "results" / "noise_reduction.json"
+    lines = ["| table | bar | way | mean ε | passes |", "|---|---|---|---|---|"]
+    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        lines.append(
+            f"| {row['task']} | {row['bar']:g} | {row['mechanism']} | {row['mean']:.3f} ± "
+            f"{row['se']:.3f} | {row['pass_rate']:.0%} of {row['trials']} |"
+        )
+    return "\n".join(lines)
+
+
 def fill(page: Path, marker: str, content: str) -> None:
     """Replace the text between a marker and its end."""
     text = page.read_text(encoding="utf-8")
@@ -234,6 +246,8 @@ def main() -> None:
     for name in ("reach_mnist", "reach_mnist_dpsgd"):
         if (DOCS / "results" / f"{name}.json").exists():
             fill(DOCS / "reproduction.md", name.replace("_", "-"), reach(name))
+    if (DOCS / "results" / "noise_reduction.json").exists():
+        fill(DOCS / "noise-reduction.md", "noise-reduction-table", noise_reduction())
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS / "counting.md", "comparison", comparison())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))

@@ -96,10 +96,10 @@ def rows_of(name: str, data: Path) -> Rows:
 
 
 def goal_of(problem: TableProblem) -> GoalSettings:
-    """Return the bar as a job states it; a squared error is at most 4, the squared range."""
+    """Return the bar as a job states it; the squared error of a row is clipped to 1."""
     if problem.task.metric == "accuracy":
         return GoalSettings("accuracy", problem.bar, None, CONFIDENCE)
-    return GoalSettings("mse", -problem.target, 4.0, CONFIDENCE)
+    return GoalSettings("mse", -problem.target, 1.0, CONFIDENCE)
 
 
 def ways_to(rows: Rows, scoring: int | None, training: str, places: int) -> list[Way]:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from reproduction.table3 import baselines
+from reproduction.table3 import baselines, product
 from reproduction.table3 import table as table_three
 from reproduction.table3.bank import Bank
 from reproduction.table3.bank_builder import Builder, check_resumed, empty_bank
@@ -275,11 +275,35 @@ def test_noise_on_the_statistics_has_the_norm_of_the_matrix():
 
 def test_without_noise_the_statistics_give_least_squares():
     model = baselines._Statistics(synthetic(0), 2.0)
-    exact, _ = model.losses(np.zeros(model.width), 0.0)
+    exact = -model.public_score(np.zeros(model.width), 0.0)
     least = np.linalg.lstsq(model.train, model.y, rcond=None)[0]
-    assert exact == pytest.approx(
-        float(np.minimum(np.square(model.train @ least - model.y), 1).sum()), rel=1e-6
+    assert exact == pytest.approx(float(np.square(model.test @ least - model.test_y).mean()))
+
+
+def test_rows_of_the_product_pay_their_levels(monkeypatch):
+    """A small classification task: both ways of scoring stop, pay a level, and pass."""
+    split = synthetic(2, rows=900)
+    X = ((split.X + 4) / 8).astype(np.float32)
+    y = (X[:, 0] > 0.5).astype(float)
+    recipe = product.Recipe(
+        "logistic", "logistic", product.TableSchema(tuple(product.Column() for _ in range(4)), 2)
     )
+    rows = product.Rows(X, y, X, y, recipe, None)
+    monkeypatch.setattr(product, "rows_of", lambda name, data: rows)
+    problem = SimpleNamespace(
+        task=SimpleNamespace(name="small", metric="accuracy"), bar=0.7, target=0.7
+    )
+    made = list(product.product_rows(problem, Path(), 3, seed=1))
+    assert [each.mechanism for each in made] == [
+        "noise-reduction-public",
+        "noise-reduction",
+        "auto-public",
+    ]
+    levels = {round(level, 9) for level in product.LEVELS}
+    for outcome in made[:2]:
+        assert all(round(trial.epsilon, 9) in levels for trial in outcome.trials)
+    assert all(trial.passed for trial in made[0].trials)
+    assert made[0].worst_case == 4.0
 
 
 # Banks

@@ -1,7 +1,7 @@
 """Least squares from noisy second moments: Σ zzᵀ with z = (x, 1, y).
 
-Each row is z = (x·r, r, y), where x has features in [0, 1] moved to [−1, 1], y is a target in
-[0, 1], and r ≤ 1 scales (x, 1) down to a public norm B where it is longer. One row adds the matrix
+Each row is z = (x·r, r, y), where x and y have features and a target in [0, 1] moved to [−1, 1],
+and r ≤ 1 scales (x, 1) down to a public norm B where it is longer. One row adds the matrix
 zzᵀ, whose Frobenius norm is |z|² ≤ B² + 1. As a vector the upper triangle is used, with
 off-diagonal entries times √2, so that the ℓ2 norm of the vector is the Frobenius norm.
 
@@ -86,7 +86,8 @@ class SecondMoments:
         z = np.empty((len(table), self.size))
         z[:, :-2] = clean * scale[:, None]
         z[:, -2] = scale
-        z[:, -1] = np.where(kept, np.clip(np.where(kept, target, 0.0), 0.0, 1.0), 0.0)
+        moved = 2 * np.clip(np.where(kept, target, 0.0), 0.0, 1.0) - 1
+        z[:, -1] = np.where(kept, moved, 0.0)
         return z
 
     def sums(self, X: Array, y: Array) -> Floats:
@@ -114,5 +115,6 @@ class SecondMoments:
         except np.linalg.LinAlgError:
             solved = np.zeros(self.size - 1)
         solved = np.where(np.isfinite(solved), solved, 0.0)
-        weight = np.asarray(2 * solved[:-1], dtype=np.float64)
-        return weight[None, :], np.array([solved[-1] - solved[:-1].sum()])
+        # y = (1 + wᵀ(2x − 1) + b)/2 in the plain unit
+        weight = np.asarray(solved[:-1], dtype=np.float64)
+        return weight[None, :], np.array([(1 + solved[-1] - solved[:-1].sum()) / 2])
