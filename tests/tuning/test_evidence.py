@@ -17,14 +17,14 @@ from tests.tuning.jobs import clouds, job
 
 HOPELESS = job(goal={"at_least": 0.999}, privacy={"attempts": 3})
 JOBS: dict[str, tuple[dict[str, Any], Any]] = {
-    "bar": (job(), ApproxBudget(100, 0.01)),
-    "missed": (HOPELESS, ApproxBudget(100, 0.01)),
+    "bar": (job(), ApproxBudget(100, 0.01, neighbours="zero-out")),
+    "missed": (HOPELESS, ApproxBudget(100, 0.01, neighbours="zero-out")),
     "best of one draw": (
         job(goal={"at_least": None, "maximize": True}),
-        ApproxBudget(100, 0.01),
+        ApproxBudget(100, 0.01, neighbours="zero-out"),
     ),
-    "renyi": (job(), RenyiBudget((8.0,), (500.0,))),
-    "two orders": (job(), RenyiBudget((4.0, 8.0), (500.0, 500.0))),
+    "renyi": (job(), RenyiBudget((8.0,), (500.0,), neighbours="zero-out")),
+    "two orders": (job(), RenyiBudget((4.0, 8.0), (500.0, 500.0), neighbours="zero-out")),
 }
 
 

@@ -74,7 +74,7 @@ def test_one_row_moves_the_sum_by_at_most_the_sensitivity(
     if not bar:
         goal = GoalSettings(**{**vars(goal), "bar": None})
     score = Score(goal, 0.1, centred)
-    merits = [score._total(*row) for row in rows_of(goal)]
+    merits = [score.total(*row) for row in rows_of(goal)]
     steps = STEPS if centred else goal.measure.steps
     assert all(isinstance(each, int) and 0 <= each <= steps for each in merits)
     assert {min(merits), max(merits)} == {0, steps}
