@@ -48,6 +48,7 @@ from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, Truncat
 if TYPE_CHECKING:
     from expost.analytics.query import count, mean, sum
     from expost.tuning.certificate import Tuned
+    from expost.tuning.defaults import default_job
     from expost.tuning.job import tune
     from expost.tuning.model import Model, load_model
 
@@ -99,6 +100,7 @@ __all__ = [
     "ZCDPBudget",
     "__version__",
     "count",
+    "default_job",
     "load_model",
     "mean",
     "sum",
@@ -111,6 +113,7 @@ _LAZY = {
     "sum": "expost.analytics.query",
     "Model": "expost.tuning.model",
     "Tuned": "expost.tuning.certificate",
+    "default_job": "expost.tuning.defaults",
     "load_model": "expost.tuning.model",
     "tune": "expost.tuning.job",
     "audit": "expost.audit",

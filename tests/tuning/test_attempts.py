@@ -15,6 +15,7 @@ from expost.mechanisms.outcome import NOTHING
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.tuning import candidates
 from expost.tuning.forecast import composed
+from expost.tuning.pace import Pace
 from tests.tuning.jobs import clouds, job
 
 HOPELESS = job(
@@ -70,6 +71,7 @@ def test_the_budget_may_refuse_another_attempt(tmp_path: Path) -> None:
 def test_a_refused_budget_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = ledger_of(tmp_path, ApproxBudget(0.01, 0.01, "zero-out"))
     started: list[int] = []
+    monkeypatch.setattr("expost.tuning.job.rehearse", lambda *_: Pace(1.0, 1.0))
     monkeypatch.setattr(candidates.TrainAndScore, "run_together", lambda *_: started.append(1))
     with pytest.raises(BudgetRefused):
         expost.tune(job(), *clouds(), ledger=ledger, out=tmp_path / "out")

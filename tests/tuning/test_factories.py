@@ -156,6 +156,9 @@ def test_a_changed_model_does_not_continue_a_job(
         ("no_such_module_1:make", "not found"),
         ("json:nothing", "no function or class 'nothing'"),
         ("missing.py:make", "no such file"),
+        ("a\x00.py:make", "ValueError"),
+        ("x" * 5000 + ":make", "OSError|not found"),
+        (".:make", "raises|not found"),
     ],
 )
 def test_a_factory_that_is_not_there(kind: str, said: str) -> None:

@@ -141,3 +141,93 @@ def test_outputs_of_a_module_are_computed_row_by_row():
     beside = recipe.outputs(parameters, hostile)
     others = np.arange(600) != 7
     assert (beside[others] == alone[others]).all()
+
+
+# What a model remembers
+
+
+def frame_of(rows: int = 300) -> object:
+    """Two clouds as a table with names, a column of text and labels −1 and 1."""
+    pd = pytest.importorskip("pandas")
+    X, y = clouds(rows)
+    return pd.DataFrame(
+        {
+            "width": 10 * X[:, 0],
+            "height": X[:, 1],
+            "side": np.where(y == 1, "right", "left"),
+            "label": np.where(y == 1, 1, -1),
+        }
+    )
+
+
+def tuned(**data: object) -> Model:
+    told = {
+        "target": "label",
+        "classes": [-1, 1],
+        "feature_bounds": {"width": [0, 10], "height": [0, 1]},
+        "categories": {"side": ["left", "right"]},
+        "missing": {"height": 0.5},
+        **data,
+    }
+    result = expost.tune(
+        job(data=told, goal={"at_least": 0.6}, search={"epsilons": [8]}),
+        frame_of(),
+        randomness=SimulationRandomness(4),
+        simulation=True,
+    )
+    assert result.model is not None
+    return result.model
+
+
+def test_a_model_finds_columns_by_name(tmp_path: Path) -> None:
+    """Catches columns taken by position: reordered, they would give other predictions."""
+    model, frame = tuned(), frame_of()
+    model.save(tmp_path / "model.npz")
+    loaded = load_model(tmp_path / "model.npz")
+    assert loaded.recipe == model.recipe
+    found = loaded.predict(frame)
+    assert set(found.tolist()) == {-1, 1}
+    assert (found == frame["label"]).mean() > 0.9
+    mixed = frame[["label", "side", "height", "width"]].assign(more=1)
+    assert np.array_equal(loaded.predict(mixed), found)
+    pl = pytest.importorskip("polars")
+    assert np.array_equal(loaded.predict(pl.from_pandas(mixed)), found)
+    assert np.array_equal(loaded.predict(frame[["width", "height", "side"]].to_numpy()), found)
+    gaps = frame.assign(height=np.nan, side="elsewhere")
+    assert len(loaded.predict(gaps)) == 300
+    chances = loaded.predict_proba(mixed)
+    assert chances.shape == (300, 2)
+    assert np.allclose(chances.sum(axis=1), 1)
+    assert loaded.classes == [-1, 1]
+    assert np.array_equal(np.array(loaded.classes)[chances.argmax(axis=1)], found)
+
+
+def test_rows_that_do_not_fit_a_model() -> None:
+    model, frame = tuned(), frame_of(5)
+    with pytest.raises(InvalidInput, match=r"without 'width'.*did you mean 'width_'"):
+        model.predict(frame.rename(columns={"width": "width_"}))
+    with pytest.raises(InvalidInput, match="trained with 3 columns"):
+        model.predict(np.zeros((4, 2)))
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        model.predict(frame.assign(width=np.nan))
+    plain = Model(
+        Recipe("linear", "squared", TableSchema.plain(((0.0, 1.0),), 2, None, (0.0, 9.0))),
+        {"weight": np.array([[1.0, 0.0]]), "bias": np.zeros(1)},
+    )
+    assert plain.predict([[1.0, 0.0], [0.5, 1.0]]).tolist() == [9.0, 4.5]
+    assert plain.classes is None
+    with pytest.raises(InvalidInput, match="columns"):
+        plain.predict([[1.0]])
+    with pytest.raises(InvalidInput, match="regression"):
+        plain.predict_proba([[1.0, 0.0]])
+
+
+def test_probabilities_of_three_classes() -> None:
+    weights = {"weight": np.diag([1.0, 2.0, 3.0]), "bias": np.zeros(3)}
+    schema = TableSchema.plain(((0.0, 1.0),), 3, ("a", 2, "c"))
+    model = Model(Recipe("softmax", "softmax", schema), weights)
+    rows = np.eye(3)
+    raw = np.exp(np.diag([1.0, 2.0, 3.0]))
+    assert np.allclose(model.predict_proba(rows), raw / raw.sum(axis=1, keepdims=True))
+    assert model.predict(rows).tolist() == ["a", 2, "c"]
+    assert model.predict_proba(rows[:0]).shape == (0, 3)

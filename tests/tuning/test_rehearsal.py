@@ -141,6 +141,59 @@ SCHEMA = TableSchema.plain(((0.0, 1.0),), 2, 2)
 PROMISE = RenyiDP((2.0,), (1.0,), "zero-out")
 
 
+class Recurrent(nn.Module):  # type: ignore[misc, name-defined]
+    """A recurrent layer over three steps of two numbers."""
+
+    def __init__(self, kind: str, first: bool = True) -> None:
+        super().__init__()
+        self.rnn, self.head = getattr(nn, kind)(2, 3, batch_first=first), nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Attention(nn.Module):  # type: ignore[misc, name-defined]
+    """Attention over three steps of two numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look, self.head = nn.MultiheadAttention(2, 1, batch_first=True), nn.Linear(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.look(x, x, x)[0].mean(1))
+
+
+def over_three_steps(factory: Any) -> TrainAndScore:
+    made = mechanism(factory)
+    wide = TableSchema.plain(((0.0, 1.0),), 6, 2)
+    return replace(made, recipe=replace(made.recipe, schema=wide, input_shape=(3, 2)))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize(
+    ("name", "factory"),
+    [
+        ("LSTM at 'rnn'", lambda: Recurrent("LSTM")),
+        ("GRU at 'rnn'", lambda: Recurrent("GRU")),
+        ("MultiheadAttention at 'look'", Attention),
+    ],
+    ids=["LSTM", "GRU", "attention"],
+)
+def test_sequence_layers_work_or_are_refused_by_name(name: str, factory: Any) -> None:
+    said = name
+    try:
+        rehearsal.check(over_three_steps(factory))
+    except InvalidInput as error:
+        said = str(error)
+    assert name in said
+
+
+def test_steps_first_is_seen_as_mixing() -> None:
+    """Catches a recurrent layer that takes the batch for time."""
+    with pytest.raises(InvalidInput, match="batch_first=True"):
+        rehearsal.check(over_three_steps(lambda: Recurrent("GRU", first=False)))
+
+
 @pytest.mark.parametrize("what", FINE)
 def test_what_works_passes(what: str) -> None:
     rehearsal.check(mechanism(*FINE[what]))

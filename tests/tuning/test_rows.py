@@ -92,6 +92,16 @@ def test_one_class_only_is_no_error() -> None:
     assert np.isnan(load_rows(UNIT, X, y + 5).y).all()
 
 
+def test_the_arrays_of_the_caller_stay_as_they_are() -> None:
+    for dtype in (np.float64, np.int64):
+        X, y = (10 * clouds()[0]).astype(dtype), clouds()[1].astype(np.float64)
+        y[3] = 9
+        before = X.copy(), y.copy()
+        load_rows(DataSettings(bounds=((0, 5),), classes=2, integers=dtype is np.int64), X, y)
+        assert np.array_equal(X, before[0])
+        assert np.array_equal(y, before[1])
+
+
 # A secret number of rows
 
 

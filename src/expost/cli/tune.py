@@ -340,6 +340,8 @@ def _render(console: Console, result: Tuned, folder: Path) -> None:
     )
     table.add_row("ε at worst", shown_up(result.worst_case.epsilon))
     _render_comparison(table, result)
+    relation = result.details["neighbours"]
+    table.add_row("neighbours", f"{relation}: {result.details['neighbours_in_words']}")
     table.add_row("rests on", result.release.theorem)
     console.print(table)
     if result.details["budget_refused_another_attempt"]:

@@ -11,7 +11,11 @@ Training needs the extra ``[torch]``.
 ``data_settings``  Checks the ``[data]`` table.
 ``model_settings`` Checks the ``[model]`` table.
 ``factories``      Finds the function that makes a torch module; each job has its own.
-``rows``           Loads the rows, clips them to public bounds and splits them by a public rule.
+``encoding``       Cells as numbers; no cell makes it fail.
+``table_schema``   :class:`TableSchema`: public facts about columns, and the encoding of rows.
+``tables``         Reads arrays, data frames and files; no row makes it fail.
+``missing_facts``  From settings to a schema; asks once for every public fact that is missing.
+``rows``           Loads, encodes and splits the rows: zero-out or add-remove neighbours.
 ``model``          :class:`Model` and :func:`load_model`: the released model and its file.
 ``scoring``        Scores: noisy on held-out rows, exact on public rows.
 ``candidates``     Every setting at every privacy level: DP-SGD, then a score.

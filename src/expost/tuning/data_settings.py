@@ -45,6 +45,7 @@ DATA_KEYS = (
 INDICATOR = "indicator"
 """The fill of a column whose missing values get a number of their own."""
 _CNN_CLASSES = 10  # the most classes that "cnn" can distinguish
+_MOST_ROWS = 10**9
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def read_data(
         classes=_classes(table, name, kind, loss),
         target_bounds=_target_bounds(table, loss),
         regression=loss == "squared",
-        rows=table.count("rows"),
+        rows=table.count("rows", None, _MOST_ROWS),
         integers=table.flag("integers"),
         holdout=holdout,
         public_test=None if test is None else folder / test,

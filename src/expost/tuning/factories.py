@@ -176,11 +176,13 @@ def _named(module: Any, name: str, kind: str) -> Callable[..., Any]:
 def _load(kind: str, folder: Path) -> tuple[ModuleType, dict[str, ModuleType], str]:
     """Return a module, the modules of its folder that it imported, and a hash of their code."""
     module = kind.rpartition(":")[0]
-    path = _file_of(module, folder)
     try:
+        path = _file_of(module, folder)
         if path is None:
             return importlib.import_module(module), {}, ""
         return _from_file(path, folder)
+    except InvalidInput:
+        raise
     except ImportError as error:
         raise InvalidInput(
             "model.kind",

@@ -108,7 +108,7 @@ def tune(
         example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
         ``missing``, ``rows``, ``epsilons``, ``delta``; ``model`` is a kind, a function, a class or
         a name. What is left out has a default that depends on the number of places only
-        (:mod:`expost.tuning.defaults`). :func:`expost.tuning.default_job` shows them.
+        (:mod:`expost.tuning.defaults`). :func:`expost.default_job` shows them.
 
     Returns
     -------
@@ -201,8 +201,13 @@ def tune(
 
 
 def _weaknesses(planned: Forecast, rows: int) -> list[str]:
-    """Return what is weak about the most expensive model that an attempt may release."""
-    worst = max(planned.epsilon(each.charges.worst_case) for each in planned.steps)
+    """Return what is weak about the most expensive model that an attempt may release.
+
+    The ε of charges at Rényi orders depends on the order that the ledger fixed; it is not judged.
+    """
+    worst = 0.0
+    if planned.order is None:
+        worst = max(planned.epsilon(each.charges.worst_case) for each in planned.steps)
     return weaknesses(ApproxDP(worst, planned.delta), rows)
 
 
@@ -211,8 +216,6 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
     order = settings.privacy.order
     if ledger is None:
         return order
-    standing = ledger.standing(budget).filter.budget
-    standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation
     kind = ledger.kind_of(budget)
     if kind in ("pure", "zcdp"):
         raise InvalidInput(
@@ -220,6 +223,8 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
             f"a {kind} budget",
             "tuning is charged in (ε, δ) or at Rényi orders; give an approx or a renyi budget",
         )
+    standing = ledger.standing(budget).filter.budget
+    standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation
     if kind == "approx":
         if order is not None:
             raise InvalidInput(

@@ -231,8 +231,9 @@ def _check_integers(settings: DataSettings, table: Table) -> None:
 
 
 def _by_name(settings: DataSettings) -> bool:
-    """Return whether there are facts by column name."""
-    return bool(settings.categories or settings.booleans or settings.dates or settings.missing)
+    """Return whether columns are named."""
+    named = (settings.features, settings.categories, settings.booleans, settings.dates)
+    return any(named) or bool(settings.missing)
 
 
 def _guess(type_: str) -> str:

@@ -185,7 +185,8 @@ class HeldOutCount:
         total = self.score.total(decided, truth)
         if self.score.goal.metric == "accuracy":
             return total - self.score.centre * len(truth)
-        return (self.score.centre or self.score.sensitivity) * len(truth) - total
+        from_row = self.score.centre if self.score.centred else self.score.sensitivity
+        return from_row * len(truth) - total
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from expost.tuning.pace import Pace, made_up, measure, probe_of, rehearsal_data
 
 _MANY = 5  # rows of the batch that stands for many
 _NEVER = 1e-12  # a sampling rate at which a batch is empty
+_WHOLE = 1 << 24  # whole numbers that a float32 holds exactly
 _LONGEST = 300  # characters of an exception that a message shows
 
 
@@ -69,7 +70,8 @@ def rehearse(candidates: Sequence[Candidate], shape: RowShape, executor: Any = N
     InvalidInput
         If a model cannot be trained or scored. Nothing was charged.
     """
-    mechanisms = [each.mechanism for each in candidates if _is_ours(each.mechanism)]
+    given = [each.mechanism for each in candidates]
+    mechanisms = [each for each in given if isinstance(each, TrainAndScore)]
     copies = sum(each.repeats for each in candidates)
     if executor is None:
         return _rehearse(mechanisms, shape, copies)
@@ -89,10 +91,6 @@ def kinds_of(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
     for each in mechanisms:
         found.setdefault((id(each.recipe), each.configuration.optimiser, each.device), each)
     return list(found.values())
-
-
-def _is_ours(mechanism: Any) -> bool:
-    return isinstance(mechanism, TrainAndScore)
 
 
 def _thinned(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
@@ -200,6 +198,8 @@ def _check_module(recipe: Recipe) -> None:
             ) from None
         module = check_module(module).eval()
         like = next(module.parameters())
+        if recipe.schema.integers and max(each.high for each in recipe.schema.columns) > _WHOLE:
+            raise unfit("takes whole numbers", f"give feature_bounds of at most {_WHOLE}")
         X, _ = made_up(recipe, _MANY)
         rows = torch.from_numpy(np.ascontiguousarray(recipe.shaped(X))).to(like.dtype)
         together = _forward(recipe, module, rows)

@@ -222,11 +222,12 @@ def load_rows(
         settings = replace(settings, bounds=_published_bounds())
     schema = schema_of(settings, table, python=given)
     rows, labels = _encoded(table, schema)
-    empty = np.isnan(rows).any(axis=1) | np.isnan(labels)
-    rows, labels = np.where(empty[:, None], 0.0, rows), np.where(empty, np.nan, labels)
+    empty = np.isnan(rows[:, 0]) | np.isnan(labels)  # an unusable row is NaN in every column
+    if empty.any():
+        rows[empty], labels[empty] = 0.0, np.nan
     if schema.integers:
-        low = np.array([column.low for column in schema.columns])
-        rows = np.where(empty[:, None], np.ceil(low), rows).astype(np.int64)
+        rows[empty] = np.ceil([column.low for column in schema.columns])
+        rows = rows.astype(np.int64)
     if settings.rows is None:
         return _public_places(settings, schema, rows, labels)
     return _secret_rows(settings, schema, rows, labels, randomness or Randomness())

@@ -7,11 +7,12 @@ further rounding. Discrete Gaussian noise makes the query ρ-zCDP. An empty plac
 the largest loss.
 
 Secret number of rows. With add-remove neighbours the sum must not be divided by the actual number
-of rows. It is centred: each row adds its metric minus c, where c is the bar (the middle of the
-range if there is no bar), and the score is c + sum / rows with the public number of rows. If the
-public number is wrong, the score moves towards or away from the bar and not across it. In steps of
-2^{−16} of the range, a row adds an integer between −C and 2^16 − C, where C is c in steps; a row
-that is not there adds 0. So one row moves the sum by at most max(C, 2^16 − C).
+of rows. It is centred: each row adds its metric minus c, where c is the bar rounded to 2^{−16} of
+the range, against the model (the middle of the range if there is no bar), and the score is the bar
+plus sum / rows with the public number of rows. A row adds an integer between −C and 2^16 − C steps,
+where C is c in steps; a row that is not there adds 0. So one row moves the sum by at most
+max(C, 2^16 − C). If the public number is wrong, the distance of the score from the bar is wrong by
+a factor, but a score above the bar still means that the mean over the actual rows is above the bar.
 
 The model was trained on other rows. If a person's row is in the training part, the score is
 post-processing for this person. If the row is held out, the model does not depend on it. So
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil, floor
 
 import numpy as np
 
@@ -119,8 +121,15 @@ class Score:
             return 0
         if self.goal.bar is None:
             return _STEPS // 2
-        spread = Fraction(self.goal.loss_bound or 1)
-        return min(_STEPS, max(0, round(Fraction(self.goal.bar) / spread * _STEPS)))
+        steps = Fraction(self.goal.bar) / Fraction(self.goal.loss_bound or 1) * _STEPS
+        return ceil(steps) if self.goal.metric == "accuracy" else floor(steps)
+
+    @property
+    def _base(self) -> float:
+        """The score of a sum of 0."""
+        if self.centred and self.goal.bar is not None:
+            return self.goal.bar
+        return self.centre * self.step
 
     @property
     def sensitivity(self) -> int:
@@ -177,7 +186,7 @@ class Score:
             noisy = DiscreteGaussian(query, self.rho)(total, randomness)
             assert isinstance(noisy, Estimate)
             total = int(noisy.value)
-        mean = total * self.step / (rows or len(truth)) + self.centre * self.step
+        mean = self._base + total * self.step / (rows or len(truth))
         return mean if self.goal.metric == "accuracy" else -mean
 
     def total(self, decided: Array, truth: Array) -> int:
@@ -189,4 +198,5 @@ class Score:
         with np.errstate(all="ignore"):
             losses = np.square(decided - truth) / self.goal.loss_bound
         losses = np.where(losses < 1, losses, 1.0)  # NaN counts as the largest error
-        return int(np.floor(losses * _STEPS).astype(np.int64).sum())
+        rounding = np.ceil if self.centred else np.floor  # against the model where it is centred
+        return int(rounding(losses * _STEPS).astype(np.int64).sum())

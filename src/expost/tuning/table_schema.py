@@ -184,7 +184,10 @@ class TableSchema:
             found = numbers(cells)  # type: ignore[arg-type]
             if self.integers:
                 return _usable(np.clip(np.round(found), np.ceil(low), np.floor(high)))
-            return _usable((np.clip(found, low, high) - low) / (high - low))
+            np.clip(found, low, high, out=found)
+            found -= low
+            found /= high - low
+            return _usable(found)
         given = list(cells.T) if block else list(cells)  # type: ignore[union-attr]
         parts = [column.encode(each) for column, each in zip(self.columns, given, strict=True)]
         return _usable(np.ascontiguousarray(np.concatenate(parts, axis=1)))

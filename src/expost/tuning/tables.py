@@ -247,9 +247,9 @@ def _frame(data: Any) -> _Frame | None:
             [str(each) for each in data.dtypes],
             lambda place: _checked(data.iloc[:, place].to_numpy(), str(data.columns[place])),
         )
-    if module == "polars" and hasattr(data, "columns"):
-        if not hasattr(data, "get_columns"):
-            raise InvalidInput("X", type(data).__name__, "give a DataFrame: call collect() first")
+    if module == "polars" and type(data).__name__ == "LazyFrame":
+        raise InvalidInput("X", "a LazyFrame", "give a DataFrame: call collect() first")
+    if module == "polars" and hasattr(data, "get_columns"):
         return _Frame(
             list(data.columns),
             [str(each) for each in data.dtypes],
@@ -391,6 +391,29 @@ def _read_text(path: Path, settings: DataSettings) -> Table:
     targets = None if target is None else columns.pop()
     chosen = tuple(names[place] for place in features)
     return Table(tuple(columns), targets, chosen, ("",) * len(columns), path.name)
+
+
+def count_places(source: Path, settings: DataSettings) -> int:
+    """Return the number of places of a file; the cells of a text file are not read.
+
+    Parameters
+    ----------
+    source : Path
+        The file.
+    settings : DataSettings
+        The columns to read.
+
+    Raises
+    ------
+    InvalidInput
+        As :func:`read_source`.
+    """
+    if not source.is_file() or not source.name.lower().endswith(_TEXT):
+        return read_source(source, settings).rows
+    opener: Any = gzip.open if source.name.lower().endswith(".gz") else open
+    with opener(source, "rb") as stream:
+        stream.readline()  # the header
+        return sum(1 for _ in stream)
 
 
 def _cells(line: str, delimiter: str, width: int) -> list[str] | None:
