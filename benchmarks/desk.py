@@ -107,6 +107,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         """Ask, wait for the outcome, ask again."""
         self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
+        time.sleep(random.uniform(0.0, 1.5))  # clients do not begin in the same instant
         for _ in range(self._count):
             key = secrets.token_hex(8)
             started = time.perf_counter()
