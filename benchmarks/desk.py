@@ -1,11 +1,11 @@
 """A desk under load: 64 clients, 5,000 requests against one budget.
 
-Every client asks, waits until its request is answered or refused, and asks again. The budget pays
-for a few hundred answers; the other requests are refused, which is decided by the same transaction.
-One process answers HTTP calls and one runs the scans, as a team would set it up. Measured: the time
-of ``POST /api/requests``, which records, prices and reserves; the scan comes after it. Afterwards
-the desk is checked: every request has an outcome, no more than the budget was charged, and the
-ledger verifies.
+Every client asks, waits until its request is answered or refused, reads what it got for a second,
+and asks again. The budget pays for two hundred answers; the other requests are refused, which the
+same transaction decides. One process answers HTTP calls and one runs the scans, as a team would
+set it up. Measured: the time of ``POST /api/requests``, which records, prices and reserves; the
+scan comes after it. Afterwards the desk is checked: every request has an outcome, no more than the
+budget was charged, and the ledger verifies.
 
 Run ``python -m benchmarks.desk [--requests 5000] [--clients 64]``.
 """
@@ -107,6 +107,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         """Ask, wait for the outcome, ask again."""
         self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
+        time.sleep(random.uniform(0.0, 1.5))  # clients do not begin in the same instant
         for _ in range(self._count):
             key = secrets.token_hex(8)
             started = time.perf_counter()
@@ -118,7 +119,7 @@ class Client(threading.Thread):
                 pause = min(2.0, 1.5 * pause)  # as expost.connect does
                 view = self._call("GET", f"/api/requests/{view['id']}")
             self.outcomes.append(view["status"])
-            time.sleep(random.uniform(0.2, 0.6))  # a client reads what it got
+            time.sleep(random.uniform(0.5, 1.5))  # a client reads what it got
 
     def _call(self, method: str, path: str, body: Any = None, key: str = "") -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
