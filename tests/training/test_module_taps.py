@@ -8,7 +8,11 @@ from torch import nn
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
+from expost.training._torch.device_keystream import DeviceStream
+from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums
+from expost.training.configuration import plans
+from expost.training.progress import Meter
 from tests.training.networks import CLASSES, clipped_gradients, random_network
 
 
@@ -255,3 +259,24 @@ def test_cuda_equals_the_cpu(seed):
     for one, other in zip(*found, strict=True):
         for name, value in one.parameters.items():
             assert np.allclose(value, other.parameters[name], rtol=1e-5, atol=1e-7), name
+
+
+def test_steps_by_matrix_products_equal_exact_ones_also_with_a_row_that_overflows():
+    """Two models of different lengths in one group; the row's gradient is not finite."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 4)).astype(np.float32), np.arange(30.0) % CLASSES
+    X[7] = 3e38
+    settings = [Configuration(0.3, epochs, 30, 0.4, noise_multiplier=0) for epochs in (5, 3)]
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
+    found = []
+    for exact in (True, False):
+        sums = ModuleSums(module, lambda: module, X, y, "softmax", "cpu", exact=exact)
+        stream = DeviceStream([SimulationRandomness(0)] * 2, "cpu")
+        planned = plans(settings, len(X))
+        found.append(
+            train_batched(sums, settings, planned, stream, [1, 2], None, None, Meter(None))
+        )
+    assert np.isfinite(found[0]).all()
+    assert np.allclose(found[0], found[1], rtol=1e-4, atol=1e-6)
+    assert not np.allclose(found[0][0], found[0][1])
