@@ -28,9 +28,8 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from expost import Candidate, DiscreteGaussian, Query, RandomDropping, Release, RenyiDP
+from expost import ZCDP, Candidate, DiscreteGaussian, Query, RandomDropping, Release, RenyiDP
 from expost.privacy import dpsgd_curve
-from expost.tuning.scoring import free_rho, with_scoring
 
 FOLDER = Path(__file__).parent
 BATCH, EPOCHS, CLIP = 200, 4, 1.0
@@ -95,9 +94,16 @@ class OpacusRun:
         return RenyiDP(curve.orders, curve.epsilons, "zero-out")
 
     @property
+    def score_rho(self) -> float:
+        """The ρ of the score's noise: as much as the training costs at every order, not more."""
+        curve = self.training
+        return min(loss / order for order, loss in zip(curve.orders, curve.epsilons, strict=True))
+
+    @property
     def guarantee(self) -> RenyiDP:
-        """Of training and score together; they use different rows."""
-        return with_scoring(self.training, free_rho(self.training))
+        """Of training and score together: the larger of both, since they use different rows."""
+        score = ZCDP(self.score_rho, "zero-out").to_renyi(self.training.orders)
+        return self.training.at_worst(score)
 
     def __call__(self, data: dict[str, np.ndarray], randomness: Any) -> Scored:
         make = load(FOLDER / "text_lora" / "model.py").make
@@ -114,7 +120,7 @@ class OpacusRun:
             decided = model(torch.from_numpy(data["score_X"])).argmax(dim=1).numpy()
         # One row changes the number of correct decisions by at most 1.
         correct = Query(lambda rows: int((decided == rows["score_y"]).sum()))
-        noisy = DiscreteGaussian(correct, free_rho(self.training), "zero-out")(data, randomness)
+        noisy = DiscreteGaussian(correct, self.score_rho, "zero-out")(data, randomness)
         parameters = {
             name: value.detach().numpy().copy()
             for name, value in model.named_parameters()

@@ -128,7 +128,11 @@ def test_an_interrupted_job_keeps_its_split(
     """Catches coins that are tossed again: both splits together would tell more than one."""
     seen: list[Any] = []
 
+    real = TrainAndScore.run_together
+
     def stop(self: TrainAndScore, calls: Any, data: Any, randomness: Any) -> Any:
+        if data["job"] == "rehearsal":
+            return real(self, calls, data, randomness)
         seen.append(data)
         raise KeyboardInterrupt
 
