@@ -26,7 +26,7 @@ def load(name: str) -> Any:
     return module
 
 
-def tuned(folder: Path, name: str) -> tuple[Any, Any]:
+def tuned(folder: Path, name: str, rows: int = 1500) -> tuple[Any, Any]:
     """Copy an example, make its rows and run its job through the command line."""
     from typer.testing import CliRunner
 
@@ -34,7 +34,7 @@ def tuned(folder: Path, name: str) -> tuple[Any, Any]:
 
     work = folder / name
     shutil.copytree(EXAMPLES / name, work)
-    load("made_up_reviews").write(work / "rows.npz")
+    load("made_up_reviews").write(work / "rows.npz", rows)
     out = folder / "out"
     done = CliRunner().invoke(app, ["tune", str(work / "job.toml"), "--out", str(out), "--json"])
     assert done.exit_code in (0, 2), done.output
@@ -65,7 +65,7 @@ def test_a_head_on_a_frozen_encoder(tmp_path: Path) -> None:
 def test_lora_adapters(tmp_path: Path) -> None:
     pytest.importorskip("peft", reason="peft is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
-    printed, out = tuned(tmp_path, "text_lora")
+    printed, out = tuned(tmp_path, "text_lora", 800)
     assert printed["spent"]["epsilon"] > 0
     check_model(out, load("text_lora/model").make, printed)
 
