@@ -282,7 +282,7 @@ class SquaredError(Metric):
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The squared error of each row."""
-        return np.square(predicted - truth)
+        return np.asarray(np.square(predicted - truth))
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class AbsoluteError(SquaredError):
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The absolute error of each row."""
-        return np.abs(predicted - truth)
+        return np.asarray(np.abs(predicted - truth))
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ class RSquared(Metric):
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """1 − (squared error)/variance of each row."""
-        return 1 - np.square(predicted - truth) / self.target_variance
+        return np.asarray(1 - np.square(predicted - truth) / self.target_variance)
 
 
 @dataclass(frozen=True)
