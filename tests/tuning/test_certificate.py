@@ -90,6 +90,10 @@ def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path:
         "bar": 0.7,
         "loss_bound": None,
         "confidence": 0.9,
+        "class_shares": None,
+        "target_variance": None,
+        "metric_bounds": None,
+        "larger_is_better": True,
     }
     assert (record["schema"], record["kind"]) == (2, "tuning")
     assert len(terms["attempts"]) == len(result.attempts)

@@ -128,13 +128,14 @@ def test_an_interrupted_job_keeps_its_split(
     """Catches coins that are tossed again: both splits together would tell more than one."""
     seen: list[Any] = []
 
+    real = TrainAndScore.run_together
+
     def stop(self: TrainAndScore, calls: Any, data: Any, randomness: Any) -> Any:
         if data["job"] == "rehearsal":
-            return original(self, calls, data, randomness)
+            return real(self, calls, data, randomness)
         seen.append(data)
         raise KeyboardInterrupt
 
-    original = TrainAndScore.run_together
     monkeypatch.setattr(TrainAndScore, "run_together", stop)
     told, out = job(data={"rows": 300}, search={"epsilons": [4]}), tmp_path / "out"
     for _ in range(2):

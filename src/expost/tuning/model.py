@@ -335,6 +335,11 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         return functional_call(module, tensors, (row[None],)).flatten()
 
     each_row = vmap(one_row, randomness="different")
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        parts = [each_row(part) for part in torch.split(rows, 512)]
+    fused = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be batched over rows
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            parts = [each_row(part) for part in torch.split(rows, 512)]
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
     return np.asarray(torch.cat(parts).to(torch.float64).numpy())

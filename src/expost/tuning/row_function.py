@@ -119,5 +119,5 @@ def _one(function: Callable[[Any, Any], Any], prediction: Any, truth: Any) -> fl
         return float("nan")
     try:
         return float(function(prediction, truth))
-    except Exception:  # a function of the user can raise anything; the row counts as the worst
+    except (Exception, SystemExit):  # a row must not end the job; it counts as the worst
         return float("nan")
