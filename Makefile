@@ -11,7 +11,7 @@ QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme
 	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
 OTHER_VERSIONS := 3.12 3.13
 
-.PHONY: help demo docs quick test test-all check dist bench figures fuzz mutants clean
+.PHONY: help demo desk docs quick test test-all check dist bench figures fuzz mutants clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)  ## the cheapest private model that passes a bar, with its certificate
 	$(BIN)/expost tune examples/digits.toml
+
+desk: $(STAMP)  ## a desk with made-up data, to look around: http://127.0.0.1:8400
+	$(BIN)/python -m scripts.desk
 
 test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n auto

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.measure import Row
 
-MODULES = ("foundation", "accounting", "ledger", "counting", "fleet")
+MODULES = ("foundation", "accounting", "ledger", "counting", "fleet", "desk")
 
 
 def main() -> None:

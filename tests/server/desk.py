@@ -13,10 +13,13 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
+from expost.privacy import guarantees
 from expost.server.app import create_app
 from expost.server.people import Person
 from expost.server.settings import Settings
 
+# The number of rows of the digits is public: a person's place is filled or empty.
+PLACES = getattr(guarantees, "ZERO_OUT", guarantees.ADD_REMOVE)
 CITIES = ("Bern", "Graz", "Ulm")
 PEOPLE = {"olga": "owner", "ann": "analyst", "bob": "analyst", "ada": "auditor"}
 QUESTION = {"dataset": "visits", "kind": "count", "by": ["city"], "within": 0.2}
@@ -115,7 +118,7 @@ def furnish(service: Any, folder: Path, epsilon: float = 5.0) -> dict[str, str]:
             service.add_person(owner, name, role)
     tokens = {name: service.new_token(owner, name)["token"] for name in PEOPLE}
     service.open_budget(owner, "visits", "pure", epsilon, caps={"bob": 1.0})
-    service.open_budget(owner, "models", "approx", 50.0, 1e-4)
+    service.open_budget(owner, "models", "approx", 50.0, 1e-4, neighbours=PLACES)
     service.register(owner, visits(write_rows(folder / "visits.csv")))
     service.register(
         owner,

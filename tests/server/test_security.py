@@ -277,7 +277,9 @@ def test_logs_hold_no_secret(desk: Desk, caplog: pytest.LogCaptureFixture) -> No
         assert secret not in logged
 
 
-def test_an_unexpected_error_tells_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_tells_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(self: Datasets) -> list[Any]:
         raise RuntimeError("row 17: Ann Smith, 1 Main Street")
 
@@ -285,7 +287,9 @@ def test_an_unexpected_error_tells_nothing(desk: Desk, monkeypatch: pytest.Monke
     answer = desk.call("ann", "GET", "/api/datasets")
     assert answer.status_code == 500
     assert "Ann" not in answer.text
+    assert "Ann" not in caplog.text
     assert set(answer.json()) == {"error", "field", "valid"}
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 def test_files_are_for_their_owner_only(desk: Desk) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from expost.budget.base import Budget
 from expost.budget.hash_chain import ABANDON, CREATE, RENEW, RESERVE, SETTLE
 from expost.errors import InvalidInput
+from expost.privacy.guarantees import ADD_REMOVE
 from expost.server import acts
 from expost.server.datasets import Datasets
 from expost.server.ledgers import Ledgers, make_budget
@@ -104,10 +106,15 @@ class Administration:
         delta: float | None = None,
         caps: Mapping[str, float] | None = None,
         renews: str | None = None,
+        neighbours: str = ADD_REMOVE,
     ) -> dict[str, Any]:
         """Open a budget, with caps per analyst (their ε)."""
-        terms = make_budget(kind, epsilon, delta)
-        limits = {who: make_budget(kind, cap, delta) for who, cap in (caps or {}).items()}
+
+        def made(limit: float | str) -> Budget:
+            return make_budget(kind, limit, delta, neighbours=neighbours)
+
+        terms = made(epsilon)
+        limits = {who: made(cap) for who, cap in (caps or {}).items()}
         self._ledgers.open_budget(name, terms, limits, renews)
         detail = {"name": name, "terms": terms.as_dict(), "renews": renews}
         self._act(person, "open budget", detail | {"caps": dict(caps or {})})
@@ -130,7 +137,7 @@ class Administration:
         if epsilon is not None:
             known = present.as_dict().get("delta") if delta is None else delta
             orders = getattr(present, "orders", None)
-            terms = make_budget(present.kind, epsilon, known, orders)
+            terms = make_budget(present.kind, epsilon, known, orders, present.neighbours)
         elif not analyst:
             raise InvalidInput("epsilon", None, "a budget needs a limit")
         self._ledgers.ledger.change_budget(terms, reason, name=name, analyst=analyst)

@@ -109,11 +109,6 @@ async def _http(_: Request, error: Any) -> Response:
     return _json(error.status_code, str(error.detail))
 
 
-async def _unexpected(_: Request, error: Any) -> Response:
-    log.error("an unexpected error: %s", type(error).__name__)  # the message may quote data
-    return _json(500, "an unexpected error; amounts that were reserved stay charged")
-
-
 HANDLERS: dict[Any, Any] = {
     DeskError: _desk_error,
     InvalidInput: _invalid,
@@ -121,6 +116,5 @@ HANDLERS: dict[Any, Any] = {
     ExpostError: _expected,
     RequestValidationError: _malformed,
     HTTPException: _http,
-    Exception: _unexpected,
 }
 """Errors as JSON. Pages may register others that answer calls outside ``/api/`` with HTML."""

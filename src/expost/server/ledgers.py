@@ -18,6 +18,7 @@ from expost.budget.hash_chain import Entry
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ADD_REMOVE
 from expost.server.people import check_name
 from expost.server.problems import Conflict, Missing
 from expost.server.settings import Settings
@@ -30,20 +31,22 @@ def make_budget(
     epsilon: float | str,
     delta: float | None = None,
     orders: tuple[float, ...] | None = None,
+    neighbours: str = ADD_REMOVE,
 ) -> Budget:
     """Return a budget of a kind from (ε, δ)."""
     if kind == "pure":
         if delta is not None:
             raise InvalidInput("delta", delta, "a pure budget has none: leave it out")
-        return PureBudget(epsilon)  # type: ignore[arg-type]
+        return PureBudget(epsilon, neighbours)  # type: ignore[arg-type]
     if delta is None:
         raise InvalidInput("delta", None, f"a budget of kind {kind} needs a δ")
     if kind == "approx":
-        return ApproxBudget(epsilon, delta)  # type: ignore[arg-type]
+        return ApproxBudget(epsilon, delta, neighbours)  # type: ignore[arg-type]
     if kind == "zcdp":
-        return ZCDPBudget.for_approx(float(epsilon), delta)
+        return ZCDPBudget.for_approx(float(epsilon), delta, neighbours)
     if kind == "renyi":
-        return RenyiBudget.for_approx(float(epsilon), delta, list(orders or ORDERS))
+        listed = list(orders or ORDERS)
+        return RenyiBudget.for_approx(float(epsilon), delta, listed, neighbours=neighbours)
     raise InvalidInput("kind", kind, "give pure, approx, zcdp or renyi")
 
 

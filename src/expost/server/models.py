@@ -99,6 +99,7 @@ class NewBudget(Body):
     delta: Share | None = None
     caps: Annotated[dict[Name, Positive], Field(max_length=1000)] = {}
     renews: Literal["day", "week", "month", "quarter", "year"] | None = None
+    neighbours: Word = "add-remove"
 
 
 class Change(Body):

@@ -53,9 +53,16 @@ class Checked:
         self._known: dict[bytes, None] = {}
         self._lock = threading.Lock()
 
+    def knows(self, secret: str, salt: bytes, stored: bytes) -> bool:
+        """Return whether this process has checked the secret before."""
+        return self._digest(secret, salt, stored) in self._known
+
+    def _digest(self, secret: str, salt: bytes, stored: bytes) -> bytes:
+        return hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
+
     def matches(self, secret: str, salt: bytes, stored: bytes) -> bool:
         """Return whether the secret has the stored hash."""
-        digest = hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
+        digest = self._digest(secret, salt, stored)
         if digest in self._known:
             return True
         if not hmac.compare_digest(slow_hash(secret, salt), stored):

@@ -31,6 +31,7 @@ HEADERS = {
     "cache-control": "no-store",
 }
 log = logging.getLogger("expost.server.access")
+errors = logging.getLogger("expost.server")
 
 
 class Guard:
@@ -56,7 +57,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        began, status = time.perf_counter(), 0
         headers = dict(scope["headers"])
 
         async def answer(message: MutableMapping[str, Any]) -> None:
@@ -77,10 +78,15 @@ class Guard:
                 await self._app(scope, _Limited(receive), answer)
         except _TooLarge:
             await _refuse(answer, 413, "the body is too large", "body")
+        except Exception as error:  # its message and traceback may quote data
+            errors.error("an unexpected error: %s", type(error).__name__)
+            if not status:
+                told = "an unexpected error; amounts that were reserved stay charged"
+                await _refuse(answer, 500, told, None)
         finally:
             # No query, no headers, no body: they may hold secrets. No duration of data scans.
             route = getattr(scope.get("route"), "path", "-")
-            milliseconds = (time.perf_counter() - started) * 1000
+            milliseconds = (time.perf_counter() - began) * 1000
             log.info("%s %s %d %.0f ms", scope["method"], route, status, milliseconds)
 
     def _known_host(self, value: bytes) -> bool:
@@ -113,7 +119,7 @@ def _too_long(value: bytes | None) -> bool:
     return not value.isdigit() or len(value) > 15 or int(value) > LARGEST_BODY
 
 
-async def _refuse(send: Send, status: int, error: str, field: str) -> None:
+async def _refuse(send: Send, status: int, error: str, field: str | None) -> None:
     body = json.dumps({"error": error, "field": field, "valid": None}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})

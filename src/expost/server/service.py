@@ -64,7 +64,11 @@ class Service(Administration):
         self._ledgers = Ledgers(settings)
         self._queue = Queue(self.store)
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
-        self._kind_of = lru_cache(maxsize=1000)(lambda name: self._ledgers.ledger.kind_of(name))
+        self._kind_of = lru_cache(maxsize=1000)(self._find_kind)
+
+    def _find_kind(self, budget: str) -> str:
+        """The kind of a budget, which never changes."""
+        return self._ledgers.ledger.kind_of(self._ledgers.check(budget))
 
     def close(self) -> None:
         """Stop the workers and close the connections."""
@@ -119,7 +123,7 @@ class Service(Administration):
     ) -> tuple[dict[str, Any], dict[str, Any], Priced | None]:
         """The checked question, its price and, except for tuning, what it would reserve."""
         budget = facts["budget"]
-        kind = self._kind_of(self._ledgers.check(budget))
+        kind = self._kind_of(budget)
         if asked.get("kind") == "tune":
             job = tuning_jobs.read_job(facts, asked, kind)
             levels = job["search"]["epsilons"]

@@ -54,9 +54,10 @@ class SignIn:
         """Return the person of a token; failed attempts are counted."""
         found = parts_of(text)
         places = [f"address {address}", f"token {found[0] if found else ''}"]
-        self._check_limit(places)
+        if found is None:
+            self._check_limit(places)
         try:
-            return self._people.by_token(text)
+            return self._people.by_token(text, lambda: self._check_limit(places))
         except NotSignedIn:
             self._failed(places)
             raise

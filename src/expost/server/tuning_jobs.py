@@ -106,6 +106,7 @@ def run(
             analyst=analyst,
             out=folder,
             executor=executor,
+            stop_early=False,  # the time that an attempt takes depends on the draw alone
         )
     certificate = json.loads((folder / CERTIFICATE).read_text(encoding="utf-8"))
     model = folder / MODEL

@@ -1,0 +1,92 @@
+"""``expost serve`` as a process: the owner link, one day of work, ``kill -9``, a second start."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.server.desk import QUESTION, visits, write_rows
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(home: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "expost", "serve", "--home", str(home)]
+            + ["--port", str(port), "--tick", "0"],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+            stderr=stream,
+        )
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/api/health").status_code == 200:
+                return process
+        except httpx.TransportError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_first_start_and_kill(tmp_path: Path) -> None:
+    home, port, log = tmp_path / "desk", free_port(), tmp_path / "log"
+    process = start(home, port, log)
+    try:
+        (link,) = re.findall(r"/first\?link=([\w-]{43})", log.read_text())
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+
+            def post(path: str, body: Any, token: str | None = None, **headers: str) -> Any:
+                if token is not None:
+                    headers["authorization"] = f"Bearer {token}"
+                return client.post(path, json=body, headers=headers)
+
+            made = post("/api/first", {"link": link, "name": "olga"})
+            assert made.status_code == 201
+            owner = made.json()["token"]
+            assert post("/api/first", {"link": link, "name": "eve"}).status_code == 401
+            post("/api/people", {"name": "ann", "role": "analyst"}, owner)
+            ann = post("/api/tokens", {"person": "ann"}, owner).json()["token"]
+            post("/api/budgets", {"name": "visits", "epsilon": 5.0}, owner)
+            facts = visits(write_rows(tmp_path / "visits.csv"))
+            assert post("/api/datasets", facts, owner).status_code == 201
+            body = {"question": QUESTION, "memo": "before the crash"}
+            asked = post("/api/requests", body, ann, **{"idempotency-key": "k"})
+            assert asked.status_code == 201
+            process.kill()
+            process.wait()
+            process = start(home, port, log)
+            again = post("/api/requests", body, ann, **{"idempotency-key": "k"}).json()
+            assert again["id"] == asked.json()["id"]
+            deadline = time.monotonic() + 60
+            while again["status"] != "done":
+                assert time.monotonic() < deadline, again
+                time.sleep(0.05)
+                told = {"authorization": f"Bearer {ann}"}
+                again = client.get(f"/api/requests/{again['id']}", headers=told).json()
+            checked = client.get("/api/verify", headers={"authorization": f"Bearer {owner}"})
+            assert checked.json() == {"valid": True, "problems": []}
+        assert log.read_text().count("/first?link=") == 1  # there is an owner
+        process.terminate()
+        assert process.wait(60) in (0, -15)
+    finally:
+        process.kill()
+    logged = log.read_text()
+    for secret in (owner, ann, "before the crash", str(tmp_path / "visits.csv")):
+        assert secret not in logged
+    assert home.stat().st_mode & 0o777 == 0o700
