@@ -101,11 +101,16 @@ def recover(folder: Path) -> dict[str, Any]:
         "requests": len(service.requests(ADA)),
         "actions": [each["action"] for each in mine],
         "others": sum(each["action"] == "reserve" for each in entries) - 1,
-        "answers": len(service.release(ANN, view["id"])["result"]["answers"]),
+        "answers": answers(service.release(ANN, view["id"])["result"]),
         "verify": service.verify(ADA)["problems"]
         + service.verify_release(ADA, view["id"])["problems"],
         "held": service.budget(ADA, "visits")["held"],
     }
+
+
+def answers(result: dict[str, Any]) -> int:
+    """How many groups have a value, whether or not it is as accurate as wanted."""
+    return len(result["answers"]) + len(result["unanswered"])
 
 
 def in_child(work: Callable[[], Any]) -> tuple[int, str]:

@@ -71,9 +71,10 @@ def test_the_words_of_the_library(desk: Connection) -> None:
     assert {answer.group for answer in result.answers} <= {"Bern", "Graz", "Ulm", "Linz"}
     check_certificate(result.certificate())
     mean = desk.mean("visits", "spend", by="city", plus_minus=10)
-    assert all(20 < answer.estimate < 80 for answer in mean.answers)
+    known = [each.estimate for each in mean.answers if each.group != "Linz"]  # nobody is there
+    assert all(0 < estimate < 100 for estimate in known)
     total = desk.sum("visits", "spend", where="age>=30", within=0.3)
-    assert total.answers[0].group == "all"
+    assert [each.group for each in total.answers + total.unanswered] == ["all"]
     (last, *_) = desk.requests()
     again = desk.release(last["id"])
     assert again.as_dict() == total.as_dict()
@@ -128,7 +129,7 @@ def test_a_lost_answer_is_asked_for_again(running: Running, monkeypatch: Any) ->
     result = desk.count("visits", by="city", within=0.2)
     assert len(lost) == 2
     assert len({json.loads(each)["id"] for each in lost}) == 1
-    assert result.answers
+    assert len(result.answers + result.unanswered) == 4
     after = len(running.service.entries(_person("ada", "auditor"), limit=1000))
     assert after - before == 2  # one reserve, one settle
 

@@ -24,7 +24,11 @@ NASTY = 'a: "b" # c\n- d\u2028e\u0085f\x7f <script>alert(1)</script> {x} & *y !z
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**12), 10**12) | texts,
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**12), 10**12)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
     lambda inner: st.dictionaries(texts, inner, max_size=3),
     max_leaves=10,
 )

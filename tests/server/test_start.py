@@ -25,10 +25,10 @@ def free_port() -> int:
 
 
 def start(home: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+    options = ["--home", str(home), "--port", str(port), "--tick", "0"]
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "expost", "serve", "--home", str(home)]
-            + ["--port", str(port), "--tick", "0"],
+            [sys.executable, "-m", "expost", "serve", *options],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
             stderr=stream,

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
+from expost.server import runner
+from expost.server.charging import AtTicks
 from expost.server.people import Person
 from expost.server.service import Service
 from expost.server.settings import Settings
@@ -89,10 +91,42 @@ def test_a_killed_job_continues(tmp_path: Path) -> None:
     assert begun[0] == reserved[0]["reservation"]  # the reservation of the killed process
     assert len(set(begun)) == len(begun)
     found = service.release(ANN, view["id"])
-    assert [each["reservation"] for each in found["certificate"]["ledger"]] == begun
+    # The job counts an attempt whose outcome the crash lost at its worst case; it has no release.
+    tuning = found["certificate"]["tuning"]
+    lost = sum("lost" in each.get("outcome", "") for each in tuning["attempts"])
+    assert len(tuning["attempts"]) == len(begun)
+    assert lost <= 1
+    assert [each["reservation"] for each in found["certificate"]["ledger"]] == begun[lost:]
     assert service.verify(ADA)["valid"]
     assert "jobs" not in json.dumps(found)
     service.close()
+
+
+def test_a_job_that_cannot_end_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that was begun and fails every time stays charged at its worst case."""
+    with open_desk(tmp_path, threads=0) as made:
+        service = made.service
+        real = AtTicks.settle
+
+        def broken(self: AtTicks, reservation: Any, outcome: object, **more: Any) -> Any:
+            raise MemoryError("row 12")
+
+        monkeypatch.setattr(AtTicks, "settle", broken)
+        monkeypatch.setattr(runner, "MOST_TRIES", 2)
+        view = service.ask(ANN, JOB, "fails")
+        for _ in range(2):
+            row = _until(lambda: service._queue.claim(service.runner.name, "here", 30.0), 30)
+            service.runner.run_one(row)
+        monkeypatch.setattr(AtTicks, "settle", real)
+        shown = service.request(ANN, view["id"])
+        assert shown["status"] == "no answer"
+        actions = [each["action"] for each in _entries(service)]
+        assert actions == ["create", "reserve", "abandon"]
+        standing = service.budget(ADA, "models")
+        assert standing["held"]["epsilon"] == 0
+        assert shown["charge"] == standing["settled"]
+        history = service.history(ADA, "models")
+        assert history["by_dataset"] == {"digits": standing["settled"]["epsilon"]}
 
 
 def _entries(service: Service) -> list[dict[str, Any]]:

@@ -47,6 +47,12 @@ def serve(
         list[str] | None,
         typer.Option(help="Host name under which people reach the desk; may be repeated."),
     ] = None,
+    owner_link: Annotated[
+        bool,
+        typer.Option(
+            "--owner-link", help="Print a link for a new owner even if there is one (lost tokens)."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No log of HTTP calls.")] = False,
 ) -> None:
     """Hold the data and the budget, run the questions, and let only releases out."""
@@ -71,7 +77,7 @@ def serve(
     )
     app = create_app(settings)
     place = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
-    link = app.state.service.signin.first_link()
+    link = app.state.service.signin.first_link(again=owner_link)
     notes.print(f"desk: {place}", markup=False, highlight=False)
     if link is not None:
         notes.print(

@@ -22,7 +22,7 @@ from expost.server.people import ANALYST, OWNER, People, Person
 from expost.server.queue import REFUSED, Queue
 from expost.server.roles import action
 from expost.server.store import DeskStore
-from expost.server.tables import requests
+from expost.server.tables import attempts, requests
 from expost.server.views import moment
 
 
@@ -219,8 +219,12 @@ class Administration:
         return view
 
     def _by_dataset(self, charged: Mapping[str, Fraction]) -> dict[str, float]:
-        """What each data set cost; tuning attempts have ids of their own and are left out."""
-        query = sql.select(requests.c.id, requests.c.dataset)
+        """What each data set cost; the attempts of tuning jobs have reservations of their own."""
+        own = sql.select(requests.c.id, requests.c.dataset)
+        tried = sql.select(attempts.c.reservation.label("id"), requests.c.dataset).join(
+            requests, requests.c.id == attempts.c.request
+        )
+        query = sql.union_all(own, tried)
         totals: dict[str, Fraction] = {}
         for row in self.store.rows(query):
             amount = charged.get(row["id"])

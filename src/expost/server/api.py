@@ -26,7 +26,13 @@ from expost.server.signin import COOKIE, csrf_of
 
 router = APIRouter(prefix="/api")
 
-Desk = Annotated[Service, Depends(service_of)]
+
+async def _desk(request: Request) -> Service:
+    """The service; a coroutine, which needs no thread."""
+    return service_of(request)
+
+
+Desk = Annotated[Service, Depends(_desk)]
 Me = Annotated[Person, Depends(person_of)]
 Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Named = Annotated[str, Path(max_length=64)]

@@ -9,6 +9,7 @@ Tests: ``tests/server/test_charging.py``, ``tests/server/test_crashes.py``.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ class _PriceOnly:
         return self._ledger.kind_of(budget)
 
     def reserve(self, charges: Charges, memo: str = "", **more: Any) -> Any:
-        described = {name: more[name] for name in ("request", "source") if name in more}
+        described = {name: each for name, each in more.items() if name in ("request", "source")}
         raise _Priced(charges, described)
 
     def settle(self, reservation: Any, outcome: object, *, release: object = None) -> Guarantee:
@@ -136,13 +137,25 @@ class AtTicks:
         The real ledger.
     wait : callable
         Returns at the next tick.
+    note : callable
+        Called with the id of every reservation, before it is made.
     """
 
-    def __init__(self, ledger: Ledger, wait: Callable[[], None]) -> None:
-        self._ledger, self._wait = ledger, wait
+    def __init__(
+        self, ledger: Ledger, wait: Callable[[], None], note: Callable[[str], None]
+    ) -> None:
+        self._ledger, self._wait, self._note = ledger, wait, note
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
+
+    def reserve(
+        self, charges: Charges, memo: str = "", *, reservation_id: str | None = None, **more: Any
+    ) -> Reservation:
+        """Reserve, and remember to which job the reservation belongs."""
+        identity = secrets.token_hex(16) if reservation_id is None else reservation_id
+        self._note(identity)
+        return self._ledger.reserve(charges, memo, reservation_id=identity, **more)
 
     def settle(self, reservation: Any, outcome: object, **more: Any) -> Guarantee:
         """Settle at the next tick, so that the moment does not tell how long the attempt took."""

@@ -413,7 +413,7 @@ def count_result(found: Mapping[str, Any]) -> Any:
     if "charges" in certificate:
         told = {
             "charges": Charges.from_dict(certificate["charges"]),
-            "outcome": certificate.get("outcome"),
+            "outcome": certificate.get("index"),
         }
     return CountResult(
         answers=answers(result["answers"]),

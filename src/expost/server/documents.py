@@ -17,6 +17,7 @@ from typing import Any
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
 _KINDS |= {"tune": "a trained model"}
+_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML
 
 
 def report(
@@ -343,8 +344,12 @@ def to_yaml(value: Any, depth: int = 0) -> str:
 
 def _scalar(value: Any, *, key: bool = False) -> str:
     """A scalar as JSON, which is YAML; plain words as keys stay as they are."""
-    if key and value.isascii() and value.isidentifier():
+    if key and value.isascii() and value.isidentifier() and value.lower() not in _WORDS:
         return str(value)
+    if isinstance(value, float):
+        digits, _, exponent = json.dumps(value, allow_nan=False).partition("e")
+        point = digits if "." in digits else f"{digits}.0"  # else YAML 1.1 reads a text
+        return f"{point}e{exponent}" if exponent else point
     # JSON leaves these as they are, but YAML takes some of them for line breaks.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     hidden = ("\x7f", *map(chr, range(0x80, 0xA0)), "\u2028", "\u2029", "\ufeff")

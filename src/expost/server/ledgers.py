@@ -10,11 +10,12 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from fractions import Fraction
 from typing import Any
 
 from expost.budget.budgets import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.filter import Filter
-from expost.budget.hash_chain import Entry
+from expost.budget.hash_chain import ABANDON, SETTLE, Entry
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
@@ -176,6 +177,16 @@ class Ledgers:
             if len(found) >= limit:
                 break
         return found
+
+    def charged(self, facts: Mapping[str, Any], reservations: list[str]) -> Any:
+        """Return what some closed reservations cost together."""
+        terms = self.ledger.standing(facts["budget"]).filter.budget
+        total = tuple(Fraction(0) for _ in terms.limits)
+        for entry in self.ledger.entries():
+            if entry.reservation in reservations and entry.action in (SETTLE, ABANDON):
+                amounts = map(Fraction, entry.facts["spent"])
+                total = tuple(a + b for a, b in zip(total, amounts, strict=True))
+        return terms.describe(total)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the ledger; empty if it is sound."""

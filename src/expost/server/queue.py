@@ -22,13 +22,17 @@ from typing import Any
 import sqlalchemy as sql
 
 from expost.server.store import DeskStore
-from expost.server.tables import models, requests
+from expost.server.tables import attempts, models, requests
 
 RECORDED, QUEUED, RUNNING, COMPUTED = "recorded", "queued", "running", "computed"
 DONE, MISSED, FAILED, REFUSED = "done", "missed", "failed", "refused"
 FINAL = (DONE, MISSED, FAILED, REFUSED)
 ABANDON, TUNED = "abandon", "tuned"
 """Outcomes that are not settled: the worst case stays charged; tuning has settled itself."""
+
+
+_NEW: dict[str, Any] = dict.fromkeys(column.name for column in requests.c)
+_NEW |= {"lease": 0.0, "tries": 0, "reserved": ""}
 
 
 class Queue:
@@ -55,21 +59,13 @@ class Queue:
 
     def insert(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Record a request; a second one with the same person and key returns the first."""
-
-        def work(connection: sql.Connection) -> dict[str, Any]:
-            same = sql.select(requests).where(
-                requests.c.person == row["person"], requests.c.key == row["key"]
-            )
-            found = connection.execute(same).mappings().first()
-            if found is None:
-                connection.execute(requests.insert().values(**row))
-                found = connection.execute(same).mappings().one()
-            return dict(found)
-
         try:
-            return self._store.write(work)
-        except sql.exc.IntegrityError:  # another process recorded it at the same moment
-            return self._store.write(work)
+            self._store.change(requests.insert().values(**row))
+        except sql.exc.IntegrityError:
+            found = self.by_key(row["person"], row["key"])
+            assert found is not None
+            return found
+        return {**_NEW, **row}
 
     def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
         """Change a request if it is in one of the states ``before``; return whether it was."""
@@ -200,6 +196,22 @@ class Queue:
         if before is not None:
             query = query.where(requests.c.created < before)
         return self._store.rows(query)
+
+    def note_attempt(self, identity: str, reservation: str) -> None:
+        """Record that an attempt of a tuning job has this reservation."""
+
+        def work(connection: sql.Connection) -> None:
+            same = sql.select(attempts).where(attempts.c.reservation == reservation)
+            if connection.execute(same).first() is None:
+                values = {"reservation": reservation, "request": identity}
+                connection.execute(attempts.insert().values(**values))
+
+        self._store.write(work)
+
+    def attempts(self, identity: str) -> list[str]:
+        """Return the reservations of a tuning job."""
+        query = sql.select(attempts.c.reservation).where(attempts.c.request == identity)
+        return [row["reservation"] for row in self._store.rows(query)]
 
     def model(self, identity: str) -> bytes | None:
         """Return the released model of a tuning job."""

@@ -186,7 +186,11 @@ class Runner:
                 facts,
                 json.loads(row["question"]),
                 folder=self._settings.jobs / row["id"],
-                ledger=AtTicks(self._ledgers.ledger, self._wait_for_tick),
+                ledger=AtTicks(
+                    self._ledgers.ledger,
+                    self._wait_for_tick,
+                    lambda reservation: self._queue.note_attempt(row["id"], reservation),
+                ),
                 budget=facts["budget"],
                 analyst=row["person"],
                 executor=self._training_pool(),
@@ -252,11 +256,16 @@ class Runner:
             charge=None if charge is None else json.dumps(charge),
         )
 
-    def _abandon(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Leave the worst case charged."""
-        if row["kind"] == "tune":
-            return None  # its attempts have entries of their own
-        return self._ledgers.ledger.abandon(row["id"]).as_dict()
+    def _abandon(self, row: Mapping[str, Any]) -> Any:
+        """Leave the worst case charged; of a tuning job that of the attempt that did not end."""
+        ledger = self._ledgers.ledger
+        if row["kind"] != "tune":
+            return ledger.abandon(row["id"]).as_dict()
+        made = self._queue.attempts(row["id"])
+        for identity in made:
+            if ledger.reservation(identity) is not None and ledger.status_of(identity) == "open":
+                ledger.abandon(identity)
+        return self._ledgers.charged(self._datasets.get(row["dataset"], retired=True), made)
 
     def _stay_alive(self) -> None:
         """Extend the leases of this process, and take over those of others that are gone."""

@@ -21,7 +21,7 @@ from expost.errors import InvalidInput
 from expost.server import acts
 from expost.server.passwords import parts_of, quick_hash
 from expost.server.people import OWNER, ROLES, People, Person, check_name
-from expost.server.problems import NotSignedIn, TooMany
+from expost.server.problems import Conflict, NotSignedIn, TooMany
 from expost.server.store import DeskStore
 from expost.server.tables import failures, links, people, sessions, tokens
 
@@ -86,12 +86,20 @@ class SignIn:
         if not _VALUE.fullmatch(value):
             raise NotSignedIn
         row = self._store.row(
-            sql.select(sessions, people.c.role, people.c.disabled, tokens.c.revoked)
+            sql.select(
+                sessions,
+                people.c.role,
+                people.c.disabled,
+                tokens.c.revoked,
+                tokens.c.expires.label("token_expires"),
+            )
             .join(people, people.c.name == sessions.c.person)
             .outerjoin(tokens, tokens.c.id == sessions.c.token)
             .where(sessions.c.hash == quick_hash(value))
         )
-        if row is None or row["disabled"] or row["revoked"] or row["expires"] <= time.time():
+        if row is None or row["disabled"] or row["revoked"]:
+            raise NotSignedIn
+        if min(row["expires"], row["token_expires"] or row["expires"]) <= time.time():
             raise NotSignedIn
         return Person(row["person"], row["role"], row["token"], csrf_of(value))
 
@@ -130,13 +138,13 @@ class SignIn:
             return False
         return True
 
-    def first_link(self) -> str | None:
-        """Return a new secret for the first owner; None if there is an owner."""
+    def first_link(self, *, again: bool = False) -> str | None:
+        """Return a new secret for the first owner; None if there is an owner, unless ``again``."""
         value, now = secrets.token_urlsafe(32), time.time()
 
         def work(connection: sql.Connection) -> bool:
             owner = sql.select(people).where(people.c.role == OWNER, people.c.disabled.is_(False))
-            if connection.execute(owner).first() is not None:
+            if connection.execute(owner).first() is not None and not again:
                 return False
             connection.execute(links.delete())  # an older link stops working
             connection.execute(
@@ -166,6 +174,9 @@ class SignIn:
             )
             if not found.rowcount:
                 return False
+            taken = sql.select(people).where(people.c.name == name)
+            if connection.execute(taken).first() is not None:
+                raise Conflict("there is a person with this name already", "name", "another name")
             connection.execute(
                 people.insert().values(name=name, role=OWNER, created=time.time(), disabled=False)
             )

@@ -118,6 +118,13 @@ requests = Table(
     Index("desk_requests_created", "created"),
 )
 
+attempts = Table(
+    "desk_attempts",
+    metadata,
+    Column("reservation", String(64), primary_key=True),
+    Column("request", String(32), nullable=False, index=True),
+)
+
 models = Table(
     "desk_models",
     metadata,
