@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from tests.server import browsing
 
 KEPT = Path("docs/figures/desk")
-FEW = ("ask", "release", "budget", "report", "ask-phone", "ask-dark")
+FEW = (
+    "ask.png",
+    "release.png",
+    "budget.png",
+    "report.png",
+    "ask-phone.png",
+    "ask-dark.png",
+)
 
 
 def take(opened: Any, address: str, tokens: dict[str, str], folder: Path, every: bool) -> None:
@@ -24,8 +33,9 @@ def take(opened: Any, address: str, tokens: dict[str, str], folder: Path, every:
     def shoot(page: Any, name: str, path: str | None = None) -> None:
         if path is not None:
             page.goto(address + path)
-        if every or name in FEW:
-            page.screenshot(path=folder / f"{name}.png", full_page=True)
+        if every or f"{name}.png" in FEW:
+            picture = Image.open(BytesIO(page.screenshot(full_page=True))).convert("RGB")
+            picture.quantize(48).save(folder / f"{name}.png", optimize=True)
 
     size = {"width": 1000, "height": 700}
     ann = opened.new_context(viewport=size).new_page()

@@ -18,6 +18,7 @@ router = APIRouter()
 
 After = Annotated[int, Query(ge=0, le=2**62)]
 PER_PAGE = 200
+_HASHES = ("charges", "request", "release", "secret")
 
 
 @router.get("/budgets")
@@ -82,8 +83,9 @@ def entries(
 
 
 def _short(detail: Any) -> str:
-    """The facts of an entry as text; long ones are cut, the API returns them whole."""
-    whole = json.dumps(detail, ensure_ascii=False)
+    """The facts of an entry as text, without hashes; the API returns them whole."""
+    kept = {name: each for name, each in detail.items() if name not in _HASHES}
+    whole = json.dumps(kept, ensure_ascii=False)
     return whole if len(whole) <= 240 else whole[:240] + " …"
 
 

@@ -62,7 +62,7 @@ def history(document: Mapping[str, Any]) -> dict[str, Any] | None:
         """A step line from left to right."""
         parts, before = [], None
         for time, value in zip(times, values, strict=True):
-            x, y = round(100 * (time - begin) / span, 3), round(100 - 98 * value / top, 3)
+            x, y = round(96 * (time - begin) / span, 3), round(100 - 98 * value / top, 3)
             parts.append(f"M{x} {y}" if before is None else f"H{x}V{y}")
             before = y
         return "".join(parts) + "H100"

@@ -48,6 +48,7 @@
     timer = setTimeout(() => refresh(structure), wait);
   };
 
+  if (ask) form.querySelector("button").hidden = true; // the price follows the form by itself
   if (slide) {
     slide.closest(".slider").hidden = false;
     place();
