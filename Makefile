@@ -60,6 +60,7 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(if $(REAL),for task in mnist gisette twitter twitter-blog; do $(BIN)/python -m reproduction table3 --task $$task --json > docs/results/table3_$$task.json || exit 1; done,@echo "Table 3 is left as it is: some of its rows need data that is not here")
 	$(BIN)/python -m scripts.passed_is_true
 	$(BIN)/python -m scripts.fill_documents
+	if command -v chromium > /dev/null; then $(BIN)/python -m scripts.desk_pictures; fi
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz

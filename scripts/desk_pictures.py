@@ -39,6 +39,7 @@ def take(opened: Any, address: str, tokens: dict[str, str], folder: Path, every:
 
     size = {"width": 1000, "height": 700}
     ann = opened.new_context(viewport=size).new_page()
+    ann.set_default_timeout(120_000)
     shoot(ann, "sign-in", "/sign-in")
     browsing.sign_in(ann, address, tokens["ann"])
     shoot(ann, "datasets")

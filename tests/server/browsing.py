@@ -66,16 +66,9 @@ def read_release(page: Any) -> None:
 
 
 def tune(page: Any, address: str) -> None:
-    """Fill in a small tuning job and start it."""
-    page.goto(f"{address}/ask/digits")
-    for label, value in {
-        "Bar": "30",
-        "Levels of ε, cheapest first": "1, 2",
-        "Learning rates": "2",
-        "Epochs": "2",
-    }.items():
-        page.get_by_label(label, exact=True).fill(value)
-    page.locator(".price:not([aria-busy])").wait_for()
+    """Start a small tuning job."""
+    fields = "epsilons=1&learning_rates=2&epochs=2&bar=30&attempts=3"
+    page.goto(f"{address}/ask/digits?{fields}")
     page.get_by_label("Purpose (kept in the ledger)").fill("read postcodes")
     page.locator("#ask:not([disabled])").click()
     page.wait_for_url(re.compile("/requests/"))

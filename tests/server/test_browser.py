@@ -28,7 +28,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
 def new_page(walk: Walk, **options: Any) -> Any:
     """A page that fails the test if the browser reports an error."""
     page = walk[0].new_context(**options).new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     page.complaints = []
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
     page.on(

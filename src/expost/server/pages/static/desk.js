@@ -84,6 +84,6 @@
   form.addEventListener("input", (event) => {
     if (event.target === slide || ["kind", "unit", "column"].includes(event.target.name)) return;
     if (event.target === error) place();
-    changed(300, false);
+    changed(slide ? 300 : 900, false); // a plan of a search takes longer
   });
 })();
