@@ -62,6 +62,7 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(BIN)/python -m scripts.passed_is_true
 	$(if $(REAL),$(BIN)/python -m scripts.noise_reduction)
 	$(BIN)/python -m scripts.fill_documents
+	if command -v chromium > /dev/null; then $(BIN)/python -m scripts.desk_pictures; fi
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz

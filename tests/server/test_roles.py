@@ -17,6 +17,7 @@ from expost.server.people import ANALYST, AUDITOR, OWNER
 from expost.server.roles import ALLOWED
 from expost.server.service import Service
 from expost.server.tables import tokens
+from tests.server import test_pages
 from tests.server.desk import JOB, QUESTION, Desk, open_desk
 
 EVERYBODY = {OWNER, ANALYST, AUDITOR}
@@ -40,8 +41,19 @@ def endpoint(roles: set[str], body: Any = None, status: int = 200, own: bool = F
 OPEN = {("GET", "/api/health"), ("POST", "/api/first"), ("POST", "/api/session")}
 """Endpoints that need no token: each proves the caller in another way, or tells nothing."""
 
-PAGES: set[tuple[str, str]] = {("GET", "/openapi.json"), ("HEAD", "/openapi.json")}
-"""Routes outside the API; their own tests check who sees what."""
+PAGES: set[tuple[str, str]] = {
+    ("GET", "/openapi.json"),
+    ("HEAD", "/openapi.json"),
+    ("GET", "/"),
+    ("GET", "/static/{name}"),
+    ("GET", "/sign-in"),
+    ("POST", "/sign-in"),
+    ("GET", "/first"),
+    ("POST", "/first"),
+    *(("GET", path) for path in test_pages.PAGES if path not in test_pages.EXAMPLES),
+    *(("POST", path) for path in test_pages.FORMS),
+}
+"""Routes outside the API; ``test_pages.py`` checks who sees what, from the same tables."""
 
 ENDPOINTS = {
     ("GET", "/api/session"): endpoint(EVERYBODY),
@@ -145,9 +157,9 @@ def routes(app: Any) -> set[tuple[str, str]]:
     """All routes of an application, also those of included routers."""
     found = set()
     for route in app.routes:
-        inner = getattr(route, "routes", None)
-        if inner is not None and not hasattr(route, "methods"):
-            found |= routes(route)
+        inner = getattr(route, "original_router", route)  # FastAPI wraps included routers
+        if hasattr(inner, "routes") and not hasattr(inner, "methods"):
+            found |= routes(inner)
         elif getattr(route, "methods", None):
             found |= {(method, route.path) for method in route.methods}
     return found
@@ -157,9 +169,10 @@ def test_every_route_has_an_entry(desk: Desk) -> None:
     schema = desk.client.get("/openapi.json").json()["paths"]
     described = {(method.upper(), path) for path, item in schema.items() for method in item}
     assert {key for key in described if key[1].startswith("/api/")} == set(ENDPOINTS) | OPEN
-    others = {key for key in routes(desk.app) if not key[1].startswith("/api/")}
-    assert ("GET", "/openapi.json") in others  # else routes() does not see what it should
-    assert others <= PAGES, f"add these to PAGES, and test who sees them: {sorted(others - PAGES)}"
+    every = routes(desk.app)
+    assert set(ENDPOINTS) | OPEN <= every  # else routes() does not see what it should
+    others = {key for key in every if not key[1].startswith("/api/")}
+    assert others == PAGES, f"add these to PAGES, and test who sees them: {sorted(others ^ PAGES)}"
 
 
 def test_every_action_is_in_the_table_of_roles() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +79,24 @@ def plan_document(
     bar: bool = True,
 ) -> dict[str, Any]:
     """Return the plan of a tuning job, as ``expost plan --json`` prints it."""
-    job = make_plan(epsilons, configurations, delta=delta, repeats=repeats)
+    return dict(_document(tuple(epsilons), configurations, delta, repeats, attempts, bar))
+
+
+@lru_cache(maxsize=1024)
+def _document(
+    epsilons: tuple[float, ...],
+    configurations: int,
+    delta: float,
+    repeats: int,
+    attempts: int | None,
+    bar: bool,
+) -> dict[str, Any]:
+    """A plan; it takes seconds, and the cache holds public numbers only."""
+    job = make_plan(list(epsilons), configurations, delta=delta, repeats=repeats)
     if not bar:
         return job.as_dict()
     reach = plan_for_bar(
-        epsilons,
+        list(epsilons),
         [each.guarantee for each in job.candidates],
         job.configurations * job.repeats,
         delta=delta,

@@ -1,0 +1,99 @@
+"""Amounts of budgets, times and numbers as text, and the share of a budget that is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_MARKS = {"epsilon": "ε", "rho": "ρ", "delta": "δ"}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number for people: thousands with commas, else some digits."""
+    if value is None:
+        return "none"
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def percent(value: float) -> str:
+    """Return a share as a percentage; a chance below 1 never reads as certain."""
+    if 0.999 < value < 1:
+        return "over 99.9 %"
+    return f"{100 * value:.3g} %"
+
+
+def unit_of(kind: str) -> str:
+    """Return the letter of what a budget counts."""
+    return "ρ" if kind == "zcdp" else "ε"
+
+
+def size(value: Any) -> float:
+    """Return the first number of an amount: ε, ρ, or the largest Rényi ε."""
+    if isinstance(value, Mapping):
+        if "epsilons" in value:
+            return float(max(value["epsilons"], default=0.0))
+        for name in ("epsilon", "rho"):
+            if name in value:
+                return float(value[name])
+        return 0.0
+    return float(value or 0.0)
+
+
+def amount(value: Any, kind: str = "pure") -> str:
+    """Return an amount of a budget as text, such as "ε 0.5, δ 1e-06"."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        if "epsilons" in value:
+            pairs = zip(value["orders"], value["epsilons"], strict=True)
+            return "; ".join(f"ε({order:g}) {number(each)}" for order, each in pairs)
+        parts = [
+            f"{mark} {number(float(value[name]))}"
+            for name, mark in _MARKS.items()
+            if value.get(name) is not None
+        ]
+        return ", ".join(parts) or "none"
+    return f"{unit_of(kind)} {number(abs(float(value)))}"
+
+
+def shares(standing: Mapping[str, Any]) -> dict[str, float]:
+    """Return which shares of a budget are spent, held and left, from 0 to 1."""
+    limit = standing["budget"]
+    if "epsilons" in limit:
+        used = _renyi(standing["settled"], limit), _renyi(standing["held"], limit)
+    else:
+        whole = size(limit) or 1.0
+        used = size(standing["settled"]) / whole, size(standing["held"]) / whole
+    spent = min(1.0, max(0.0, used[0]))
+    held = min(1.0 - spent, max(0.0, used[1]))
+    return {"spent": spent, "held": held, "left": 1.0 - spent - held}
+
+
+def _renyi(used: Any, limit: Mapping[str, Any]) -> float:
+    """The share that is used at the order with the most left."""
+    pairs = zip(used["epsilons"], limit["epsilons"], strict=True)
+    return min((each / most for each, most in pairs if most), default=0.0)
+
+
+def certainty(epsilon: float) -> float:
+    """Return how certain an observer, undecided before, can be afterwards: e^ε / (1 + e^ε)."""
+    return 1 / (1 + math.exp(-min(epsilon, 700.0)))
+
+
+def moment(text: str | None) -> str:
+    """Return a time as "2026-01-31 12:00:00"; all times are UTC."""
+    return "" if text is None else text[:19].replace("T", " ")
+
+
+def group(value: Any) -> str:
+    """Return the name of a group; several columns are joined."""
+    if isinstance(value, (list, tuple)):
+        return " · ".join(str(part) for part in value)
+    return "all" if value is None else str(value)

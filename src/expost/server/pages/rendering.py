@@ -1,0 +1,144 @@
+"""Templates, forms and the person of a page."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from expost.errors import InvalidInput, MissingExtra
+
+try:
+    import jinja2
+except ImportError:
+    raise MissingExtra("jinja2", "server") from None
+
+from fastapi import Depends
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from expost._version import __version__
+from expost.server.access import check_csrf, cookie_person, service_of
+from expost.server.documents import in_words
+from expost.server.pages import amounts
+from expost.server.pages.static import version
+from expost.server.people import Person
+from expost.server.roles import ALLOWED
+from expost.server.service import Service
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("expost.server.pages"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters.update(
+    amount=amounts.amount,
+    group=amounts.group,
+    moment=amounts.moment,
+    number=amounts.number,
+    percent=amounts.percent,
+)
+_TEMPLATES.globals.update(
+    certainty=amounts.certainty,
+    shares=amounts.shares,
+    unit_of=amounts.unit_of,
+    in_words=in_words,
+    assets=version,
+    release_version=__version__,
+)
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_form(request: Request) -> FormData:
+    """Return the fields of a form; files are not accepted."""
+    return await request.form(max_files=0, max_fields=200)
+
+
+Desk = Annotated[Service, Depends(service_of)]
+Me = Annotated[Person, Depends(cookie_person)]
+Form = Annotated[FormData, Depends(read_form)]
+
+
+def checked_person(me: Me, form: Form) -> Person:
+    """Return who sends a form, after its CSRF value was checked."""
+    check_csrf(me, form.get("csrf"))
+    return me
+
+
+Sender = Annotated[Person, Depends(checked_person)]
+
+
+def page(template: str, person: Person | None, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page; ``may`` says in templates whether the person may do something."""
+
+    def may(action: str) -> bool:
+        return person is not None and person.role in ALLOWED[action]
+
+    text = _TEMPLATES.get_template(template).render(person=person, may=may, **values)
+    return HTMLResponse(text, status_code=status)
+
+
+def go(path: str) -> RedirectResponse:
+    """Return a redirect after a form."""
+    return RedirectResponse(path, status_code=303)
+
+
+def new_key() -> str:
+    """Return a key for one form, so that sending it twice is one request."""
+    return secrets.token_urlsafe(16)
+
+
+def text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field without outer spaces; "" if it is absent."""
+    value = fields.get(name)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def real(fields: Mapping[str, Any], name: str) -> float | None:
+    """Return a number, or None if the field is empty."""
+    given = text(fields, name)
+    if not given:
+        return None
+    try:
+        value = float(given.replace(",", ".") if given.count(",") == 1 else given)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidInput(name, "this text", "give a number")
+    return value
+
+
+def whole(fields: Mapping[str, Any], name: str) -> int | None:
+    """Return a whole number, or None if the field is empty."""
+    value = real(fields, name)
+    if value is not None and value != int(value):
+        raise InvalidInput(name, value, "give a whole number")
+    return None if value is None else int(value)
+
+
+def listed(fields: Mapping[str, Any], name: str) -> list[str]:
+    """Return the parts of a field that are separated by commas or line ends."""
+    parts = text(fields, name).replace("\n", ",").split(",")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def reals(fields: Mapping[str, Any], name: str) -> list[float]:
+    """Return a list of numbers."""
+    return [each for part in listed(fields, name) if (each := real({name: part}, name)) is not None]
+
+
+def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """Check fields as the API checks its bodies."""
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])[:200]
+        raise InvalidInput(field, "this value", str(first["msg"])[:200]) from None
