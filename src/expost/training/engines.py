@@ -412,9 +412,9 @@ class FleetRun:
         ]
 
 
-def _array(class_weights: Sequence[float] | None) -> Array | None:
-    """Return class weights as the native kernels take them."""
-    return None if class_weights is None else np.array(class_weights)
+def _array(class_weights: Sequence[float] | None) -> Array:
+    """Return class weights as the native kernels take them: empty if there are none."""
+    return np.array(class_weights or (), dtype=np.float64)
 
 
 def need_device(device: str) -> None:

@@ -15,7 +15,7 @@ NaN (:mod:`expost.training.data` marks rows that do not count in this way). Sums
 norm, exactly.
 
 Class weights are part of the loss: residuals are multiplied by the weight of the row's class before
-the norm is taken. Without class weights, numba compiles kernels that do not contain them.
+the norm is taken. ``class_weights`` is empty (:data:`NO_WEIGHTS`) if there are none.
 
 Parameters are flat: for each output its weights, then its bias.
 Tests: ``tests/training/test_linear.py`` and ``tests/training/test_sensitivity.py``.
@@ -48,6 +48,7 @@ from expost.training._native.vector_products import (
 from expost.training.exact_noise import Bound
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
+NO_WEIGHTS: Array = np.zeros(0)
 
 
 @kernel
@@ -75,13 +76,13 @@ def _scale(
     norm: float,
     clip: float,
     loss: int,
-    class_weights: Array | None,
+    class_weights: Array,
 ) -> float:
     """Return the number by which a row is multiplied in the sum."""
     residual = (
         2.0 * (logit - target) if loss == SQUARED else 1.0 / (1.0 + math.exp(-logit)) - target
     )
-    if class_weights is not None:
+    if len(class_weights) > 0:
         residual *= weight_of(target, class_weights)
     return clipped_residual(residual, norm, clip)
 
@@ -129,7 +130,7 @@ def clipped_sum_single(
     bound: Bound,
     loss: int,
     total: Array,
-    class_weights: Array | None = None,
+    class_weights: Array,
 ) -> None:
     """Write the sum of clipped gradients over ``rows`` to ``total``, for one output."""
     sums = total.view(np.int64)
@@ -162,7 +163,7 @@ def clipped_sum_softmax(
     bound: Bound,
     classes: int,
     total: Array,
-    class_weights: Array | None = None,
+    class_weights: Array,
 ) -> None:
     """Write the same sum for ``classes`` outputs; ``y`` holds class numbers."""
     sums = total.view(np.int64)
@@ -186,7 +187,7 @@ def clipped_sum_softmax(
 
 @kernel
 def _softmax_scales(
-    logits: Array, label: float, norm: float, clip: float, class_weights: Array | None
+    logits: Array, label: float, norm: float, clip: float, class_weights: Array
 ) -> None:
     """Replace logits by the numbers by which the row is multiplied in each output's sum."""
     # squares below the least double vanish, so their largest possible sum is added
@@ -198,8 +199,10 @@ def _softmax_scales(
         mass += logits[k]
     for k in range(len(logits)):
         logits[k] = logits[k] / mass - (1.0 if k == label else 0.0)  # NaN is no class
-        if class_weights is not None:
+    if len(class_weights) > 0:
+        for k in range(len(logits)):
             logits[k] *= weight_of(label, class_weights)
+    for k in range(len(logits)):
         square += logits[k] * logits[k]
     length = math.sqrt(square) * norm
     scale = clip_factor(length, clip)
@@ -221,7 +224,7 @@ def train_steps(
     done: int,
     steps: int,
     resumed: bool,
-    class_weights: Array | None = None,
+    class_weights: Array,
 ) -> int:
     """Make steps ``done`` + 1 to ``done`` + ``steps``; ``sample`` is scratch for all rows.
 

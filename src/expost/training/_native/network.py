@@ -58,7 +58,7 @@ def _head(
     label: float,
     values: Array,
     slopes: Array,
-    class_weights: Array | None,
+    class_weights: Array,
 ) -> None:
     """Write the gradient of the loss at the outputs; losses as in ``_native/linear.py``."""
     if math.isnan(label):  # an example that does not count: its gradient is no number
@@ -75,7 +75,7 @@ def _head(
             mass += math.exp(values[k] - top)
         for k in range(outputs):
             slopes[k] = math.exp(values[k] - top) / mass - (1.0 if k == label else 0.0)
-    if class_weights is not None:
+    if len(class_weights) > 0:
         for k in range(outputs):
             slopes[k] *= weight_of(label, class_weights)
 
@@ -128,7 +128,7 @@ def clipped_sum(
     bound: Bound,
     scratch: Scratch,
     total: Array,
-    class_weights: Array | None = None,
+    class_weights: Array,
 ) -> None:
     """Write the sum of clipped gradients over ``rows`` to ``total``.
 
@@ -199,7 +199,7 @@ def train_steps(
     done: int,
     steps: int,
     resumed: bool,
-    class_weights: Array | None = None,
+    class_weights: Array,
 ) -> int:
     """Make steps ``done`` + 1 to ``done`` + ``steps``, as in ``_native/linear.py``."""
     for step in range(done + 1, done + steps + 1):
