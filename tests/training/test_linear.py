@@ -45,10 +45,20 @@ def clipped_sum(
     total, norms = np.empty_like(parameters), linear.row_norms(X)
     bound = clip_bound(clip, len(parameters), len(X))
     if model == "softmax":
-        linear.clipped_sum_softmax(X, y, norms, rows, parameters, bound, CLASSES, total)
+        linear.clipped_sum_softmax(
+            X, y, norms, rows, parameters, bound, CLASSES, total, linear.NO_WEIGHTS
+        )
     else:
         linear.clipped_sum_single(
-            X, y, norms, rows, parameters, bound, ["linear", "logistic"].index(model), total
+            X,
+            y,
+            norms,
+            rows,
+            parameters,
+            bound,
+            ["linear", "logistic"].index(model),
+            total,
+            linear.NO_WEIGHTS,
         )
     return total
 
@@ -104,12 +114,28 @@ def test_no_row_moves_the_sum_by_more_than_the_clip_even_when_its_residual_overf
                 total = np.empty(3)
                 one = np.array([row])
                 linear.clipped_sum_single(
-                    X, np.zeros(2), norms, one, np.array(weights), bound, model, total
+                    X,
+                    np.zeros(2),
+                    norms,
+                    one,
+                    np.array(weights),
+                    bound,
+                    model,
+                    total,
+                    linear.NO_WEIGHTS,
                 )
                 assert exact_norm_square(total) <= Fraction(clip) ** 2
             total = np.empty(6)
             linear.clipped_sum_softmax(
-                X, np.zeros(2), norms, one, np.array(weights * 2), bound, 2, total
+                X,
+                np.zeros(2),
+                norms,
+                one,
+                np.array(weights * 2),
+                bound,
+                2,
+                total,
+                linear.NO_WEIGHTS,
             )
             assert exact_norm_square(total) <= Fraction(clip) ** 2
 

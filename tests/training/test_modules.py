@@ -13,6 +13,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
+from expost.training._native import linear
 from expost.training._native import network as native
 from expost.training._native.network_table import Network, Unsupported
 from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
@@ -79,6 +80,7 @@ def test_clipped_sums_equal_opacus(name, clip, engine):
             clip_bound(clip, network.width, len(X)),
             scratch,
             total,
+            linear.NO_WEIGHTS,
         )
         found = np.concatenate([value.ravel() for value in network.named(total).values()])
     else:
@@ -112,6 +114,7 @@ def test_other_losses_equal_opacus(loss):
         clip_bound(0.3, network.width, len(X)),
         scratch,
         total,
+        linear.NO_WEIGHTS,
     )
     peer = {
         "squared": functional.mse_loss,
@@ -266,6 +269,7 @@ def test_float32_rows_give_what_float64_rows_give(name, clip):
                 clip_bound(clip, network.width, len(X)),
                 scratch,
                 total,
+                linear.NO_WEIGHTS,
             )
             sums.append(total)
         assert np.abs(sums[0] - sums[1]).max() <= 1e-5 * np.abs(sums[1]).max()
@@ -293,6 +297,7 @@ def test_a_float32_example_moves_the_sum_by_no_more_than_the_clip():
                 clip_bound(clip, network.width, len(X)),
                 scratch,
                 total,
+                linear.NO_WEIGHTS,
             )
             moved.append(total)
         moves.append(exact_norm_square(moved[1] - moved[0]))
@@ -348,6 +353,7 @@ def test_any_chain_equals_opacus(seed):
         clip_bound(0.5, network.width, len(X)),
         scratch,
         total,
+        linear.NO_WEIGHTS,
     )
     found = np.concatenate([value.ravel() for value in network.named(total).values()])
     expected = opacus_clipped_sum(module, cross_entropy, torch.tensor(X), torch.tensor(y), 0.5)
@@ -367,7 +373,15 @@ def test_an_example_whose_gradient_overflows_adds_nothing_and_spoils_no_other():
         scratch, total = network.scratch(np.float32), np.empty(network.width)
         native.load_parameters(network.table, parameters, scratch)
         native.clipped_sum(
-            network.table, X, y, rows, 2, clip_bound(1.0, network.width, len(X)), scratch, total
+            network.table,
+            X,
+            y,
+            rows,
+            2,
+            clip_bound(1.0, network.width, len(X)),
+            scratch,
+            total,
+            linear.NO_WEIGHTS,
         )
         sums.append(total)
     assert np.allclose(sums[0], sums[1], rtol=1e-12, atol=1e-15)

@@ -92,7 +92,9 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(65)
-            linear.clipped_sum_single(X, y, norms, rows, parameters, bound, linear.LOGISTIC, total)
+            linear.clipped_sum_single(
+                X, y, norms, rows, parameters, bound, linear.LOGISTIC, total, linear.NO_WEIGHTS
+            )
             return total
     else:
         torch.manual_seed(0)
@@ -105,7 +107,9 @@ def test_in_the_native_engines_a_row_counts_the_same_in_any_company(kind):
 
         def add(rows: np.ndarray) -> np.ndarray:
             total = np.zeros(network.width)
-            native.clipped_sum(network.table, X, y, rows, linear.SOFTMAX, bound, scratch, total)
+            native.clipped_sum(
+                network.table, X, y, rows, linear.SOFTMAX, bound, scratch, total, linear.NO_WEIGHTS
+            )
             return total
 
     alone = np.array([add(np.array([row])) for row in range(40)])

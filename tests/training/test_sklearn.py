@@ -232,3 +232,51 @@ def test_a_baseline_on_public_rows():
     assert -0.1 < public_baseline(linear, rows, rows @ [3, 2] + rng.normal(0, 0.1, 500)) <= 0
     with pytest.raises(InvalidInput, match="estimator"):
         public_baseline(ExPostSearch(model, {}), X, y)
+
+
+def test_class_weights_decay_and_schedule_reach_the_training():
+    """A heavy class is predicted more often; a dict and a list say the same."""
+    X, y = load_iris(return_X_y=True)
+    X, names = X[y > 0], np.array(["b", "a"])[y[y > 0] - 1]
+
+    def fitted(**more):
+        model = DPLogisticRegression(
+            *(8.0, 1e-5),
+            classes=["b", "a"],
+            feature_bounds=(0, 8),
+            batch_size=50,
+            random_state=1,
+            simulation=True,
+            **more,
+        )
+        return model.fit(X, names)
+
+    plain, heavy = fitted(), fitted(class_weight={"a": 20})
+    assert (heavy.predict(X) == "a").sum() > (plain.predict(X) == "a").sum() + 5
+    assert (heavy.coef_ == fitted(class_weight=[1, 20]).coef_).all()
+    assert heavy.privacy_guarantee(100) == plain.privacy_guarantee(100)
+    decayed = fitted(weight_decay=1.5)
+    assert np.linalg.norm(decayed.coef_) < np.linalg.norm(plain.coef_)
+    assert (fitted(schedule="cosine").coef_ != plain.coef_).any()
+    small = DPLinearRegression(
+        *(8.0, 1e-5),
+        feature_bounds=(0, 8),
+        target_bounds=(0, 8),
+        batch_size=50,
+        weight_decay=5.0,
+        schedule="linear",
+        random_state=1,
+        simulation=True,
+    )
+    assert np.linalg.norm(small.fit(X, X[:, 0]).coef_) < 0.5
+
+
+@pytest.mark.parametrize(
+    "wrong", ["balanced", [1], [1, 2, 3], {"c": 2}, {"a": 0}, {"a": "b"}, [1, -1], 3]
+)
+def test_wrong_class_weights_are_refused_before_anything_is_spent(wrong):
+    X, y = load_iris(return_X_y=True)
+    X, names = X[y > 0], np.array(["b", "a"])[y[y > 0] - 1]
+    model = DPLogisticRegression(classes=["b", "a"], feature_bounds=(0, 8), class_weight=wrong)
+    with pytest.raises(InvalidInput, match="class_weight"):
+        model.check_fit(X, names)

@@ -92,9 +92,13 @@ def test_arrays_with_gaps_or_of_another_precision_are_refused():
     """Nobody checks strides at run time, so the compiler has to."""
     X, y, rows, total = np.zeros((4, 4)), np.zeros(4), np.arange(3), np.zeros(5)
     norms, bound = linear.row_norms(X), clip_bound(1.0, 5, 4)
-    linear.clipped_sum_single(X, y, norms, rows, np.zeros(5), bound, 0, total)
+    linear.clipped_sum_single(X, y, norms, rows, np.zeros(5), bound, 0, total, linear.NO_WEIGHTS)
     for wrong in (X.T, X[:, ::2], X.astype(np.int64)):
         with pytest.raises(TypingError):
-            linear.clipped_sum_single(wrong, y, norms, rows, np.zeros(5), bound, 0, total)
+            linear.clipped_sum_single(
+                wrong, y, norms, rows, np.zeros(5), bound, 0, total, linear.NO_WEIGHTS
+            )
     with pytest.raises(TypingError):
-        linear.clipped_sum_single(X, y, norms, np.arange(6)[::2], np.zeros(5), bound, 0, total)
+        linear.clipped_sum_single(
+            X, y, norms, np.arange(6)[::2], np.zeros(5), bound, 0, total, linear.NO_WEIGHTS
+        )

@@ -48,6 +48,33 @@ def test_the_cheapest_model_that_passes() -> None:
     assert result.release.simulated
 
 
+def test_params_show_the_axes_that_are_given() -> None:
+    more = {
+        "optimisers": ["adam"],
+        "schedules": ["cosine"],
+        "weight_decays": [0.01],
+        "class_weights": [[1, 2]],
+        "learning_rates": [0.3],
+    }
+    X, y = clouds()
+    result = simulate(job(search=more), X, y)
+    assert result.passed
+    found = {key: result.as_dict()["params"][key] for key in list(result.params)[5:]}
+    assert found == {
+        "optimiser": "adam",
+        "schedule": "cosine",
+        "weight_decay": 0.01,
+        "class_weights": [1.0, 2.0],
+    }
+    for wrong, field in (
+        ({"class_weights": [[1, 2, 3]]}, "class_weights"),
+        ({"class_weights": [[1, 1e9]]}, "class_weights"),
+        ({"weight_decays": [5]}, "weight_decay"),
+    ):
+        with pytest.raises(InvalidInput, match=field):
+            simulate(job(search=wrong), X, y)
+
+
 def test_what_a_document_says() -> None:
     X, y = clouds()
     document = simulate(job(), X, y).as_dict()

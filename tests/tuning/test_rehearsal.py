@@ -111,6 +111,16 @@ def test_it_is_refused_by_name_and_nothing_is_charged(
     assert not (tmp_path / "out").exists()
 
 
+def test_class_weights_must_fit_the_outputs_and_nothing_is_charged(tmp_path: Path) -> None:
+    """Also if only one point of the grid is wrong."""
+    ledger = Ledger.create(tmp_path / "ledger.db", BUDGET)
+    factory, _ = FINE["layer norm"]
+    wrong = job(model={"kind": factory}, search={"class_weights": [[1, 2], [1, 2, 3]]})
+    with pytest.raises(InvalidInput, match=r"class_weights.*pass 2 numbers"):
+        expost.tune(wrong, *clouds(60), ledger=ledger, out=tmp_path / "out")
+    assert [entry.action for entry in ledger.entries()] == ["create"]
+
+
 BUDGET = ApproxBudget(100, 0.01, "zero-out")
 
 FINE = {

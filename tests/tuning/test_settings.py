@@ -144,3 +144,64 @@ def test_samples_are_drawn_publicly() -> None:
 def test_the_example_parses_and_is_the_file_in_examples(tmp_path: Path) -> None:
     assert read(tmp_path, EXAMPLE).data.name == "digits"
     assert (ROOT / "examples" / "digits.toml").read_text(encoding="utf-8") == EXAMPLE
+
+
+def test_the_grid_has_optimisers_schedules_decays_and_class_weights() -> None:
+    more = {
+        "optimisers": ["sgd", "adam"],
+        "schedules": ["constant", "cosine", "linear"],
+        "weight_decays": [0, 0.01],
+        "class_weights": [[1, 1], [1, 5]],
+    }
+    settings = read_settings(job(search=more), given_data=True)
+    points = settings.search.settings
+    assert len(points) == len(set(points)) == 2 * 2 * 3 * 2 * 2
+    assert {each.optimiser for each in points} == {"sgd", "adam"}
+    assert {each.schedule for each in points} == {"constant", "cosine", "linear"}
+    assert {each.weight_decay for each in points} == {0.0, 0.01}
+    assert {each.class_weights for each in points} == {(1.0, 1.0), (1.0, 5.0)}
+    few = read_settings(job(search={**more, "samples": 7}), given_data=True).search.settings
+    assert len(few) == 7
+    assert set(few) < set(points)
+    plain = read_settings(job(), given_data=True).public()["search"]["settings"][0]
+    assert list(plain) == ["learning_rate", "epochs", "batch_size", "clip"]
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("optimisers", ["sgd", "lion"]),
+        ("optimisers", ["sgd", "sgd"]),
+        ("optimisers", []),
+        ("optimisers", [1]),
+        ("schedules", ["step"]),
+        ("schedules", 3),
+        ("weight_decays", [-1]),
+        ("weight_decays", [0.1, 0.1]),
+        ("weight_decays", ["a"]),
+        ("weight_decays", [True]),
+        ("class_weights", "balanced"),
+        ("class_weights", [1, 5]),
+        ("class_weights", [[1, 0]]),
+        ("class_weights", [[1, 5], [1.0, 5.0]]),
+        ("class_weights", [["a", "b"]]),
+        ("class_weights", []),
+    ],
+)
+def test_wrong_axes_of_the_grid_are_refused(key: str, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match=rf"search\.{key}"):
+        read_settings(job(search={key: wrong}), given_data=True)
+
+
+def test_axes_that_do_not_fit_the_model_are_refused() -> None:
+    both = job(search={"optimisers": ["sgd", "adam"]}, model={"optimiser": "adam"})
+    with pytest.raises(InvalidInput, match=r"search\.optimisers"):
+        read_settings(both, given_data=True)
+    regression = job(
+        model={"kind": "linear"},
+        data={"classes": None, "target_bounds": [0, 10]},
+        goal={"metric": "mse", "at_least": None, "at_most": 2, "loss_bound": 25},
+        search={"class_weights": [[1, 2]]},
+    )
+    with pytest.raises(InvalidInput, match=r"search\.class_weights"):
+        read_settings(regression, given_data=True)

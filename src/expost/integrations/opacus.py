@@ -22,7 +22,7 @@ from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
 from expost.randomness.source import Randomness, require_protection
-from expost.training.configuration import Configuration, promises
+from expost.training.configuration import Configuration, check_class_weights, promises
 from expost.training.engines import Trained
 
 __all__ = ["train_with_opacus"]
@@ -102,9 +102,9 @@ def train_with_opacus(
                 "Opacus refuses this model; opacus.validators.ModuleValidator.fix may repair it",
             )
         _refuse_mixing(module, shaped.shape[1:])
-        rows, targets = check_training_data(
-            shaped, y, loss, outputs_of(module, shaped), dimensions=None
-        )
+        outputs = outputs_of(module, shaped)
+        check_class_weights([configuration], loss, outputs)
+        rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
         plan = configuration.plan(len(rows))
         wrapped = GradSampleModule(module, loss_reduction="sum")
         generator = torch.Generator().manual_seed(source.bits(63))
@@ -125,14 +125,25 @@ def train_with_opacus(
         inputs, labels = torch.from_numpy(rows).to(dtype), torch.from_numpy(targets)
         finite = torch.isfinite(inputs).flatten(1).all(1)  # a number may be too large for the type
         counts = ~torch.isnan(labels) & finite  # a row that does not count adds nothing
-        for batch in sampler:
+        rates, decay = configuration.learning_rates(plan.steps), float(configuration.weight_decay)
+        for step, batch in enumerate(sampler):
             chosen = torch.tensor(batch, dtype=torch.int64)
             chosen = chosen[counts[chosen]]
             optimiser.zero_grad()
-            summed: Any = LOSSES[loss](wrapped(inputs[chosen]), labels[chosen]) * max(
-                1, len(chosen)
-            )
+            outputs_here, targets_here = wrapped(inputs[chosen]), labels[chosen]
+            if configuration.class_weights is None:
+                summed: Any = LOSSES[loss](outputs_here, targets_here) * max(1, len(chosen))
+            else:
+                summed = _weighted(outputs_here, targets_here, loss, configuration.class_weights)
             summed.backward()
+            rate = float(rates[min(step, len(rates) - 1)])
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            if decay:
+                with torch.no_grad():
+                    for parameter in module.parameters():
+                        if parameter.requires_grad:
+                            parameter.mul_(1.0 - rate * decay)
             optimiser.step()
     parameters = {
         name: value.detach().numpy().copy()
@@ -140,6 +151,19 @@ def train_with_opacus(
         if value.requires_grad
     }
     return Trained(parameters, configuration, promises([plan])[0])
+
+
+def _weighted(outputs: Any, targets: Any, loss: str, class_weights: tuple[float, ...]) -> Any:
+    """Return the sum of the losses, each times the weight of its class."""
+    import torch
+    from torch.nn import functional
+
+    table, labels = torch.tensor(class_weights, dtype=outputs.dtype), targets.to(torch.int64)
+    if loss == "softmax":
+        return functional.cross_entropy(outputs, labels, weight=table, reduction="sum")
+    return functional.binary_cross_entropy_with_logits(
+        outputs.flatten(), targets.to(outputs.dtype), weight=table[labels], reduction="sum"
+    )
 
 
 def _refuse_mixing(module: Any, shape: tuple[int, ...]) -> None:

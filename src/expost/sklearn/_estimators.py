@@ -6,12 +6,14 @@ What is public, which neighbours the promise is for, and which rows are refused 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
+from expost.rationals import exact_positive
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import WHY, check_bounds, check_labels, check_numbers
 
@@ -49,6 +51,10 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         Clipping norm of the gradient of one row.
     optimiser : str, default="sgd"
         As in :class:`~expost.training.Configuration`.
+    weight_decay : float, default=0.0
+        Decoupled weight decay, as in :class:`~expost.training.Configuration`.
+    schedule : str, default="constant"
+        Schedule of the learning rate: "constant", "cosine" or "linear".
     random_state : int, optional
         A seed. Only valid with ``simulation=True``: noise from a seed gives no privacy.
     simulation : bool, default=False
@@ -86,6 +92,8 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         batch_size: float = 256,
         clip: float = 1.0,
         optimiser: str = "sgd",
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
@@ -99,6 +107,8 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
             batch_size=batch_size,
             clip=clip,
             optimiser=optimiser,
+            weight_decay=weight_decay,
+            schedule=schedule,
             random_state=random_state,
             simulation=simulation,
         )
@@ -173,6 +183,14 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         Clipping norm of the gradient of one row.
     optimiser : str, default="sgd"
         As in :class:`~expost.training.Configuration`.
+    weight_decay : float, default=0.0
+        Decoupled weight decay, as in :class:`~expost.training.Configuration`.
+    schedule : str, default="constant"
+        Schedule of the learning rate: "constant", "cosine" or "linear".
+    class_weight : dict or list, optional
+        Public weights of the classes in the loss, before clipping: a dict from class to weight
+        (classes that are not in it have weight 1), or one number per class in the order of
+        ``classes``. "balanced" is refused, because it would be computed from the labels.
     random_state : int, optional
         A seed. Only valid with ``simulation=True``: noise from a seed gives no privacy.
     simulation : bool, default=False
@@ -212,6 +230,9 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         batch_size: float = 256,
         clip: float = 1.0,
         optimiser: str = "sgd",
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
+        class_weight: Any = None,
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
@@ -225,10 +246,35 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
             batch_size=batch_size,
             clip=clip,
             optimiser=optimiser,
+            weight_decay=weight_decay,
+            schedule=schedule,
             random_state=random_state,
             simulation=simulation,
         )
         self.classes = classes
+        self.class_weight = class_weight
+
+    def _class_weights(self) -> tuple[float, ...] | None:
+        """Return the weights in the order of the sorted classes."""
+        given = self.class_weight
+        if given is None:
+            return None
+        known, listed = self._known().tolist(), np.asarray(self.classes).tolist()
+        valid = (
+            "pass a dict from class to weight, or one number > 0 per class in the order of "
+            "classes; weights are public and must not be computed from the labels"
+        )
+        if isinstance(given, Mapping):
+            if not set(given) <= set(known):
+                raise InvalidInput("class_weight", given, valid)
+            weights = dict.fromkeys(known, 1.0) | dict(given)
+        elif isinstance(given, list | tuple | np.ndarray) and len(given) == len(known) == len(
+            listed
+        ):
+            weights = dict(zip(listed, given, strict=True))
+        else:
+            raise InvalidInput("class_weight", given, valid)
+        return tuple(float(exact_positive(weights[each], "class_weight")) for each in known)
 
     def fit(self, X: Any, y: Any = None) -> DPLogisticRegression:
         """Train on all rows. Every call spends ``privacy_spent_`` again.

@@ -61,6 +61,8 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         batch_size: float = 256,
         clip: float = 1.0,
         optimiser: str = "sgd",
+        weight_decay: float = 0.0,
+        schedule: str = "constant",
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
@@ -73,6 +75,8 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.batch_size = batch_size
         self.clip = clip
         self.optimiser = optimiser
+        self.weight_decay = weight_decay
+        self.schedule = schedule
         self.random_state = random_state
         self.simulation = simulation
 
@@ -128,7 +132,14 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             epsilon=self.epsilon,
             delta=self.delta,
             optimiser=self.optimiser,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            class_weights=self._class_weights(),
         )
+
+    def _class_weights(self) -> tuple[float, ...] | None:
+        """Return the public weight of each class; None if all count the same."""
+        return None
 
     def _resolved(self, n: int | None) -> tuple[Configuration, RenyiDP]:
         """Return the settings with their noise, and the promise of the training."""

@@ -16,6 +16,11 @@ made by matrix products, whose rounding can add a little
 (:func:`expost.training.exact_noise.rounding_slack`). It is part of the plan: the guarantee is
 computed for the larger sensitivity, and noise that is derived from epsilon and delta grows with it.
 
+Weight decay and the learning-rate schedule are post-processing of the noisy sums: they depend on
+the number of the step and on the parameters only. Class weights are part of the loss: the gradient
+of a row is multiplied by the weight of its class and clipped afterwards, so a row still moves the
+sum by the clipping norm at most. None of them changes the guarantee.
+
 Tests: ``tests/training/test_configuration.py``.
 """
 
@@ -38,8 +43,10 @@ from expost.rationals import Number, count_of, exact, exact_positive
 from expost.training.exact_noise import rounding_slack
 
 OPTIMISERS = ("sgd", "momentum", "adam")
+SCHEDULES = ("constant", "cosine", "linear")
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's constants, as in torch
 _LEAST, _MOST = 1e-100, 1e100  # range of the settings
+_LIGHTEST, _HEAVIEST = 1e-6, 1e6  # range of a class weight
 _SPARE, _MANY_ROWS = 4, 1 << 24  # how far the actual number of rows may exceed the public one
 
 
@@ -96,6 +103,15 @@ class Configuration:
         "momentum" is v ← momentum·v + g, w ← w − lr·v. "adam" has β = (0.9, 0.999), as in torch.
     momentum : float
         Momentum of the optimiser "momentum", with 0 ≤ momentum < 1.
+    weight_decay : float
+        Decoupled weight decay: in step t all parameters are first multiplied by
+        1 − lr_t·weight_decay. At least 0, and at most 1 / ``learning_rate``.
+    schedule : {"constant", "cosine", "linear"}
+        Learning rate lr_t of step t = 1, …, T: "cosine" is lr·(1 + cos(π(t − 1)/T))/2, "linear" is
+        lr·(1 − (t − 1)/T).
+    class_weights : sequence of float, optional
+        One public number from 1e-6 to 1e6 per class, by which the loss of a row of this class is
+        multiplied, before clipping. For the losses "logistic" and "softmax" only.
 
     Raises
     ------
@@ -112,6 +128,9 @@ class Configuration:
     delta: float | None = None
     optimiser: str = "sgd"
     momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for field in ("learning_rate", "epochs", "batch_size", "clip"):
@@ -120,6 +139,11 @@ class Configuration:
             raise InvalidInput("optimiser", self.optimiser, "pass one of " + ", ".join(OPTIMISERS))
         if not 0 <= exact(self.momentum, "momentum") < 1:
             raise InvalidInput("momentum", self.momentum, "pass a number with 0 ≤ momentum < 1")
+        self._check_decay()
+        if self.schedule not in SCHEDULES:
+            raise InvalidInput("schedule", self.schedule, "pass one of " + ", ".join(SCHEDULES))
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", _weights(self.class_weights))
         if self.noise_multiplier is not None:
             if self.epsilon is not None or self.delta is not None:
                 raise InvalidInput(
@@ -142,6 +166,40 @@ class Configuration:
             _in_range(exact_positive(self.epsilon, "epsilon"), self.epsilon, "epsilon")
             if not 0 < exact(self.delta, "delta") < 1:
                 raise InvalidInput("delta", self.delta, "pass a number with 0 < delta < 1")
+
+    def _check_decay(self) -> None:
+        """Refuse a weight decay that is negative, out of range, or changes signs."""
+        decay = exact(self.weight_decay, "weight_decay")
+        if decay < 0:
+            raise InvalidInput("weight_decay", self.weight_decay, "pass a number ≥ 0")
+        if decay > 0:
+            _in_range(decay, self.weight_decay, "weight_decay")
+        if decay * exact(self.learning_rate, "learning_rate") > 1:
+            raise InvalidInput(
+                "weight_decay",
+                self.weight_decay,
+                "pass at most 1 / learning_rate: a step would change the sign of the parameters",
+            )
+
+    def learning_rates(self, steps: int) -> Floats:
+        """Return the learning rates of a training.
+
+        Parameters
+        ----------
+        steps : int
+            Number of steps of the training.
+
+        Returns
+        -------
+        ndarray
+            One number per step, or a single number if the schedule is "constant".
+        """
+        rate = float(self.learning_rate)
+        if self.schedule == "constant":
+            return np.array([rate])
+        past = np.arange(steps) / steps
+        shares = 1.0 - past if self.schedule == "linear" else (1.0 + np.cos(np.pi * past)) / 2
+        return np.asarray(rate * shares, dtype=np.float64)
 
     def plan(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> TrainingPlan:
         """Return sampling rate, steps and noise of the training.
@@ -207,6 +265,41 @@ def _in_range(value: Fraction, given: Number, field: str) -> None:
     """
     if not _LEAST <= value <= _MOST:
         raise InvalidInput(field, given, f"pass a number from {_LEAST} to {_MOST}")
+
+
+def _weights(given: object) -> tuple[float, ...]:
+    """Return checked class weights.
+
+    They are bounded, so that a gradient whose square underflows stays far below any clipping norm.
+    """
+    valid = (
+        f"pass a list of numbers from {_LIGHTEST} to {_HEAVIEST}, one per class; they are public "
+        "and must not be computed from the labels"
+    )
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or len(given) < 2:
+        raise InvalidInput("class_weights", given, valid)
+    found = tuple(float(exact_positive(each, "class_weights")) for each in given)
+    if not all(_LIGHTEST <= each <= _HEAVIEST for each in found):
+        raise InvalidInput("class_weights", given, valid)
+    return found
+
+
+def check_class_weights(configurations: Sequence[Configuration], loss: str, outputs: int) -> None:
+    """Refuse class weights that do not fit the loss and the number of outputs of the model."""
+    classes = 2 if loss == "logistic" else outputs
+    for each in configurations:
+        if each.class_weights is None:
+            continue
+        if loss == "squared":
+            raise InvalidInput(
+                "class_weights", each.class_weights, "omit them: a regression has no classes"
+            )
+        if len(each.class_weights) != classes:
+            raise InvalidInput(
+                "class_weights",
+                each.class_weights,
+                f"pass {classes} numbers, one per class of the model",
+            )
 
 
 def exact_rows(n: int, neighbours: str) -> int:

@@ -32,6 +32,7 @@ from expost.randomness.source import Randomness
 from expost.training.configuration import (
     Configuration,
     TrainingPlan,
+    check_class_weights,
     exact_rows,
     plans,
     promises,
@@ -92,6 +93,7 @@ class FleetRun:
         from expost.training.data import check_training_data
 
         rows, targets = check_training_data(X, y, loss, outputs, dimensions=2)
+        check_class_weights(self.configurations, loss, outputs)
         planned = self._plan(len(rows))
         width = rows.shape[1] + 1
         if self.device == "cpu":
@@ -146,6 +148,7 @@ class FleetRun:
                     f"{outputs} outputs",
                     f"with the loss {loss!r} a model must return one number per example",
                 )
+            check_class_weights(self.configurations, loss, outputs)
             rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
             planned = self._plan(len(rows))
             if whole:
@@ -205,6 +208,7 @@ class FleetRun:
             batch, stride = float(configuration.batch_size), max(1, plan.steps // 100)
             with threaded.sums() as mine:
                 mine.seed = seeds[place]
+                mine.weigh([configuration.class_weights], "cpu")
                 for step in range(1, plan.steps + 1):
                     count = poisson_sample(source, settings.rate, sums.rows, sample)
                     mine.before_step(step)
@@ -273,11 +277,12 @@ class FleetRun:
             )
             sample, source = np.empty(len(rows), dtype=np.int64), sources[place]
             kind = LOSSES.index(loss), outputs
+            class_weights = _array(self.configurations[place].class_weights)
 
             def run(done: int, steps: int, resumed: bool) -> int:
                 return linear.train_steps(
                     rows, targets, norms, *kind, settings, state, source, sample, done, steps,
-                    resumed,
+                    resumed, class_weights,
                 )  # fmt: skip
 
             for done, steps in self._strides(place, planned[place], width):
@@ -330,11 +335,12 @@ class FleetRun:
             )
             scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
             kind, source = LOSSES.index(loss), sources[place]
+            class_weights = _array(self.configurations[place].class_weights)
 
             def run(done: int, steps: int, resumed: bool) -> int:
                 return network_kernel.train_steps(
                     network.table, flat_rows, targets, kind, settings, state, source, scratch,
-                    sample, done, steps, resumed,
+                    sample, done, steps, resumed, class_weights,
                 )  # fmt: skip
 
             for done, steps in self._strides(place, planned[place], network.work):
@@ -404,6 +410,11 @@ class FleetRun:
         return [
             Trained(found, configuration, promise) for found, configuration, promise in together
         ]
+
+
+def _array(class_weights: Sequence[float] | None) -> Array:
+    """Return class weights as the native kernels take them: empty if there are none."""
+    return np.array(class_weights or (), dtype=np.float64)
 
 
 def need_device(device: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import count_of
-from expost.training.configuration import Configuration
+from expost.training.configuration import Configuration, check_class_weights
 from expost.training.data import with_a_row
 from expost.training.engines import FleetRun, Trained
 from expost.training.progress import Meter, TrainingProgress
@@ -107,6 +107,8 @@ class Fleet:
                 self.classes,
                 "omit it: only 'softmax' needs it (the outputs of a module define it)",
             )
+        if isinstance(self.model, str):
+            check_class_weights(configurations, LINEAR_MODELS[self.model], self.classes or 1)
 
     def train(
         self,

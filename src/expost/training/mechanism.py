@@ -175,7 +175,9 @@ def candidates(
     planned = plans(configurations, n, device=device, neighbours=ADD_REMOVE)
     for settings, plan in zip(configurations, planned, strict=True):
         public = {
-            name: _plain(value) for name, value in vars(settings).items() if value is not None
+            name: _plain(value)
+            for name, value in vars(settings).items()
+            if value is not None and (name not in _EXTRAS or value != _EXTRAS[name])
         }
         mechanism = DPSGD(model, resolved(settings, plan), n, classes, loss, device)
         made.append(
@@ -188,6 +190,12 @@ def candidates(
     return made
 
 
+# settings that are listed only if they are given
+_EXTRAS = {"weight_decay": 0, "schedule": "constant"}
+
+
 def _plain(value: Any) -> Any:
-    """Return a text or number that can be written as JSON."""
+    """Return a text, number or list that can be written as JSON."""
+    if isinstance(value, tuple):
+        return list(value)
     return value if isinstance(value, (str, int, float)) else float(value)

@@ -28,9 +28,15 @@ from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.training.configuration import Configuration, plans, promises
+from expost.training.configuration import (
+    Configuration,
+    check_class_weights,
+    plans,
+    promises,
+)
 from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet
+from expost.training.mechanism import resolved
 from expost.tuning.confidence import Bounds
 from expost.tuning.model import Recipe
 from expost.tuning.predictions import check_metric, predictions, truths
@@ -286,14 +292,14 @@ def make_candidates(
                 each.epochs,
                 each.batch_size,
                 each.clip,
-                None,
-                epsilon,
-                delta,
-                model.optimiser,
-                model.momentum,
+                epsilon=epsilon,
+                delta=delta,
+                **{"optimiser": model.optimiser, "momentum": model.momentum, **each.extras()},
             )
             for epsilon, each in grid
         ]
+        if recipe.factory is None:  # the outputs of a module are counted when it is rehearsed
+            check_class_weights(wanted, model.loss, recipe.class_count or 1)
         planned = plans(wanted, n, device=device, neighbours=settings.data.relation)
     except InvalidInput as error:
         raise InvalidInput(f"search ({error.field})", error.value, error.valid) from None
@@ -307,34 +313,33 @@ def make_candidates(
     secret = settings.data.rows is not None  # the actual number of rows
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
-    for (epsilon, each), plan, training in zip(
-        grid, planned, _common(promises(planned, settings.data.relation)), strict=True
+    curves = _common(promises(planned, settings.data.relation))
+    for (epsilon, each), configuration, plan, training in zip(
+        grid, wanted, planned, curves, strict=True
     ):
         if id(training) not in promised:
             rho = free_rho(training) if private else None
             promise = training if rho is None else with_scoring(training, rho)
             promised[id(training)] = (promise, Score(settings.goal, rho, private and secret))
         promise, score = promised[id(training)]
-        fixed = Configuration(
-            each.learning_rate,
-            each.epochs,
-            each.batch_size,
-            each.clip,
-            noise_multiplier=plan.noise_multiplier,
-            optimiser=model.optimiser,
-            momentum=model.momentum,
-        )
+        fixed = resolved(configuration, plan)
         params = {
             "epsilon": epsilon,
             "learning_rate": each.learning_rate,
             "epochs": each.epochs,
             "batch_size": each.batch_size,
             "clip": each.clip,
+            **{name: _plain(value) for name, value in each.extras().items()},
         }
         mechanism = TrainAndScore(fixed, recipe, score, promise, device=device, hooks=hooks)
         candidates.append(Candidate(mechanism, params, repeats=settings.privacy.repeats))
     costs = {id(each.guarantee): selection_cost(each.guarantee, delta) for each in candidates}
     return sorted(candidates, key=lambda each: (each.params["epsilon"], costs[id(each.guarantee)]))
+
+
+def _plain(value: Any) -> Any:
+    """Return a public setting as it is written in a certificate."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def selection_cost(promise: Guarantee, delta: float) -> float:

@@ -86,10 +86,12 @@ def rehearse(candidates: Sequence[Candidate], shape: RowShape, executor: Any = N
 
 
 def kinds_of(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
-    """Return one mechanism of each model and optimiser."""
+    """Return one mechanism of each model, optimiser and number of class weights."""
     found: dict[Any, TrainAndScore] = {}
     for each in mechanisms:
-        found.setdefault((id(each.recipe), each.configuration.optimiser, each.device), each)
+        how = each.configuration
+        key = (id(each.recipe), how.optimiser, len(how.class_weights or ()), each.device)
+        found.setdefault(key, each)
     return list(found.values())
 
 
@@ -98,7 +100,8 @@ def _thinned(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
     found: dict[Any, TrainAndScore] = {}
     for each in mechanisms:
         how = each.configuration
-        key = (id(each.recipe), how.optimiser, float(how.batch_size), float(how.epochs))
+        sizes = (len(how.class_weights or ()), float(how.batch_size), float(how.epochs))
+        key = (id(each.recipe), how.optimiser, *sizes)
         found.setdefault(key, each)
     return list(found.values())
 

@@ -19,12 +19,15 @@ from typing import Any
 
 from expost.errors import InvalidInput
 from expost.selection.attempts.planner import MOST_ATTEMPTS
+from expost.training.configuration import OPTIMISERS, SCHEDULES
 from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
 from expost.tuning.goal_settings import GOAL_KEYS, GoalSettings, check_scoring, read_goal
 from expost.tuning.model_settings import MODEL_KEYS, ModelSettings, read_model
 
-SEARCH_KEYS = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips", "samples")
+_AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
+_MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights")
+SEARCH_KEYS = ("epsilons", *_AXES, *_MORE_AXES, "samples")
 PRIVACY_KEYS = (
     "delta",
     "overhead",
@@ -51,12 +54,29 @@ class Setting:
         Expected number of rows in a batch.
     clip : float
         Bound on the norm of each row's gradient.
+    optimiser : str, optional
+        The optimiser. None: that of the model.
+    schedule : str, optional
+        ``"constant"``, ``"cosine"`` or ``"linear"``. None: constant.
+    weight_decay : float, optional
+        Decoupled weight decay. None: 0.
+    class_weights : tuple of float, optional
+        The weight of each class in the loss, before clipping. None: all classes count the same.
     """
 
     learning_rate: float
     epochs: float
     batch_size: float
     clip: float
+    optimiser: str | None = None
+    schedule: str | None = None
+    weight_decay: float | None = None
+    class_weights: tuple[float, ...] | None = None
+
+    def extras(self) -> dict[str, Any]:
+        """Return the settings of the training that are given, beyond the four that always are."""
+        names = ("optimiser", "schedule", "weight_decay", "class_weights")
+        return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
 
 
 @dataclass(frozen=True)
@@ -142,6 +162,10 @@ class Settings:
         plain = replace(self, model=replace(self.model, given=None))
         record = asdict(replace(plain, goal=replace(self.goal, function=None)))
         del record["folder"], record["model"]["given"], record["goal"]["function"]
+        record["search"]["settings"] = tuple(
+            {name: value for name, value in each.items() if value is not None}
+            for each in record["search"]["settings"]
+        )
         for key in ("path", "public_test"):
             record["data"][key] = (
                 None if record["data"][key] is None else Path(record["data"][key]).name
@@ -195,7 +219,12 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
     )
     search = SearchSettings((), ())
     if searched or model.training == "dp-sgd":
-        search = _search(document.table("search", SEARCH_KEYS))
+        table = document.table("search", SEARCH_KEYS)
+        if "optimisers" in table and "optimiser" in document.tables["model"]:
+            table.refuse("optimisers", "give either this key or model.optimiser")
+        if "class_weights" in table and model.loss == "squared":
+            table.refuse("class_weights", "a regression has no classes; leave this key out")
+        search = _search(table)
     return Settings(data, model, search, goal, privacy, document.folder)
 
 
@@ -240,7 +269,8 @@ def _search(table: ConfigTable) -> SearchSettings:
     epsilons = table.positives("epsilons")
     if list(epsilons) != sorted(epsilons):
         table.refuse("epsilons", "give levels in ascending order")
-    axes = [table.positives(key) for key in ("learning_rates", "epochs", "batch_sizes", "clips")]
+    axes: list[Sequence[Any]] = [tuple(map(float, table.positives(key))) for key in _AXES]
+    axes += [_more(table, key) if key in table else (None,) for key in _MORE_AXES]
     points = math.prod(map(len, axes))
     samples = table.count("samples")
     kept = points if samples is None else min(points, samples)
@@ -257,12 +287,39 @@ def _search(table: ConfigTable) -> SearchSettings:
         grid = [_point(axes, place) for place in places]
     else:
         grid = list(product(*axes))
-    return SearchSettings(
-        tuple(map(float, epsilons)), tuple(Setting(*map(float, point)) for point in grid)
-    )
+    return SearchSettings(tuple(map(float, epsilons)), tuple(Setting(*point) for point in grid))
 
 
-def _point(axes: Sequence[Sequence[float]], place: int) -> tuple[float, ...]:
+def _more(table: ConfigTable, key: str) -> tuple[Any, ...]:
+    """Read an axis of the grid that may be left out."""
+    value: Any = table.values[key]
+    listed = list(value) if isinstance(value, (list, tuple)) else [value]
+    if key in _TEXTS:
+        valid = "give a list of different texts from " + ", ".join(_TEXTS[key])
+        fine = all(isinstance(each, str) and each in _TEXTS[key] for each in listed)
+    elif key == "weight_decays":
+        valid = "give a list of different finite numbers >= 0"
+        fine = all(is_number(each) and each >= 0 for each in listed)
+        listed = [float(each) for each in listed] if fine else []
+    else:
+        valid = (
+            "give a list of different lists with one number > 0 per class, e.g. [[1, 1], [1, 5]]; "
+            "they are public and must not be computed from the labels"
+        )
+        fine = all(
+            isinstance(each, (list, tuple)) and all(is_number(one) and one > 0 for one in each)
+            for each in listed
+        )
+        listed = [tuple(map(float, each)) for each in listed] if fine else []
+    if not fine or not listed or len(set(listed)) < len(listed):
+        table.refuse(key, valid)
+    return tuple(listed)
+
+
+_TEXTS = {"optimisers": OPTIMISERS, "schedules": SCHEDULES}
+
+
+def _point(axes: Sequence[Sequence[Any]], place: int) -> tuple[Any, ...]:
     """Return the point at one position of the product of the axes, without making the product."""
     point = []
     for axis in reversed(axes):

@@ -14,6 +14,9 @@ NaN (:mod:`expost.training.data` marks rows that do not count in this way). Sums
 (:mod:`expost.training._native.fixed_point`). So no row moves the sum by more than the clipping
 norm, exactly.
 
+Class weights are part of the loss: residuals are multiplied by the weight of the row's class before
+the norm is taken. ``class_weights`` is empty (:data:`NO_WEIGHTS`) if there are none.
+
 Parameters are flat: for each output its weights, then its bias.
 Tests: ``tests/training/test_linear.py`` and ``tests/training/test_sensitivity.py``.
 """
@@ -45,6 +48,7 @@ from expost.training._native.vector_products import (
 from expost.training.exact_noise import Bound
 
 SQUARED, LOGISTIC, SOFTMAX = 0, 1, 2
+NO_WEIGHTS: Array = np.zeros(0)
 
 
 @kernel
@@ -60,11 +64,26 @@ def row_norms(X: Array) -> Array:
 
 
 @kernel
-def _scale(logit: float, target: float, norm: float, clip: float, loss: int) -> float:
+def weight_of(label: float, class_weights: Array) -> float:
+    """Return the weight of a class; NaN is no class, and its row adds nothing."""
+    return class_weights[int(label)] if 0 <= label < len(class_weights) else 0.0
+
+
+@kernel
+def _scale(
+    logit: float,
+    target: float,
+    norm: float,
+    clip: float,
+    loss: int,
+    class_weights: Array,
+) -> float:
     """Return the number by which a row is multiplied in the sum."""
     residual = (
         2.0 * (logit - target) if loss == SQUARED else 1.0 / (1.0 + math.exp(-logit)) - target
     )
+    if len(class_weights) > 0:
+        residual *= weight_of(target, class_weights)
     return clipped_residual(residual, norm, clip)
 
 
@@ -111,6 +130,7 @@ def clipped_sum_single(
     bound: Bound,
     loss: int,
     total: Array,
+    class_weights: Array,
 ) -> None:
     """Write the sum of clipped gradients over ``rows`` to ``total``, for one output."""
     sums = total.view(np.int64)
@@ -125,7 +145,9 @@ def clipped_sum_single(
         _products(X, rows, place, height, weights, scales)
         for r in range(height):
             row = rows[place + r]
-            scales[r] = _scale(scales[r] + bias, y[row], norms[row], bound.clip, loss)
+            scales[r] = _scale(
+                scales[r] + bias, y[row], norms[row], bound.clip, loss, class_weights
+            )
         _add(X, rows, place, height, sums, scales, bound.anchor)
         place += height
     from_steps(sums, bound.grid, total)
@@ -141,6 +163,7 @@ def clipped_sum_softmax(
     bound: Bound,
     classes: int,
     total: Array,
+    class_weights: Array,
 ) -> None:
     """Write the same sum for ``classes`` outputs; ``y`` holds class numbers."""
     sums = total.view(np.int64)
@@ -154,7 +177,7 @@ def clipped_sum_softmax(
             residuals[k] += parameters[(k + 1) * width - 1]
         for r in range(height):
             row = rows[place + r]
-            _softmax_scales(residuals[:, r], y[row], norms[row], bound.clip)
+            _softmax_scales(residuals[:, r], y[row], norms[row], bound.clip, class_weights)
         for k in range(classes):
             mine = sums[k * width : (k + 1) * width]
             _add(X, rows, place, height, mine, residuals[k], bound.anchor)
@@ -163,7 +186,9 @@ def clipped_sum_softmax(
 
 
 @kernel
-def _softmax_scales(logits: Array, label: float, norm: float, clip: float) -> None:
+def _softmax_scales(
+    logits: Array, label: float, norm: float, clip: float, class_weights: Array
+) -> None:
     """Replace logits by the numbers by which the row is multiplied in each output's sum."""
     # squares below the least double vanish, so their largest possible sum is added
     top, mass, square = -math.inf, 0.0, len(logits) * 2.0**-1021
@@ -174,6 +199,10 @@ def _softmax_scales(logits: Array, label: float, norm: float, clip: float) -> No
         mass += logits[k]
     for k in range(len(logits)):
         logits[k] = logits[k] / mass - (1.0 if k == label else 0.0)  # NaN is no class
+    if len(class_weights) > 0:
+        for k in range(len(logits)):
+            logits[k] *= weight_of(label, class_weights)
+    for k in range(len(logits)):
         square += logits[k] * logits[k]
     length = math.sqrt(square) * norm
     scale = clip_factor(length, clip)
@@ -195,6 +224,7 @@ def train_steps(
     done: int,
     steps: int,
     resumed: bool,
+    class_weights: Array,
 ) -> int:
     """Make steps ``done`` + 1 to ``done`` + ``steps``; ``sample`` is scratch for all rows.
 
@@ -207,9 +237,13 @@ def train_steps(
             count = poisson_sample(source, settings.rate, len(X), sample)
             rows, parameters, total = sample[:count], state.parameters, state.total
             if loss == SOFTMAX:
-                clipped_sum_softmax(X, y, norms, rows, parameters, settings.bound, classes, total)
+                clipped_sum_softmax(
+                    X, y, norms, rows, parameters, settings.bound, classes, total, class_weights
+                )
             else:
-                clipped_sum_single(X, y, norms, rows, parameters, settings.bound, loss, total)
+                clipped_sum_single(
+                    X, y, norms, rows, parameters, settings.bound, loss, total, class_weights
+                )
             if noisy(state, settings, source) > 0:
                 return step - 1
         update(state, settings, step)

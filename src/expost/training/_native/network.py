@@ -10,7 +10,8 @@ Arithmetic is in the precision of the rows (float32 or float64). Norms and clip 
 (:mod:`expost.training._native.clipping`) are float64. The sum over examples is in fixed point
 (:mod:`expost.training._native.fixed_point`). The gradient that is added is the gradient whose norm
 was computed, so one example moves the sum by no more than the clipping norm, exactly. An example
-whose target is NaN does not count.
+whose target is NaN does not count. Class weights multiply the gradient at the outputs, before the
+backward pass, so they are part of the gradient whose norm is computed.
 
 Tests: ``tests/training/test_modules.py`` and ``tests/training/test_sensitivity.py``.
 """
@@ -26,6 +27,7 @@ from expost.training._native.clipping import clip_factor
 from expost.training._native.compiled import kernel
 from expost.training._native.fixed_point import from_steps
 from expost.training._native.keystream import Stream, poisson_sample
+from expost.training._native.linear import weight_of
 from expost.training._native.network_layers import (
     BLOCK,
     CONVOLUTION,
@@ -50,7 +52,14 @@ from expost.training.exact_noise import Bound
 
 
 @kernel
-def _head(loss: int, outputs: int, label: float, values: Array, slopes: Array) -> None:
+def _head(
+    loss: int,
+    outputs: int,
+    label: float,
+    values: Array,
+    slopes: Array,
+    class_weights: Array,
+) -> None:
     """Write the gradient of the loss at the outputs; losses as in ``_native/linear.py``."""
     if math.isnan(label):  # an example that does not count: its gradient is no number
         slopes[:outputs] = np.nan
@@ -66,6 +75,9 @@ def _head(loss: int, outputs: int, label: float, values: Array, slopes: Array) -
             mass += math.exp(values[k] - top)
         for k in range(outputs):
             slopes[k] = math.exp(values[k] - top) / mass - (1.0 if k == label else 0.0)
+    if len(class_weights) > 0:
+        for k in range(outputs):
+            slopes[k] *= weight_of(label, class_weights)
 
 
 @kernel
@@ -116,6 +128,7 @@ def clipped_sum(
     bound: Bound,
     scratch: Scratch,
     total: Array,
+    class_weights: Array,
 ) -> None:
     """Write the sum of clipped gradients over ``rows`` to ``total``.
 
@@ -130,7 +143,12 @@ def clipped_sum(
         stem, count = forward(table, X, block, scratch), len(block)
         for e in range(count):
             _head(
-                loss, outputs, y[block[e]], scratch.values[e, target:], scratch.slopes[e, target:]
+                loss,
+                outputs,
+                y[block[e]],
+                scratch.values[e, target:],
+                scratch.slopes[e, target:],
+                class_weights,
             )
         scratch.squares[:] = 0.0
         for depth in range(depths - 1, stem - 1, -1):
@@ -181,13 +199,15 @@ def train_steps(
     done: int,
     steps: int,
     resumed: bool,
+    class_weights: Array,
 ) -> int:
     """Make steps ``done`` + 1 to ``done`` + ``steps``, as in ``_native/linear.py``."""
     for step in range(done + 1, done + steps + 1):
         if not (resumed and step == done + 1):
             count = poisson_sample(source, settings.rate, len(X), sample)
             load_parameters(table, state.parameters, scratch)
-            clipped_sum(table, X, y, sample[:count], loss, settings.bound, scratch, state.total)
+            rows, total = sample[:count], state.total
+            clipped_sum(table, X, y, rows, loss, settings.bound, scratch, total, class_weights)
             if noisy(state, settings, source) > 0:
                 return step - 1
         update(state, settings, step)

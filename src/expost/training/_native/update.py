@@ -35,7 +35,8 @@ class StepSettings(NamedTuple):
     expected: float
     bound: Bound
     lattice: Lattice
-    learning_rate: float
+    learning_rates: Array  # one per step, or a single one
+    weight_decay: float
     momentum: float
     optimiser: int  # index in OPTIMISERS
 
@@ -59,7 +60,8 @@ def settings_of(
         float(configuration.batch_size),
         clip_bound(float(configuration.clip), width, rows),
         lattice_of(float(configuration.clip), plan.noise_multiplier),
-        float(configuration.learning_rate),
+        configuration.learning_rates(plan.steps),
+        float(configuration.weight_decay),
         float(configuration.momentum),
         OPTIMISERS.index(configuration.optimiser),
     )
@@ -89,7 +91,12 @@ def update(state: State, settings: StepSettings, step: int) -> None:
         state.second,
         state.total,
     )
-    scale, rate = 1.0 / settings.expected, settings.learning_rate
+    rates = settings.learning_rates
+    scale, rate = 1.0 / settings.expected, rates[min(step, len(rates)) - 1]
+    if settings.weight_decay != 0.0:
+        kept = 1.0 - rate * settings.weight_decay
+        for place in range(len(parameters)):
+            parameters[place] *= kept
     if settings.optimiser == 0:
         for place in range(len(total)):
             parameters[place] -= rate * scale * total[place]

@@ -17,7 +17,8 @@ rounding is :func:`expost.training.exact_noise.rounding_slack`, and the guarante
 it.
 
 A row that does not count has the target NaN (:mod:`expost.training.data`). It is treated as not
-taken. Tests: ``tests/training/test_clipping.py``.
+taken. Class weights multiply the gradient at the outputs, so they are part of the gradient whose
+norm is computed. Tests: ``tests/training/test_clipping.py``.
 """
 
 from __future__ import annotations
@@ -54,6 +55,30 @@ class ClippedSums(ABC):
     careful = True  # if False, an example without a finite norm spoils a sum and clears ``sound``
     sound: torch.Tensor | None = None
     valid: torch.Tensor | None = None  # which rows count; None if all do
+    class_weights: torch.Tensor | None = None  # models × classes; None if no model has any
+
+    def weigh(self, class_weights: Sequence[Sequence[float] | None], device: Any) -> None:
+        """Set the class weights of the models that train next; None is 1 for all classes."""
+        known = [len(each) for each in class_weights if each is not None]
+        self.class_weights = (
+            torch.tensor(
+                [[1.0] * known[0] if each is None else list(each) for each in class_weights],
+                dtype=torch.float64,
+                device=device,
+            )
+            if known
+            else None
+        )
+
+    def weighted(self, slopes: torch.Tensor, targets: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Return the slopes (models × rows × outputs) times the weights of the rows' classes.
+
+        ``first`` is the number of the first of these models.
+        """
+        if self.class_weights is None:
+            return slopes
+        weights = self.class_weights[first : first + len(slopes)].gather(1, targets.to(torch.int64))
+        return slopes * weights[:, :, None].to(slopes.dtype)
 
     def targets(self, y: Array, device: str) -> torch.Tensor:
         """Return the targets, 0 where a row does not count, and note which rows count."""
@@ -192,7 +217,7 @@ class LinearSums(ClippedSums):
         self, logits: torch.Tensor, rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
     ) -> torch.Tensor:
         """Return the clipped residuals, models × rows × outputs; 0 where a row is not taken."""
-        residuals = self._residuals(logits, self.y[rows])
+        residuals = self.weighted(self._residuals(logits, self.y[rows]), self.y[rows])
         lengths = residuals.norm(dim=2) + 2.0**-500  # more than squares that vanished
         factors = clip_factors(lengths * self.norms[rows], clips[:, None]) * taken
         return cut(torch.where(factors[:, :, None] > 0, residuals * factors[:, :, None], 0.0))

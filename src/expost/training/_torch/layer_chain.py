@@ -117,7 +117,8 @@ class ChainSums(ClippedSums):
         x = self.X[rows]
         for layer, values in steps:
             x = layer.forward(x, values)
-        slope = self._slope(x.flatten(2), self.y[rows])[:, :, None, None]
+        slope = self.weighted(self._slope(x.flatten(2), self.y[rows]), self.y[rows])
+        slope = slope[:, :, None, None]
         square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         for depth in range(len(steps) - 1, -1, -1):
             layer, values = steps[depth]

@@ -56,7 +56,8 @@ def train_batched(
             "the keystream on a device counts up to 2^32 steps; reduce epochs or pass device='cpu'",
         )
     limit = memory or _default_memory(source.device)
-    state_bytes = 8 * 8 * sums.width
+    scheduled = any(each.schedule != "constant" for each in configurations)
+    state_bytes = 8 * (8 * sums.width + scheduled * max(plan.steps for plan in planned))
     together = max(1, min(limit // (2 * state_bytes), most or len(planned)))
     found: list[Any] = [None] * len(planned)
     for places in _groups(configurations, planned, int(together)):
@@ -81,11 +82,12 @@ def _default_memory(device: str) -> int:
 def _groups(
     configurations: Sequence[Configuration], planned: Sequence[TrainingPlan], together: int
 ) -> list[list[int]]:
-    """Group indices by batch size and optimiser, the longest trainings first."""
-    families: dict[tuple[float, str], list[int]] = {}
+    """Group indices by batch size, optimiser and schedule, the longest trainings first."""
+    families: dict[tuple[float, str, str], list[int]] = {}
     for place in sorted(range(len(planned)), key=lambda place: -planned[place].steps):
+        each = configurations[place]
         families.setdefault(
-            (planned[place].sampling_rate, configurations[place].optimiser), []
+            (planned[place].sampling_rate, each.optimiser, each.schedule), []
         ).append(place)
     return [
         family[first : first + together]
@@ -95,7 +97,7 @@ def _groups(
 
 
 class ModelGroup:
-    """Models of one batch size and one optimiser.
+    """Models of one batch size, one optimiser and one schedule.
 
     The longest training comes first, so the models that are still training come first.
     """
@@ -127,15 +129,23 @@ class ModelGroup:
         ]
         self.lattices = lattices_of(made, self.parameters.device)
         self.noisy = any(plan.noise_multiplier > 0 for plan in planned)
-        self.rates = self._column([float(each.learning_rate) for each in configurations])
+        sums.weigh([each.class_weights for each in configurations], self.parameters.device)
+        # models × steps, or models × 1 if the learning rate is constant
+        rates = [
+            each.learning_rates(plan.steps)
+            for each, plan in zip(configurations, planned, strict=True)
+        ]
+        self.rates = self._column([np.pad(each, (0, len(rates[0]) - len(each))) for each in rates])
+        decays = [float(each.weight_decay) for each in configurations]
+        self.decays = self._column(decays) if any(decays) else None
         self.momenta = self._column([float(each.momentum) for each in configurations])
         # number of the step, counted from 1
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.parameters.device)
         self.exact = not self.parameters.is_cuda  # whether the host decides at once
         self.first_open = torch.full_like(self.clock, _MOST_STEPS)  # first step that needs the host
 
-    def _column(self, numbers: Sequence[float]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.float64, device=self.parameters.device)
+    def _column(self, numbers: Sequence[float] | Sequence[Array]) -> torch.Tensor:
+        return torch.from_numpy(np.array(numbers, dtype=np.float64)).to(self.parameters.device)
 
     def train(self, meter: Meter) -> Array:
         """Make all steps and return the final parameters: models × width."""
@@ -253,7 +263,11 @@ class ModelGroup:
             self.first[:active],
             self.second[:active],
         )
-        rates = self.rates[:active, None]
+        rates = self.rates[:active]
+        if rates.shape[1] > 1:
+            rates = rates.index_select(1, self.clock - 1)
+        if self.decays is not None:
+            parameters.mul_(1.0 - rates * self.decays[:active, None])
         if self.optimiser == "sgd":
             parameters.addcmul_(rates, gradient, value=-1.0)
         elif self.optimiser == "momentum":

@@ -263,11 +263,17 @@ class ModuleSums(ClippedSums):
         return self._bytes
 
     def _parts(
-        self, parameters: torch.Tensor, X: torch.Tensor, y: torch.Tensor | None
+        self, parameters: torch.Tensor, X: torch.Tensor, y: torch.Tensor | None, model: int = 0
     ) -> list[Part]:
-        """Return the gradients of a batch; without targets, of the sum of the outputs."""
+        """Return the gradients of a batch; without targets, of the sum of the outputs.
+
+        ``model`` is the number of the first model.
+        """
         outputs, copies = self.taps.outputs(X, self._values(parameters))
-        slopes = torch.ones_like(outputs) if y is None else slopes_of(outputs, y, self.loss)
+        if y is None:
+            slopes = torch.ones_like(outputs)
+        else:
+            slopes = self.weighted(slopes_of(outputs, y, self.loss), y, model)
         with torch.no_grad():
             return self.taps.gradients(outputs, copies, slopes)
 
@@ -277,7 +283,7 @@ class ModuleSums(ClippedSums):
         if self.exact:
             return torch.stack(
                 [
-                    self._exact(parameters[model : model + 1], rows[model][taken[model]], clip)
+                    self._exact(parameters, model, rows[model][taken[model]], clip)
                     for model, clip in enumerate(clips.tolist())
                 ]
             )
@@ -310,14 +316,17 @@ class ModuleSums(ClippedSums):
         )
         return np.asarray(self(flat, chosen, taken, clips, memory)[0].numpy())
 
-    def _exact(self, parameters: torch.Tensor, rows: torch.Tensor, clip: float) -> torch.Tensor:
+    def _exact(
+        self, parameters: torch.Tensor, model: int, rows: torch.Tensor, clip: float
+    ) -> torch.Tensor:
         """Return the sum over ``rows`` of one model, in fixed point."""
         from expost.training._native.gradient_sums import from_steps
 
         total = np.zeros(self.width)
         if len(rows) == 0:
             return torch.from_numpy(total)
-        parts = self._parts(parameters, self.X[rows][None], self.y[rows][None])
+        mine, targets = parameters[model : model + 1], self.y[rows][None]
+        parts = self._parts(mine, self.X[rows][None], targets, model)
         square = torch.zeros(1, len(rows), dtype=torch.float64)
         for part in parts:
             square = square + part.square()
@@ -328,8 +337,8 @@ class ModuleSums(ClippedSums):
         sums = total.view(np.int64)
         for part in parts:
             first = self.parameters.starts[part.name]
-            mine = sums[first : first + part.size]
-            part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, mine)
+            place = slice(first, first + part.size)
+            part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, sums[place])
         from_steps(sums, grid, total)
         return torch.from_numpy(total)
 
