@@ -1,6 +1,6 @@
 """Scripts that make the figures and tables of the documents. Run from the repository root.
 
-``make figures`` runs all but the last three:
+``make figures`` runs all but those run by hand:
 
 =======================  =======================================================================
 ``figures``              figures of the README and the docs
@@ -9,6 +9,9 @@
 ``audit``                audits of broken mechanisms, for docs/audit.md
 ``passed_is_true``       how often a certified model is truly above its bar
 ``fill_documents``       tables of the documents, from docs/results
+``noise_reduction``      what noise reduction costs next to DP-SGD
+``both_ways``            one job by both ways of training, for ``make demo``
+``desk_pictures``        pictures of the pages of ``expost serve``
 ``default_grid``         why the default grid of ``expost tune`` is as it is, run by hand
 ``desk``                 a desk with made-up data, for ``make desk``
 ``tune_counting``        search for the settings of Tables 1 and 2, run by hand

@@ -31,6 +31,8 @@ ENTRIES: dict[str, str] = {
     "sklearn:DPLogisticRegression": "test_estimators.py",
     "sklearn:DPLinearRegression": "test_estimators.py",
     "integration:opendp": "test_adapters.py",
+    "selector:noise-path": "test_noise_path.py",
+    "command:serve": "test_desk.py",
     "integration:optuna": "test_optuna.py",
     "integration:opacus": "test_training.py",
     "integration:ray": "test_clusters.py",
@@ -47,6 +49,8 @@ ENTRIES: dict[str, str] = {
 }
 
 NO_DATA: dict[str, str] = {
+    "function:connect": "asks a desk over HTTP; the desk is judged as command:serve",
+    "function:default_job": "computes settings from the number of rows, which is public",
     "sklearn:public_baseline": "takes rows that its name declares public",
     "integration:dp_accounting": "computes guarantees from public settings",
     "training:Configuration": "holds public settings, from which its guarantee follows",
