@@ -70,20 +70,20 @@ def weight_of(label: float, class_weights: Array) -> float:
 
 
 @kernel
-def _scale(
-    logit: float,
-    target: float,
-    norm: float,
-    clip: float,
-    loss: int,
-    class_weights: Array,
-) -> float:
+def _scale(logit: float, target: float, norm: float, clip: float, loss: int) -> float:
     """Return the number by which a row is multiplied in the sum."""
     residual = (
         2.0 * (logit - target) if loss == SQUARED else 1.0 / (1.0 + math.exp(-logit)) - target
     )
-    if len(class_weights) > 0:
-        residual *= weight_of(target, class_weights)
+    return clipped_residual(residual, norm, clip)
+
+
+@kernel
+def _weighted_scale(
+    logit: float, target: float, norm: float, clip: float, class_weights: Array
+) -> float:
+    """Return the same number of the logistic loss with class weights."""
+    residual = (1.0 / (1.0 + math.exp(-logit)) - target) * weight_of(target, class_weights)
     return clipped_residual(residual, norm, clip)
 
 
@@ -143,11 +143,16 @@ def clipped_sum_single(
             prefetch(y, later)
             prefetch(norms, later)
         _products(X, rows, place, height, weights, scales)
-        for r in range(height):
-            row = rows[place + r]
-            scales[r] = _scale(
-                scales[r] + bias, y[row], norms[row], bound.clip, loss, class_weights
-            )
+        if len(class_weights) > 0:
+            for r in range(height):
+                row = rows[place + r]
+                scales[r] = _weighted_scale(
+                    scales[r] + bias, y[row], norms[row], bound.clip, class_weights
+                )
+        else:  # a loop of its own: a branch per row is slower
+            for r in range(height):
+                row = rows[place + r]
+                scales[r] = _scale(scales[r] + bias, y[row], norms[row], bound.clip, loss)
         _add(X, rows, place, height, sums, scales, bound.anchor)
         place += height
     from_steps(sums, bound.grid, total)
