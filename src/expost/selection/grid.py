@@ -87,9 +87,11 @@ def written(value: Any) -> Any:
         return value.item()
     if isinstance(value, (list, tuple)):
         return [written(each) for each in value]
-    if is_dataclass(value):
+    if is_dataclass(value) and not isinstance(value, type):
         settings = {each.name: written(getattr(value, each.name)) for each in fields(value)}
         return {"law": type(value).__name__, **settings}
+    if callable(value):  # a rule of the caller's, of which only the name is public
+        return getattr(value, "__qualname__", type(value).__qualname__)
     return value
 
 
