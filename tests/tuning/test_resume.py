@@ -15,6 +15,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import CheckpointMismatch, InvalidInput
+from expost.execution.checkpoint import SelectionState
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
 from expost.tuning.candidates import TrainAndScore
@@ -60,11 +61,13 @@ def test_same_draws_and_one_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         expost.tune(wide, *clouds(), ledger=ledger, out=out)
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}
-    assert files["checkpoint"] == files["attempts.json"] == 0o600
+    (checkpoint,) = [name for name in files if name.startswith("checkpoint-")]
+    assert files[checkpoint] == files["attempts.json"] == 0o600
     second = recording(monkeypatch)
     result = expost.tune(wide, *clouds(), ledger=ledger, out=out)
-    assert second == first
-    assert [entry.action for entry in ledger.entries()] == ["create", "reserve", "settle"]
+    assert second[: len(first)] == first
+    kinds = [entry.action for entry in ledger.entries()]
+    assert kinds == ["create", *["reserve", "settle"] * len(result.attempts)]
     assert ledger.standing().as_dict()["settled"]["epsilon"] == result.spent.epsilon
     assert sorted(path.name for path in out.iterdir()) == [
         "model.npz",
@@ -90,7 +93,32 @@ def test_finished_attempts_are_not_made_again(
     assert len(result.attempts) == 2
 
 
-def test_an_attempt_whose_outcome_was_lost_counts_at_its_worst(
+def stop(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("owner", "method"), [(Journal, "add"), (SelectionState, "finish")])
+def test_no_crash_loses_a_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    """Stopped after the ledger was settled, before or after the release was recorded."""
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    out = tmp_path / "out"
+    easy = job(goal={"at_least": 0.2})
+    monkeypatch.setattr(owner, method, stop)
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(easy, *clouds(), ledger=ledger, out=out)
+    monkeypatch.undo()
+    settled = ledger.standing().as_dict()["settled"]["epsilon"]
+    result = expost.tune(easy, *clouds(), ledger=ledger, out=out)
+    assert [each.release is None for each in result.attempts] == [False] * len(result.attempts)
+    assert result.attempts[0].spent.epsilon == settled
+    assert not list(out.glob("checkpoint*"))
+    kinds = [entry.action for entry in ledger.entries()]
+    assert kinds == ["create", *["reserve", "settle"] * len(result.attempts)]
+
+
+def test_an_attempt_whose_checkpoint_was_removed_counts_at_its_worst(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -98,6 +126,7 @@ def test_an_attempt_whose_outcome_was_lost_counts_at_its_worst(
     with pytest.raises(KeyboardInterrupt):
         expost.tune(job(), *clouds(), out=out)
     monkeypatch.undo()
+    (out / "checkpoint-1").unlink()
     assert json.loads((out / "attempts.json").read_text())["begun"] == 1
     result = expost.tune(job(), *clouds(), out=out)
     assert [each.release is None for each in result.attempts][:2] == [True, False]
@@ -119,6 +148,7 @@ def test_a_lost_attempt_is_not_forgotten_by_a_second_crash(
         with pytest.raises(KeyboardInterrupt):
             expost.tune(job(), *clouds(), out=out)
         monkeypatch.undo()
+        (out / "checkpoint-1").unlink(missing_ok=True)
     result = expost.tune(job(), *clouds(), out=out)
     assert [each.release is None for each in result.attempts] == [True, False]
 

@@ -236,3 +236,9 @@ def level_places(groups: Sequence[CandidateGroup], count: int) -> tuple[int, ...
         for member in each.members:
             places[member] = place
     return tuple(places)
+
+
+def describe(candidate: Candidate) -> list[Any]:
+    """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
+    public = [candidate.repeats, candidate.drop_rate, candidate.priority]
+    return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]

@@ -36,7 +36,7 @@ from expost.privacy.guarantees import Guarantee
 from expost.randomness.keyed import SEED_BYTES, RunKey
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import exact
-from expost.selection.candidate import Candidate, check_candidates
+from expost.selection.candidate import Candidate, check_candidates, describe
 from expost.selection.grid import grid_of, source_of
 from expost.selection.release import Release, plain
 from expost.selection.setting_checks import check_callbacks, check_flag
@@ -119,6 +119,7 @@ class Selector(ABC):
         executor: Executor | None = None,
         stop_early: bool = True,
         on_start: Callable[[], None] | None = None,
+        on_release: Callable[[Release], None] | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> Release:
         """Run the selection and release the winner together with what it cost.
@@ -171,6 +172,9 @@ class Selector(ABC):
             draws alone and not on the data.
         on_start : callable, optional
             Called without arguments after the budget is reserved and before any run reads data.
+        on_release : callable, optional
+            Called with the release after it was settled and before the checkpoint is erased, so
+            that a caller can store it and no crash loses it.
         source : mapping, optional
             A public description of the data for the ledger; by default its type and columns.
 
@@ -199,6 +203,7 @@ class Selector(ABC):
         checked = self._check(candidates)
         self._check_score(score, checked)
         check_callbacks(progress=progress, on_failure=on_failure, on_start=on_start)
+        check_callbacks(on_release=on_release)
         check_flag(stop_early, "stop_early")
         coins = require_protection(randomness, simulation=simulation)
         account = Account(ledger, budget, analyst, memo)
@@ -255,6 +260,8 @@ class Selector(ABC):
 
                 # Settle: the ledger entry drops from the worst case to the realised charge.
                 reserved.settle(outcome.index, None if evidence is None else release.record())
+            if on_release is not None:
+                on_release(release)
             state.finish()
         return release
 
@@ -402,12 +409,6 @@ class Selector(ABC):
     @abstractmethod
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
         """Return the rule that chooses the released run."""
-
-
-def describe(candidate: Candidate) -> list[Any]:
-    """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
-    public = [candidate.repeats, candidate.drop_rate, candidate.priority]
-    return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
 
 
 def _float(score: int | float | None) -> float | None:

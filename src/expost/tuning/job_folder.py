@@ -1,8 +1,9 @@
 """The folder of a tuning job: finished attempts, the running attempt's checkpoint, final results.
 
-``attempts.json`` and ``checkpoint`` can be read by their owner only and are removed when the job is
-finished. If an attempt has read rows but its outcome was lost (a crash between the entry in the
-ledger and the entry in the journal), it is counted at its worst case and never left out.
+``attempts.json`` and the checkpoints can be read by their owner only and are removed when the job
+is finished. Every attempt has a checkpoint of its own, which is erased after its release was
+recorded, so no crash loses a release. If an attempt has read rows and its checkpoint is gone all
+the same (somebody removed it), it is counted at its worst case and never left out.
 
 Tests: ``tests/tuning/test_resume.py``.
 """
@@ -79,8 +80,11 @@ class Journal:
 
     @property
     def checkpoint(self) -> Path:
-        """Path of the running attempt's checkpoint."""
-        return self.folder / _CHECKPOINT
+        """Path of the next attempt's checkpoint."""
+        return self._checkpoint(len(self._record["attempts"]) + 1)
+
+    def _checkpoint(self, number: int) -> Path:
+        return self.folder / f"{_CHECKPOINT}-{number}"
 
     @property
     def key(self) -> bytes:
@@ -116,7 +120,8 @@ class Journal:
     def finish(self) -> None:
         """Remove the files that must not be published."""
         drafts = list(self.folder.glob(f".{_ATTEMPTS}.*"))  # left by interrupted writes
-        for path in (*drafts, self.folder / _ATTEMPTS, self.folder / _LOCK):
+        checkpoints = list(self.folder.glob(f"{_CHECKPOINT}-*"))
+        for path in (*drafts, *checkpoints, self.folder / _ATTEMPTS, self.folder / _LOCK):
             path.unlink(missing_ok=True)
 
     def _read(self, identity: Mapping[str, Any], key: bytes) -> dict[str, Any]:
@@ -149,9 +154,11 @@ class Journal:
                 "data or ledger; use another folder (the reservation of the unfinished job stays "
                 "charged)"
             )
-        if record["begun"] > len(record["attempts"]) and not self.checkpoint.exists():
+        made = len(record["attempts"])
+        for number in range(1, made + 1):  # recorded, and stopped before it was erased
+            self._checkpoint(number).unlink(missing_ok=True)
+        if record["begun"] > made and not self._checkpoint(made + 1).exists():
             record["attempts"].append(None)
-            # Write now: the checkpoint of a later attempt would look like this attempt's.
             self._write(record)
         return record
 

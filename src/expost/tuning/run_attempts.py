@@ -194,6 +194,7 @@ def make_attempts(
                 score=_score(steps, len(releases), margins),
                 checkpoint=None if journal is None else journal.checkpoint,
                 on_start=None if journal is None else journal.begin,
+                on_release=None if journal is None else journal.add,
                 **request,
             )
         except BudgetRefused:
@@ -201,8 +202,6 @@ def make_attempts(
                 raise
             return releases, True
         releases.append(release)
-        if journal is not None:
-            journal.add(release)
     return releases, False
 
 
