@@ -11,7 +11,7 @@ import pytest
 
 from expost import Candidate, PureDP
 from expost.errors import InvalidCandidate
-from expost.selection import selector
+from expost.selection import candidate
 from expost.selection.drop_coins import pure_levels
 from expost.selection.renyi.sharp_charges import Priced
 from expost.selection.renyi.table import _or_composition
@@ -19,11 +19,11 @@ from expost.selection.renyi.table import _or_composition
 
 def test_too_many_copies_are_refused(monkeypatch):
     """Selectors that run every copy in turn make a list of them first."""
-    monkeypatch.setattr(selector, "_MOST_COPIES", 5)
+    monkeypatch.setattr(candidate, "_MOST_COPIES", 5)
     enough = [Candidate(len, guarantee=PureDP(1), repeats=each) for each in (2, 3)]
-    assert selector.all_copies(enough) == [0, 0, 1, 1, 1]
+    assert candidate.all_copies(enough) == [0, 0, 1, 1, 1]
     with pytest.raises(InvalidCandidate, match="at most 5"):
-        selector.all_copies([*enough, Candidate(len, guarantee=PureDP(1))])
+        candidate.all_copies([*enough, Candidate(len, guarantee=PureDP(1))])
 
 
 def test_pure_charges_are_rounded_up():

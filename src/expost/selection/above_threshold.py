@@ -20,9 +20,9 @@ from expost.privacy.guarantees import ADD_REMOVE, PureDP
 from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
-from expost.selection.candidate import Candidate, group, level_places
+from expost.selection.candidate import Candidate, all_copies, group, level_places
 from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
-from expost.selection.selector import Draws, all_copies, require_kind
+from expost.selection.selector import Draws, require_kind
 from expost.selection.setting_checks import check_flag
 
 

@@ -18,6 +18,7 @@ from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number, count_of, exact, exact_normal
 
 MOST_REPEATS = 10**300
+_MOST_COPIES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -242,3 +243,15 @@ def describe(candidate: Candidate) -> list[Any]:
     """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
     public = [candidate.repeats, candidate.drop_rate, candidate.priority]
     return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
+
+
+def all_copies(candidates: Sequence[Candidate]) -> list[int]:
+    """Return the candidate index of every copy, for selectors that run all copies in turn."""
+    copies = sum(candidate.repeats for candidate in candidates)
+    if copies > _MOST_COPIES:
+        raise InvalidCandidate(
+            "repeats",
+            copies,
+            f"this selector runs every copy in turn: give at most {_MOST_COPIES} in all",
+        )
+    return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]

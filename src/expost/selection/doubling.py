@@ -14,8 +14,8 @@ from expost.errors import InvalidInput
 from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness
-from expost.selection.candidate import Candidate
-from expost.selection.selector import Draws, Selector, all_copies
+from expost.selection.candidate import Candidate, all_copies
+from expost.selection.selector import Draws, Selector
 from expost.selection.setting_checks import check_target
 
 

@@ -41,8 +41,6 @@ from expost.selection.grid import grid_of, source_of
 from expost.selection.release import Release, plain
 from expost.selection.setting_checks import check_callbacks, check_flag
 
-_MOST_COPIES = 1_000_000
-
 Draws = dict[str, Any]
 """The secrets of one selection in plain JSON types: its coins and, under "key", the key of its
 runs' randomness."""
@@ -437,15 +435,3 @@ def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Gu
         raise InvalidCandidate(
             "guarantee", promise, f"{selector} needs candidates that promise {names}"
         )
-
-
-def all_copies(candidates: Sequence[Candidate]) -> list[int]:
-    """Return the candidate index of every copy, for selectors that run all copies in turn."""
-    copies = sum(candidate.repeats for candidate in candidates)
-    if copies > _MOST_COPIES:
-        raise InvalidCandidate(
-            "repeats",
-            copies,
-            f"this selector runs every copy in turn: give at most {_MOST_COPIES} in all",
-        )
-    return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
