@@ -61,7 +61,7 @@ class PureBudget(Budget):
     ----------
     epsilon : float
         The total ε, positive.
-    neighbours : {"add-remove", "replace"}, default "add-remove"
+    neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
         The neighbouring relation of all charges.
 
     Examples
@@ -112,7 +112,7 @@ class ApproxBudget(Budget):
         The total ε, positive.
     delta : float
         The total δ, between 0 and 1. It is never refunded: one δ covers all outcomes of a request.
-    neighbours : {"add-remove", "replace"}, default "add-remove"
+    neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
         The neighbouring relation of all charges.
     """
 
@@ -177,7 +177,7 @@ class ZCDPBudget(Budget):
     ----------
     rho : float
         The total ρ, positive. See :meth:`for_approx` for a limit from (ε, δ).
-    neighbours : {"add-remove", "replace"}, default "add-remove"
+    neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
         The neighbouring relation of all charges.
     """
 
@@ -198,7 +198,7 @@ class ZCDPBudget(Budget):
         ----------
         epsilon, delta : float
             The guarantee that everything the budget admits must satisfy.
-        neighbours : {"add-remove", "replace"}, default "add-remove"
+        neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
             The neighbouring relation of all charges.
 
         Returns

@@ -50,7 +50,7 @@ class RenyiBudget(Budget):
     rule : {"all", "any"}, default "all"
         Whether every order must stay within its limit, or at least one of them. ``"any"`` needs a
         ``target``.
-    neighbours : {"add-remove", "replace"}, default "add-remove"
+    neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
         The neighbouring relation of all charges.
     target : tuple of two floats, optional
         The (ε, δ) that the limits imply. Limits that do not imply it are refused.
@@ -122,7 +122,7 @@ class RenyiBudget(Budget):
             limit are left out.
         rule : {"all", "any"}, default "all"
             Whether every order must stay within its limit, or at least one of them.
-        neighbours : {"add-remove", "replace"}, default "add-remove"
+        neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
             The neighbouring relation of all charges.
 
         Returns
