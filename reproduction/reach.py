@@ -7,6 +7,9 @@ reaches the bar on the public rows, or when the method gives up. Methods:
     The planned attempts of ``expost tune`` (:mod:`expost.selection.attempts`), one schedule for
     all bars. The charges are those that a job would pay. Drop levels and coins are simulated in
     floating point (:mod:`reproduction.table3.planned`).
+``auto``
+    What ``training = "auto"`` costs at most: noise reduction on a linear model, paid to its last
+    level as if it missed, and then planned attempts with the part of δ that is left.
 ``random-dropping``
     Algorithm 3 with the recommended overhead, as in version 0.1: a draw in which nothing passes
     releases the cheapest kept training, is paid for, and is repeated up to 20 times. Each attempt
@@ -42,6 +45,8 @@ from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
 from expost.tuning.forecast import dropping
+from expost.tuning.noise_reduction import LEVELS
+from expost.tuning.several_ways import DELTA_SHARE, SHARE, levels_before_another
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import LAWS, ladder, public_scores, tuned_levels
 from reproduction.table3.planned import (
@@ -122,7 +127,7 @@ def _rows(
     seed: int,
     data: Path | None,
 ) -> Iterator[ReachResult]:
-    before = _algorithm_3(problems[0])
+    before, (after, first) = _algorithm_3(problems[0]), _after_noise_reduction(problems[0])
     laws = [_tuned(problems[0], *law) for law in LAWS]
     paths: list[Sequence[float]] = []
     if data is not None:  # scores do not depend on the bar
@@ -133,11 +138,25 @@ def _rows(
         scores = scores_of(problem)
         reached = [planned.trial(scores, problem.target, generator) for _ in range(trials)]
         yield _result(problem, "reach", [each[:3] for each in reached])
+        others = np.random.default_rng([seed, round(1000 * problem.bar), 4])
+        followed = [after.trial(scores, problem.target, others) for _ in range(trials)]
+        costs = [(first + each.epsilon, each.passed, each.runs) for each in followed]
+        yield _result(problem, "auto", costs)
         made = [_old_trial(before, scores, problem.target, generator) for _ in range(trials)]
         yield _result(problem, "random-dropping", made)
         yield _doubling(problem, laws, trials, generator)
         if paths:
             yield _brownian(problem, paths)
+
+
+def _after_noise_reduction(problem: TableProblem) -> tuple[PlannedAttempts, float]:
+    """Return the attempts of ``"auto"`` for a network, and the cost of the miss before them."""
+    left = (1 - DELTA_SHARE) * DELTA
+    attempts = PlannedAttempts.of(problem, left)
+    classes = 10 if problem.task.metric == "accuracy" else None
+    limit = SHARE * attempts.least_mean(problem, left)
+    levels = levels_before_another(LEVELS, DELTA_SHARE * DELTA, 0, classes, problem.bank.n, limit)
+    return attempts, levels[-1]
 
 
 def _algorithm_3(problem: TableProblem) -> PricedRequest:

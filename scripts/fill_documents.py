@@ -74,7 +74,7 @@ def table3(task: str) -> str:
     return "\n".join(lines)
 
 
-REACH_METHODS = ("reach", "random-dropping", "doubling", "brownian")
+REACH_METHODS = ("reach", "auto", "random-dropping", "doubling", "brownian")
 REACH_AIMS = {
     0.6: "≤ 0.205, ≤ 80 runs",
     0.85: "≤ 0.235, ≤ 120 runs",

@@ -18,6 +18,7 @@ import numpy as np
 from expost.arrays import Floats
 from expost.privacy.charges import Charges
 from expost.selection.attempts.planner import plan_attempts
+from expost.selection.attempts.reach import reach_of
 from expost.selection.attempts.schedule import Schedule, candidates_of
 from expost.selection.candidate import Candidate
 from expost.tuning.candidates import selection_cost
@@ -76,14 +77,31 @@ class PlannedAttempts:
     requests: tuple[PricedRequest, ...]
 
     @classmethod
-    def of(cls, problem: TableProblem) -> PlannedAttempts:
+    def of(cls, problem: TableProblem, delta: float = DELTA) -> PlannedAttempts:
         """Plan and price; the candidates must be ordered (:func:`cheapest_first`)."""
         candidates, levels = problem.candidates, problem.levels
-        schedule = plan_attempts(ladder_of(candidates, levels, DELTA), delta=DELTA)
+        schedule = plan_attempts(ladder_of(candidates, levels, delta), delta=delta)
         return cls(
             schedule,
-            tuple(_priced(schedule, number, candidates, levels) for number in range(len(schedule))),
+            tuple(
+                _priced(schedule, number, candidates, levels, delta)
+                for number in range(len(schedule))
+            ),
         )
+
+    def least_mean(self, problem: TableProblem, delta: float) -> float:
+        """Return what the attempts are expected to cost where they cost least."""
+        ladder = ladder_of(problem.candidates, problem.levels, delta)
+        charges = []
+        for request in self.requests:
+            named = [problem.candidates[place].params["epsilon"] for place in request.cells]
+            of_levels = [
+                float(np.mean(request.charges[[each == level for each in named]]))
+                for level in problem.levels
+                if level in named
+            ]
+            charges.append(np.array([*of_levels, request.nothing]))
+        return min(row.epsilon_mean for row in reach_of(ladder, self.schedule, charges))
 
     @property
     def worst_case(self) -> float:
@@ -152,12 +170,16 @@ def reach(problem: TableProblem, trials: int, seed: int) -> TrialOutcome:
 
 
 def _priced(
-    schedule: Schedule, number: int, candidates: Sequence[Candidate], levels: Sequence[float]
+    schedule: Schedule,
+    number: int,
+    candidates: Sequence[Candidate],
+    levels: Sequence[float],
+    delta: float,
 ) -> PricedRequest:
     """Return one attempt with the charges that a job would pay."""
     attempt = schedule.attempts[number]
     chosen = candidates_of(candidates, levels, attempt, pure=False)
-    charges: Charges = schedule.selector(number, 0.0, delta=DELTA).charges(chosen)
+    charges: Charges = schedule.selector(number, 0.0, delta=delta).charges(chosen)
     return PricedRequest(
         attempt.overhead,
         np.array([float(each.params["epsilon"]) for each in chosen]),

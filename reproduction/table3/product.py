@@ -36,7 +36,7 @@ from expost.tuning.model import Recipe
 from expost.tuning.noise_reduction import LEVELS, Places, Way, step_of, usable_levels
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
-from expost.tuning.several_ways import END, LADDER, _up_to
+from expost.tuning.several_ways import LADDER, levels_before_another
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, task_named
@@ -109,12 +109,11 @@ def ways_to(rows: Rows, scoring: int | None, training: str, places: int) -> list
     if training == "auto" and rows.recipe.loss != "squared":
         ladder = LADDER
     delta, confidence = DELTA / len(ladder), 1 - (1 - CONFIDENCE) / len(ladder)
-    outputs = max(5, rows.recipe.class_count or 1)
     ways = []
     for place, regularisation in enumerate(ladder):
         kept = levels
         if place < len(ladder) - 1:
-            kept = _up_to(levels, delta, END * 5**place * outputs / places, np.inf)
+            kept = levels_before_another(levels, delta, place, rows.recipe.class_count, places)
         ways.append(Way(regularisation, kept, delta, confidence, norm_bound=rows.norm_bound))
     return ways
 

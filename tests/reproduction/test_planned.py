@@ -110,7 +110,9 @@ def test_the_reach_table(curves: str) -> None:
     document = reach_table(bank, LEVELS, [0.6, 0.8], 40, curves=curves)
     rows = {(row["bar"], row["method"]): row for row in document["rows"]}
     assert set(rows) == {
-        (bar, method) for bar in (0.6, 0.8) for method in ("reach", "random-dropping", "doubling")
+        (bar, method)
+        for bar in (0.6, 0.8)
+        for method in ("reach", "auto", "random-dropping", "doubling")
     }
     assert set(document["rows"][0]) == {
         "bar",
@@ -125,6 +127,10 @@ def test_the_reach_table(curves: str) -> None:
         assert math.isfinite(row["mean_epsilon"])
         assert 0 <= row["passed"] <= 1
     assert rows[0.6, "reach"]["mean_epsilon"] < rows[0.8, "reach"]["mean_epsilon"]
+    for bar in (0.6, 0.8):
+        more = rows[bar, "auto"]["mean_epsilon"] - rows[bar, "reach"]["mean_epsilon"]
+        spread = math.hypot(*(rows[bar, each]["standard_error"] for each in ("auto", "reach")))
+        assert more <= 0.1 * rows[bar, "reach"]["mean_epsilon"] + 3 * spread
 
 
 def test_unknown_curves_are_refused() -> None:

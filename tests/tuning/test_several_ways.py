@@ -108,7 +108,7 @@ def test_a_network_pays_little_for_noise_reduction_in_vain() -> None:
     places = Places(48_000, 12_000, 784, ZERO_OUT)
     plan = ways_of(settings, network(), places, False, attempts)
     worst = sum(way.epsilons[-1] for way in plan.ways)
-    assert 0 < worst <= SHARE * 0.6
+    assert 0 < worst <= SHARE * 0.4  # of what the easiest bar is expected to cost
     assert plan.left == pytest.approx(0.9)
     flat = linear_recipe(network())
     assert (flat.kind, flat.loss, flat.input_shape) == ("softmax", "softmax", None)

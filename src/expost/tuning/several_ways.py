@@ -11,7 +11,8 @@ usually cheaper, at places·μ = ``END`` per output; a miss costs that level. Th
 reduction with a small regularisation, which needs more and reaches more. The last way has no such
 end, unless attempts with DP-SGD follow: their misses cost little, but a pass costs about twice a
 level. For a network, all noise reduction together may cost at most ``SHARE`` of what its
-attempts are expected to cost, so that bars that only the network reaches hardly cost more.
+attempts are expected to cost at the bar that is easiest for them, so that no bar that only the
+network reaches costs much more.
 
 A linear regression has one way, by second moments.
 
@@ -56,7 +57,8 @@ END = 60.0
 """places·μ per output at which a way ends if another one follows, times 1, 5, 25 …."""
 
 SHARE = 0.08
-"""For a network: the most that noise reduction may cost, as a share of its attempts' mean cost."""
+"""For a network: the most that noise reduction may cost, as a share of what its attempts are
+expected to cost where they cost least."""
 
 DELTA_SHARE = 0.1
 """For a network: the part of δ and of 1 − confidence that noise reduction has."""
@@ -143,23 +145,47 @@ def ways_of(
     share = part / len(chosen)
     delta = share * settings.privacy.delta
     confidence = 1 - share * (1 - settings.goal.confidence)
-    outputs = max(_LEAST_OUTPUTS, recipe.class_count or 1)
     limit = np.inf
     if network and attempts is not None:
-        limit = SHARE * float(np.mean([row.epsilon_mean for row in attempts.reach])) / len(chosen)
+        limit = SHARE * min(row.epsilon_mean for row in attempts.reach) / len(chosen)
     ways = []
     for place, regularisation in enumerate(chosen):
         last = attempts is None and place == len(chosen) - 1
         kept = levels
         if not last:
-            end = END * 5**place * outputs / places.training
-            kept = _up_to(levels, delta, end, limit)
+            kept = levels_before_another(
+                levels, delta, place, recipe.class_count, places.training, limit
+            )
         ways.append(Way(regularisation, kept, delta, confidence, norm_bound=model.norm_bound))
     return Plan(tuple(ways), 1 - part)
 
 
-def _up_to(levels: Sequence[float], delta: float, end: float, limit: float) -> tuple[float, ...]:
-    """Return the levels with μ ≤ ``end`` and ε ≤ ``limit``; at least one."""
+def levels_before_another(
+    levels: Sequence[float],
+    delta: float,
+    place: int,
+    classes: int | None,
+    places: int,
+    limit: float = np.inf,
+) -> tuple[float, ...]:
+    """Return the levels of a way that is followed by another one; at least one.
+
+    Parameters
+    ----------
+    levels : sequence of float
+        All levels, increasing.
+    delta : float
+        The way's δ.
+    place : int
+        How many ways come before it.
+    classes : int or None
+        Number of classes, None for a regression.
+    places : int
+        Number of training rows, in public.
+    limit : float
+        The largest ε.
+    """
+    end = END * 5**place * max(_LEAST_OUTPUTS, classes or 1) / places
     share = delta / len(levels)
     kept = tuple(each for each in levels if each <= limit and gaussian_mu(each, share) <= end)
     return kept or tuple(levels[:1])
