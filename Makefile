@@ -11,7 +11,7 @@ QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme
 	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
 OTHER_VERSIONS := 3.12 3.13
 
-.PHONY: help demo desk docs quick test test-all check dist bench figures fuzz mutants clean
+.PHONY: help demo desk docs quick test test-all check scan dist bench figures fuzz mutants clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+scan:  ## known vulnerabilities of everything in .venv; needs the network
+	test -x .venv-scan/bin/pip-audit || { $(PYTHON) -m venv .venv-scan && .venv-scan/bin/python -m pip install --quiet pip-audit; }
+	.venv-scan/bin/pip-audit --strict --progress-spinner off --skip-editable --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 
 dist: $(STAMP)  ## wheel and sdist in dist/, and a trial of the wheel alone in a clean environment
 	tools/dist.sh $(BIN)/python

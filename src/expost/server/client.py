@@ -329,7 +329,9 @@ class Connection:
             **(headers or {}),
         }
         for tries in range(1, _TRIES + 1):
-            request = urllib.request.Request(self._url + path, sent, told, method=method)
+            request = urllib.request.Request(  # noqa: S310 - only http(s): checked at the start
+                self._url + path, sent, told, method=method
+            )
             try:
                 with self._opener.open(request, timeout=self._timeout) as response:
                     content = response.read()

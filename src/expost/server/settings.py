@@ -90,7 +90,8 @@ class Settings:
     @property
     def allowed_hosts(self) -> frozenset[str]:
         """The host names of accepted requests."""
-        own = () if self.host in ("0.0.0.0", "::") else (self.host,)
+        everywhere = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
+        own = () if self.host in everywhere else (self.host,)
         return frozenset(name.lower() for name in (*_LOOPBACK, *own, *self.hosts))
 
     @property
