@@ -10,6 +10,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -874,6 +875,22 @@ def test_swapped_rows_are_found(rich):
     problems = rich.verify()
     assert any(problem.startswith("row 4: edited") for problem in problems)
     assert any(problem.startswith("row 6: edited") for problem in problems)
+
+
+def test_a_replaced_row_is_found(rich):
+    """Catches an entry that was edited together with its own hash: the next one does not follow."""
+    replaced = replace(list(rich.entries())[3], memo="another reason")
+    sql(
+        rich,
+        "UPDATE expost_entries SET memo = :memo, hash = :hash WHERE sequence = :sequence",
+        memo=replaced.memo,
+        hash=replaced.computed_hash(),
+        sequence=replaced.sequence,
+    )
+    problems = rich.verify()
+    assert any(
+        problem.startswith(f"row {replaced.sequence + 1}: does not follow") for problem in problems
+    )
 
 
 def test_an_added_row_is_found(rich):
