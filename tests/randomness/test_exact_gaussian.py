@@ -76,6 +76,26 @@ def test_undecided_numbers_are_decided_by_further_digits(monkeypatch: pytest.Mon
         assert abs(Fraction(float(found)) / Fraction(lattice.step) - exact) <= Fraction(501, 1000)
 
 
+def test_both_gaussians_of_a_pair_continue_with_the_same_digits() -> None:
+    """They are cosine and sine of one angle, and have one radius."""
+
+    drawn: list[int] = []
+
+    class Counted(Words):
+        def bits(self, count: int) -> int:
+            drawn.append(SimulationRandomness(len(drawn)).bits(count))
+            return drawn[-1]
+
+    lattice = lattice_for(1.0)
+    found = rounded(np.zeros(2), lattice, Counted([0, 2**61]))  # no leading digits: both undecided
+    radius, angle = drawn  # not four numbers
+    for sine, value in zip((False, True), found, strict=True):
+        low, high = gaussian_bracket(radius, 2**61 << 256 | angle, 320, sine)
+        assert low is not None
+        assert high is not None
+        assert float(low) - lattice.step <= value <= float(high) + lattice.step
+
+
 def test_law_of_a_coarse_rounding() -> None:
     lattice = exact_gaussian.Lattice(2.0, 1.0, 1.0, 2.0)  # unit steps
     found = rounded(np.full(200_000, 0.25), lattice, SimulationRandomness(7))

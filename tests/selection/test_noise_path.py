@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.selection.noise_path import (
     NoisePath,
     PathSearch,
+    _Walk,
     deviations_of,
     laplace_lattice,
     path_levels,
@@ -156,6 +159,47 @@ def test_search_stops_at_the_first_level_that_passes() -> None:
     )
     assert missed.value is NOTHING
     assert missed.spent == missed.worst_case
+
+
+def test_threads_do_not_mix_levels() -> None:
+    """Levels that threads look at together have their own noise each, not that of the finest."""
+    waits = iter([0.3, *[0.02] * 20])
+
+    def slow(data: Any) -> Any:
+        time.sleep(next(waits))
+        return means(data)
+
+    path = NoisePath(slow, 1, lambda values, scale: -scale)
+    candidates = path.levels([0.1, 0.2, 0.4, 0.8], delta=1e-6)
+    bar = -1 / gaussian_mu(0.3, 2.5e-7)
+    for pool in (ThreadPoolExecutor(4), None):
+        release = PathSearch(target=bar).select(
+            candidates,
+            np.zeros((2, 1)),
+            executor=pool,
+            randomness=SimulationRandomness(1),
+            simulation=True,
+        )
+        assert release.index == 2
+        assert release.value == pytest.approx(-1 / gaussian_mu(0.4, 2.5e-7), rel=1e-6)
+
+
+def test_large_laplace_noise_is_added_as_whole_numbers() -> None:
+    """Beyond 2^53 steps a float would round the noise first, and some sums would be missing."""
+    path = NoisePath(np.asarray, 1, lambda values, scale: values)
+    levels = path_levels(path.levels([2.0**-38]))
+    step, _ = laplace_lattice(levels)
+    walk = _Walk(levels, b"k" * 32, True)
+    walk.output(0, np.zeros(1))
+    noise = walk._noise
+    assert noise is not None
+    noise[0] = 2**54 + 2  # as a float it would be 2^54
+    for whole in (1, 2):
+        data = np.array([whole * step])
+        walk._data, walk._values = data, data
+        assert int(walk.output(0, data)[0] / step) == float(2**54 + 2 + whole)
+    with pytest.raises(InvalidInput, match="larger levels"):
+        PathSearch(target=0).charges(path.levels([2.0**-45]))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])

@@ -92,15 +92,16 @@ def rounded(total: Floats, lattice: Lattice, randomness: Randomness) -> Floats:
     near = np.floor(t + 0.5)
     out = np.asarray((whole + near) * lattice.step)
     undecided = ~(0.5 - np.abs(t - near) > bound)
+    further: dict[int, list[tuple[int, int]]] = {}  # of U and V, which both Gaussians of a pair use
     for place in np.flatnonzero(undecided).tolist():
-        digits: list[tuple[int, int]] = []
+        pair = place % pairs
+        digits = further.setdefault(pair, [])
 
         def more(part: int, digits: list[tuple[int, int]] = digits) -> tuple[int, int]:
             while len(digits) <= part:
                 digits.append((randomness.bits(MORE_BITS), randomness.bits(MORE_BITS)))
             return digits[part]
 
-        pair = place % pairs
         words = int(radii[pair]), int(angles[pair])
         out[place] = released(float(clipped[place]), lattice, words, place >= pairs, more)
     return out

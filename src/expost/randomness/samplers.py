@@ -35,7 +35,8 @@ from expost.randomness.source import Randomness
 _DIGIT = 4096  # base of the digits of large geometric draws
 _LARGEST_TABLE = 16384
 _TAIL = 45  # e^{−45} < 2^{−64}
-_LARGEST_SCALE = 2**50  # keeps every sum inside 64 bits
+LARGEST_SCALE = 2**50
+"""The largest scale of discrete Laplace noise; it keeps every sum inside 64 bits."""
 _LARGEST_TABLED_DEVIATION = 2048
 
 
@@ -151,9 +152,9 @@ def geometric(rate: Fraction, count: int, randomness: Randomness) -> Integers:
     InvalidInput
         If the scale 1/rate is greater than 2^50.
     """
-    if rate * _LARGEST_SCALE < 1:
+    if rate * LARGEST_SCALE < 1:
         raise InvalidInput(
-            "scale", 1 / rate, f"give a scale ≤ 2^50 = {_LARGEST_SCALE} for vectorised draws"
+            "scale", 1 / rate, f"give a scale ≤ 2^50 = {LARGEST_SCALE} for vectorised draws"
         )
     digits, top = _geometric_tables(rate)
     total = top.draw(count, randomness)

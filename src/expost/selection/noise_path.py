@@ -31,6 +31,7 @@ Tests: ``tests/selection/test_noise_path.py`` (the law of what leaves, by enumer
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -48,6 +49,7 @@ from expost.privacy.gaussian_profile import gaussian_mu
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
 from expost.randomness.exact_gaussian import lattice_for, rounded
 from expost.randomness.keyed import SEED_BYTES, RunKey
+from expost.randomness.samplers import LARGEST_SCALE
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact_positive, round_down, round_up
 from expost.selection.candidate import Candidate
@@ -293,59 +295,60 @@ class PathSearch(Selector):
 class _Walk:
     """The looks at one path. The noise of look j comes from the key and j alone.
 
-    Levels must be asked in ascending order to be cheap; an earlier one starts anew.
+    Threads take turns. Levels must be asked in ascending order to be cheap; an earlier one starts
+    anew.
     """
 
     def __init__(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> None:
         self._levels, self._key = levels, RunKey(seed, simulated)
         self._path, self._law = levels[0].path, levels[0].law
         self._deviations = deviations_of(levels) if self._law == "gaussian" else []
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what was computed from data."""
+        self._turn = threading.Lock()
         self._data: Any = None
         self._values: Floats | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        """Go back to the state before the first look."""
         self._reached, self._precision, self._weighted = -1, 0.0, np.zeros(0)
         self._noise: Integers | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[type[_Walk], tuple[Sequence[PathLevel], bytes, bool]]:
         """Send nothing that was computed from data, and no noise, to a worker."""
-        copy = _Walk.__new__(_Walk)
-        copy.__dict__.update(self.__dict__)
-        copy._forget()
-        return copy.__dict__
+        return _Walk, (self._levels, self._key.key, self._key.simulated)
 
     def output(self, index: int, data: Any) -> Any:
         """Return the output of a level."""
-        if self._values is None or self._data is not data or index < self._reached:
-            self._forget()
-            self._data, self._values = data, self._path.values(data)
-        noisy, scale = self._gaussian(index) if self._law == "gaussian" else self._laplace(index)
+        with self._turn:
+            if self._values is None or self._data is not data:
+                self._restart()
+                self._data, self._values = data, self._path.values(data)
+            if index < self._reached:
+                self._restart()
+            look = self._gaussian if self._law == "gaussian" else self._laplace
+            noisy, scale = look(index, self._values)
         return self._path.finish(noisy, scale)
 
-    def _gaussian(self, index: int) -> tuple[Floats, float]:
-        assert self._values is not None
+    def _gaussian(self, index: int, values: Floats) -> tuple[Floats, float]:
         if self._reached < 0:
-            self._weighted = np.zeros(len(self._values))
+            self._weighted = np.zeros(len(values))
         for place in range(self._reached + 1, index + 1):
             deviation = self._deviations[place]
-            noisy = rounded(self._values, lattice_for(deviation), self._key.source(place))
+            noisy = rounded(values, lattice_for(deviation), self._key.source(place))
             self._weighted = self._weighted + noisy / deviation**2
             self._precision += 1 / deviation**2
         self._reached = index
         return self._weighted / self._precision, 1 / math.sqrt(self._precision)
 
-    def _laplace(self, index: int) -> tuple[Floats, float]:
-        assert self._values is not None
+    def _laplace(self, index: int, values: Floats) -> tuple[Floats, float]:
         step, scales = laplace_lattice(self._levels)
         if self._noise is None:
             self._noise = laplace_paths(scales, self._path.dimension, self._key.source(0))
         most = 2.0**51
-        steps = np.clip(np.nan_to_num(self._values / step), -most, most)
+        steps = np.rint(np.clip(np.nan_to_num(values / step), -most, most)).astype(np.int64)
         self._reached = index
-        noisy = (np.floor(steps + 0.5) + self._noise[index]) * step
-        return noisy, float(scales[index]) * step
+        # Added as whole numbers: a float would round large noise before the sum is made.
+        return (steps + self._noise[index]) * step, float(scales[index]) * step
 
 
 @dataclass(frozen=True, repr=False)
@@ -405,4 +408,11 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
         squares = [level.square() for level in levels]
         if any(a >= b for a, b in pairwise(squares)):
             raise InvalidCandidate("guarantee", "levels", "give levels that are farther apart")
+    elif max(laplace_lattice(levels)[1]) > LARGEST_SCALE:
+        raise InvalidCandidate(
+            "guarantee",
+            float(sizes[0]),
+            f"this ε is too small for Laplace noise in {levels[0].path.dimension} dimensions; "
+            "give larger levels, or a delta for Gaussian noise",
+        )
     return levels

@@ -21,6 +21,7 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.tuning.encoding import Label
 from expost.tuning.factories import factory_of
+from expost.tuning.linear_outputs import linear_outputs
 from expost.tuning.model_settings import LINEAR
 from expost.tuning.settings import Settings
 from expost.tuning.table_schema import TableSchema
@@ -28,6 +29,8 @@ from expost.tuning.tables import cells_for
 
 _HEADER = "expost"
 _SCHEMA = 2
+PART = 512
+"""Number of rows of which a torch module computes the outputs together."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Recipe:
         if not len(X):
             return np.zeros((0, 1))
         if self.kind in LINEAR:
-            return np.asarray(X @ parameters["weight"].T + parameters["bias"])
+            return linear_outputs(X, parameters["weight"], parameters["bias"])
         return _module_outputs(self, parameters, X)
 
     def decide(self, parameters: Mapping[str, Array], X: Array) -> Array:
@@ -339,7 +342,7 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be batched over rows
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            parts = [each_row(part) for part in torch.split(rows, 512)]
+            parts = [each_row(part) for part in torch.split(rows, PART)]
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
     return np.asarray(torch.cat(parts).to(torch.float64).numpy())

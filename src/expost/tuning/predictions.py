@@ -11,7 +11,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.tuning.metrics import LABELS, PROBABILITIES, Metric, OwnMetric
-from expost.tuning.model import Recipe
+from expost.tuning.model import PART, Recipe
+from expost.tuning.model_settings import LINEAR
 
 
 def predictions(metric: Metric, recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:
@@ -28,9 +29,13 @@ def predictions(metric: Metric, recipe: Recipe, parameters: Mapping[str, Array],
     X : ndarray
         Scaled rows.
     """
+    rows = len(X)
+    if recipe.kind not in LINEAR and rows % PART:
+        # Parts of one shape: a product may round in an order that depends on the number of rows.
+        X = np.concatenate([X, np.zeros((PART - rows % PART, *X.shape[1:]), dtype=X.dtype)])
     if metric.takes == PROBABILITIES:
-        return recipe.probabilities(parameters, X)
-    decided = recipe.decide(parameters, X)
+        return recipe.probabilities(parameters, X)[:rows]
+    decided = recipe.decide(parameters, X)[:rows]
     return recipe.schema.labels(decided) if metric.takes == LABELS else decided
 
 
