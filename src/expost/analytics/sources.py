@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from expost.analytics.engine import ibis_module
-from expost.analytics.text_lines import read_header, read_lines
+from expost.analytics.text_lines import read_header, read_json_lines, read_lines
 from expost.errors import InvalidInput, MissingExtra
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
@@ -109,12 +109,9 @@ def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Se
     if suffix == ".parquet":
         return _engine().read_parquet(names)
     if suffix in _JSON:
-        wanted = dict.fromkeys(columns, "VARCHAR")
-        if not wanted:
+        if not columns:
             raise InvalidInput("columns", None, "name the columns of a JSON-lines file")
-        return _engine().read_json(
-            names, columns=wanted, format="newline_delimited", ignore_errors=True
-        )
+        return read_json_lines(_engine(), names, list(dict.fromkeys(columns)))
     headers = [read_header(path, delimiter) for path in files]
     if any(each != headers[0] for each in headers):
         raise InvalidInput("source", str(files[0].parent), "the files have different headers")

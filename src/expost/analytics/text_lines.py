@@ -1,10 +1,11 @@
-"""Delimited text (CSV, TSV): the header, and rows of which each is one line.
+"""Text files (CSV, TSV, JSON lines): the header, and rows of which each is one line.
 
 Stability. A file is split at line breaks first, and then every line by itself. So a line that is
 added, removed or broken changes its own row and no other. A quoted cell cannot contain a line
 break: with a parser that allows it, one quote that is not closed would swallow the lines after it.
-A line that does not have exactly one cell per column, is not UTF-8, or is longer than 2 MB is
-ignored. No line can make a request fail.
+A line that does not have exactly one cell per column, is no JSON object, is not UTF-8, or is longer
+than 2 MB is ignored. No line can make a request fail. (DuckDB's own reader of JSON fails at a line
+of more than 32 MB.) A carriage return ends a line, too.
 
 DuckDB reads the lines and splits them. Only lines with a quote need a regular expression.
 Tests: ``tests/analytics/test_text_lines.py``.
@@ -100,17 +101,7 @@ def read_lines(engine: Any, files: Sequence[str], header: Header) -> Any:
     ibis.Table
         One text column per name. An empty cell is NULL.
     """
-    lines = engine.read_csv(
-        list(files),
-        header=True,
-        auto_detect=False,
-        delim=_NEVER,
-        quote="",
-        escape="",
-        columns={"line": "VARCHAR"},
-        ignore_errors=True,
-        strict_mode=False,
-    )
+    lines = _lines(engine, files, header=True)
     mark = _text(header.delimiter)
     point = f"\\x{{{ord(header.delimiter):x}}}"  # the delimiter in a regular expression
     cell = _text(f'{point}("(?:[^"]|"")*"|[^{point}]*)')
@@ -129,6 +120,57 @@ def read_lines(engine: Any, files: Sequence[str], header: Header) -> Any:
         f"WHERE len(cells) = {len(header.names)}"
     )
     return engine.table(view)
+
+
+def read_json_lines(engine: Any, files: Sequence[str], names: Sequence[str]) -> Any:
+    """Return an Ibis table of text columns with one row per line that is a JSON object.
+
+    Parameters
+    ----------
+    engine : ibis.backends.duckdb.Backend
+        The connection that reads.
+    files : sequence of str
+        Paths, as DuckDB takes them.
+    names : sequence of str
+        The keys to read, without repetitions.
+
+    Returns
+    -------
+    ibis.Table
+        One text column per name. A key that is missing or null is NULL.
+    """
+    lines = _lines(engine, files, header=False)
+    chosen = ", ".join(
+        f"json_extract_string(line, {_text(_pointer(name))}) AS {_name(name)}" for name in names
+    )
+    view = f"{lines.get_name()}_rows"
+    # The inner CASE: conditions of WHERE may be evaluated after what is selected.
+    engine.raw_sql(
+        f"CREATE TEMP VIEW {_name(view)} AS SELECT {chosen} FROM (SELECT CASE WHEN json_valid(line) "
+        f"THEN line ELSE 'null' END AS line FROM {_name(lines.get_name())}) "
+        "WHERE json_type(line) = 'OBJECT'"
+    )
+    return engine.table(view)
+
+
+def _lines(engine: Any, files: Sequence[str], *, header: bool) -> Any:
+    """Return an Ibis table with one text column, ``line``."""
+    return engine.read_csv(
+        list(files),
+        header=header,
+        auto_detect=False,
+        delim=_NEVER,
+        quote="",
+        escape="",
+        columns={"line": "VARCHAR"},
+        ignore_errors=True,
+        strict_mode=False,
+    )
+
+
+def _pointer(name: str) -> str:
+    """Return the JSON pointer of a key."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")
 
 
 def _unquoted(cell: str) -> str:
