@@ -47,6 +47,10 @@ class Queue:
     def __init__(self, store: DeskStore) -> None:
         self._store = store
 
+    def tidy(self) -> None:
+        """Let the database do what needs no request to wait for it."""
+        self._store.tidy()
+
     def get(self, identity: str) -> dict[str, Any] | None:
         """Return a request, or None."""
         return self._store.row(sql.select(requests).where(requests.c.id == identity))

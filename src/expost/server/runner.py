@@ -273,6 +273,7 @@ class Runner:
         while not self._stop.wait(min(1.0, self._settings.lease / 4)):
             try:
                 self.take_over()
+                self._queue.tidy()
                 if time.monotonic() >= due:
                     self._queue.extend(self.name, self._settings.lease)
                     due = time.monotonic() + self._settings.lease / 4

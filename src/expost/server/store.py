@@ -2,8 +2,11 @@
 
 Commits are durable before they return (SQLite: write-ahead log with synchronous=FULL; PostgreSQL:
 synchronous_commit=on). On SQLite, writers of one process that wait together are committed
-together, and writers of several processes wait for each other. Changes that must happen once are
-conditional updates; their row counts say who made them. Tests: ``tests/server/test_store.py``.
+together, and writers of several processes follow one another in the order of a lock on a file
+beside the database: SQLite itself lets a writer sleep up to 0.1 s between two looks at its lock.
+The write-ahead log is copied into the database by :meth:`DeskStore.tidy`, outside of requests.
+Changes that must happen once are conditional updates; their row counts say who made them.
+Tests: ``tests/server/test_store.py``.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from expost.budget.database_file import DatabaseFile
 from expost.errors import LedgerError, MissingExtra
 
 try:
@@ -26,6 +31,8 @@ from expost.server import tables
 
 BUSY_SECONDS = 60
 _LARGEST_BATCH = 128
+_LOG_PAGES = 1000  # of the write-ahead log, from which on it is copied into the database
+_LONGEST_LOG = 50_000  # from which on a request copies it, if nobody calls tidy
 
 Result = TypeVar("Result")
 Work = Callable[[sql.Connection], Result]
@@ -54,6 +61,8 @@ class DeskStore:
         self.backend = "sqlite" if url.startswith("sqlite") else "postgresql"
         self._queue: deque[_Waiting[Any]] = deque()
         self._leading = threading.RLock()
+        self._turns: DatabaseFile | None = None
+        self._log: Path | None = None
         self._readers, self._writers = self._engines(url)
         self._create()
 
@@ -63,8 +72,11 @@ class DeskStore:
             engine = sql.create_engine(url, pool_size=8, max_overflow=24, pool_pre_ping=True)
             return engine, engine
         path = Path(sql.make_url(url).database or "")
-        if not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        turns = path.with_name(f"{path.name}.lock")
+        for each in (path, turns):
+            if not each.exists():
+                os.close(os.open(each, os.O_CREAT | os.O_RDWR, 0o600))
+        self._turns, self._log = DatabaseFile.open(turns), path.with_name(f"{path.name}-wal")
         made = []
         for begin, size in (("BEGIN", 16), ("BEGIN IMMEDIATE", 1)):
             engine = sql.create_engine(
@@ -127,8 +139,7 @@ class DeskStore:
         self._queue.append(waiting)
         with self._leading:
             while not waiting.done:
-                count = min(len(self._queue), _LARGEST_BATCH)
-                self._together([self._queue.popleft() for _ in range(count)])
+                self._together()
         if waiting.error is not None:
             raise waiting.error
         return waiting.result  # type: ignore[return-value]
@@ -137,10 +148,26 @@ class DeskStore:
         """Run one statement that writes, and return how many rows it changed."""
         return self.write(lambda connection: int(connection.execute(statement).rowcount))
 
-    def _together(self, batch: list[_Waiting[Any]]) -> None:
-        """Run pieces of work in one transaction; an error of the commit is an error of them all."""
+    def _turn(self) -> AbstractContextManager[None]:
+        """The place in the queue of processes that write."""
+        if self._turns is None:
+            return nullcontext()
+        return self._turns.locked(alone=True, seconds=BUSY_SECONDS)
+
+    def _waiting(self) -> list[_Waiting[Any]]:
+        """Take the work that waits, in the order in which it came."""
+        count = min(len(self._queue), _LARGEST_BATCH)
+        return [self._queue.popleft() for _ in range(count)]
+
+    def _together(self) -> None:
+        """Run the waiting work in one transaction; an error of the commit is an error of it all."""
+        batch: list[_Waiting[Any]] = []
         try:
-            with self._writers.begin() as connection:
+            with self._turn(), self._writers.begin() as connection:
+                batch = self._waiting()  # after the lock: those who came meanwhile take part
+                if len(batch) == 1:
+                    batch[0].result = batch[0].work(connection)
+                    return
                 for each in batch:
                     try:
                         with connection.begin_nested():
@@ -148,6 +175,7 @@ class DeskStore:
                     except Exception as error:
                         each.error = error
         except BaseException as error:
+            batch = batch or self._waiting()
             for each in batch:
                 each.error = each.error or error
             if not isinstance(error, Exception):
@@ -155,6 +183,16 @@ class DeskStore:
         finally:
             for each in batch:
                 each.done = True
+
+    def tidy(self) -> None:
+        """Copy a long write-ahead log into the database, while others read and write (SQLite)."""
+        try:
+            if self._log is None or self._log.stat().st_size < _LOG_PAGES * 4096:
+                return
+        except FileNotFoundError:
+            return
+        with closing(self._readers.raw_connection()) as connection:  # outside of a transaction
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         """Close idle connections."""
@@ -169,6 +207,7 @@ def _configure(connection: Any, _: Any) -> None:
     for setting in (
         "journal_mode = WAL",
         "synchronous = FULL",
+        f"wal_autocheckpoint = {_LONGEST_LOG}",
         f"busy_timeout = {BUSY_SECONDS * 1000}",
         "foreign_keys = ON",
         "trusted_schema = OFF",
