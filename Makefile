@@ -30,10 +30,10 @@ desk: $(STAMP)  ## a desk with made-up data, to look around: http://127.0.0.1:84
 	$(BIN)/python -m scripts.desk
 
 test: $(STAMP)  ## the whole test suite
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 quick: check  ## under a minute: lint, types and the fast tests
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(QUICK)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(QUICK)
 
 test-all: test  ## the test suite, also on Python 3.12 and 3.13 where they are found
 	tools/test_versions.sh $(OTHER_VERSIONS)

@@ -257,13 +257,14 @@ def fewer_largest(transcript: Transcript) -> float:
     return 0.0
 
 
+@pytest.fixture(scope="module", params=CAPPED, ids=lambda job: f"{job[0]}-{job[1]}")
+def capped(request: pytest.FixtureRequest) -> tuple[list[Leaf], tuple[float, ...]]:
+    order, costs, total = request.param
+    return small_job(order, costs, total, 1), costs
+
+
 class TestTheLargestByEnumeration:
     """Users are in at most one of two groups, all groups are looked at, one is charged."""
-
-    @pytest.fixture(scope="class", params=CAPPED, ids=lambda job: f"{job[0]}-{job[1]}")
-    def capped(self, request: pytest.FixtureRequest) -> tuple[list[Leaf], tuple[float, ...]]:
-        order, costs, total = request.param
-        return small_job(order, costs, total, 1), costs
 
     @pytest.mark.parametrize("without", [[2, 2], [3, 1]])
     def test_no_transcript_tells_more_than_the_dearest_group(self, capped, without):

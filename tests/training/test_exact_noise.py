@@ -390,9 +390,13 @@ def test_training_goes_on_after_open_coordinates(monkeypatch, kind, optimiser):
 
 @pytest.mark.parametrize("bits", [0, 27, 31])
 def test_a_group_that_asks_the_host_afterwards_trains_the_same_model(monkeypatch, bits):
-    """As on CUDA: steps are made without the host, and repeated from the first that needs it."""
+    """As on CUDA: steps are made without the host, and repeated from the first that needs it.
+
+    40 steps, in stretches of 16, 16 and 8.
+    """
     X, y = problem()
-    settings = [Configuration(0.05, 30, 10, 1.0, noise_multiplier=1.0, optimiser="momentum")] * 3
+    settings = [Configuration(0.05, 10, 10, 1.0, noise_multiplier=1.0, optimiser="momentum")] * 3
+    monkeypatch.setattr(model_group, "_STRETCH", 16)
     monkeypatch.setattr(model_group, "lattice_of", lambda *given: fine(lattice_of(*given), bits))
     planned, ends, asked = plans(settings, 40), [], []
     settle = DeviceStream.settle
