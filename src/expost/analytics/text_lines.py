@@ -147,7 +147,8 @@ def read_json_lines(engine: Any, files: Sequence[str], names: Sequence[str]) -> 
     # The inner CASE: conditions of WHERE may be evaluated after what is selected.
     engine.raw_sql(
         f"CREATE TEMP VIEW {_name(view)} AS SELECT {chosen} FROM "
-        f"(SELECT CASE WHEN json_valid(line) THEN line ELSE 'null' END AS line FROM {_name(lines.get_name())}) "
+        f"(SELECT CASE WHEN json_valid(line) THEN line ELSE 'null' END AS line "
+        f"FROM {_name(lines.get_name())}) "
         "WHERE json_type(line) = 'OBJECT'"
     )
     return engine.table(view)
