@@ -49,7 +49,9 @@ def calibration() -> Row:
             )
 
     ours, peer = interleaved(
-        lambda: calibrate_noise(rates, steps, epsilons, DELTA), theirs, turns=3
+        lambda: calibrate_noise(sampling_rates=rates, steps=steps, epsilons=epsilons, delta=DELTA),
+        theirs,
+        turns=3,
     )
     what = "noise for the paper's 180 DP-SGD settings, 201 orders"
     return Row(

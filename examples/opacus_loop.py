@@ -90,7 +90,9 @@ class OpacusRun:
     def training(self) -> RenyiDP:
         """The guarantee of the loop: make_private samples at the rate 1/(steps per epoch)."""
         per_epoch = math.ceil(self.rows / BATCH)
-        curve = dpsgd_curve(1 / per_epoch, self.noise, per_epoch * EPOCHS)
+        curve = dpsgd_curve(
+            sampling_rate=1 / per_epoch, noise_multiplier=self.noise, steps=per_epoch * EPOCHS
+        )
         return RenyiDP(curve.orders, curve.epsilons, "zero-out")
 
     @property

@@ -180,7 +180,9 @@ class Trainer:
 
     @property
     def guarantee(self) -> Guarantee:
-        return dpsgd_curve(self.rate, self.noise_multiplier, self.steps)
+        return dpsgd_curve(
+            sampling_rate=self.rate, noise_multiplier=self.noise_multiplier, steps=self.steps
+        )
 
     def __call__(self, data: Any, randomness: Randomness) -> np.ndarray[Any, Any]:
         rows, labels = data[:, :-1], data[:, -1]

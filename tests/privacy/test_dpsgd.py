@@ -42,7 +42,7 @@ def accountant_curve(rate: float, noise: float, steps: int, orders: list[float])
 def test_curve_is_that_of_dp_accounting_and_never_below(
     rate: float, noise: float, steps: int
 ) -> None:
-    curve = dpsgd_curve(rate, noise, steps)
+    curve = dpsgd_curve(sampling_rate=rate, noise_multiplier=noise, steps=steps)
     theirs = accountant_curve(rate, noise, steps, list(curve.orders))
     ratio = np.array(curve.epsilons) / theirs
     assert len(curve.orders) > 100
@@ -75,7 +75,13 @@ def test_curve_is_never_below_the_exact_one(rate: float, noise: float, steps: in
     A relative pad alone would not cover that.
     """
     orders = [2, 3, 8, 64, 256]
-    for order, loss in zip(orders, dpsgd_curve(rate, noise, steps, orders).epsilons, strict=True):
+    for order, loss in zip(
+        orders,
+        dpsgd_curve(
+            sampling_rate=rate, noise_multiplier=noise, steps=steps, orders=orders
+        ).epsilons,
+        strict=True,
+    ):
         exact = exact_curve(rate, noise, steps, order)
         assert Decimal(loss) >= exact
         assert loss <= float(exact) * (1 + 1e-10) + steps * 3e-15
@@ -84,7 +90,7 @@ def test_curve_is_never_below_the_exact_one(rate: float, noise: float, steps: in
 @pytest.mark.parametrize("noise", [0.7, 4.0, 100.0])
 def test_without_sampling_it_is_the_gaussian_mechanism(noise: float) -> None:
     """q = 1: α·steps/(2σ²), with nothing lost to 0·ln 0."""
-    curve = dpsgd_curve(1.0, noise, 20)
+    curve = dpsgd_curve(sampling_rate=1.0, noise_multiplier=noise, steps=20)
     gaussian = np.array(curve.orders) * 20 / (2 * noise**2)
     assert np.array(curve.epsilons) == pytest.approx(gaussian, rel=1e-9)
     assert np.all(np.array(curve.epsilons) >= gaussian)
@@ -92,17 +98,17 @@ def test_without_sampling_it_is_the_gaussian_mechanism(noise: float) -> None:
 
 def test_many_curves_at_once_are_the_single_ones() -> None:
     rates, noises, steps = (np.array(column) for column in zip(*TRAININGS, strict=True))
-    table = dpsgd_curves(rates, noises, steps)
-    for row, training in zip(table, TRAININGS, strict=True):
-        single = dpsgd_curve(*training)
+    table = dpsgd_curves(sampling_rates=rates, noise_multipliers=noises, steps=steps)
+    for row, (rate, noise, count) in zip(table, TRAININGS, strict=True):
+        single = dpsgd_curve(sampling_rate=rate, noise_multiplier=noise, steps=count)
         assert tuple(row[np.isfinite(row)]) == single.epsilons
 
 
 def test_orders_that_overflow_are_left_out() -> None:
-    curve = dpsgd_curve(0.5, 2e-154, 1, [2, 64])
+    curve = dpsgd_curve(sampling_rate=0.5, noise_multiplier=2e-154, steps=1, orders=[2, 64])
     assert curve.orders == (2,)
     with pytest.raises(InvalidInput, match="more noise"):
-        dpsgd_curve(0.5, 1e-160, 1, [2, 64])
+        dpsgd_curve(sampling_rate=0.5, noise_multiplier=1e-160, steps=1, orders=[2, 64])
 
 
 def test_integration_is_dp_accounting_itself() -> None:
@@ -130,7 +136,11 @@ TARGETS = [
 def test_noise_is_that_of_dp_accounting(
     rate: float, steps: int, epsilon: float, delta: float
 ) -> None:
-    noise = float(calibrate_noise(rate, steps, epsilon, delta, SOME_ORDERS))
+    noise = float(
+        calibrate_noise(
+            sampling_rates=rate, steps=steps, epsilons=epsilon, delta=delta, orders=SOME_ORDERS
+        )
+    )
     theirs = accounting.calibrate_dp_mechanism(
         lambda: accounting.rdp.RdpAccountant(orders=list(SOME_ORDERS)),
         lambda sigma: accounting.SelfComposedDpEvent(
@@ -157,10 +167,20 @@ def test_noise_never_overshoots_and_is_the_least(delta: float) -> None:
     With a millionth less it does not.
     """
     rates, steps, targets = random_targets(25)
-    noises = calibrate_noise(rates, steps, targets, delta)
+    noises = calibrate_noise(sampling_rates=rates, steps=steps, epsilons=targets, delta=delta)
     for rate, count, target, noise in zip(rates, steps, targets, noises, strict=True):
-        assert dpsgd_curve(rate, noise, int(count)).to_approx(delta).epsilon <= target
-        assert dpsgd_curve(rate, noise * (1 - 1e-6), int(count)).to_approx(delta).epsilon > target
+        assert (
+            dpsgd_curve(sampling_rate=rate, noise_multiplier=noise, steps=int(count))
+            .to_approx(delta)
+            .epsilon
+            <= target
+        )
+        assert (
+            dpsgd_curve(sampling_rate=rate, noise_multiplier=noise * (1 - 1e-6), steps=int(count))
+            .to_approx(delta)
+            .epsilon
+            > target
+        )
 
 
 @pytest.mark.parametrize("orders", [[2], [2, 3], [64], [512]])
@@ -171,18 +191,32 @@ def test_few_orders_do_not_overshoot_either(orders: list[int]) -> None:
     """
     for delta in (1e-10, 1e-3):
         for target in (24.0, 30.0):
-            noise = float(calibrate_noise(0.01, 1000, target, delta, orders))
-            assert dpsgd_curve(0.01, noise, 1000, orders).to_approx(delta).epsilon <= target
+            noise = float(
+                calibrate_noise(
+                    sampling_rates=0.01, steps=1000, epsilons=target, delta=delta, orders=orders
+                )
+            )
+            assert (
+                dpsgd_curve(sampling_rate=0.01, noise_multiplier=noise, steps=1000, orders=orders)
+                .to_approx(delta)
+                .epsilon
+                <= target
+            )
 
 
 def test_a_grid_is_calibrated_like_its_points() -> None:
     rates, epsilons = np.array([0.01, 0.05]), np.array([0.5, 1.0, 4.0])
-    grid = calibrate_noise(rates[:, None], 300, epsilons[None, :], 1e-5)
+    grid = calibrate_noise(
+        sampling_rates=rates[:, None], steps=300, epsilons=epsilons[None, :], delta=1e-5
+    )
     assert grid.shape == (2, 3)
     for i, rate in enumerate(rates):
         for j, epsilon in enumerate(epsilons):
             assert grid[i, j] == pytest.approx(
-                float(calibrate_noise(rate, 300, epsilon, 1e-5)), rel=1e-8
+                float(
+                    calibrate_noise(sampling_rates=rate, steps=300, epsilons=epsilon, delta=1e-5)
+                ),
+                rel=1e-8,
             )
     assert np.all(np.diff(grid, axis=1) < 0)
     assert np.all(grid[0] < grid[1])
@@ -194,7 +228,7 @@ def test_equal_trainings_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(
         dpsgd, "_solve", lambda rates, *rest: sizes.append(len(rates)) or solve(rates, *rest)
     )
-    noises = calibrate_noise(0.02, 100, [1.0, 2.0] * 50, 1e-5)
+    noises = calibrate_noise(sampling_rates=0.02, steps=100, epsilons=[1.0, 2.0] * 50, delta=1e-5)
     assert sizes == [2]
     assert noises.shape == (100,)
     assert len(set(noises.tolist())) == 2
@@ -202,25 +236,43 @@ def test_equal_trainings_are_solved_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 BAD: dict[str, Callable[[], object]] = {
-    "rate 0": lambda: dpsgd_curve(0.0, 1.0, 10),
-    "rate above 1": lambda: dpsgd_curve(1.01, 1.0, 10),
-    "rate not a number": lambda: dpsgd_curve(math.nan, 1.0, 10),
-    "noise 0": lambda: dpsgd_curve(0.1, 0.0, 10),
-    "noise infinite": lambda: dpsgd_curve(0.1, math.inf, 10),
-    "no steps": lambda: dpsgd_curve(0.1, 1.0, 0),
-    "half a step": lambda: dpsgd_curve(0.1, 1.0, 1.5),
-    "fractional orders": lambda: dpsgd_curve(0.1, 1.0, 10, [1.5, 2]),
-    "order 1": lambda: dpsgd_curve(0.1, 1.0, 10, [1, 2]),
-    "no orders": lambda: dpsgd_curve(0.1, 1.0, 10, []),
-    "calibrating at rate 0": lambda: calibrate_noise(0.0, 10, 1.0, 1e-5),
-    "calibrating no steps": lambda: calibrate_noise(0.1, 0, 1.0, 1e-5),
-    "epsilon 0": lambda: calibrate_noise(0.1, 10, 0.0, 1e-5),
-    "epsilon negative": lambda: calibrate_noise(0.1, 10, [1.0, -1.0], 1e-5),
-    "epsilon infinite": lambda: calibrate_noise(0.1, 10, math.inf, 1e-5),
-    "epsilon out of reach": lambda: calibrate_noise(0.1, 10, 1e-6, 1e-9),
-    "delta 0": lambda: calibrate_noise(0.1, 10, 1.0, 0.0),
-    "delta 1": lambda: calibrate_noise(0.1, 10, 1.0, 1.0),
-    "fractional orders to calibrate with": lambda: calibrate_noise(0.1, 10, 1.0, 1e-5, [2.5]),
+    "rate 0": lambda: dpsgd_curve(sampling_rate=0.0, noise_multiplier=1.0, steps=10),
+    "rate above 1": lambda: dpsgd_curve(sampling_rate=1.01, noise_multiplier=1.0, steps=10),
+    "rate not a number": lambda: dpsgd_curve(
+        sampling_rate=math.nan, noise_multiplier=1.0, steps=10
+    ),
+    "noise 0": lambda: dpsgd_curve(sampling_rate=0.1, noise_multiplier=0.0, steps=10),
+    "noise infinite": lambda: dpsgd_curve(sampling_rate=0.1, noise_multiplier=math.inf, steps=10),
+    "no steps": lambda: dpsgd_curve(sampling_rate=0.1, noise_multiplier=1.0, steps=0),
+    "half a step": lambda: dpsgd_curve(sampling_rate=0.1, noise_multiplier=1.0, steps=1.5),
+    "fractional orders": lambda: dpsgd_curve(
+        sampling_rate=0.1, noise_multiplier=1.0, steps=10, orders=[1.5, 2]
+    ),
+    "order 1": lambda: dpsgd_curve(
+        sampling_rate=0.1, noise_multiplier=1.0, steps=10, orders=[1, 2]
+    ),
+    "no orders": lambda: dpsgd_curve(sampling_rate=0.1, noise_multiplier=1.0, steps=10, orders=[]),
+    "calibrating at rate 0": lambda: calibrate_noise(
+        sampling_rates=0.0, steps=10, epsilons=1.0, delta=1e-5
+    ),
+    "calibrating no steps": lambda: calibrate_noise(
+        sampling_rates=0.1, steps=0, epsilons=1.0, delta=1e-5
+    ),
+    "epsilon 0": lambda: calibrate_noise(sampling_rates=0.1, steps=10, epsilons=0.0, delta=1e-5),
+    "epsilon negative": lambda: calibrate_noise(
+        sampling_rates=0.1, steps=10, epsilons=[1.0, -1.0], delta=1e-5
+    ),
+    "epsilon infinite": lambda: calibrate_noise(
+        sampling_rates=0.1, steps=10, epsilons=math.inf, delta=1e-5
+    ),
+    "epsilon out of reach": lambda: calibrate_noise(
+        sampling_rates=0.1, steps=10, epsilons=1e-6, delta=1e-9
+    ),
+    "delta 0": lambda: calibrate_noise(sampling_rates=0.1, steps=10, epsilons=1.0, delta=0.0),
+    "delta 1": lambda: calibrate_noise(sampling_rates=0.1, steps=10, epsilons=1.0, delta=1.0),
+    "fractional orders to calibrate with": lambda: calibrate_noise(
+        sampling_rates=0.1, steps=10, epsilons=1.0, delta=1e-5, orders=[2.5]
+    ),
     "a Gaussian for 0": lambda: gaussian_for(0.0, 1e-6),
     "a Gaussian for infinity": lambda: gaussian_for(math.inf, 1e-6),
     "a Gaussian at delta 0": lambda: gaussian_for(1.0, 0.0),
@@ -232,6 +284,20 @@ BAD: dict[str, Callable[[], object]] = {
 def test_bad_input_is_refused(name: str) -> None:
     with pytest.raises(InvalidInput):
         BAD[name]()
+
+
+@pytest.mark.parametrize("name", ["rate 0", "rate above 1", "rate not a number"])
+def test_a_bad_rate_is_named_before_anything_is_computed(name: str) -> None:
+    with pytest.raises(InvalidInput, match="sampling_rate") as refused:
+        BAD[name]()
+    assert "0 < rate ≤ 1" in str(refused.value)
+
+
+@pytest.mark.parametrize("function", [calibrate_noise, dpsgd_curve, dpsgd_curves])
+def test_arguments_are_given_by_name(function: Callable[..., object]) -> None:
+    """Rate, noise, steps and ε are all numbers: in the wrong places they would be accepted."""
+    with pytest.raises(TypeError, match="positional"):
+        function(0.1, 10, 1.0, 1e-5)
 
 
 # The Gaussian mechanism for a target.

@@ -36,6 +36,7 @@ _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
 
 
 def dpsgd_curve(
+    *,
     sampling_rate: float,
     noise_multiplier: float,
     steps: int,
@@ -64,7 +65,12 @@ def dpsgd_curve(
     InvalidInput
         If an argument is not valid, or the divergence overflows at every order.
     """
-    curve = dpsgd_curves([sampling_rate], [noise_multiplier], [steps], orders)[0]
+    curve = dpsgd_curves(
+        sampling_rates=[sampling_rate],
+        noise_multipliers=[noise_multiplier],
+        steps=[steps],
+        orders=orders,
+    )[0]
     finite = np.isfinite(curve)
     if not finite.any():
         raise InvalidInput(
@@ -77,6 +83,7 @@ def dpsgd_curve(
 
 
 def dpsgd_curves(
+    *,
     sampling_rates: npt.ArrayLike,
     noise_multipliers: npt.ArrayLike,
     steps: npt.ArrayLike,
@@ -142,6 +149,7 @@ def _log_binomials(order: int) -> Floats:
 
 
 def calibrate_noise(
+    *,
     sampling_rates: npt.ArrayLike,
     steps: npt.ArrayLike,
     epsilons: npt.ArrayLike,

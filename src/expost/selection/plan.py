@@ -248,8 +248,13 @@ def level_promises(
     if not 0 < sampling_rate <= 1:
         raise InvalidInput("sampling_rate", sampling_rate, "give a number with 0 < rate ≤ 1")
     steps = ceil(exact_positive(epochs, "epochs") / Fraction(sampling_rate))
-    noises = calibrate_noise(sampling_rate, steps, np.asarray(epsilons), delta)
-    return [dpsgd_curve(sampling_rate, float(noise), steps) for noise in noises]
+    noises = calibrate_noise(
+        sampling_rates=sampling_rate, steps=steps, epsilons=np.asarray(epsilons), delta=delta
+    )
+    return [
+        dpsgd_curve(sampling_rate=sampling_rate, noise_multiplier=float(noise), steps=steps)
+        for noise in noises
+    ]
 
 
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:

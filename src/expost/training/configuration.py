@@ -329,10 +329,10 @@ def plans(
             if configuration.delta == delta
         ]
         found = calibrate_noise(
-            [schedule[place][0] for place in places],
-            [schedule[place][1] for place in places],
-            [float(configurations[place].epsilon or 0) for place in places],
-            float(delta or 0),
+            sampling_rates=[schedule[place][0] for place in places],
+            steps=[schedule[place][1] for place in places],
+            epsilons=[float(configurations[place].epsilon or 0) for place in places],
+            delta=float(delta or 0),
         )
         for place, noise in zip(places, found.tolist(), strict=True):
             noises[place] = noise if sensitivity == 1.0 else _up(noise * sensitivity)
@@ -360,9 +360,9 @@ def promises(planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT) -> lis
             _known.clear()
             missing = noisy
         curves = dpsgd_curves(
-            [plan.sampling_rate for plan in missing],
-            [plan.charged_noise for plan in missing],
-            [plan.steps for plan in missing],
+            sampling_rates=[plan.sampling_rate for plan in missing],
+            noise_multipliers=[plan.charged_noise for plan in missing],
+            steps=[plan.steps for plan in missing],
         )
         for plan, curve in zip(missing, curves, strict=True):
             _known[plan, neighbours] = _promise(curve, neighbours)
