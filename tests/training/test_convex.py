@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from expost.errors import InvalidInput
-from expost.training.convex import ConvexProblem, Preprocessing, SecondMoments, minimise
+from expost.training.convex import (
+    ClassMoments,
+    ConvexProblem,
+    Preprocessing,
+    SecondMoments,
+    minimise,
+)
 from expost.training.convex import solver as solver_module
 from expost.training.convex.solver import accelerated, certified, counted, enough_steps
 
@@ -125,12 +131,53 @@ def test_both_ways_of_solving_are_within_the_tolerance(
 def test_slow_way_is_taken_where_the_fast_one_does_not_certify(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(solver_module, "_MOST_STEPS", 1)
+    monkeypatch.setattr(solver_module, "many_steps", lambda problem, rows: 1)
     problem = ConvexProblem("softmax", 4, 2, 0.1, 3)
     X, y = np.array(ANGLES[:4]), np.array([0.0, 1.0, 2.0, 1.0])
     assert accelerated(problem, X, y) is None
     found = minimise(problem, X, y)
     assert np.linalg.norm(found - true_minimiser(problem, X, y)) <= problem.tolerance
+
+
+@pytest.mark.parametrize("rows", [4, 60, 600])
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_more_rows_than_stated_move_the_minimiser_no_further(loss: str, rows: int) -> None:
+    """With a secret number of rows the bound holds also far above the public number of places."""
+    generator = np.random.default_rng(rows)
+    problem = ConvexProblem(loss, 3, 2, 0.01, 2 if loss == "logistic" else 3, crowd=16)
+    X = np.array([ANGLES[place] for place in generator.integers(0, 6, rows)])
+    y = (X[:, 0] + 0.3 * generator.normal(size=rows) > 0).astype(float)
+    base = minimise(problem, X, y)
+    assert np.linalg.norm(base - true_minimiser(problem, X, y)) <= problem.tolerance
+    for angle, label in ((ANGLES[0], 0.0), (ANGLES[3], 1.0)):
+        other = minimise(problem, np.vstack([X, angle]), np.append(y, label))
+        assert np.linalg.norm(other - base) <= problem.sensitivity
+
+
+def test_little_regularisation_is_solved_by_the_fast_way() -> None:
+    """Plain gradient steps would take millions here."""
+    generator = np.random.default_rng(8)
+    X = Preprocessing().rows(generator.random((300, 10)))
+    y = (X[:, 0] > X[:, 1]).astype(float)
+    problem = ConvexProblem("softmax", 300, 11, 1e-6, 3)
+    assert enough_steps(problem) > 10**6
+    assert accelerated(problem, X, y) is not None
+
+
+def test_class_moments_are_exact_sums_and_move_by_at_most_the_sensitivity() -> None:
+    generator = np.random.default_rng(9)
+    X, y = generator.random((9000, 5)), generator.integers(0, 3, 9000).astype(float)
+    moments = ClassMoments(5, 3, 3, Preprocessing())
+    base = moments.sums(X, y)
+    order = generator.permutation(9000)
+    assert np.array_equal(moments.sums(X[order], y[order]), base)
+    for row in ([1.0, 0, 0, 0, 0], [1e308, -1, 0, 1, 1], [0.2] * 5):
+        for label in (0.0, 2.0):
+            moved = moments.sums(np.vstack([X, row]), np.append(y, label)) - base
+            alone = moments.sums(np.array([row]), np.array([label]))
+            assert np.linalg.norm(moved) <= moments.sensitivity
+            assert np.allclose(moved, alone, atol=1e-9)
+            assert np.linalg.norm(alone) > 0.99 * moments.sensitivity
 
 
 @pytest.mark.parametrize("row", [[np.nan, 0.2], [np.inf, 0.1], [-np.inf, 0.0], [1e300, np.nan]])

@@ -253,8 +253,10 @@ class PathSearch(Selector):
             else "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ "
             "shared by the levels"
         )
-        more = "" if self.held_out is None else "; theorem:at-classic-monotone on held-out rows"
-        return named + more
+        if self.held_out is None:
+            return named
+        kind = "theorem:at-classic-monotone" if self.held_out.monotone else "theorem:at-classic"
+        return f"{named}; {kind} on held-out rows"
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
         """Draw the key of the path's noise and, with held-out rows, the threshold's noise."""

@@ -273,17 +273,28 @@ def _details(
         "neighbours": settings.data.relation,
         "neighbours_in_words": RELATION_IN_WORDS[settings.data.relation],
         "rows": {"training": rows, "scoring": job.scoring_rows},
-        "scoring": "exact, on rows declared public: they are not protected"
-        if public_scoring
-        else "noisy, on held-out rows disjoint from training; a candidate promises the larger of "
-        "both Rényi curves at each order",
-        "score_noise": None if fitted is None else fitted.deviation,
+        "scoring": _scoring(job, public_scoring),
+        # The count of noise reduction has no deviation of its own; its bounds are in "confidence".
+        "score_noise": None if fitted is None or fitted.lead is not None else fitted.deviation,
         "schedule": None if job.schedule is None else job.schedule.as_dict(),
         "converted_at_order": job.order,
         "budget_refused_another_attempt": refused,
         "warnings": list(job.warnings),
         "reasons": list(job.reasons),
     }
+
+
+def _scoring(job: Forecast, public: bool) -> str:
+    """Return in words how models were scored, for each kind of request that the job may make."""
+    if public:
+        return "exact, on rows declared public: they are not protected"
+    ways = {step.recipe is not None for step in job.steps}
+    found = []
+    if True in ways:
+        found.append("noise reduction compares counts with one noisy threshold, within its charge")
+    if False in ways:
+        found.append("a DP-SGD candidate promises the larger of both Rényi curves at each order")
+    return "noisy, on held-out rows disjoint from training; " + "; ".join(found)
 
 
 def _composition(spent: Guarantee) -> str:

@@ -54,7 +54,7 @@ from expost.tuning.scoring import Score
 LEVELS = tuple(float(level) for level in np.geomspace(0.005, 4.0, 200))
 """The default levels: 200, geometric, from 0.005 to 4."""
 
-_CROWD = 16  # with a secret number of rows: how many times the public number there may be
+_CROWD = 16  # with a secret number of rows: for how many times the public number solvers are quick
 _MOST_OVERHEAD = 0.25
 _ROWS_IN_A_HUNDRED = 100
 
@@ -278,12 +278,10 @@ def step_of(
             SecondMoments(places.features, way.norm_bound)
             if recipe.loss == "squared"
             else ClassMoments(
-                places.training,
                 places.features,
                 recipe.class_count or 2,
                 (recipe.class_count or 2) if recipe.loss == "softmax" else 1,
                 way.preprocessing,
-                crowd,
             )
         )
         source, statistic, dimension = moments, Sums(moments), moments.dimension

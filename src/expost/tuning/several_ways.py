@@ -23,12 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from expost.errors import InvalidInput
 from expost.privacy.gaussian_profile import gaussian_mu
+from expost.rationals import round_down
 from expost.tuning.model import Recipe
 from expost.tuning.model_settings import LINEAR
 from expost.tuning.noise_reduction import (
@@ -109,19 +111,24 @@ def plan_ways(
     attempts = None
     if searched:
         part = DELTA_SHARE if recipe.kind not in LINEAR else 0.5
-        attempts = by_attempts(_with_part(settings, 1 - part))
+        attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
     plan = ways_of(settings, recipe, places, rows.public, attempts)
     return _joined(settings, recipe, rows, places, plan, attempts)
 
 
-def _with_part(settings: Settings, part: float) -> Settings:
+def _with_part(settings: Settings, part: Fraction) -> Settings:
     """Return the settings with a part of δ and of 1 − confidence."""
-    goal = replace(settings.goal, confidence=1 - part * (1 - settings.goal.confidence))
+    goal = replace(settings.goal, confidence=1 - float(part) * (1 - settings.goal.confidence))
     return replace(
         settings,
         goal=goal,
-        privacy=replace(settings.privacy, delta=part * settings.privacy.delta),
+        privacy=replace(settings.privacy, delta=_share_of(settings.privacy.delta, part)),
     )
+
+
+def _share_of(delta: float, part: float | Fraction, among: int = 1) -> float:
+    """Return a part of δ, rounded down, so that the parts add up to at most δ."""
+    return round_down(Fraction(delta) * Fraction(part) / among)
 
 
 def ways_of(
@@ -143,7 +150,7 @@ def ways_of(
     else:
         chosen = model.regularisation or (LADDER if attempts is None else LADDER[:1])
     share = part / len(chosen)
-    delta = share * settings.privacy.delta
+    delta = _share_of(settings.privacy.delta, part, len(chosen))
     confidence = 1 - share * (1 - settings.goal.confidence)
     limit = np.inf
     if network and attempts is not None:

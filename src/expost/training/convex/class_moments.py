@@ -5,9 +5,14 @@ centred class (one number ±1/√2 for two classes with one output), with |t|² 
 (√a·xxᵀ, √(1−a)·x·tᵀ), whose norm is at most √(a + (1 − a)(1 − 1/K)). As a vector the upper triangle
 of the first matrix is used, with off-diagonal entries times √2.
 
-Sums are made by matrix products of at most 4,096 rows, and these are added. A product of m rows has
-an error of at most (4,096 + m/4,096 + 16)·ε·m in norm, because the terms of a row sum up to at most
-1; the sensitivity contains it for each of two neighbouring data sets.
+Sums are exact. The entries of x are rounded towards zero to multiples of 2^{−16}, which makes no
+row longer. Products of two of them, and sums of at most 4,096 such products, are whole multiples of
+2^{−32}, fewer than 2^{53} of them. So a matrix product in floating point gives them exactly in any
+order; the parts are added as 64-bit integers. One row moves the exact sums by the bound above,
+however many rows there are. What is left is the rounding when the sums are turned into floating
+point, multiplied by t and scaled: at most (K + 8)·2^{−53} times the number of rows, since the terms
+of a row sum up to at most 1. The sensitivity contains it for 2^{30} rows in each of two
+neighbouring data sets; the integers hold 2^{31} rows.
 
 The weights solve (Σ xxᵀ + r·I) W = Σ x·tᵀ. The ridge r is a multiple of the noise's norm: with much
 noise the solution is close to the difference of class means, with little noise to least squares. So
@@ -26,9 +31,9 @@ import numpy as np
 from expost.arrays import Array, Floats
 from expost.rationals import count_of
 from expost.training.convex.preprocessing import Preprocessing
-from expost.training.convex.problem import PART, parts_of
+from expost.training.convex.problem import parts_of
 
-_EPS = 2.0**-53
+_STEPS = 2.0**16  # per unit
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,6 @@ class ClassMoments:
 
     Parameters
     ----------
-    places : int
-        Public number of rows; ``crowd`` times as many may be there.
     features : int
         Number of features, without the bias.
     classes : int
@@ -47,25 +50,21 @@ class ClassMoments:
         K, or 1 for a single output and two classes.
     preprocessing : Preprocessing
         How rows are scaled.
-    crowd : int
-        How many times ``places`` the actual number of rows may be.
     share : float
         a, the share of the squared sensitivity that belongs to Σ xxᵀ.
     ridge : float
         The ridge as a multiple of σ·√(2·width), about the norm of the noise of Σ xxᵀ.
     """
 
-    places: int
     features: int
     classes: int
     outputs: int
     preprocessing: Preprocessing
-    crowd: int = 1
     share: float = 0.3
     ridge: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("places", "features", "outputs", "crowd"):
+        for name in ("features", "outputs"):
             count_of(getattr(self, name), name, at_least=1)
         count_of(self.classes, "classes", at_least=2)
 
@@ -80,16 +79,10 @@ class ClassMoments:
         return self.width * (self.width + 1) // 2 + self.width * self.outputs
 
     @property
-    def rounding(self) -> float:
-        """A bound on the error of the computed sums, in norm."""
-        rows = self.crowd * self.places
-        return 4 * (PART + rows / PART + 16) * _EPS * rows
-
-    @property
     def sensitivity(self) -> float:
         """How much one row moves the vector of :meth:`sums`, in ℓ2."""
         plain = self.share + (1 - self.share) * (1 - 1 / self.classes)
-        return math.sqrt(plain) * (1 + 1e-9) + 2 * self.rounding
+        return math.sqrt(plain) * (1 + 1e-9) + (self.classes + 8) * 2.0**-22
 
     def sums(self, X: Array, y: Array) -> Floats:
         """Return the statistic; a row that is not usable adds nothing."""
@@ -98,22 +91,25 @@ class ClassMoments:
             valid = (numbers >= 0) & (numbers < self.classes) & (numbers == np.floor(numbers))
         rows = self.preprocessing.rows(X, valid)
         labels = np.where(valid, numbers, 0.0).astype(np.int64)
-        square = np.zeros((self.width, self.width))
-        cross = np.zeros((self.width, self.outputs))
+        square = np.zeros((self.width, self.width), dtype=np.int64)
+        by_class = np.zeros((self.width, self.classes), dtype=np.int64)
+        classes = np.eye(self.classes)
         for part, of_part in parts_of(rows, labels):
-            square += part.T @ part
-            cross += part.T @ self._targets(of_part)
+            whole = np.trunc(part * _STEPS)
+            square += (whole.T @ whole).astype(np.int64)
+            by_class += (whole.T @ classes[of_part]).astype(np.int64)
+        cross = by_class @ self._targets() / _STEPS
         first, second = np.triu_indices(self.width)
         factor = np.where(first == second, 1.0, math.sqrt(2)) * math.sqrt(self.share)
         return np.concatenate(
-            [square[first, second] * factor, cross.ravel() * math.sqrt(1 - self.share)]
+            [square[first, second] / _STEPS**2 * factor, cross.ravel() * math.sqrt(1 - self.share)]
         )
 
-    def _targets(self, labels: Array) -> Floats:
-        """Return t of each row."""
+    def _targets(self) -> Floats:
+        """Return t of each class."""
         if self.outputs == 1:
-            return np.asarray((2.0 * labels[:, None] - 1) / math.sqrt(2))
-        return np.asarray(np.eye(self.classes)[labels] - 1 / self.classes)
+            return np.array([[-1.0], [1.0]]) / math.sqrt(2)
+        return np.asarray(np.eye(self.classes) - 1 / self.classes)
 
     def solve(self, values: Floats, deviation: float) -> tuple[Floats, Floats]:
         """Return weight and bias on plain features in [0, 1], from a noisy statistic."""

@@ -9,7 +9,7 @@ bound on the gradient of one row's loss at w′. ∇F_D(w) = 0 and ∇F_D(w′) 
 strong convexity λ|w − w′|² ≤ ⟨∇F_D(w) − ∇F_D(w′), w − w′⟩ ≤ (G/n)·|w − w′|. Hence |w − w′| ≤
 G/(nλ). A solver that returns a point within ``tolerance`` of the minimiser adds 2·``tolerance``
 (:mod:`expost.training.convex.solver`). This is for neighbours of which one has a row more:
-zero-out, and add-remove with a public number of places.
+zero-out, and add-remove with a public number of places, whatever the actual number of rows is.
 
 **The norm of the minimiser and G.** F(w*) ≤ F(0) gives |w*| ≤ √(2·F(0)/λ), and λw* =
 −(1/n)·Σ∇ℓ_i(w*) gives |w*| ≤ G/λ. G is a bound on the gradient at points of norm at most R:
@@ -66,8 +66,10 @@ class ConvexProblem:
     classes : int
         K, for softmax.
     crowd : int
-        How many times ``places`` the actual number of rows may be, if that number is secret. The
-        norm of the minimiser, the smoothness and the rounding are bounded for that many rows.
+        1 if there are at most ``places`` rows. More if the actual number is secret: then G is a
+        bound at every point, which holds for any number of rows, and the tolerance is chosen for
+        ``crowd`` times ``places`` rows. Squared loss has no such bound: there the actual number may
+        be at most ``crowd`` times ``places``.
     """
 
     loss: str
@@ -95,9 +97,13 @@ class ConvexProblem:
 
     @property
     def smoothness(self) -> float:
-        """A bound on the Hessian of F."""
+        """A bound on the Hessian of F, for ``crowd`` times ``places`` rows."""
+        return self.smoothness_of(self.crowd)
+
+    def smoothness_of(self, crowd: float) -> float:
+        """Return a bound on the Hessian of F for ``crowd`` times ``places`` rows."""
         curvature = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}[self.loss]
-        return curvature * self.crowd + self.regularisation
+        return curvature * crowd + self.regularisation
 
     def _gradient_at(self, radius: float) -> float:
         """Return G(R)."""
@@ -123,7 +129,8 @@ class ConvexProblem:
     @property
     def row_gradient(self) -> float:
         """G(R): a bound on the gradient of one row's loss at any minimiser, rounded up."""
-        return self._gradient_at(self.radius) * _ROUNDED_UP
+        anywhere = self.crowd > 1 and self.loss != "squared"
+        return self._gradient_at(math.inf if anywhere else self.radius) * _ROUNDED_UP
 
     @property
     def exact_sensitivity(self) -> float:
@@ -132,22 +139,26 @@ class ConvexProblem:
 
     @property
     def rounding(self) -> float:
-        """A bound on the error of a computed gradient at points of norm at most 2R + 1.
+        """A bound on the error of a computed gradient at points of norm at most 2R + 1."""
+        return self.rounding_of(self.crowd * self.places, 2 * self.radius + 1)
+
+    def rounding_of(self, rows: int, length: float) -> float:
+        """Return a bound on the error of a gradient of ``rows`` rows at a point of this norm.
 
         The terms, to first order in ε = 2^{−53} and with room to spare. A logit is a sum of
-        ``width`` products: width·ε·(2R + 1). The residuals (probabilities minus labels, or
+        ``width`` products: width·ε·|w|. The residuals (probabilities minus labels, or
         predictions minus targets) change by at most that much per logit, and their own evaluation
         adds 64·K·ε. Sums over rows are made in parts of 4,096 rows, and the parts are added: (4,096
-        + n/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2 (squared: 2R +
-        2) per row, after division by n. The regularisation and the update of the point add
-        4ε·M(2R + 1).
+        + rows/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2 (squared:
+        |w| + 1) per row, after division by n. The regularisation and the update of the point add
+        4ε·M|w|.
         """
-        length = 2 * self.radius + 1
+        crowd = max(1.0, rows / self.places)
         logit = self.width * _EPS * length * math.sqrt(self.outputs)
         residual = logit + 64 * self.outputs * _EPS * (length if self.loss == "squared" else 1.0)
         most = length + 1 if self.loss == "squared" else math.sqrt(2)
-        summed = (PART + self.crowd * self.places / PART + 16) * _EPS * most
-        return 2 * (self.crowd * (residual + summed) + 4 * _EPS * self.smoothness * length)
+        summed = (PART + rows / PART + 16) * _EPS * most
+        return 2 * (crowd * (residual + summed) + 4 * _EPS * self.smoothness_of(crowd) * length)
 
     @property
     def tolerance(self) -> float:

@@ -11,13 +11,17 @@ certify a point w:
    public number of steps (:func:`enough_steps`).
 
 The first way is fast, and its success depends on data. If it does not certify a point after a
-public number of steps, or meets a number that is not finite, the second way is taken, which always
-ends. So the distance is at most ``problem.tolerance`` in every case, and the sensitivity
-G/(nλ) + 2·tolerance does not depend on data. Nothing here fails on any rows. How long it takes does
-depend on rows; it is not released.
+number of steps that suffices in real numbers, or meets a number that is not finite, the second way
+is taken, which always ends. So the distance is at most ``problem.tolerance`` in every case, and the
+sensitivity G/(nλ) + 2·tolerance does not depend on data. Nothing here fails on any rows. How long
+it takes does depend on rows; it is not released.
 
-The iterates of the second way stay within R of w* up to e/λ, hence within the norm 2R + 1 that the
-bound on the rounding is for; in the first way a point is accepted only if its norm is at most that.
+The number of rows may be secret and far above ``problem.places``. Smoothness, R and the rounding
+are then those of the actual number; only the tolerance must be public. In the first way the
+rounding is bounded at the point that was found. In the second way iterates stay within R of w* up
+to e/λ, hence within the norm 2R + 1. Floating point suffices for e ≤ λ·tolerance/4 as long as the
+gradient's error, about 10^{−12}·rows/places, is below the tolerance's 10^{−3}·G/places: up to about
+10^8 rows.
 
 Tests: ``tests/training/test_convex.py``.
 """
@@ -32,7 +36,7 @@ import numpy as np
 from expost.arrays import Array, Floats
 from expost.training.convex.problem import ConvexProblem
 
-_MOST_STEPS = 5_000
+_SPARE = 4.0  # steps of the first way, as a multiple of what suffices in real numbers
 
 
 def minimise(problem: ConvexProblem, X: Array, y: Array, valid: Array | None = None) -> Floats:
@@ -63,20 +67,22 @@ def minimise(problem: ConvexProblem, X: Array, y: Array, valid: Array | None = N
     return counted(problem, rows, targets) if found is None else found
 
 
+def actual(problem: ConvexProblem, rows: int) -> ConvexProblem:
+    """Return the problem with the crowd that is there; its bounds are no public numbers."""
+    return replace(problem, crowd=max(1, -(-rows // problem.places)))
+
+
 def accelerated(problem: ConvexProblem, X: Array, y: Array) -> Floats | None:
     """Return a point that its gradient certifies, or None (way 1)."""
-    # The actual number of rows may be smaller than the public bound, which only costs time.
-    crowded = problem.crowd > 1 and len(X) <= problem.places
-    strong = problem.regularisation
-    smooth = replace(problem, crowd=1).smoothness if crowded else problem.smoothness
+    strong, smooth = problem.regularisation, actual(problem, len(X)).smoothness
     ratio = math.sqrt(strong / smooth)
     momentum = (1 - ratio) / (1 + ratio)
     weights = np.zeros((problem.width, problem.outputs))
     ahead = weights
     with np.errstate(all="ignore"):
-        for _ in range(_MOST_STEPS):
+        for _ in range(many_steps(problem, len(X))):
             gradient = problem.gradient(ahead, X, y)
-            if certified(problem, ahead, gradient):
+            if certified(problem, ahead, gradient, len(X)):
                 return ahead
             if not np.isfinite(gradient).all():
                 return None
@@ -85,22 +91,36 @@ def accelerated(problem: ConvexProblem, X: Array, y: Array) -> Floats | None:
     return None
 
 
-def certified(problem: ConvexProblem, weights: Floats, gradient: Floats) -> bool:
+def certified(
+    problem: ConvexProblem, weights: Floats, gradient: Floats, rows: int | None = None
+) -> bool:
     """Return whether the gradient proves that the point is within the tolerance."""
-    length = float(np.linalg.norm(gradient)) * (1 + 1e-9) + problem.rounding
-    near = length <= problem.regularisation * problem.tolerance
-    return bool(near and np.linalg.norm(weights) <= 2 * problem.radius + 1)
+    norm = float(np.linalg.norm(weights)) * (1 + 1e-9)
+    rounding = problem.rounding_of(problem.places if rows is None else rows, norm)
+    length = float(np.linalg.norm(gradient)) * (1 + 1e-9) + rounding
+    return length <= problem.regularisation * problem.tolerance
 
 
-def enough_steps(problem: ConvexProblem) -> int:
+def many_steps(problem: ConvexProblem, rows: int) -> int:
+    """Return after how many steps of way 1 the second way is taken."""
+    there = actual(problem, rows)
+    rate = math.sqrt(problem.regularisation / there.smoothness)
+    digits = math.log(max(there.smoothness * there.radius / problem.tolerance, 2.0))
+    digits += math.log(1 + 1 / problem.regularisation)
+    return 100 + math.ceil(_SPARE * digits / rate)
+
+
+def enough_steps(problem: ConvexProblem, rows: int = 1) -> int:
     """Return after how many gradient steps the distance is at most half the tolerance."""
-    contraction = -math.log1p(-problem.regularisation / problem.smoothness)
-    return max(1, math.ceil(math.log(max(2 * problem.radius / problem.tolerance, 2)) / contraction))
+    there = actual(problem, rows)
+    contraction = -math.log1p(-problem.regularisation / there.smoothness)
+    return max(1, math.ceil(math.log(max(2 * there.radius / problem.tolerance, 2)) / contraction))
 
 
 def counted(problem: ConvexProblem, X: Array, y: Array) -> Floats:
-    """Return the point after a public number of gradient steps from 0 (way 2)."""
+    """Return the point after a sufficient number of gradient steps from 0 (way 2)."""
     weights = np.zeros((problem.width, problem.outputs))
-    for _ in range(enough_steps(problem)):
-        weights = weights - problem.gradient(weights, X, y) / problem.smoothness
+    smooth = actual(problem, len(X)).smoothness
+    for _ in range(enough_steps(problem, len(X))):
+        weights = weights - problem.gradient(weights, X, y) / smooth
     return weights
