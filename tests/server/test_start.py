@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+import uvicorn
+from typer.testing import CliRunner
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from expost.cli.main import app as cli
 from tests.server.desk import QUESTION, visits, write_rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -90,3 +95,27 @@ def test_first_start_and_kill(tmp_path: Path) -> None:
     for secret in (owner, ann, "before the crash", str(tmp_path / "visits.csv")):
         assert secret not in logged
     assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(("options", "believed"), [([], False), (["--proxy", "10.0.0.7"], True)])
+def test_addresses_are_not_taken_from_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], believed: bool
+) -> None:
+    """Limits on attempts count addresses: Uvicorn would take X-Forwarded-For from this machine."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(uvicorn, "run", lambda app, **more: given.update(more, app=app))
+    before = os.umask(0o022)
+    try:
+        made = CliRunner().invoke(cli, ["serve", "--home", str(tmp_path / "desk"), *options])
+        assert made.exit_code == 0, made.output
+        assert os.umask(0o022) == 0o077  # what the desk writes is for its owner only
+    finally:
+        os.umask(before)
+    given["app"].state.service.close()
+    config = uvicorn.Config(**given)
+    config.load()
+    assert isinstance(config.loaded_app, ProxyHeadersMiddleware) is believed
+    if believed:
+        trusted = config.loaded_app.trusted_hosts
+        assert "10.0.0.7" in trusted
+        assert "127.0.0.1" not in trusted

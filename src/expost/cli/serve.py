@@ -6,6 +6,7 @@ Tests: ``tests/server/test_start.py``.
 from __future__ import annotations
 
 import logging
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +48,13 @@ def serve(
         list[str] | None,
         typer.Option(help="Host name under which people reach the desk; may be repeated."),
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address of a proxy whose X-Forwarded-For is believed; may be repeated. Without "
+            "it, such headers are ignored."
+        ),
+    ] = None,
     owner_link: Annotated[
         bool,
         typer.Option(
@@ -63,6 +71,7 @@ def serve(
     from expost.server.app import create_app
     from expost.server.settings import Settings
 
+    os.umask(0o077)  # what the desk and its workers write is for its owner only
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("expost.server").setLevel(logging.WARNING if quiet else logging.INFO)
     settings = Settings(
@@ -86,7 +95,14 @@ def serve(
             highlight=False,
             soft_wrap=True,
         )
-    # Uvicorn's own log would hold addresses with their queries.
     uvicorn.run(
-        app, host=host, port=port, access_log=False, log_level="warning", server_header=False
+        app,
+        host=host,
+        port=port,
+        access_log=False,  # it would hold addresses with their queries
+        log_level="warning",
+        server_header=False,
+        # By default Uvicorn believes every caller on this machine, who could avoid all limits.
+        proxy_headers=bool(proxy),
+        forwarded_allow_ips=list(proxy or ()),
     )

@@ -35,7 +35,7 @@ async def _desk(request: Request) -> Service:
 Desk = Annotated[Service, Depends(_desk)]
 Me = Annotated[Person, Depends(person_of)]
 Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-Named = Annotated[str, Path(max_length=64)]
+Named = Annotated[str, Path(max_length=64, pattern=r"^[^\x00]*$")]
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
@@ -220,7 +220,7 @@ def entries(
     me: Me,
     after: Annotated[int, Query(ge=0)] = 0,
     limit: Limit = 500,
-    budget: Annotated[str | None, Query(max_length=64)] = None,
+    budget: Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")] = None,
 ) -> list[dict[str, Any]]:
     """List entries of the ledger."""
     return desk.entries(me, after, limit, budget)

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-Text = Annotated[str, StringConstraints(max_length=1000)]
-Word = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+def _storable(text: str) -> str:
+    """Refuse a text that PostgreSQL and the ledger cannot store."""
+    if "\x00" in text:
+        raise ValueError("a text without the character NUL")
+    return text
+
+
+def _plain(table: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a table that cannot be stored as JSON: NaN, infinities, halves of characters."""
+    try:
+        json.dumps(table, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise ValueError("finite numbers and valid texts") from None
+    return table
+
+
+_Stored = AfterValidator(_storable)
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64), _Stored]
+Text = Annotated[str, StringConstraints(max_length=1000), _Stored]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=200), _Stored]
 Positive = Annotated[float, Field(gt=0, lt=1e12, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Table = Annotated[dict[Word, Any], Field(max_length=20), AfterValidator(_plain)]
 
 
 class Body(BaseModel):
@@ -37,14 +57,14 @@ class Question(Body):
     epsilon: Positive | None = None
     delta: Share | None = None
     size: Count | None = None
-    confidence: Share | None = None
+    confidence: Annotated[float, Field(ge=0.5, lt=1)] | None = None
     max_groups_per_user: Count | None = None
     max_rows_per_user: Count | None = None
     # tuning: the tables of a job, checked by expost.tuning
-    model: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
-    search: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
-    goal: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
-    privacy: Annotated[dict[Word, Any], Field(max_length=20)] | None = None
+    model: Table | None = None
+    search: Table | None = None
+    goal: Table | None = None
+    privacy: Table | None = None
 
     def asked(self) -> dict[str, Any]:
         """The fields that were given."""
@@ -87,7 +107,7 @@ class Dataset(Body):
     typical_group: Count | None = None
     delta: Share | None = None
     largest_epsilon: Positive | None = None
-    data: Annotated[dict[Word, Any], Field(max_length=30)] = {}
+    data: Annotated[dict[Word, Any], Field(max_length=30), AfterValidator(_plain)] = {}
 
 
 class NewBudget(Body):
@@ -105,10 +125,10 @@ class NewBudget(Body):
 class Change(Body):
     """Another limit, or a cap of one analyst."""
 
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=1000), _Stored]
     epsilon: Positive | None = None
     delta: Share | None = None
-    analyst: Annotated[str, StringConstraints(max_length=64)] = ""
+    analyst: Annotated[str, StringConstraints(max_length=64), _Stored] = ""
 
 
 class NewPerson(Body):
@@ -123,7 +143,7 @@ class NewToken(Body):
 
     person: Name
     days: Annotated[float, Field(gt=0, le=366)] = 90
-    note: Annotated[str, StringConstraints(max_length=200)] = ""
+    note: Annotated[str, StringConstraints(max_length=200), _Stored] = ""
 
 
 class Begin(Body):

@@ -177,7 +177,7 @@ class Queue:
         query = (
             sql.select(requests)
             .where(requests.c.state == COMPUTED, requests.c.finished <= until)
-            .order_by(requests.c.finished)
+            .order_by(requests.c.created, requests.c.id)  # not in the order in which they ended
             .limit(200)
         )
         return self._store.rows(query)

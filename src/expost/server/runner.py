@@ -77,6 +77,7 @@ class Runner:
         self._pokes = 0
         self._alive: int | None = None
         self._threads: list[threading.Thread] = []
+        self._running: set[str] = set()
         self._executor: Any = None
         self._pool: AbstractContextManager[Any] | None = None
 
@@ -132,7 +133,20 @@ class Runner:
                 self._stop.wait(1.0)
 
     def run_one(self, row: Mapping[str, Any]) -> None:
-        """Run one request that this process has claimed."""
+        """Run one request that this process has claimed.
+
+        After a pause of the process its leases may have run out, and its own threads claim them: a
+        request that another thread still runs is left to that thread.
+        """
+        if row["id"] in self._running:
+            return
+        self._running.add(row["id"])
+        try:
+            self._run(row)
+        finally:
+            self._running.discard(row["id"])
+
+    def _run(self, row: Mapping[str, Any]) -> None:
         identity, tries = row["id"], row["tries"]
         try:
             if tries > MOST_TRIES:
@@ -197,6 +211,7 @@ class Runner:
             )
         except BudgetRefused as error:
             refusal = {"requested": error.requested, "remaining": error.remaining}
+            refusal |= {"held": error.held, "budget": error.budget}
             self._queue.record(row["id"], self.name, states.TUNED, None, refusal)
             return
         self._queue.record(row["id"], self.name, states.TUNED, document, model=model)
@@ -215,13 +230,20 @@ class Runner:
         """Publish at every tick, and complete what crashes left unreserved."""
         while not self._stop.is_set():
             try:
-                for row in self._queue.unreserved(time.time() - _RECORDED_SECONDS):
-                    self._complete(row)
                 self.publish()
+                self._complete_all()
             except Exception as error:
                 log.error("the publisher could not go on: %s", type(error).__name__)
             pause = next_tick(self._settings.tick, time.time() + 1e-3) - time.time()
             self._stop.wait(max(pause, 0.02) if self._settings.tick > 0 else 1.0)
+
+    def _complete_all(self) -> None:
+        """Reserve what crashes left unreserved; one that fails does not keep others waiting."""
+        for row in self._queue.unreserved(time.time() - _RECORDED_SECONDS):
+            try:
+                self._complete(row)
+            except Exception as error:
+                log.error("request %s is not reserved yet: %s", row["id"], type(error).__name__)
 
     def publish(self) -> None:
         """Settle what is computed, and show it. Several processes may do so at once."""

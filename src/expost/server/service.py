@@ -11,12 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
 from expost.budget.hash_chain import canonical
+from expost.budget.requests import check_memo
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 from expost.server import documents, questions, tuning_jobs
 from expost.server import queue as states
@@ -36,6 +39,7 @@ from expost.server.verification import release_problems
 from expost.server.views import request_view
 
 _LONGEST_KEY = 128
+_MOST_PLANS, _PLAN_SECONDS = 4, 2.0
 
 
 class Service(Administration):
@@ -64,6 +68,7 @@ class Service(Administration):
         self._ledgers = Ledgers(settings)
         self._queue = Queue(self.store)
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
+        self._plans = threading.BoundedSemaphore(_MOST_PLANS)
         self._kind_of = lru_cache(maxsize=1000)(self._find_kind)
 
     def _find_kind(self, budget: str) -> str:
@@ -110,13 +115,24 @@ class Service(Administration):
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan of a tuning job from its levels: chance of passing, price, runs."""
         epsilons = [float(each) for each in asked["epsilons"]]
-        return tuning_jobs.plan_document(
-            epsilons,
-            int(asked["configurations"]),
-            float(asked.get("delta") or 1e-6),
-            repeats=int(asked.get("repeats") or 1),
-            attempts=asked.get("attempts"),
-        )
+        with self._one_plan():
+            return tuning_jobs.plan_document(
+                epsilons,
+                int(asked["configurations"]),
+                float(asked.get("delta") or 1e-6),
+                repeats=int(asked.get("repeats") or 1),
+                attempts=asked.get("attempts"),
+            )
+
+    @contextmanager
+    def _one_plan(self) -> Iterator[None]:
+        """Plans of tuning take seconds: few at a time, so that they do not stop everybody else."""
+        if not self._plans.acquire(timeout=_PLAN_SECONDS):
+            raise Unavailable("the desk makes other plans", None, "try again in a minute")
+        try:
+            yield
+        finally:
+            self._plans.release()
 
     def _priced(
         self, facts: Mapping[str, Any], asked: Mapping[str, Any], analyst: str
@@ -155,7 +171,8 @@ class Service(Administration):
 
     def _plan_of(self, facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
         if question["kind"] == "tune":
-            return tuning_jobs.planned(facts, question)
+            with self._one_plan():
+                return tuning_jobs.planned(facts, question)
         return questions.planned(questions.stored_question(facts, question))
 
     # Asking
@@ -170,6 +187,7 @@ class Service(Administration):
         """
         if not key or len(key) > _LONGEST_KEY or not key.isprintable():
             raise InvalidInput("key", None, f"give a text of 1 to {_LONGEST_KEY} characters")
+        check_memo(memo)
         digest = hashlib.sha256(canonical({"asked": asked, "memo": memo}).encode()).hexdigest()
         found = self._queue.by_key(person.name, key)
         if found is not None:
@@ -258,14 +276,21 @@ class Service(Administration):
         return found
 
     def _complete(self, row: Mapping[str, Any]) -> None:
-        """Reserve a request that a crash left between its record and its reservation."""
-        facts = self._datasets.get(row["dataset"], retired=True)
-        priced = None
-        if row["kind"] != "tune":
-            stored = questions.stored_question(facts, json.loads(row["question"]))
-            request = questions.make(facts, stored, opened=False)
-            priced = price_of(request, self._ledgers.ledger, facts["budget"], row["person"])
-        self._reserve(row, facts, priced)
+        """Reserve a request that a crash left between its record and its reservation.
+
+        One that can never be reserved ends without an answer; nothing is charged.
+        """
+        try:
+            facts = self._datasets.get(row["dataset"], retired=True)
+            priced = None
+            if row["kind"] != "tune":
+                stored = questions.stored_question(facts, json.loads(row["question"]))
+                request = questions.make(facts, stored, opened=False)
+                priced = price_of(request, self._ledgers.ledger, facts["budget"], row["person"])
+            self._reserve(row, facts, priced)
+        except InvalidInput:
+            ended = {"state": states.FAILED, "published": time.time()}
+            self._queue.mark(row["id"], [states.RECORDED], **ended)
 
     # Requests and releases
 

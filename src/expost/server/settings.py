@@ -38,8 +38,8 @@ class Settings:
     hosts : tuple of str
         Host names under which the server is reached, besides the loopback names.
     secure : bool, optional
-        Whether cookies are sent over HTTPS only. By default they are unless the server listens on
-        a loopback address.
+        Whether cookies are sent over HTTPS only. By default they are unless the desk is reached
+        by loopback names alone: a server on a loopback address with another name is behind a proxy.
     proxy_key : bytes, optional
         The key with which a trusted proxy signs who signs in. By default the content of
         ``home/proxy.key``, if there is such a file.
@@ -85,7 +85,9 @@ class Settings:
     @property
     def cookies_secure(self) -> bool:
         """Whether cookies carry the attribute ``Secure``."""
-        return self.host not in _LOOPBACK if self.secure is None else self.secure
+        if self.secure is not None:
+            return self.secure
+        return any(name.lower() not in _LOOPBACK for name in (self.host, *self.hosts))
 
     @property
     def allowed_hosts(self) -> frozenset[str]:

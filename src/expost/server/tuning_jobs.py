@@ -20,6 +20,7 @@ from expost.server.datasets import ROWS
 from expost.tuning.job import tune
 from expost.tuning.job_folder import CERTIFICATE, MODEL
 from expost.tuning.metrics import METRICS
+from expost.tuning.noise_reduction import LEVELS
 from expost.tuning.settings import Settings as JobSettings
 from expost.tuning.settings import read_settings
 
@@ -116,9 +117,10 @@ def run(
     executor: Any,
 ) -> tuple[dict[str, Any], bytes | None]:
     """Run or continue a job; return its document and the released model."""
+    folder.mkdir(mode=0o700, exist_ok=True)
     if not (folder / CERTIFICATE).exists():
         tune(
-            config_of(facts, question),
+            _renamed(config_of(facts, question), folder, facts["name"]),
             ledger=ledger,
             budget=budget,
             analyst=analyst,
@@ -132,6 +134,20 @@ def run(
         {"result": result_of(certificate), "certificate": certificate},
         model.read_bytes() if model.exists() else None,
     )
+
+
+def _renamed(config: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
+    """The job with its files under the name of the data set, because certificates name them."""
+    data = dict(config["data"])
+    for key, stem in (("path", name), ("public_test", f"{name}-public")):
+        if data.get(key) is not None:
+            source = Path(data[key]).absolute()
+            ending = "".join(source.suffixes[-2 if source.suffix == ".gz" else -1 :])
+            link = folder / f"{stem}{ending}"
+            if not link.is_symlink():
+                link.symlink_to(source)
+            data[key] = str(link)
+    return config | {"data": data}
 
 
 def result_of(certificate: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,9 +174,17 @@ def result_of(certificate: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_largest(facts: Mapping[str, Any], settings: JobSettings) -> None:
     most = facts.get("largest_epsilon")
-    largest = max(settings.search.epsilons)
-    if most is not None and largest > most:
-        raise InvalidInput("search.epsilons", largest, f"the owner allows levels up to {most:g}")
+    for field, levels in _levels(settings).items():
+        if most is not None and max(levels) > most:
+            raise InvalidInput(field, max(levels), f"the owner allows levels up to {most:g}")
+
+
+def _levels(settings: JobSettings) -> dict[str, tuple[float, ...]]:
+    """The levels at which a job may train, by the key that states them."""
+    found = {"search.epsilons": settings.search.epsilons}
+    if settings.model.training != "dp-sgd":  # some settings are trained by noise reduction
+        found["model.levels"] = settings.model.levels or LEVELS
+    return found
 
 
 def _present(table: Mapping[str, Any]) -> dict[str, Any]:

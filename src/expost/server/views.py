@@ -35,10 +35,15 @@ def moment(seconds: float | None) -> str | None:
 
 
 def status_of(row: Mapping[str, Any], tick: float) -> str:
-    """Return the status that is visible at the last tick."""
+    """Return the status that is visible at the last tick.
+
+    A request that failed and waits to be tried again is still running: a failure may be due to
+    rows, and is told at the end only.
+    """
     status = _STATUS[row["state"]]
-    if status == "running" and (row["started"] or 0.0) > last_tick(tick):
-        return "queued"
+    if status in ("queued", "running"):
+        begun = row["started"] is not None and row["started"] <= last_tick(tick)
+        return "running" if begun else "queued"
     return status
 
 

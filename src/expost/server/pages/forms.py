@@ -84,6 +84,7 @@ def _keys(fields: Fields, columns: int) -> list[Any]:
     return split
 
 
+_LISTS = ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips")
 _JOB = {
     "model": "softmax",
     "epsilons": "0.5, 1, 2",
@@ -116,10 +117,7 @@ def job(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
         goal["confidence"] = confidence / 100
     if text(fields, "loss_bound"):
         goal["loss_bound"] = real(fields, "loss_bound")
-    search = {
-        name: reals(fields, name)
-        for name in ("epsilons", "learning_rates", "epochs", "batch_sizes", "clips")
-    }
+    search = {name: reals(fields, name) for name in _LISTS}
     asked: dict[str, Any] = {
         "dataset": facts["name"],
         "kind": "tune",
@@ -142,9 +140,9 @@ def again(view: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "model": asked["model"]["kind"],
             **{
-                name: ", ".join(f"{each:g}" for each in values)
-                for name, values in search.items()
-                if isinstance(values, list)
+                name: ", ".join(f"{each:g}" for each in search[name])
+                for name in _LISTS
+                if isinstance(search.get(name), list)
             },
             "metric": goal.get("metric", "accuracy"),
             "bar": f"{100 * bar:g}" if bar is not None else goal.get("at_most") or "",

@@ -1,0 +1,237 @@
+"""Attacks on a desk: requests that stop others, limits that are walked around, what leaks early."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from expost.errors import InvalidInput
+from expost.server import queue as states
+from expost.server import service as services
+from expost.server import tuning_jobs
+from expost.server.people import Person
+from expost.server.runner import Runner
+from expost.server.settings import Settings
+from expost.server.tables import requests
+from expost.server.views import request_view, status_of
+from tests.server.desk import JOB, QUESTION, Desk, open_desk
+
+ANN = Person("ann", "analyst")
+
+
+def raw(desk: Desk, path: str, content: str, **headers: str) -> Any:
+    """One call of an analyst with a body as it is."""
+    sent = {"authorization": f"Bearer {desk.tokens['ann']}", "content-type": "application/json"}
+    return desk.client.post(path, content=content.encode(), headers=sent | headers)
+
+
+class TestOneRequestStopsAnother:
+    def test_a_memo_that_the_ledger_cannot_store(self, tmp_path: Path) -> None:
+        """It was recorded, could never be reserved, and kept the publisher from all others."""
+        with open_desk(tmp_path, threads=0) as desk:
+            assert desk.ask("ann", QUESTION, "nul", "a\x00b").status_code == 422
+            with pytest.raises(InvalidInput, match="memo"):
+                desk.service.ask(ANN, QUESTION, "nul", "a\x00b")
+            assert desk.call("ann", "GET", "/api/requests").json() == []
+
+    def test_a_request_that_cannot_be_reserved_ends(self, tmp_path: Path) -> None:
+        with open_desk(tmp_path, threads=0) as desk:
+            made = desk.ask("ann", QUESTION, "good").json()["id"]
+            bad = desk.ask("ann", QUESTION, "bad").json()["id"]
+            desk.service.store.change(
+                requests.update()
+                .where(requests.c.id == bad)
+                .values(state=states.RECORDED, memo="\x00", id="0" * 32, created=0.0)
+            )
+            runner: Runner = desk.service.runner
+            runner._complete_all()
+            view = desk.call("ann", "GET", f"/api/requests/{'0' * 32}").json()
+            assert (view["status"], view["charge"]) == ("no answer", None)
+            assert desk.call("ann", "GET", f"/api/requests/{made}").json()["status"] == "queued"
+
+    def test_one_that_fails_does_not_keep_others_waiting(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with open_desk(tmp_path, threads=0) as desk:
+            for key in ("one", "two"):
+                desk.ask("ann", QUESTION, key)
+            everybody = requests.update().values(state=states.RECORDED, created=0.0)
+            desk.service.store.change(everybody)
+            runner, seen = desk.service.runner, []
+
+            def broken(row: Any) -> None:
+                seen.append(row["id"])
+                raise RuntimeError
+
+            monkeypatch.setattr(runner, "_complete", broken)
+            runner._complete_all()
+            assert len(seen) == 2
+
+    def test_few_plans_at_a_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A plan takes seconds; forty of them would take all threads of the server."""
+        monkeypatch.setattr(services, "_PLAN_SECONDS", 0.01)
+        go = threading.Event()
+        monkeypatch.setattr(
+            tuning_jobs, "plan_document", lambda *_, **__: {"waited": go.wait(timeout=20)}
+        )
+        with open_desk(tmp_path, threads=0) as desk:
+            asked = {"epsilons": [1.0], "configurations": 1}
+            busy = [
+                threading.Thread(target=desk.service.plan, args=(ANN, asked))
+                for _ in range(services._MOST_PLANS)
+            ]
+            for each in busy:
+                each.start()
+            time.sleep(0.1)
+            assert desk.call("ann", "POST", "/api/plan", asked).status_code == 503
+            assert desk.call("ann", "GET", "/api/datasets").status_code == 200
+            go.set()
+            for each in busy:
+                each.join()
+            assert desk.call("ann", "POST", "/api/plan", asked).status_code == 200
+
+
+def test_numbers_and_texts_that_are_not_json(tmp_path: Path) -> None:
+    with open_desk(tmp_path, threads=0) as desk:
+        for value in ("NaN", "1e400", "[-Infinity]", '"\\ud800"', '{"a": [NaN]}'):
+            text = json.dumps({**JOB, "privacy": {"delta": "@"}}).replace('"@"', value)
+            for path, body in (
+                ("/api/price", text),
+                ("/api/requests", '{"question": ' + text + "}"),
+            ):
+                answer = raw(desk, path, body, **{"idempotency-key": "odd"})
+                assert answer.status_code == 422, answer.text
+        assert desk.call("olga", "GET", "/api/requests").json() == []
+
+
+def test_confidence_below_one_half_is_refused(tmp_path: Path) -> None:
+    """It says nothing, and its price takes many seconds of the server."""
+    with open_desk(tmp_path, threads=0) as desk:
+        for confidence in (0.49, 1e-6, 1e-300):
+            body = QUESTION | {"confidence": confidence}
+            assert desk.call("ann", "POST", "/api/price", body).status_code == 422
+
+
+def test_every_accepted_grid_has_a_page(tmp_path: Path) -> None:
+    """Lists of lists were accepted by the API, and the page of the request failed for everybody."""
+    job = copy.deepcopy(JOB)
+    job["search"] |= {"class_weights": [[1.0] * 10], "schedules": ["cosine"]}  # type: ignore[operator]
+    with open_desk(tmp_path, threads=0) as desk:
+        made = desk.ask("ann", job, "grid").json()
+        desk.client.post("/api/session", json={"token": desk.tokens["olga"]})
+        assert desk.client.get(f"/requests/{made['id']}").status_code == 200
+
+
+def test_a_refused_job_has_a_page(tmp_path: Path) -> None:
+    with open_desk(tmp_path, threads=0) as desk:
+        made = desk.ask("ann", JOB, "job").json()["id"]
+        row = desk.service._queue.claim(desk.service.runner.name, "here", 60.0)
+        assert row["id"] == made
+        desk.service.change_budget(desk.person("olga"), "models", "test", 1e-6, 1e-9)
+        desk.service.runner.run_one(row)
+        assert desk.call("ann", "GET", f"/api/requests/{made}").json()["status"] == "refused"
+        desk.client.post("/api/session", json={"token": desk.tokens["ann"]})
+        page = desk.client.get(f"/requests/{made}")
+        assert page.status_code == 200
+        assert "models" in page.text
+
+
+def test_levels_of_noise_reduction_count() -> None:
+    """A job with levels up to 2 in its grid was answered, and charged, at a level of 20."""
+    facts = {
+        "kind": "rows",
+        "name": "digits",
+        "delta": 1e-5,
+        "largest_epsilon": 2.0,
+        "data": {"name": "digits", "feature_bounds": [0, 16], "classes": 10},
+    }
+    job = {**JOB, "model": {"kind": "softmax", "training": "auto", "levels": [0.5, 20.0]}}
+    with pytest.raises(InvalidInput, match=r"model\.levels"):
+        tuning_jobs.read_job(facts, job, "approx")
+    job["model"] = {"kind": "softmax", "training": "auto"}  # by default up to 4
+    with pytest.raises(InvalidInput, match=r"model\.levels"):
+        tuning_jobs.read_job(facts, job, "approx")
+    job["model"] = {"kind": "softmax", "training": "auto", "levels": [0.5, 2.0]}
+    assert tuning_jobs.read_job(facts, job, "approx")["kind"] == "tune"
+
+
+class TestWhatIsToldBeforeTheEnd:
+    def test_a_failed_try_is_not_told(self, tmp_path: Path) -> None:
+        """A request that is given back after an error looked queued again at once."""
+        with open_desk(tmp_path, threads=0, tick=3600.0) as desk:
+            made = desk.ask("ann", QUESTION, "try").json()["id"]
+            tables, queue = desk.service.store, desk.service._queue
+            queue.claim("worker", "here", 60.0)
+            queue.release(made, "worker", 0.0)
+            row = queue.get(made)
+            assert row["state"] == states.QUEUED
+            assert status_of(row, 3600.0) == "queued"  # it began after the last tick
+            tables.change(requests.update().values(started=0.0))
+            row = queue.get(made)
+            assert status_of(row, 3600.0) == "running"
+            assert request_view(row, 3600.0)["status"] == "running"
+
+    def test_entries_are_not_in_the_order_in_which_requests_ended(self, tmp_path: Path) -> None:
+        with open_desk(tmp_path, threads=0) as desk:
+            made = [desk.ask("ann", QUESTION, f"{n}").json()["id"] for n in range(4)]
+            for place, identity in enumerate(made):
+                ended = {"state": states.COMPUTED, "finished": float(10 - place)}
+                ended["created"] = float(place)
+                change = requests.update().where(requests.c.id == identity).values(**ended)
+                desk.service.store.change(change)
+            assert [row["id"] for row in desk.service._queue.computed(time.time())] == made
+
+
+def test_certificates_of_jobs_do_not_name_the_file(tmp_path: Path) -> None:
+    """Sources are for owners; the certificate of a job named the file of its rows."""
+    source = tmp_path / "ward-7-patients.csv.gz"
+    config = {"data": {"path": str(source), "public_test": "rel/rows.parquet"}, "model": {}}
+    for _ in range(2):  # also when the job continues
+        renamed = tuning_jobs._renamed(config, tmp_path, "visits")
+    assert Path(renamed["data"]["path"]).name == "visits.csv.gz"
+    assert Path(renamed["data"]["path"]).readlink() == source
+    assert Path(renamed["data"]["public_test"]).name == "visits-public.parquet"
+    assert config["data"]["path"] == str(source)
+    assert tuning_jobs._renamed({"data": {"name": "digits"}}, tmp_path, "x")["data"] == {
+        "name": "digits"
+    }
+
+
+def test_a_request_runs_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a long pause a process claims its own request again while a thread still runs it."""
+    with open_desk(tmp_path, threads=0) as desk:
+        runner, begun = desk.service.runner, []
+
+        def work(row: Any) -> None:
+            begun.append(row["id"])
+            if len(begun) == 1:
+                runner.run_one(desk.service._queue.claim(runner.name, "here", 60.0))
+
+        monkeypatch.setattr(runner, "_count", work)
+        made = desk.ask("ann", QUESTION, "slow").json()["id"]
+        row = desk.service._queue.claim(runner.name, "here", 0.0)
+        runner.run_one(row)
+        assert begun == [made]
+        assert desk.service._queue.get(made)["state"] == states.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "secure"),
+    [
+        ("127.0.0.1", (), False),
+        ("localhost", ("localhost",), False),
+        ("127.0.0.1", ("desk.example",), True),
+        ("10.0.0.1", (), True),
+    ],
+)
+def test_cookies_behind_a_proxy_on_this_machine(
+    tmp_path: Path, host: str, hosts: tuple[str, ...], secure: bool
+) -> None:
+    assert Settings(tmp_path, host=host, hosts=hosts).cookies_secure is secure
+    assert Settings(tmp_path, host=host, hosts=hosts, secure=False).cookies_secure is False
