@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expost.server import documents
-from tests.server.desk import QUESTION, open_desk
+from expost.server import documents, registry
+from tests.server.desk import QUESTION, open_desk, visits
 
 SECTIONS = [
     "What was released",
@@ -17,8 +17,11 @@ SECTIONS = [
     "How much protection",
     "Mechanism and theorem",
     "Composition",
+    "Accuracy and bias",
     "Preprocessing and tuning",
-    "Access and records",
+    "Implementation and side channels",
+    "Trust, access and records",
+    "Data collection and security",
 ]
 NASTY = 'a: "b" # c\n- d\u2028e\u0085f\x7f <script>alert(1)</script> {x} & *y !z %'
 
@@ -38,7 +41,7 @@ plain = st.recursive(
 @settings(max_examples=200, deadline=None)
 def test_yaml_reads_back(document: dict[str, object]) -> None:
     yaml = pytest.importorskip("yaml")
-    assert (yaml.safe_load(documents.to_yaml(document)) or {}) == document
+    assert (yaml.safe_load(registry.to_yaml(document)) or {}) == document
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_yaml_reads_back(document: dict[str, object]) -> None:
 )
 def test_keys_stay_texts(key: str) -> None:
     yaml = pytest.importorskip("yaml")
-    assert yaml.safe_load(documents.to_yaml({key: 1})) == {key: 1}
+    assert yaml.safe_load(registry.to_yaml({key: 1})) == {key: 1}
 
 
 def test_report_and_registry(tmp_path: Path) -> None:
@@ -59,17 +62,76 @@ def test_report_and_registry(tmp_path: Path) -> None:
         numbers = report["facts"]
         assert numbers["epsilon"] == view["price"]["epsilon"]
         assert 0 < numbers["spent"] <= numbers["epsilon"]
-        assert numbers["spent"] <= view["charge"]["epsilon"]
+        assert numbers["this_release"] == {"epsilon": numbers["spent"], "delta": 0.0}
+        assert numbers["charged"] == view["charge"]
         rows = dict(map(tuple, report["sections"][0]["rows"]))
         assert rows["purpose"] == NASTY
         answer = desk.call("ada", "GET", f"/api/releases/{view['id']}/registry")
         assert answer.headers["content-disposition"].startswith("attachment")
-        record = yaml.safe_load(answer.text)["deployment"]
-        assert record["basic"]["intended_use"] == NASTY
-        assert record["privacy_loss"]["privacy_parameters"] == {"epsilon": numbers["epsilon"]}
-        assert record["dp_variant"]["variant_name"] == "Pure DP"
-        assert record["deployment_model"]["model_name"] == "Central"
+        record = yaml.safe_load(answer.text)
+        assert list(record) == ["url_slug", "status", "tier", "deployment"]
+        told = record["deployment"]
+        assert list(told) == PARTS
+        assert all(text for part in told.values() for text in part.values())
+        assert told["basic"]["intended_use"] == NASTY
+        assert told["privacy_loss"]["privacy_parameters"] == {"epsilon": numbers["epsilon"]}
+        assert told["dp_variant"]["variant_name"] == "Pure DP"
+        assert told["deployment_model"]["model_name"] == "Central"
         assert str(tmp_path) not in answer.text
+
+
+PARTS = ["basic", "dp_variant", "privacy_loss", "deployment_model", "accounting"]
+PARTS += ["implementation", "administrative"]
+
+
+def test_each_kind_of_budget_is_told_as_it_was_charged(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    variants = {"approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
+    with open_desk(tmp_path) as desk:
+        owner = desk.person("olga")
+        for kind in variants:
+            desk.service.open_budget(owner, kind, kind, 5, 1e-5)
+            facts = visits(desk.folder / "visits.csv") | {"name": f"v.{kind}", "budget": kind}
+            desk.service.register(owner, facts | {"delta": 1e-7})
+            asked = desk.ask("ann", QUESTION | {"dataset": f"v.{kind}"}, kind)
+            view = desk.wait(asked.json()["id"])
+            report = desk.call("ada", "GET", f"/api/releases/{view['id']}/report").json()
+            numbers = report["facts"]
+            assert numbers["charged"] == view["charge"]
+            assert numbers["charged"]["kind"] == kind
+            assert numbers["variant"] == variants[kind]
+            pair = {"epsilon": numbers["epsilon"], "delta": 1e-7}
+            assert numbers["this_release"] == pair  # ρ has no ε of its own
+            rows = dict(map(tuple, report["sections"][2]["rows"]))
+            assert ("ρ" if kind == "zcdp" else "ε") in rows["charged"]
+            text = desk.call("ada", "GET", f"/api/releases/{view['id']}/registry").text
+            record = yaml.safe_load(text)["deployment"]
+            assert record["privacy_loss"]["privacy_parameters"] == pair | {
+                "rho": numbers["worst_case"]
+            }
+
+
+def test_the_report_tells_both_epsilons() -> None:
+    """What this release cost comes first; what the question could cost is told beside it."""
+    ln2, ln3 = 0.6931471805599453, 1.0986122886681098
+    numbers = {
+        "unit": "epsilon",
+        "spent": ln2,
+        "worst_case": ln3,
+        "epsilon": ln3,
+        "delta": 0.0,
+        "this_release": {"epsilon": ln2, "delta": 0.0},
+        "charged": {"kind": "pure", "epsilon": ln2},
+        "variant": "Pure DP",
+    }
+    told = documents._how_much(numbers)
+    assert "66.7 % certain" in told["text"]
+    assert "(75.0 %)" in told["text"]
+    assert told["text"].index("66.7") < told["text"].index("75.0")
+    assert dict(told["rows"])["charged"] == "ε = 0.693147"
+    same = documents._how_much(numbers | {"this_release": {"epsilon": ln3, "delta": 0.0}})
+    assert "75.0 % certain" in same["text"]
+    assert "given back" not in same["text"]
 
 
 def test_words_follow_the_numbers() -> None:

@@ -388,7 +388,7 @@ def test_waiting_pages_reload_and_show_no_progress(
     view = desk.service.request(desk.person("ann"), desk.id)  # type: ignore[attr-defined]
     waiting = view | {"status": "running", "charge": None, "release": False, "published": None}
     monkeypatch.setattr(desk.service, "request", lambda person, identity: waiting)
-    monkeypatch.setattr(desk.service, "requests", lambda person, limit: [waiting])
+    monkeypatch.setattr(desk.service, "requests", lambda person, limit, before: [waiting])
     for path in (f"/requests/{view['id']}", "/requests"):
         shown = clients["ann"].get(path)
         assert 'http-equiv="refresh" content="1"' in shown.text

@@ -74,6 +74,7 @@ ENDPOINTS = {
     ("GET", "/api/releases/{id}/certificate"): endpoint(EVERYBODY, own=True),
     ("GET", "/api/releases/{id}/report"): endpoint(EVERYBODY, own=True),
     ("GET", "/api/releases/{id}/registry"): endpoint(EVERYBODY, own=True),
+    ("GET", "/api/releases/{id}/answers"): endpoint(EVERYBODY, own=True),
     ("GET", "/api/releases/{id}/model"): endpoint(EVERYBODY, status=404, own=True),
     ("GET", "/api/releases/{id}/verify"): endpoint(EVERYBODY, own=True),
     ("GET", "/api/budgets"): endpoint(EVERYBODY),

@@ -42,6 +42,13 @@ def listed(store: DeskStore, after: int = 0, limit: int = 500) -> list[dict[str,
     return [row | {"detail": json.loads(row["detail"])} for row in store.rows(query)]
 
 
+def count(store: DeskStore) -> int:
+    """Return how many acts there are."""
+    return int(
+        store.rows(sql.select(sql.func.count().label("count")).select_from(acts))[0]["count"]
+    )
+
+
 def problems(store: DeskStore) -> list[str]:
     """Return what is wrong with the chain of acts, one line per problem."""
     return list(_breaks(store.rows(sql.select(acts).order_by(acts.c.number))))

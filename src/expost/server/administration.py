@@ -169,7 +169,8 @@ class Administration:
 
     def _refusals(self, name: str) -> list[dict[str, Any]]:
         """The newest refused requests of a budget."""
-        names = [each["name"] for each in self._datasets.listed() if each["budget"] == name]
+        sets = self._datasets.listed(retired=True)
+        names = [each["name"] for each in sets if each["budget"] == name]
         query = (
             sql.select(requests.c.id, requests.c.person, requests.c.dataset, requests.c.created)
             .where(requests.c.state == REFUSED, requests.c.dataset.in_(names))
@@ -243,4 +244,5 @@ class Administration:
     def verify(self, person: Person) -> dict[str, Any]:
         """Check the chain, sums and prices of the ledger, and the chain of acts."""
         problems = [*self._ledgers.problems(), *acts.problems(self.store)]
-        return {"valid": not problems, "problems": problems}
+        counted = {"entries": self._ledgers.entry_count(), "acts": acts.count(self.store)}
+        return {"valid": not problems, "problems": problems} | counted

@@ -131,9 +131,14 @@ def ask(
 
 
 @router.get("/requests")
-def requests(desk: Desk, me: Me, limit: Limit = 100) -> list[dict[str, Any]]:
-    """List requests, newest first; analysts see their own."""
-    return desk.requests(me, limit)
+def requests(
+    desk: Desk,
+    me: Me,
+    limit: Limit = 100,
+    before: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")] = None,
+) -> list[dict[str, Any]]:
+    """List requests, newest first; analysts see their own. Older ones: ``before`` an id."""
+    return desk.requests(me, limit, before)
 
 
 @router.get("/requests/{id}")
@@ -170,6 +175,12 @@ def report(desk: Desk, me: Me, id: Id) -> dict[str, Any]:
 def registry(desk: Desk, me: Me, id: Id) -> Response:
     """Return the release in the fields of OpenDP's deployments registry (YAML)."""
     return _download(desk.registry(me, id).encode(), "application/yaml", f"release-{id}.yaml")
+
+
+@router.get("/releases/{id}/answers")
+def answers(desk: Desk, me: Me, id: Id) -> Response:
+    """Return the answers as a table (CSV)."""
+    return _download(desk.answers(me, id).encode(), "text/csv; charset=utf-8", f"answers-{id}.csv")
 
 
 @router.get("/releases/{id}/model")

@@ -41,9 +41,11 @@ class Datasets:
     def __init__(self, store: DeskStore) -> None:
         self._store = store
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Return the data sets that may be asked about, with their sources."""
-        query = sql.select(datasets).where(datasets.c.retired.is_(False)).order_by(datasets.c.name)
+    def listed(self, *, retired: bool = False) -> list[dict[str, Any]]:
+        """Return the data sets that may be asked about, or all of them, with their sources."""
+        query = sql.select(datasets).order_by(datasets.c.name)
+        if not retired:
+            query = query.where(datasets.c.retired.is_(False))
         return [json.loads(row["document"]) for row in self._store.rows(query)]
 
     def get(self, name: str, *, retired: bool = False) -> dict[str, Any]:

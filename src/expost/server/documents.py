@@ -1,23 +1,36 @@
-"""A release in words for privacy officers, and in the fields of OpenDP's deployments registry.
+"""A release in words for privacy officers.
 
 The sections follow the questions of NIST SP 800-226: who is protected (unit of privacy and
 neighbouring relation), how much (ε and δ), by which mechanism and theorem, how releases compose,
-what happens before noise is added, and how data and access are governed. Everything is computed
-from the certificate, the public facts of the data set and the terms of the budget.
+accuracy and bias, what happens before noise is added, implementation and side channels, trust and
+access, and the collection of the data. Everything is computed from the certificate, the public
+facts of the data set and the terms of the budget. Two pairs (ε, δ) are told apart: what the
+question could cost at most, which holds before it runs and was reserved, and what this release
+cost, which holds for what was released (ex-post privacy) and is at most the first.
 Tests: ``tests/server/test_documents.py``.
 """
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from expost._version import __version__
+from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT
 
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
 _KINDS |= {"tune": "a trained model"}
-_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # not texts in YAML
+_VARIANTS = {"pure": "Pure DP", "approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
+_VARIANTS |= {"renyi": "Renyi DP"}
+_RELATIONS = {
+    ADD_REMOVE: "Two data sets are neighbours if one has one row more than the other.",
+    ZERO_OUT: "Two data sets are neighbours if one has a row where the other has an empty place.",
+    REPLACE: "Two data sets are neighbours if one row is another one.",
+}
 
 
 def report(
@@ -49,8 +62,11 @@ def report(
         _how_much(numbers),
         _mechanism(certificate, tuned),
         _composition(budget),
+        _accuracy(release, tuned),
         _preprocessing(release, facts, tuned),
+        _implementation(tuned),
         _governance(request, certificate, facts),
+        _collection(facts),
     ]
     return {
         "title": f"Release {request['id'][:8]}: {_KINDS[request['kind']]} from {facts['name']}",
@@ -70,30 +86,36 @@ def _section(heading: str, text: str, **rows: Any) -> dict[str, Any]:
 
 
 def _numbers(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
-    """The privacy parameters: what was spent, the worst case, and what is guaranteed."""
+    """The privacy parameters: of the question before it ran, and of this release."""
     certificate = release["certificate"]
     if tuned:
         spent, worst = release["result"]["spent"], certificate["worst_case"]
         return {
             "unit": "epsilon",
             "spent": spent["epsilon"],
-            "epsilon": spent["epsilon"],
-            "delta": spent["delta"],
             "worst_case": worst.get("epsilon"),
+            "epsilon": worst.get("epsilon"),
+            "delta": worst.get("delta"),
+            "this_release": {"epsilon": spent["epsilon"], "delta": spent["delta"]},
+            "charged": dict(spent),
             "variant": "Approximate DP",
-            "neighbours": "add-remove",
+            "neighbours": certificate["tuning"].get("neighbours", ADD_REMOVE),
         }
-    guarantee = certificate["guarantee"]
+    guarantee, charged = certificate["guarantee"], certificate["charged"]
     ((unit, spent_amount),) = _amount(certificate["spent"]).items()
     ((_, worst_amount),) = _amount(certificate["worst_case"]).items()
+    whole = {"epsilon": guarantee["epsilon"], "delta": guarantee.get("delta", 0.0)}
+    pure = unit == "epsilon" and not whole["delta"]
     return {
         "unit": unit,
         "spent": spent_amount,
-        "epsilon": guarantee.get("epsilon"),
-        "delta": guarantee.get("delta", 0.0),
         "worst_case": worst_amount,
-        "variant": "Pure DP" if not guarantee.get("delta") else "Zero-concentrated DP",
-        "neighbours": guarantee.get("neighbours", "add-remove"),
+        **whole,
+        # What ρ was spent has no ε of its own here: then the pair of the whole question is told.
+        "this_release": {"epsilon": spent_amount, "delta": 0.0} if pure else whole,
+        "charged": dict(charged),
+        "variant": _VARIANTS.get(charged["kind"], "Custom"),
+        "neighbours": guarantee.get("neighbours", ADD_REMOVE),
     }
 
 
@@ -106,8 +128,10 @@ def _what(release: Mapping[str, Any], facts: Mapping[str, Any], tuned: bool) -> 
     request, question = release["request"], release["request"]["question"]
     if tuned:
         goal = release["result"]["goal"]
-        bar = "the best score" if goal["bar"] is None else f"{goal['metric']} of {goal['bar']:g}"
-        text = f"A model was searched that reaches {bar}. " + (
+        most = "at least" if goal["metric"] == "accuracy" else "at most"
+        wanted = "with the best score" if goal["bar"] is None else None
+        wanted = wanted or f"whose {goal['metric']} is {most} {abs(goal['bar']):g}"
+        text = f"A search for a model {wanted}. " + (
             "It was found and released." if release["result"]["passed"] else "None was released."
         )
         return _section("What was released", text, purpose=request["memo"] or None)
@@ -135,15 +159,17 @@ def _what(release: Mapping[str, Any], facts: Mapping[str, Any], tuned: bool) -> 
 
 def _who(release: Mapping[str, Any], facts: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
     if tuned:
+        relation = release["certificate"]["tuning"].get("neighbours", ADD_REMOVE)
         return _section(
             "Who is protected",
-            "One row of the training and scoring data. Two data sets are neighbours if one has a "
-            "person's row and the other has none in its place.",
+            f"One row of the training and scoring data. {_RELATIONS[relation]} A person with "
+            "several rows is protected less: their ε add up.",
             unit_of_privacy="one row",
-            relation=release["certificate"]["tuning"].get("neighbours", "add-remove"),
+            relation=relation,
         )
     most = release["certificate"]["max_groups_per_user"]
-    limit = "any number of groups" if most is None else f"at most {most} group(s)"
+    limit = "any number of groups" if most is None else f"at most {most} groups"
+    limit = "one group" if most == 1 else limit
     return _section(
         "Who is protected",
         f"One person with all their rows; a person is recognised by the column {facts['user']!r} "
@@ -154,10 +180,34 @@ def _who(release: Mapping[str, Any], facts: Mapping[str, Any], tuned: bool) -> d
     )
 
 
+def answers_csv(release: Mapping[str, Any]) -> str:
+    """Return the answers of a release as CSV, one line per group.
+
+    A group whose name a spreadsheet would read as a formula gets an apostrophe before it.
+    """
+    result, question = release["result"], release["request"]["question"]
+    stream = io.StringIO()
+    table = csv.writer(stream)
+    names = list(question["by"]) or ["group"]
+    table.writerow([*map(_cell, names), "estimate", "low", "high", "error_reached"])
+    for reached, rows in (("yes", result["answers"]), ("no", result["unanswered"])):
+        for each in rows:
+            key = each["group"]
+            parts = key if isinstance(key, (list, tuple)) else ["all" if key is None else key]
+            numbers = [each[name] for name in ("estimate", "low", "high")]
+            table.writerow([*map(_cell, parts), *numbers, reached])
+    return stream.getvalue()
+
+
+def _cell(text: Any) -> str:
+    """A text that no spreadsheet takes for a formula."""
+    written = str(text)
+    return f"'{written}" if written.startswith(("=", "+", "-", "@", "\t", "\r")) else written
+
+
 def in_words(epsilon: float, delta: float) -> str:
     """Return what (ε, δ) means for one person."""
-    factor = math.exp(epsilon) if epsilon < 50 else math.inf
-    after = 100 * factor / (1 + factor) if math.isfinite(factor) else 100.0
+    factor, after = _odds(epsilon)
     text = (
         f"Whatever somebody concludes from this release, they could have concluded it almost as "
         f"well without the person's data: no event becomes more than {factor:.3g} times as likely. "
@@ -169,14 +219,38 @@ def in_words(epsilon: float, delta: float) -> str:
     return text
 
 
+def _odds(epsilon: float) -> tuple[float, float]:
+    """The factor e^ε, and the certainty in per cent of somebody who was undecided."""
+    factor = math.exp(epsilon) if epsilon < 50 else math.inf
+    return factor, 100 * factor / (1 + factor) if math.isfinite(factor) else 100.0
+
+
 def _how_much(numbers: Mapping[str, Any]) -> dict[str, Any]:
     unit = _UNITS[numbers["unit"]]
+    here, before = numbers["this_release"], numbers["epsilon"]
+    text = in_words(here["epsilon"], here["delta"] or 0.0)
+    if here["epsilon"] < before:
+        text += (
+            f" This is the ε of what was released ({here['epsilon']:.3g}), and it was charged. "
+            f"Before the question ran, it was certain that ε would be at most {before:.3g} "
+            f"({_odds(before)[1]:.1f} %), whatever came out; so much was reserved, and the rest "
+            "was given back."
+        )
+    else:
+        text += " This was certain before the question ran, whatever came out."
+    charged = {
+        name: numbers["charged"][name]
+        for name in ("epsilon", "rho", "delta")
+        if numbers["charged"].get(name)
+    }
+    marks = _UNITS | {"delta": "δ"}
     return _section(
         "How much protection",
-        in_words(numbers["epsilon"], numbers["delta"] or 0.0),
-        epsilon=numbers["epsilon"],
+        text,
+        epsilon_of_this_release=here["epsilon"],
+        epsilon_of_the_question=before,
         delta=numbers["delta"] or 0,
-        spent=f"{unit} = {numbers['spent']:.6g}",
+        charged=", ".join(f"{marks[name]} = {each:.6g}" for name, each in charged.items()),
         reserved_before_it_ran=f"{unit} = {numbers['worst_case']:.6g}",
         variant=numbers["variant"],
     )
@@ -216,6 +290,43 @@ def _composition(budget: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def _accuracy(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
+    if tuned:
+        found = release["result"]["confidence"] or {}
+        bound = found.get("bound_on_population")
+        text = (
+            "The score that was compared with the bar is noisy. Rows that are rare in the data "
+            "are learned less well: look at the errors of small groups before the model is used."
+        )
+        held = None
+        if bound is not None:
+            held = f"{abs(bound):.4g} with {found['confidence']:.0%} confidence"
+        return _section("Accuracy and bias", text, score_on_new_rows=held)
+    question, certificate = release["request"]["question"], release["certificate"]
+    answers = len(certificate["answers"])
+    text = (
+        "Each answer has an interval that contains the exact value with the stated confidence, "
+        "noise included. Groups that did not reach the error have wider intervals; small groups "
+        "are the first. "
+    )
+    dropped = certificate["dropped_share"] if certificate["max_groups_per_user"] else None
+    if dropped is not None and question["by"]:
+        text += (
+            "Persons in more groups than the cap count in some of them only, which lowers counts "
+            "and sums; the intervals do not include this. "
+        )
+    if question["column"]:
+        text += "Values outside of the bounds count as the bound, which is a bias as well."
+    share = None if dropped is None else f"{dropped['low']:.1%} to {dropped['high']:.1%}"
+    return _section(
+        "Accuracy and bias",
+        text.strip(),
+        groups_within_the_error=f"{answers} of {answers + len(certificate['unanswered'])}",
+        confidence=f"{question['confidence']:.0%}",
+        share_left_out_by_the_cap=share,
+    )
+
+
 def _preprocessing(
     release: Mapping[str, Any], facts: Mapping[str, Any], tuned: bool
 ) -> dict[str, Any]:
@@ -241,16 +352,33 @@ def _preprocessing(
     )
 
 
+def _implementation(tuned: bool) -> dict[str, Any]:
+    text = (
+        "Charges are summed as exact fractions and rounded up. Results appear at fixed times, and "
+        "a failure does not tell its cause, so that durations and errors tell less; the number of "
+        "intervals that a request takes remains visible. "
+    )
+    text += (
+        "Each step of the training adds normal noise that is rounded exactly to a public grid, so "
+        "that low bits of floating-point numbers do not leak."
+        if tuned
+        else "Noise is drawn on integers by exact samplers, so that floating-point numbers do not "
+        "leak."
+    )
+    return _section("Implementation and side channels", text, library=f"expost {__version__}")
+
+
 def _governance(
     request: Mapping[str, Any], certificate: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     ledger = certificate.get("ledger")
     first = ledger[0] if isinstance(ledger, list) and ledger else ledger
     return _section(
-        "Access and records",
-        "The data stay at the desk; people receive releases only. Each request is recorded, priced "
-        "and reserved in a hash-chained ledger before it runs. Results become visible at fixed "
-        "times, so that durations tell less.",
+        "Trust, access and records",
+        "The desk is trusted with the data; analysts are not, and their questions share one "
+        "budget, so that they gain nothing by working together. People receive releases only. "
+        "Each request is recorded, priced and reserved in a hash-chained ledger before it runs. "
+        "Whoever administers the machine can read the data.",
         asked_by=request["person"],
         asked=request["created"],
         published=request["published"],
@@ -259,100 +387,11 @@ def _governance(
     )
 
 
-def registry(document: Mapping[str, Any]) -> str:
-    """Return a report in the fields of OpenDP's deployments registry, as YAML."""
-    sections = {each["heading"]: each for each in document["sections"]}
-    numbers = document["facts"]
-    who = sections["Who is protected"]
-    tuned = document["kind"] == "tune"
-    parameters = {"epsilon": numbers["epsilon"]}
-    if numbers["delta"]:
-        parameters["delta"] = numbers["delta"]
-    return to_yaml(
-        {
-            "url_slug": f"expost-{document['id']}",
-            "deployment": {
-                "basic": {
-                    "name": document["title"],
-                    "data_curators": [
-                        {"data_curator_name": "to be filled in", "data_curator_type": "Other"}
-                    ],
-                    "description": sections["What was released"]["text"],
-                    "intended_use": _row(sections["What was released"], "purpose"),
-                    "data_product_type": "Machine learning model"
-                    if tuned
-                    else "Summary statistics",
-                    "data_product_region": "to be filled in",
-                    "data_product_sector": "to be filled in",
-                    "publication_date": document["date"],
-                },
-                "dp_variant": {
-                    "variant_name": numbers["variant"],
-                    "data_domain": f"data set {document['dataset']}",
-                },
-                "privacy_loss": {
-                    "privacy_unit": _row(who, "unit of privacy"),
-                    "privacy_unit_details": who["text"],
-                    "privacy_parameters": parameters,
-                    "privacy_parameters_details": sections["How much protection"]["text"],
-                },
-                "deployment_model": {
-                    "model_name": "Central",
-                    "release_type": "Multiple releases",
-                    "release_type_details": sections["Composition"]["text"],
-                    "data_source_type": "Static",
-                    "access_type": "Interactive",
-                    "access_type_details": sections["Access and records"]["text"],
-                },
-                "implementation": {
-                    "preprocessing_and_hyperparameter_tuning": sections["Preprocessing and tuning"][
-                        "text"
-                    ],
-                    "mechanisms": sections["Mechanism and theorem"]["text"],
-                    "justification": _row(sections["Mechanism and theorem"], "theorem"),
-                },
-                "administrative": {"status": "Draft", "tier": 3},
-            },
-        }
+def _collection(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return _section(
+        "Data collection and security",
+        "Differential privacy protects what is released, not how the data are collected, stored "
+        "and transported. The curator describes this part.",
+        data_set=facts["name"],
+        description=facts.get("description") or None,
     )
-
-
-def _row(section: Mapping[str, Any], name: str) -> str:
-    return str(next((value for key, value in section["rows"] if key == name), ""))
-
-
-def to_yaml(value: Any, depth: int = 0) -> str:
-    """Return plain data as YAML; texts are JSON strings, which YAML reads as they are."""
-    pad = "  " * depth
-    if isinstance(value, Mapping):
-        lines = []
-        for key, each in value.items():
-            nested = isinstance(each, (Mapping, list, tuple)) and each
-            inner = "\n" + to_yaml(each, depth + 1) if nested else " " + _scalar(each) + "\n"
-            lines.append(f"{pad}{_scalar(str(key), key=True)}:{inner}")
-        return "".join(lines)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        lines = []
-        for each in value:
-            if isinstance(each, Mapping) and each:
-                lines.append(f"{pad}- " + to_yaml(each, depth + 1).lstrip(" "))
-            else:
-                lines.append(f"{pad}- {_scalar(each)}\n")
-        return "".join(lines)
-    return f"{pad}{_scalar(value)}\n"
-
-
-def _scalar(value: Any, *, key: bool = False) -> str:
-    """A scalar as JSON, which is YAML; plain words as keys stay as they are."""
-    if key and value.isascii() and value.isidentifier() and value.lower() not in _WORDS:
-        return str(value)
-    if isinstance(value, float):
-        digits, _, exponent = json.dumps(value, allow_nan=False).partition("e")
-        point = digits if "." in digits else f"{digits}.0"  # else YAML 1.1 reads a text
-        return f"{point}e{exponent}" if exponent else point
-    # JSON leaves these as they are, but YAML takes some of them for line breaks.
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    hidden = ("\x7f", *map(chr, range(0x80, 0xA0)), "\u2028", "\u2029", "\ufeff")
-    for letter in hidden:
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return text

@@ -188,6 +188,11 @@ class Ledgers:
                 total = tuple(a + b for a, b in zip(total, amounts, strict=True))
         return terms.describe(total)
 
+    def entry_count(self) -> int:
+        """Return how many entries the ledger has."""
+        found = self.find()
+        return 0 if found is None else sum(1 for _ in found.entries())
+
     def problems(self) -> list[str]:
         """Return what is wrong with the ledger; empty if it is sound."""
         found = self.find()

@@ -190,15 +190,17 @@ class Queue:
         return self._store.rows(query)
 
     def listed(
-        self, person: str | None, limit: int, before: float | None = None
+        self, person: str | None, limit: int, before: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """Return requests, newest first, without results."""
+        """Return requests, newest first, without results; ``before`` is the last one seen."""
         shown = [column for column in requests.c if column.name not in ("result", "secret")]
         query = sql.select(*shown).order_by(requests.c.created.desc(), requests.c.id).limit(limit)
         if person is not None:
             query = query.where(requests.c.person == person)
         if before is not None:
-            query = query.where(requests.c.created < before)
+            moment, identity = before["created"], before["id"]
+            same = sql.and_(requests.c.created == moment, requests.c.id > identity)
+            query = query.where(sql.or_(requests.c.created < moment, same))
         return self._store.rows(query)
 
     def note_attempt(self, identity: str, reservation: str) -> None:

@@ -33,6 +33,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "certificate": EVERYBODY,
     "report": EVERYBODY,
     "registry": EVERYBODY,
+    "answers": EVERYBODY,
     "model": EVERYBODY,
     "verify_release": EVERYBODY,
     # budgets: analysts see what is left, and their own cap and entries

@@ -21,7 +21,7 @@ from typing import Any
 from expost.budget.hash_chain import canonical
 from expost.budget.requests import check_memo
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
-from expost.server import documents, questions, tuning_jobs
+from expost.server import documents, questions, registry, tuning_jobs
 from expost.server import queue as states
 from expost.server.administration import Administration
 from expost.server.charging import Priced, nothing_of, price_of
@@ -296,11 +296,12 @@ class Service(Administration):
 
     @action
     def requests(
-        self, person: Person, limit: int = 100, before: float | None = None
+        self, person: Person, limit: int = 100, before: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return requests, newest first; analysts see their own."""
+        """Return requests, newest first; analysts see their own. ``before`` is the last id seen."""
         mine = person.name if person.role == ANALYST else None
-        rows = self._queue.listed(mine, max(1, min(limit, 500)), before)
+        last = None if before is None else self._visible(person, before)
+        rows = self._queue.listed(mine, max(1, min(limit, 500)), last)
         return [request_view(row, self.settings.tick) for row in rows]
 
     @action
@@ -346,9 +347,17 @@ class Service(Administration):
         return documents.report(found, public_facts(facts), terms)
 
     @action
+    def answers(self, person: Person, identity: str) -> str:
+        """Return the answers of a count, a sum or a mean as CSV."""
+        found = self.release(person, identity)
+        if found["request"]["kind"] == "tune":
+            raise Missing("a search has no table of answers", "id")
+        return documents.answers_csv(found)
+
+    @action
     def registry(self, person: Person, identity: str) -> str:
         """Return a release in the fields of a public registry of deployments, as YAML."""
-        return documents.registry(self.report(person, identity))
+        return registry.registry(self.report(person, identity))
 
     @action
     def model(self, person: Person, identity: str) -> bytes:

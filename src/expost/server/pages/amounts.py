@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
+_FRACTION = re.compile(r"[0-9]{1,400}/[1-9][0-9]{0,400}")
 _MARKS = {"epsilon": "ε", "rho": "ρ", "delta": "δ"}
 
 
@@ -52,8 +54,9 @@ def amount(value: Any, kind: str = "pure") -> str:
         return "none"
     if isinstance(value, Mapping):
         if "epsilons" in value:
-            pairs = zip(value["orders"], value["epsilons"], strict=True)
-            return "; ".join(f"ε({order:g}) {number(each)}" for order, each in pairs)
+            pairs = list(zip(value["orders"], value["epsilons"], strict=True))
+            ends = pairs if len(pairs) < 3 else [pairs[0], pairs[-1]]
+            return " to ".join(f"ε({order:g}) {number(each)}" for order, each in ends)
         parts = [
             f"{mark} {number(float(value[name]))}"
             for name, mark in _MARKS.items()
@@ -80,6 +83,44 @@ def _renyi(used: Any, limit: Mapping[str, Any]) -> float:
     """The share that is used at the order with the most left."""
     pairs = zip(used["epsilons"], limit["epsilons"], strict=True)
     return min((each / most for each, most in pairs if most), default=0.0)
+
+
+def used(value: Any) -> bool:
+    """Return whether an amount is more than nothing."""
+    if isinstance(value, Mapping):
+        return any(value["epsilons"] if "epsilons" in value else value.values())
+    return bool(value)
+
+
+def plain(value: Any) -> str:
+    """Return a number, a text or a list of them, without needless digits."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(plain(each) for each in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def facts(detail: Mapping[str, Any], left_out: tuple[str, ...] = ()) -> str:
+    """Return the facts of an entry or an act in words: fractions as numbers, nothing empty."""
+    shown = []
+    for name, each in detail.items():
+        if name in left_out or each is None or each in ({}, [], ""):
+            continue
+        words = name.replace("_", " ")
+        if isinstance(each, Mapping):
+            shown.append(f"{words} ({facts(each)})")
+        elif isinstance(each, list):
+            shown.append(f"{words} {', '.join(_fraction(part) for part in each)}")
+        else:
+            shown.append(f"{words} {_fraction(each)}")
+    return "; ".join(shown)
+
+
+def _fraction(value: Any) -> str:
+    """A fraction such as "607/10000" as a number; other texts as they are."""
+    if isinstance(value, str) and _FRACTION.fullmatch(value):
+        top, _, bottom = value.partition("/")
+        return number(int(top) / int(bottom), 6)
+    return plain(value)
 
 
 def certainty(epsilon: float) -> float:

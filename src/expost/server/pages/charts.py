@@ -15,12 +15,16 @@ MOST_ROWS = 40
 _MOST_POINTS = 2000
 
 
-def intervals(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def intervals(
+    answers: Sequence[Mapping[str, Any]], unanswered: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any] | None:
     """Return one row per group with its estimate and interval on a common scale.
 
     Only the first 40 groups are drawn; the table below the drawing holds all of them.
     """
-    drawn = [each for each in answers if each["estimate"] is not None][:MOST_ROWS]
+    found = [each | {"reached": True} for each in answers]
+    found += [each | {"reached": False} for each in unanswered]
+    drawn = [each for each in found if each["estimate"] is not None][:MOST_ROWS]
     if not drawn:
         return None
     low = min(0.0, *(_of(each, "low") for each in drawn))
@@ -33,13 +37,14 @@ def intervals(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     rows = [
         {
             "group": group(each["group"]),
+            "reached": each["reached"],
             "at": place(each["estimate"]),
             "low": place(_of(each, "low")),
             "high": place(_of(each, "high")),
         }
         for each in drawn
     ]
-    return {"rows": rows, "low": low, "high": high, "left_out": len(answers) - len(drawn)}
+    return {"rows": rows, "low": low, "high": high, "left_out": len(found) - len(drawn)}
 
 
 def _of(answer: Mapping[str, Any], end: str) -> float:

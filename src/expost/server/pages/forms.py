@@ -147,6 +147,8 @@ def again(view: Mapping[str, Any]) -> dict[str, Any]:
             "metric": goal.get("metric", "accuracy"),
             "bar": f"{100 * bar:g}" if bar is not None else goal.get("at_most") or "",
             "confidence": f"{100 * goal.get('confidence', 0.9):g}",
+            "loss_bound": f"{goal['loss_bound']:g}" if "loss_bound" in goal else "",
+            "attempts": (asked.get("privacy") or {}).get("attempts", ""),
         }
     percent = asked["within"] is not None
     return {

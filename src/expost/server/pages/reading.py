@@ -12,34 +12,49 @@ from starlette.responses import Response
 from expost.server.pages import charts
 from expost.server.pages.forms import again
 from expost.server.pages.rendering import Desk, Me, page
+from expost.server.problems import Missing
 
 router = APIRouter()
 
 Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+Before = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$")]
 MOST_LINES = 1000
 _WAITING = ("queued", "running")
 
 
-def _refresh(desk: Any, views: list[dict[str, Any]]) -> int | None:
-    """Seconds until the page loads itself again, if something is waiting."""
-    if not any(view["status"] in _WAITING for view in views):
-        return None
-    return max(1, math.ceil(float(desk.settings.tick)))
+Reload = Annotated[bool, Query()]
+PER_PAGE = 100
+
+
+def _timing(desk: Any, views: list[dict[str, Any]], reload: bool) -> dict[str, Any]:
+    """When results appear, and after how many seconds the page loads itself again, if it does."""
+    tick = float(desk.settings.tick)
+    waiting = any(view["status"] in _WAITING for view in views)
+    seconds = max(1, math.ceil(tick))
+    return {"tick": tick, "waiting": waiting, "refresh": seconds if waiting and reload else None}
 
 
 @router.get("/requests")
-def requests(desk: Desk, me: Me, limit: Annotated[int, Query(ge=1, le=500)] = 100) -> Response:
+def requests(desk: Desk, me: Me, before: Before = None, reload: Reload = True) -> Response:
     """List requests, newest first."""
-    views = desk.requests(me, limit)
-    return page("requests.html", me, requests=views, refresh=_refresh(desk, views), limit=limit)
+    views = desk.requests(me, PER_PAGE + 1, before)
+    shown = views[:PER_PAGE]
+    older = shown[-1]["id"] if len(views) > PER_PAGE else None
+    timing = _timing(desk, shown, reload)
+    return page("requests.html", me, requests=shown, older=older, **timing)
 
 
 @router.get("/requests/{id}")
-def request(desk: Desk, me: Me, id: Id) -> Response:
+def request(desk: Desk, me: Me, id: Id, reload: Reload = True) -> Response:
     """Show one request: its status, its price and its charge."""
     view = desk.request(me, id)
     link = f"/ask/{view['dataset']}?{urlencode(again(view), doseq=True)}"
-    return page("request.html", me, request=view, refresh=_refresh(desk, [view]), again=link)
+    try:
+        retired = not desk.dataset(me, view["dataset"])
+    except Missing:
+        retired = True
+    timing = _timing(desk, [view], reload)
+    return page("request.html", me, request=view, again=link, retired=retired, **timing)
 
 
 @router.get("/releases/{id}")
@@ -58,15 +73,16 @@ def _release(desk: Any, me: Any, identity: str, checked: dict[str, Any] | None) 
     found = desk.release(me, identity)
     report = desk.report(me, identity)
     tuned = found["request"]["kind"] == "tune"
-    answers = [] if tuned else [*found["result"]["answers"], *found["result"]["unanswered"]]
+    result = found["result"]
+    chart = None if tuned else charts.intervals(result["answers"], result["unanswered"])
     return page(
         "release_tune.html" if tuned else "release.html",
         me,
         request=found["request"],
-        result=found["result"],
+        result=result,
         report=report,
         sections={each["heading"]: each for each in report["sections"]},
-        chart=charts.intervals(answers),
+        chart=chart,
         most=MOST_LINES,
         checked=checked,
     )

@@ -26,6 +26,7 @@ from expost.server.documents import in_words
 from expost.server.pages import amounts
 from expost.server.pages.static import version
 from expost.server.people import Person
+from expost.server.problems import Conflict, DeskError, Missing
 from expost.server.roles import ALLOWED
 from expost.server.service import Service
 
@@ -42,11 +43,13 @@ _TEMPLATES.filters.update(
     moment=amounts.moment,
     number=amounts.number,
     percent=amounts.percent,
+    plain=amounts.plain,
 )
 _TEMPLATES.globals.update(
     certainty=amounts.certainty,
     shares=amounts.shares,
     unit_of=amounts.unit_of,
+    used=amounts.used,
     in_words=in_words,
     assets=version,
     release_version=__version__,
@@ -87,6 +90,20 @@ def page(template: str, person: Person | None, *, status: int = 200, **values: A
 def go(path: str) -> RedirectResponse:
     """Return a redirect after a form."""
     return RedirectResponse(path, status_code=303)
+
+
+MENDABLE = (InvalidInput, Conflict, Missing)
+"""Errors after which a form is shown again, with what was entered."""
+
+
+def again(form: Mapping[str, Any] | None, error: Any) -> dict[str, Any]:
+    """Return what a page needs to show a form again: its fields, the problem and the status."""
+    fill = {name: value for name, value in (form or {}).items() if isinstance(value, str)}
+    return {"fill": fill, "problem": error, "status": 200 if error is None else _status(error)}
+
+
+def _status(error: Any) -> int:
+    return error.status if isinstance(error, DeskError) else 422
 
 
 def new_key() -> str:
