@@ -106,7 +106,7 @@ def create(
         typer.Option(help="For a Rényi budget: all orders must stay within their limits, or any."),
     ] = OrderRule.all,
     neighbours: Annotated[
-        str, typer.Option(help="Neighbouring relation: add-remove or replace.")
+        str, typer.Option(help="Neighbouring relation: add-remove, zero-out or replace.")
     ] = "add-remove",
     cap: Annotated[
         list[str] | None,
