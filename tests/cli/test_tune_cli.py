@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
+from expost.cli.certificate import certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.tuning import EXAMPLE
@@ -68,6 +71,10 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     again = run(str(config), "--out", "out")
     assert again.returncode == 2
     assert "finished job" in again.stderr
+    bound = document["confidence"]["bound_on_scoring_rows"]
+    with redirect_stdout(StringIO()) as shown:
+        certificate(tmp_path / "out" / "release.json")
+    assert f"score at least │ {bound:g}" in " ".join(shown.getvalue().split())
 
 
 def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Run) -> None:

@@ -48,6 +48,10 @@ def test_from_a_table_to_a_certificate(tmp_path: Path, rows: Path, run: Run) -> 
     assert document["spent"]["delta"] == 1e-4
     for word in ("The job", "logistic", "default", "holdout", "--init writes"):
         assert word in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "empty or unreadable cell in b is not used" in said  # age has a fill, city "other"
+    assert "if every attempt misses" in said
+    assert "Ledger: epsilon = 100" in said
     record = json.loads((tmp_path / "out" / "release.json").read_text(encoding="utf-8"))
     assert record["tuning"]["neighbours"] == "zero-out"
     assert "the number of places is public" in record["tuning"]["neighbours_in_words"]
@@ -78,6 +82,12 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
     assert done.returncode == 2
     for word in ("classes", "age", "city", "b", "--classes LABEL,LABEL", "--bounds age=LOW:HIGH"):
         assert word in done.stderr
+    for form in ("categories.COLUMN", "booleans = ", "dates.COLUMN", "missing.COLUMN", "features"):
+        assert form in done.stderr
+    number = run("rows.csv", "--target", "b", "--metric", "mae", "--at-most", "200")
+    assert number.returncode == 2
+    assert "--target-bounds LOW:HIGH" in number.stderr
+    assert "--bounds age" in number.stderr
     assert not (rows.parent / "out").exists()
     started = run("rows.csv", "--target", "label", "--at-least", "0.8", "--init")
     assert started.returncode == 0
@@ -95,6 +105,10 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
         (["rows.csv", *FACTS, *GOAL, "--feature-bounds", "0:1"], "--bounds each"),
         (["rows.csv", *FACTS, *GOAL, "--bounds", "age=0:1"], "give it once"),
         (["rows.csv", *FACTS, *GOAL, "--epsilons", "2,1"], "ascending"),
+        (["rows.csv", *FACTS, *GOAL, "--input-shape", "1x2"], "for example 1,28,28"),
+        (["rows.csv", *FACTS, *GOAL, "--input-shape", "1,2"], "flat rows"),
+        (["rows.csv", *FACTS, *GOAL, "--integers"], "whole numbers"),
+        (["rows.csv", *FACTS, *GOAL, "--training", "fast"], "noise-reduction"),
         (["missing.csv", *FACTS, *GOAL], "no such file"),
         (["job.toml", "--at-least", "0.8"], "settings of its own"),
         (["--at-least", "0.8"], "file of rows"),
@@ -154,8 +168,11 @@ def test_a_question_as_options() -> None:
             'dates.born = ["FIRST", "LAST"]',
         ]
     )
-    assert as_options(question) == (
+    said, _, others = as_options(question).partition("\n")
+    assert said == (
         "as options: --target COLUMN --classes LABEL,LABEL --bounds age=LOW:HIGH "
         "--bounds 'a b=LOW:HIGH' --booleans x,y --dates born=FIRST:LAST"
     )
+    assert "text: --categories COLUMN=A,B" in others
+    assert "--missing COLUMN=40" in others
     assert as_options("nothing") == ""

@@ -11,6 +11,7 @@ import expost
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import Model, load_model
+from expost.tuning.factories import factory_of
 from expost.tuning.model import Recipe
 from expost.tuning.table_schema import TableSchema
 from tests.tuning.jobs import clouds, job
@@ -68,6 +69,63 @@ def test_a_module_of_your_own(tmp_path: Path) -> None:
 
     loaded = load_model(tmp_path / "out" / "model.npz", make)
     assert np.array_equal(loaded.predict(X), result.model.predict(X))
+
+
+def test_the_arguments_of_a_module_come_back(tmp_path: Path) -> None:
+    """Catches a model that is loaded with the defaults of its class and predicts otherwise."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, sign: float = 1.0, width: int = 2) -> None:
+            super().__init__()
+            self.sign, self.linear = sign, torch.nn.Linear(width, 2)
+
+        def forward(self, rows: object) -> object:
+            return self.sign * self.linear(rows)
+
+    made = factory_of("own:Net", tmp_path, given=Net, arguments={"sign": -1.0})
+    values = {"linear.weight": np.eye(2, dtype="f4"), "linear.bias": np.zeros(2, dtype="f4")}
+    model = Model(Recipe("own:Net", "softmax", UNIT, None, made), values)
+    model.save(tmp_path / "model.npz")
+    rows = [[1.0, 0.0], [0.0, 1.0]]
+    assert model.predict(rows).tolist() == [1, 0]
+    for factory in (Net, lambda: Net(-1.0)):  # the class, and a function that knows its arguments
+        assert load_model(tmp_path / "model.npz", factory).predict(rows).tolist() == [1, 0]
+    with pytest.raises(InvalidInput, match=r"'linear.weight' of shape \(2, 3\).*\(2, 2\)"):
+        load_model(tmp_path / "model.npz", lambda: Net(width=3))
+
+
+def test_an_array_of_images_reaches_the_module_in_its_shape() -> None:
+    torch = pytest.importorskip("torch")
+    X, y = clouds()
+    seen = set()
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 2)
+
+        def forward(self, rows: object) -> object:
+            seen.add(tuple(rows.shape[1:]))  # type: ignore[attr-defined]
+            return self.linear(rows.flatten(1))  # type: ignore[attr-defined]
+
+    settings = {"feature_bounds": [0, 1], "classes": 2, "epochs": [1], "learning_rates": [1]}
+    result = expost.tune(X.reshape(-1, 1, 2), y, model=Net, maximize=True, epsilons=[4], **settings)
+    assert seen == {(1, 2)}
+    assert result.model is not None
+    assert np.array_equal(result.model.predict(X), result.model.predict(X.reshape(-1, 1, 2)))
+
+
+def test_results_models_and_plans_are_short_in_a_console() -> None:
+    planned: list[object] = []
+    source = SimulationRandomness(2)
+    result = expost.tune(
+        job(), *clouds(), randomness=source, simulation=True, before=planned.append
+    )
+    for each in (result, result.model, planned[0]):
+        assert len(repr(each)) < 400
+    assert repr(result).startswith(f"Tuned(passed={result.passed}, params=")
+    assert repr(planned[0]).startswith("Forecast(attempts=3, candidates=")
 
 
 @pytest.mark.parametrize("kind", ["no_such_module:make", "json:nothing"])
@@ -208,8 +266,9 @@ def test_rows_that_do_not_fit_a_model() -> None:
         model.predict(frame.rename(columns={"width": "width_"}))
     with pytest.raises(InvalidInput, match="trained with 3 columns"):
         model.predict(np.zeros((4, 2)))
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match=r"cannot be read in 'width'\"") as error:
         model.predict(frame.assign(width=np.nan))
+    assert "data.missing" in str(error.value)
     plain = Model(
         Recipe("linear", "squared", TableSchema.plain(((0.0, 1.0),), 2, None, (0.0, 9.0))),
         {"weight": np.array([[1.0, 0.0]]), "bias": np.zeros(1)},

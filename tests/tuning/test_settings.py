@@ -112,8 +112,10 @@ def test_unknown_tables_and_broken_text(tmp_path: Path) -> None:
         read(tmp_path, "[data]\nname =\n")
     with pytest.raises(InvalidInput, match="no such file"):
         read_settings(tmp_path / "missing.toml")
-    with pytest.raises(InvalidInput, match=r"\[goal\] is missing"):
+    with pytest.raises(InvalidInput, match=r"without \[model\], \[goal\], \[privacy\]"):
         read_settings({"data": {}})
+    with pytest.raises(InvalidInput, match=r"without \[search\], \[privacy\]"):
+        read_settings({"data": {}, "model": {"kind": "nets.py:Net"}, "goal": {}})
 
 
 def test_regression_needs_public_bounds() -> None:

@@ -24,7 +24,7 @@ from expost.errors import InvalidInput
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
 from expost.sklearn._rows import inside_selection
 from tests.tuning.jobs import clouds, line
-from tests.tuning.private_estimators import NearestNoisyMean, pure
+from tests.tuning.private_estimators import NearestNoisyMean, SelfDescribing, pure
 
 FAST = {"epochs": 4, "batch_size": 60, "delta": 1e-4}
 
@@ -166,6 +166,27 @@ def test_a_pipeline_keeps_the_promise_of_its_last_step() -> None:
         search(make_pipeline(FunctionTransformer(np.log), classifier()), {}).fit(X - 5, y)
 
 
+def test_a_pipeline_may_start_from_text_and_gaps(ledger: Ledger) -> None:
+    X, y = clouds()
+    raw = pd.DataFrame({"age": X[:, 0], "city": np.where(X[:, 1] > 0.5, "Bern", "Zug")})
+    raw.loc[7, "age"], raw.loc[8, "city"] = np.nan, None
+
+    def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+        bern = (frame["city"] == "Bern").astype(float)
+        return pd.DataFrame({"age": frame["age"].fillna(0.5), "bern": bern})
+
+    steps = make_pipeline(FunctionTransformer(numbers), classifier())
+    found = search(steps, {}, target=None).fit(raw, y)
+    assert len(found.predict(raw)) == 300
+    for last in (classifier(), SelfDescribing()):  # with and without a check of its own
+        gaps = make_pipeline(FunctionTransformer(lambda frame: frame[["age"]]), last)
+        with pytest.raises(InvalidInput, match="NaN"):
+            search(gaps, {}, ledger=ledger, delta=1e-5).fit(raw, y)
+    with pytest.raises(InvalidInput, match="the columns city"):
+        search(ledger=ledger).fit(raw, y)
+    assert charged(ledger) == []
+
+
 @pytest.mark.parametrize("notebook", [False, True])
 def test_progress_is_for_the_curator(
     notebook: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -179,6 +200,7 @@ def test_progress_is_for_the_curator(
     out, err = capsys.readouterr()
     assert out == ""
     assert "fits" in err
+    assert "examples" not in err  # fits are counted, not examples
 
 
 class TestRelation:

@@ -283,7 +283,7 @@ def test_the_question_for_a_frame_is_python_and_sorted_by_type() -> None:
     with pytest.raises(InvalidInput) as caught:
         load_rows(DataSettings(target="label"), frame)
     lines = str(caught.value).splitlines()[1:]
-    assert lines[:-1] == [
+    assert lines[:5] == [
         "classes=[LABEL, LABEL],  # every label that may occur",
         "feature_bounds={'age': [LOW, HIGH]},",
         "categories={'city': [VALUE, VALUE]},",
@@ -295,6 +295,7 @@ def test_the_question_for_a_frame_is_python_and_sorted_by_type() -> None:
         load_rows(told, frame)
     assert "age" not in str(caught.value)
     assert "classes" not in str(caught.value)
+    assert "missing={'COLUMN': 40}" in str(caught.value)
 
 
 # Records

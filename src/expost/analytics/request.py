@@ -336,8 +336,8 @@ def _checked_keys(
         raise InvalidInput(
             "keys",
             None,
-            "which groups exist is private too: list them (keys), or find them privately "
-            "(private_keys, with a delta)",
+            "which groups exist is private too: list them (keys, --keys FILE), or find them "
+            "privately (private_keys, --private-keys, with a delta)",
         )
     if isinstance(keys, str) or not len(keys):
         raise InvalidInput("keys", keys, "give a non-empty list of group names")

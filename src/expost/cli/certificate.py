@@ -35,7 +35,8 @@ def certificate(
     as_json: Json = False,
 ) -> None:
     """Show a certificate: what was released, what it cost, and which theorem guarantees it."""
-    counted = _count_certificate(file)
+    record = _record(file)
+    counted = check_certificate(record) if record.get("kind") == KIND else None
     if counted is not None:
         show(
             dict(counted),
@@ -50,20 +51,25 @@ def certificate(
         raise InvalidRelease(
             "file", str(file), "its values are nested too deeply to be a certificate"
         ) from None
-    show(document, as_json=as_json, render=lambda console: _render(console, release))
+
+    def render(console: Console) -> None:
+        """Print the table. The score of a tuned model with a bar is a lower confidence bound."""
+        bounded = record.get("kind") == "tuning" and release.passed is not None
+        _render(console, release, "score at least" if bounded else "score")
+
+    show(document, as_json=as_json, render=render)
 
 
-def _count_certificate(file: Path) -> Mapping[str, Any] | None:
-    """The certificate of a count, or None if the file is of another kind."""
+def _record(file: Path) -> Mapping[str, Any]:
+    """The certificate as it is written; empty if the file is no JSON object."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        return None
-    is_count = isinstance(record, dict) and record.get("kind") == KIND
-    return check_certificate(record) if is_count else None
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
-def _render(console: Console, release: Release) -> None:
+def _render(console: Console, release: Release, score: str) -> None:
     """Print a certificate as a table."""
     table = Table(title="Certificate", show_header=False, title_justify="left")
     table.add_column(style="bold")
@@ -71,7 +77,7 @@ def _render(console: Console, release: Release) -> None:
     rows: list[tuple[str, Any]] = [
         ("value", in_words(release.value)),
         ("params", in_words(dict(release.params))),
-        ("score", "–" if release.score is None else f"{release.score:g}"),
+        (score, "–" if release.score is None else f"{release.score:g}"),
         ("target reached", {None: "no target", True: "yes", False: "no"}[release.passed]),
         ("spent", describe(release.spent)),
         ("worst case", describe(release.worst_case)),

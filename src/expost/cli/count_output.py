@@ -28,16 +28,21 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
+def _groups(count: int) -> str:
+    """Return a number of groups in words."""
+    return f"{count:,} group{'s' * (count != 1)}"
+
+
 def render(console: Console, result: CountResult) -> None:
     """Print answers, what was spent, and what is protected."""
     error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
-    title = f"{len(result.answers)} groups within {error}"
+    title = f"{_groups(len(result.answers))} within {error}"
     render_answers(console, result.answers, title, f"{result.confidence:.0%} interval")
     unit = _UNITS[result.unit]
     facts = result.guarantee.as_dict()
     delta = f", δ = {facts['delta']:g}" if "delta" in facts else ""
     console.print(
-        f"{len(result.unanswered)} groups not answered. "
+        f"{_groups(len(result.unanswered))} not answered. "
         f"Spent {unit} = {shown_up(result.spent, 5)}, {result.remaining:.2g} remains. "
         f"Everything released keeps ε = {facts['epsilon']:g}{delta} for {result.protects}."
     )

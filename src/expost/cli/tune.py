@@ -22,10 +22,10 @@ from rich.table import Table
 
 from expost.budget.ledger import Ledger
 from expost.cli import tune_options as options
-from expost.cli.output import MISSED_BAR, Json, notes, show, shown_up
+from expost.cli.output import MISSED_BAR, Json, in_words, notes, show, shown_up
 from expost.cli.reach_table import duration, reach_table
 from expost.cli.tune_rows import asking_as_options, describe, show_job, toml_of
-from expost.errors import InvalidInput
+from expost.errors import BudgetRefused, InvalidInput
 from expost.execution.processes import Processes
 from expost.tuning.certificate import Tuned
 from expost.tuning.defaults import is_data_file, refuse_both
@@ -97,6 +97,9 @@ def tune(
     target_bounds: options.TargetBounds = None,
     rows: options.Rows = None,
     model: options.ModelName = None,
+    input_shape: options.InputShape = None,
+    integers: options.Integers = False,
+    training: options.Training = None,
     epsilons: options.Epsilons = None,
     delta: options.Delta = None,
     attempts: options.Attempts = None,
@@ -145,6 +148,9 @@ def tune(
         "target_bounds": options.bounds(target_bounds, "target_bounds"),
         "rows": rows,
         "model": model,
+        "input_shape": options.whole_numbers(input_shape),
+        "integers": integers or None,
+        "training": training,
         "epsilons": options.levels(epsilons),
         "metric": metric,
         "at_least": at_least,
@@ -193,7 +199,7 @@ def tune(
             _announce(planned)
             if opened is not None:
                 notes.print(
-                    f"Ledger: {opened.remaining(budget)} remains. "
+                    f"Ledger: {in_words(opened.remaining(budget))} remains. "
                     "The worst case of each attempt is reserved before it starts."
                 )
 
@@ -225,9 +231,16 @@ def tune(
 
 @contextmanager
 def _resumable(folder: Path) -> Iterator[None]:
-    """Say after Ctrl-C how to continue."""
+    """Say after Ctrl-C how to continue, and what a budget that refuses could pay."""
     try:
         yield
+    except BudgetRefused:
+        notes.print(
+            "What an attempt may cost grows with its highest level: leave out the highest levels "
+            "(--epsilons, or search.epsilons).",
+            markup=False,
+        )
+        raise
     except KeyboardInterrupt:
         notes.print(
             f"interrupted; to continue, run the same command with --out {folder}: "
@@ -304,7 +317,8 @@ def _announce(job: Forecast) -> None:
     notes.print(
         f"[bold]Plan[/bold]: up to {job.attempts} attempts over {len(job.candidates)} candidates, "
         f"until one passes.\n"
-        f"A miss costs ε = {misses[0]:.3g} (first attempt) to {misses[-1]:.3g} (last); "
+        f"A miss costs ε = {misses[0]:.3g} (first attempt) to {misses[-1]:.3g} (last), and "
+        f"{job.all_missed.epsilon:.3g} if every attempt misses;\n"
         f"all attempts together at worst {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
         highlight=False,
     )

@@ -72,6 +72,17 @@ ModelName = Annotated[
     str | None,
     option("logistic, softmax, linear, cnn, or module:name or file.py:name of a torch module."),
 ]
+InputShape = Annotated[
+    str | None,
+    option("Shape of one example for a torch module, 1,28,28; by default that of the array."),
+]
+Integers = Annotated[
+    bool, option("Pass whole numbers such as token ids on without scaling.", "--integers")
+]
+Training = Annotated[
+    str | None,
+    option("dp-sgd, noise-reduction (linear models), or auto (noise reduction, then DP-SGD)."),
+]
 Epsilons = Annotated[str | None, option("Privacy levels: 0.5,1,2 or 0.5:2:0.5.")]
 Delta = Annotated[float | None, option("δ of the whole job.")]
 Attempts = Annotated[int | None, option("The most attempts; planned if left out.")]
@@ -128,6 +139,14 @@ def fill(text: str) -> float | str:
         return text
 
 
+def whole_numbers(text: str | None) -> list[int] | None:
+    """Return whole numbers that are separated by commas."""
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidInput("input_shape", text, "give whole numbers, for example 1,28,28") from None
+
+
 def shares(text: str | None) -> list[float] | None:
     """Return shares that are separated by commas."""
     try:
@@ -179,4 +198,12 @@ def as_options(question: str) -> str:
             flag, _, value = template.format(name).partition(" ")
             found.append(f"{flag} {shlex.quote(value)}")
             break
-    return "" if not found else "as options: " + " ".join(found)
+    if not found:
+        return ""
+    others = (
+        "\n(text: --categories COLUMN=A,B; true and false: --booleans COLUMN,COLUMN; dates: "
+        "--dates COLUMN=FIRST:LAST; empty cells: --missing COLUMN=40 or COLUMN=indicator; columns "
+        "to use: --features COLUMN,COLUMN)"
+    )
+    columns = any(each.startswith("--bounds") for each in found)
+    return "as options: " + " ".join(found) + others * columns

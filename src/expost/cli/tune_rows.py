@@ -57,7 +57,11 @@ def toml_of(rows: Path, given: Mapping[str, Any], path: Path) -> str:
         question = error.valid
     if question is None:
         return text
-    lines = [f"# {line}" for line in question.splitlines() if line != "[data]"]
+    lines = [
+        line if line.startswith("#") else f"# {line}"
+        for line in question.splitlines()
+        if line != "[data]"
+    ]
     return text.replace("[data]\n", "[data]\n" + "\n".join(lines) + "\n", 1)
 
 
@@ -92,3 +96,23 @@ def show_job(job: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> 
             table.add_row(name, shown, "" if known else "[dim]default[/dim]")
     notes.print(table)
     notes.print("[dim]--init writes these settings as TOML. All of them are public.[/dim]")
+    names = without_fill(job["data"])
+    if names:
+        notes.print(
+            f"A row with an empty or unreadable cell in {', '.join(names)} is not used and scores "
+            "as wrong. If cells may be empty, give --missing COLUMN=VALUE or COLUMN=indicator.",
+            markup=False,
+            highlight=False,
+        )
+
+
+def without_fill(data: Mapping[str, Any]) -> list[str]:
+    """Return the named columns for which no public fill value is given."""
+    bounds = data.get("feature_bounds")
+    named = [
+        *(bounds if isinstance(bounds, Mapping) else ()),
+        *data.get("booleans", ()),
+        *data.get("dates", ()),
+    ]
+    chosen = data.get("features") or named
+    return [name for name in named if name in chosen and name not in data.get("missing", ())]

@@ -18,6 +18,7 @@ from typing import Any
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.failure import attempt
 from expost.privacy.guarantees import Guarantee
+from expost.sklearn._split import check_gaps
 
 try:
     from sklearn.pipeline import Pipeline
@@ -77,10 +78,13 @@ def _check_steps(pipeline: Any) -> None:
 def check_fit(estimator: Any, X: Any, y: Any) -> None:
     """Refuse what a fit of the estimator would refuse, before anything is charged."""
     if isinstance(estimator, Pipeline):
-        if hasattr(estimator[-1], "check_fit"):
-            for _, step in estimator.steps[:-1]:
-                if step is not None and step != "passthrough":
-                    X = step.transform(X)
-            estimator[-1].check_fit(X, y)
+        for _, step in estimator.steps[:-1]:
+            if step is not None and step != "passthrough":
+                X = step.transform(X)
+        last = estimator[-1]
+        if hasattr(last, "check_fit"):
+            last.check_fit(X, y)
+        elif not hasattr(X, "toarray"):
+            check_gaps(last, X)
     elif hasattr(estimator, "check_fit"):
         estimator.check_fit(X, y)

@@ -256,7 +256,7 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         if ledger is not None:
             request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
         releases: list[Release | None]
-        with progress_bar("fits") if self.verbose else nullcontext() as bar:
+        with progress_bar("fits", unit=None) if self.verbose else nullcontext() as bar:
             request["progress"] = bar
             if self.target is None:
                 releases, refused = [self._best(candidates, data, request)], False

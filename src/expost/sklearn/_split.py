@@ -23,11 +23,12 @@ from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.failure import attempt
 from expost.randomness.source import Randomness
-from expost.sklearn._rows import check_finite, check_numbers, check_targets
+from expost.sklearn._rows import check_finite, check_numbers, check_targets, check_width
 from expost.tuning.rows import held_out
 
 try:
     from sklearn.base import is_regressor
+    from sklearn.pipeline import Pipeline
     from sklearn.utils import _safe_indexing, get_tags
     from sklearn.utils.validation import _num_samples
 except ImportError:
@@ -76,13 +77,21 @@ def check_rows(estimator: Any, X: Any, y: Any) -> Array:
             "pass at least one row and one column",
         )
     targets = check_targets(y, rows)
-    if not tags.allow_nan:
-        check_finite(np.where(_gaps(X), np.nan, 0.0))
+    if hasattr(estimator, "check_fit"):
+        check_width(X)  # names columns of text, before gaps in them are found
+    if not isinstance(estimator, Pipeline):  # its steps may fill gaps: check_fit looks after them
+        check_gaps(estimator, X)
     if is_regressor(estimator):
         return check_numbers(targets)
     if bool(_gaps(targets).any()):
         raise InvalidInput("y", "targets that are NaN or missing", "leave these rows out")
     return targets
+
+
+def check_gaps(estimator: Any, X: Any) -> None:
+    """Refuse gaps in the rows, unless the estimator's tags say that it takes them."""
+    if not get_tags(estimator).input_tags.allow_nan:
+        check_finite(np.where(_gaps(X), np.nan, 0.0))
 
 
 def _gaps(values: Any) -> Array:

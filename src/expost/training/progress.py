@@ -22,16 +22,20 @@ Calls come from any thread, but never from two threads at once."""
 
 
 @contextmanager
-def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
+def progress_bar(
+    label: str = "training", *, unit: str | None = "examples"
+) -> Iterator[TrainingProgress]:
     """Draw a progress bar on standard error, or in the cell of a notebook.
 
-    It shows examples per second and the time left. In a notebook tqdm draws it, if it is installed.
+    It shows the speed and the time left. In a notebook tqdm draws it, if it is installed.
     Do not log it, and clear it before sharing a notebook: see the module's docstring.
 
     Parameters
     ----------
     label : str
         Text before the bar.
+    unit : str, optional
+        What is counted per second. None: no speed is shown.
 
     Yields
     ------
@@ -70,7 +74,7 @@ def progress_bar(label: str = "training") -> Iterator[TrainingProgress]:
 
         def update(done: float, total: float) -> None:
             elapsed = display.tasks[0].elapsed
-            speed = f"{done / elapsed:,.0f} examples/s" if elapsed else ""
+            speed = f"{done / elapsed:,.0f} {unit}/s" if elapsed and unit is not None else ""
             display.update(task, completed=done, total=total, speed=speed)
 
         yield update

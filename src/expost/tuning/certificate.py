@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Attempt:
     spent: Guarantee
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tuned:
     """The outcome of ``expost.tune``.
 
@@ -74,8 +74,8 @@ class Tuned:
     model: Model | None
     model_path: Path | None
     comparison: dict[str, float] | None
-    forecast: Forecast = field(repr=False)
-    details: dict[str, Any] = field(repr=False)
+    forecast: Forecast
+    details: dict[str, Any]
 
     @property
     def params(self) -> dict[str, Any]:
@@ -95,6 +95,13 @@ class Tuned:
         With a bar the confidence of :attr:`bounds` belongs to this statement.
         """
         return self.model is not None if self.release.passed is None else self.release.passed
+
+    def __repr__(self) -> str:
+        """Return the result in one line."""
+        return (
+            f"Tuned(passed={self.passed}, params={self.params}, score={self.score}, "
+            f"spent={self.spent})"
+        )
 
     def _repr_html_(self) -> str:
         """Return the result for a notebook."""

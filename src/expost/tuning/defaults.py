@@ -286,6 +286,9 @@ def _fill_goal(table: dict[str, Any], bounds: Any, regression: bool) -> None:
     if "maximize" not in table:
         table.setdefault("confidence", 0.9)
     if table["metric"] in REGRESSION_METRICS and "loss_bound" not in table:
+        if bounds is None:  # asked for later, with all that is missing; the bar is checked first
+            table["loss_bound"] = max(1.0, 2 * _number(table.get("at_most"), 0.0))
+            return
         pair = bounds if isinstance(bounds, (list, tuple)) and len(bounds) == 2 else (0, 1)
         width = abs(_number(pair[1], 1.0) - _number(pair[0], 0.0)) or 1.0
         power = 1 if table["metric"] == "mae" else 2

@@ -20,7 +20,7 @@ kind = "softmax"            # logistic, softmax, linear, cnn; "module:name" or "
                             # function or a class that makes a torch module
 training = "auto"           # noise reduction, then DP-SGD; or "noise-reduction", "dp-sgd"
 # arguments = { width = 64 } # keyword arguments of that function
-# input_shape = [1, 28, 28] # of one example, for cnn (only this shape) and modules; default: flat
+# input_shape = [1, 28, 28] # of one example, for modules; default: as in the array, else flat
 
 [search]                    # every combination at every level …
 epsilons = [0.5, 1, 2]

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,6 +139,19 @@ def factory_of(
     return ModuleFactory(kind, dict(arguments or {}), folder.resolve(), given, integers)
 
 
+def takes(function: Callable[..., Any] | None, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a function takes these keyword arguments; True where that is not known."""
+    if function is None:
+        return True
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
 def name_of(given: Any) -> str:
     """Return a public name of a function or a class that is passed as a model."""
     inner = getattr(given, "func", given)  # functools.partial
@@ -169,7 +183,11 @@ def named(module: Any, name: str, kind: str) -> Callable[..., Any]:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        raise InvalidInput("model.kind", kind, f"the module has no function or class {name!r}")
+        close = get_close_matches(name, [each for each in vars(module) if each[:1] != "_"], n=2)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise InvalidInput(
+            "model.kind", kind, f"the module has no function or class {name!r}{hint}"
+        )
     return found  # type: ignore[no-any-return]
 
 

@@ -36,7 +36,7 @@ _SHAPES = (-0.5, 0.0, 0.5, 1.0)
 _TYPICAL_SHARE = 0.1  # the share of settings for which times are announced
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Forecast:
     """What a job would cost and do; everything in it is public.
 
@@ -75,6 +75,13 @@ class Forecast:
     warnings: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the size and the price of the job in one line."""
+        return (
+            f"Forecast(attempts={self.attempts}, candidates={len(self.candidates)}, "
+            f"delta={self.delta:g}, worst_case={self.worst_case})"
+        )
+
     @property
     def charges(self) -> Charges:
         """The charges of the first request."""
@@ -94,6 +101,11 @@ class Forecast:
     def worst_case(self) -> ApproxDP:
         """The most that all requests together could cost."""
         return self.in_epsilon_delta(composed([each.charges.worst_case for each in self.steps]))
+
+    @property
+    def all_missed(self) -> ApproxDP:
+        """What the job costs if every request misses."""
+        return self.in_epsilon_delta(composed([each.charges.nothing for each in self.steps]))
 
     @property
     def order(self) -> float | None:

@@ -139,7 +139,7 @@ def tune(
     account.check_simulation(source.simulated)
     order = _order(read, ledger, budget)
     rows = load_rows(read.data, X, y, randomness=source)
-    recipe = Recipe.of(read, rows.schema)
+    recipe = Recipe.of(read, rows.schema, rows.shape)
     if rows.public:
         read.goal.measure.check_public(rows.score_y)
     hooks = Hooks(progress=progress if executor is None else None, threads=threads)
@@ -223,7 +223,9 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
         raise InvalidInput(
             "ledger",
             f"a {kind} budget",
-            "tuning is charged in (ε, δ) or at Rényi orders; give an approx or a renyi budget",
+            "tuning is charged in (ε, δ) or at Rényi orders; give an approx or a renyi budget, "
+            "opened with a δ (expost ledger create FILE --name NAME --epsilon E --delta D "
+            f"--neighbours {settings.data.relation})",
         )
     standing = ledger.standing(budget).filter.budget
     standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation

@@ -24,6 +24,24 @@ _DATES = ("date", "timestamp")
 _NUMBERS = ("int", "uint", "float", "double", "half", "decimal", "bool")
 _TEXT = ("object", "str", "large_string", "utf8", "categor", "enum", "dictionary")
 _KINDS = ("feature_bounds", "categories", "booleans", "dates")
+_TOML_FORMS = (
+    "# Replace a line by another form if the column holds something else:",
+    "#   numbers         feature_bounds.COLUMN = [0, 120]",
+    '#   text            categories.COLUMN = ["Bern", "Zug"]  (all other values are "other")',
+    '#   true and false  booleans = ["COLUMN"]',
+    '#   dates           dates.COLUMN = ["1990-01-01", "2029-12-31"]',
+    '# If cells may be empty:    missing.COLUMN = 40  (or "indicator"); else the row is not used',
+    '# To leave columns out:     features = ["COLUMN", "COLUMN"]  lists those to use',
+)
+_PYTHON_FORMS = (
+    "# Use another form if a column holds something else:",
+    "#   numbers         feature_bounds={'COLUMN': [0, 120]}",
+    "#   text            categories={'COLUMN': ['Bern', 'Zug']}  (all other values are \"other\")",
+    "#   true and false  booleans=['COLUMN']",
+    "#   dates           dates={'COLUMN': ['1990-01-01', '2029-12-31']}",
+    "# If cells may be empty:    missing={'COLUMN': 40}  (or 'indicator'); else no such row counts",
+    "# To leave columns out:     features=['COLUMN', 'COLUMN']  lists those to use",
+)
 
 
 def schema_of(settings: DataSettings, table: Table, *, python: bool = False) -> TableSchema:
@@ -152,11 +170,7 @@ def _missing_columns(
             lines.append(f"{key}={{{inner}}},")
         else:
             lines += [f"{key}.{_key(name)} = {blanks[key]}" for name in listed]
-    hint = (
-        "# numbers: feature_bounds; text: categories; true and false: booleans = [...]; "
-        "dates: dates; columns to leave out: list the others in features = [...]"
-    )
-    return [*lines, hint]
+    return [*lines, *(_PYTHON_FORMS if python else _TOML_FORMS)]
 
 
 def kind_of(settings: DataSettings, name: str) -> str | None:

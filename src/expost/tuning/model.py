@@ -20,7 +20,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.tuning.encoding import Label
-from expost.tuning.factories import factory_of
+from expost.tuning.factories import factory_of, takes
 from expost.tuning.linear_outputs import linear_outputs
 from expost.tuning.model_settings import LINEAR
 from expost.tuning.settings import Settings
@@ -58,7 +58,9 @@ class Recipe:
     factory: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, settings: Settings, schema: TableSchema) -> Recipe:
+    def of(
+        cls, settings: Settings, schema: TableSchema, shape: tuple[int, ...] | None = None
+    ) -> Recipe:
         """Return the recipe of a job. This imports the user's module, if there is one.
 
         Parameters
@@ -67,6 +69,8 @@ class Recipe:
             Settings of the job.
         schema : TableSchema
             How rows are encoded.
+        shape : tuple of int, optional
+            Shape of one row of the data, for a module whose settings give no shape.
         """
         model = settings.model
         factory = None
@@ -82,7 +86,7 @@ class Recipe:
             model.kind,
             model.loss,
             schema,
-            model.input_shape,
+            model.input_shape or (None if model.kind in LINEAR else shape),
             factory,
         )
 
@@ -115,12 +119,17 @@ class Recipe:
             If columns are missing, the width is wrong, or a value cannot be read and has no fill.
         """
         columns = self.schema.columns
-        rows = self.schema.encode(cells_for(X, self.schema.names, len(columns)))
+        cells = cells_for(X, self.schema.names, len(columns))
+        rows = self.schema.encode(cells)
         if np.isnan(rows).any():
+            parts = zip(columns, cells.T if isinstance(cells, np.ndarray) else cells, strict=True)
+            odd = [repr(each.name) for each, part in parts if np.isnan(each.encode(part)).any()]
+            where = "" if self.schema.names is None else f" in {', '.join(odd[:10])}"
             raise InvalidInput(
                 "X",
-                "rows with values that cannot be read",
-                "give finite numbers, or train with a public value for missing ones",
+                f"rows with values that cannot be read{where}",
+                "give finite numbers and ISO dates, leave these rows out, or train with a public "
+                "value for missing ones (data.missing)",
             )
         return rows.astype(np.int64) if self.schema.integers else rows
 
@@ -175,7 +184,7 @@ class Recipe:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A trained model. It takes raw rows and clips and scales them as in training.
 
@@ -188,7 +197,16 @@ class Model:
     """
 
     recipe: Recipe
-    parameters: Mapping[str, Array] = field(repr=False)
+    parameters: Mapping[str, Array]
+
+    def __repr__(self) -> str:
+        """Return the kind of the model, its columns and its labels in one line."""
+        schema = self.recipe.schema
+        columns = list(schema.names) if schema.names is not None else len(schema.columns)
+        made = f"Model(kind={self.recipe.kind!r}, columns={columns}"
+        known = self.recipe.classes
+        labels = list(known) if isinstance(known, tuple) else known
+        return made + (")" if known is None else f", classes={labels})")
 
     @property
     def classes(self) -> list[Label] | None:
@@ -257,6 +275,7 @@ class Model:
             "loss": recipe.loss,
             "table": recipe.schema.as_dict(),
             "input_shape": recipe.input_shape,
+            "arguments": dict(getattr(recipe.factory, "arguments", {})),
         }
         with Path(path).open("wb") as stream:
             arrays: dict[str, Any] = {
@@ -266,7 +285,7 @@ class Model:
             np.savez(stream, **arrays)
 
 
-def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Model:
+def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> Model:
     """Load a model that ``expost tune`` or :meth:`Model.save` wrote.
 
     Reading the file runs no code. Therefore a model of your own module needs its ``factory`` again.
@@ -276,7 +295,9 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
     path : str or Path
         The ``.npz`` file.
     factory : callable, optional
-        Function that returns the torch module. Needed if the job used ``"module:factory"``.
+        The function or class of the job, or a function without arguments that returns an equal
+        torch module. Needed if the model is a module of your own. The job's ``arguments`` are in
+        the file; they are passed if the function takes them.
 
     Returns
     -------
@@ -286,7 +307,8 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
     Raises
     ------
     InvalidInput
-        If the file is not a model that expost saved, or if ``factory`` is missing.
+        If the file is not a model that expost saved, or if ``factory`` is missing or makes a
+        module with other parameters.
     """
     with np.load(Path(path), allow_pickle=False) as archive:
         if _HEADER not in archive.files:
@@ -309,12 +331,47 @@ def load_model(path: str | Path, factory: Callable[[], Any] | None = None) -> Mo
     if recipe.kind not in LINEAR:
         if factory is None and recipe.kind != "cnn":
             raise InvalidInput(
-                "factory", None, f"this model was made by {recipe.kind!r}; pass that function"
+                "factory",
+                None,
+                f"this model was made by {recipe.kind!r}; pass that function or class: "
+                "load_model(path, function)",
             )
-        integers = recipe.schema.integers
-        made = factory_of(recipe.kind, Path(), given=factory, integers=integers)
+        arguments = header.get("arguments") or {}
+        made = factory_of(
+            recipe.kind,
+            Path(),
+            given=factory,
+            arguments=arguments if takes(factory, arguments) else None,
+            integers=recipe.schema.integers,
+        )
         recipe = replace(recipe, factory=made)
+        _check_parameters(recipe, parameters)
     return Model(recipe, parameters)
+
+
+def _made(recipe: Recipe) -> Any:
+    """Return the module with the frozen parameters and buffers that the fleet used."""
+    import torch
+
+    assert recipe.factory is not None
+    with torch.random.fork_rng(devices=[]):
+        # Frozen parameters and buffers are not saved; the fleet makes them with this seed, too.
+        torch.manual_seed(0)
+        return recipe.factory().eval()
+
+
+def _check_parameters(recipe: Recipe, parameters: Mapping[str, Array]) -> None:
+    """Refuse a factory whose module has no such parameters: it would predict something else."""
+    known = {name: tuple(each.shape) for name, each in _made(recipe).named_parameters()}
+    for name, value in parameters.items():
+        if known.get(name) != value.shape:
+            found = f"{name!r} of shape {known[name]}" if name in known else f"no {name!r}"
+            raise InvalidInput(
+                "factory",
+                f"a module with {found}",
+                f"the file has the shape {value.shape}; pass the function (and arguments) of the "
+                "job",
+            )
 
 
 def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:
@@ -322,11 +379,7 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     import torch
     from torch.func import functional_call, vmap
 
-    assert recipe.factory is not None
-    with torch.random.fork_rng(devices=[]):
-        # Frozen parameters and buffers are not saved; the fleet makes them with this seed, too.
-        torch.manual_seed(0)
-        module = recipe.factory().eval()
+    module = _made(recipe)
     like = next(module.parameters())
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()

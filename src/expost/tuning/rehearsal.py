@@ -234,11 +234,12 @@ def _forward(recipe: Recipe, module: Any, rows: Any) -> Any:
             raise unfit(
                 f"raised {_text(error)} {given}",
                 "it has an Embedding, which takes whole numbers such as token ids: "
-                "set data.integers = true, so that the columns are not scaled to [0, 1]",
+                "set data.integers = true (--integers), so that the columns are not scaled to "
+                "[0, 1]",
             ) from None
         shape = (
-            "the rows are flat; if the model takes another shape, set model.input_shape to the "
-            "shape of one example"
+            "the rows are flat; if the model takes another shape, set model.input_shape "
+            "(--input-shape) to the shape of one example"
             if recipe.input_shape is None
             else "check model.input_shape and the sizes of the first layers"
         )

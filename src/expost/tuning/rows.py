@@ -69,6 +69,8 @@ class JobRows:
         The neighbouring relation, ``"zero-out"`` or ``"add-remove"``.
     key : bytes
         Secret key of the split; empty if the split is public.
+    shape : tuple of int, optional
+        Shape of one row, if the data is an array with more than two dimensions.
     """
 
     X: Array
@@ -81,6 +83,7 @@ class JobRows:
     score_places: int
     relation: str = ZERO_OUT
     key: bytes = b""
+    shape: tuple[int, ...] | None = None
     _whole: tuple[Array, Array] | None = None
     _share: float = 0.0
 
@@ -229,8 +232,10 @@ def load_rows(
         rows[empty] = np.ceil([column.low for column in schema.columns])
         rows = rows.astype(np.int64)
     if settings.rows is None:
-        return _public_places(settings, schema, rows, labels)
-    return _secret_rows(settings, schema, rows, labels, randomness or Randomness())
+        split = _public_places(settings, schema, rows, labels)
+    else:
+        split = _secret_rows(settings, schema, rows, labels, randomness or Randomness())
+    return replace(split, shape=table.shape)
 
 
 def _public_places(

@@ -23,7 +23,7 @@ from expost.training.configuration import OPTIMISERS, SCHEDULES
 from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
 from expost.tuning.goal_settings import GOAL_KEYS, GoalSettings, check_scoring, read_goal
-from expost.tuning.model_settings import MODEL_KEYS, ModelSettings, read_model
+from expost.tuning.model_settings import LINEAR, MODEL_KEYS, ModelSettings, read_model
 
 _AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 _MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights")
@@ -194,6 +194,7 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         If a table or key is missing, unknown or not valid.
     """
     document = Document.read(config)
+    _check_tables(document)
     goals = document.table("goal", GOAL_KEYS)
     goal = read_goal(goals)
     privacy = _privacy(document.table("privacy", PRIVACY_KEYS), goal)
@@ -226,6 +227,21 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
             table.refuse("class_weights", "a regression has no classes; leave this key out")
         search = _search(table)
     return Settings(data, model, search, goal, privacy, document.folder)
+
+
+def _check_tables(document: Document) -> None:
+    """Name every table that is missing; a linear model needs no ``[search]``."""
+    kind: Any = document.tables.get("model", {}).get("kind")
+    needed = ["data", "model", "search", "goal", "privacy"]
+    if "model" not in document.tables or (isinstance(kind, str) and kind in LINEAR):
+        needed.remove("search")
+    missing = [f"[{name}]" for name in needed if name not in document.tables]
+    if missing:
+        raise InvalidInput(
+            "job",
+            f"without {', '.join(missing)}",
+            "add what is missing; expost tune ROWS --init writes all tables with defaults",
+        )
 
 
 def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:

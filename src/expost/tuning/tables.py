@@ -47,6 +47,8 @@ class Table:
         Type of each feature by name, "" if the source has none (text files).
     source : str
         What the table is called in error messages.
+    shape : tuple of int, optional
+        Shape of one row of an array with more than two dimensions, before it was flattened.
     """
 
     cells: Array | tuple[Array, ...]
@@ -54,6 +56,7 @@ class Table:
     names: tuple[str, ...] | None = None
     types: tuple[str, ...] = ()
     source: str = "the array"
+    shape: tuple[int, ...] | None = None
 
     @property
     def width(self) -> int:
@@ -149,7 +152,13 @@ def given_table(X: Any, y: Any, settings: DataSettings) -> Table:
         return _of_columns(frame, settings, "the data frame", targets)
     if targets is None:
         raise InvalidInput("y", None, "give one target per row, or a data frame and its target")
-    return Table(block_of(X), targets)
+    return _array_table(X, targets)
+
+
+def _array_table(X: Any, targets: Array, source: str = "the array") -> Table:
+    """Return an array of rows as a table that remembers the shape of a row."""
+    shape = tuple(np.shape(X)[1:]) if hasattr(X, "shape") else ()
+    return Table(block_of(X), targets, source=source, shape=shape if len(shape) > 1 else None)
 
 
 def block_of(X: Any) -> Array:
@@ -346,7 +355,7 @@ def _read_npz(path: Path) -> Table:
         if not {"X", "y"} <= set(archive.files):
             raise InvalidInput("data.path", path.name, "the file must contain arrays named X and y")
         try:
-            return Table(block_of(archive["X"]), _flat(archive["y"]), source=path.name)
+            return _array_table(archive["X"], _flat(archive["y"]), path.name)
         except ValueError as error:
             if isinstance(error, InvalidInput):
                 raise
