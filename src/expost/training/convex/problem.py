@@ -67,7 +67,9 @@ class ConvexProblem:
         K, for softmax.
     crowd : int
         How many times ``places`` the actual number of rows may be, if that number is secret. The
-        norm of the minimiser, the smoothness and the rounding are bounded for that many rows.
+        tolerance covers the rounding for that many rows. For more rows the solver takes smaller
+        steps (:func:`~expost.training.convex.solver.minimise`), and only the rounding beyond the
+        tolerance is not covered.
     """
 
     loss: str
@@ -122,8 +124,13 @@ class ConvexProblem:
 
     @property
     def row_gradient(self) -> float:
-        """G(R): a bound on the gradient of one row's loss at any minimiser, rounded up."""
-        return self._gradient_at(self.radius) * _ROUNDED_UP
+        """G(R): a bound on the gradient of one row's loss at any minimiser, rounded up.
+
+        If the number of rows is secret, it is the bound at any point, where there is one: it then
+        holds for every number of rows.
+        """
+        everywhere = self.crowd > 1 and self.loss != "squared"
+        return self._gradient_at(math.inf if everywhere else self.radius) * _ROUNDED_UP
 
     @property
     def exact_sensitivity(self) -> float:
