@@ -209,6 +209,25 @@ def test_only_row_of_a_class_and_huge_values_move_little() -> None:
     assert np.array_equal(empty, np.zeros((4, 3)))
 
 
+@pytest.mark.parametrize(("loss", "classes"), [("logistic", 2), ("softmax", 3)])
+@pytest.mark.parametrize("times", [2, 16, 400])
+def test_sensitivity_with_any_secret_number_of_rows(loss: str, classes: int, times: int) -> None:
+    """The sensitivity is public, the number of rows is not. With 400 times as many rows as places,
+    steps for 16 times as many would diverge."""
+    places = 5
+    problem = ConvexProblem(loss, places, 2, 0.01, classes, crowd=16)
+    generator = np.random.default_rng(0)
+    X = np.array([ANGLES[place] for place in generator.integers(0, 6, times * places)])
+    y = generator.integers(0, classes, len(X)).astype(float)
+    whole = minimise(problem, X, y)
+    assert np.isfinite(whole).all()
+    for place in (0, 1, 2):
+        less = np.delete(np.arange(len(X)), place)
+        moved = np.linalg.norm(whole - minimise(problem, X[less], y[less]))
+        assert moved <= problem.sensitivity
+    assert np.linalg.norm(problem.gradient(whole, X, y)) < 1e-2
+
+
 def test_preprocessing_has_norm_at_most_one_and_keeps_decisions() -> None:
     generator = np.random.default_rng(5)
     X = generator.normal(0.5, 2, (300, 6))

@@ -134,6 +134,16 @@ def test_refused_at_the_door_without_quoting_a_value(name):
         assert not hasattr(model, "privacy_spent_")
 
 
+def test_complex_numbers_are_refused_by_their_type():
+    """scikit-learn's own message would print the rows."""
+    pandas = pytest.importorskip("pandas")
+    X = np.full((8, 2), 0.123456 + 1j)
+    for rows in (X, pandas.DataFrame(X, columns=["a", "b"])):
+        with pytest.raises(InvalidInput) as refused:
+            DPLogisticRegression(**CLASSIFIER).fit(rows, [0, 1] * 4)
+        assert "0.123456" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_inside_a_selection_no_value_is_refused(name):
     """Catches a refusal that depends on one row: it would tell two neighbours apart."""

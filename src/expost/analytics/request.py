@@ -231,13 +231,13 @@ def _opened(request: Request, table: str | None, delimiter: str | None) -> Reque
     if request.by == () and request.keys != (TOTAL,):
         raise InvalidInput("by, user", (None, request.user), "name the column of the group: by")
     data = request.data
+    used = [*request.by, request.user, request.measure.column or ""]
+    used += [name.strip() for name in map(_condition_column, request.where)]
+    used = list(dict.fromkeys(name for name in used if name))
     if isinstance(data, (str, Path)):
-        used = [*request.by, request.user, request.measure.column or ""]
-        used += [name.strip() for name in map(_condition_column, request.where)]
-        used = list(dict.fromkeys(name for name in used if name))
         opened = open_source(data, table, delimiter=delimiter, columns=used)
     else:
-        opened = as_table(data)
+        opened = as_table(data, used)
     made = replace(request, table=opened)
     pairs = contribution.measured(made.rows(), made.measure, made.keys, "0")
     check_compiles(contribution.totals(pairs, 2, "0", collated=made.collated))

@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, unquote
 
 import numpy as np
 
+from expost.analytics.arrow_cells import parquet_rows, tame_scanner
 from expost.analytics.engine import ibis_module
 from expost.analytics.text_lines import read_header, read_json_lines, read_lines
 from expost.errors import InvalidInput, MissingExtra
@@ -107,7 +108,7 @@ def _suffix(path: Path) -> str:
 def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Sequence[str]) -> Any:
     names = [_literal(path) for path in files]
     if suffix == ".parquet":
-        return _engine().read_parquet(names)
+        return _read_parquet(files, columns)
     if suffix in _JSON:
         if not columns:
             raise InvalidInput("columns", None, "name the columns of a JSON-lines file")
@@ -116,6 +117,14 @@ def _read(files: Sequence[Path], suffix: str, delimiter: str | None, columns: Se
     if any(each != headers[0] for each in headers):
         raise InvalidInput("source", str(files[0].parent), "the files have different headers")
     return read_lines(_engine(), names, headers[0])
+
+
+def _read_parquet(files: Sequence[Path], columns: Sequence[str]) -> Any:
+    """The rows of Parquet files, read by Arrow: DuckDB's reader fails at broken cells."""
+    engine = _engine()
+    rows = parquet_rows([str(path.absolute()) for path in files])
+    engine.con.register("expost_rows", tame_scanner(rows, columns))
+    return engine.table("expost_rows")
 
 
 def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence[str]) -> Any:
@@ -218,15 +227,23 @@ def _literal(path: Path) -> str:
     return re.sub(r"[*?\[]", r"[\g<0>]", str(path.absolute()))
 
 
-def as_table(data: Any) -> Any:
-    """An Ibis table from one, or from a pandas, polars or pyarrow table."""
+def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
+    """An Ibis table from one, or from a pandas, polars or pyarrow table.
+
+    ``columns`` are those that will be used; cells that DuckDB cannot hold are NULL there.
+    """
     ibis = ibis_module()
     if isinstance(data, ibis.Table):
         return data
     if type(data).__module__.startswith("pyspark."):
         return _spark_table(data)
     try:
-        return ibis.memtable(without_objects(data))
+        from pyarrow import dataset
+
+        rows = dataset.dataset(_arrow_table(data))
+        return ibis.memtable(tame_scanner(rows, columns).to_table())
+    except ImportError:
+        raise MissingExtra("pyarrow", "analytics") from None
     except Exception:
         raise InvalidInput(
             "table",
@@ -234,6 +251,19 @@ def as_table(data: Any) -> Any:
             "give an Ibis, pandas, polars or pyarrow table of plain columns, a Spark data frame, "
             "or a mapping group → count",
         ) from None
+
+
+def _arrow_table(data: Any) -> Any:
+    """A pandas, polars or pyarrow table as an Arrow table."""
+    import pyarrow as pa
+
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if type(data).__module__.partition(".")[0] == "polars":
+        return (data.collect() if hasattr(data, "collect") else data).to_arrow()
+    return pa.Table.from_pandas(without_objects(data), preserve_index=False)
 
 
 def without_objects(data: Any) -> Any:

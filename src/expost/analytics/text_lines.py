@@ -146,10 +146,9 @@ def read_json_lines(engine: Any, files: Sequence[str], names: Sequence[str]) -> 
     view = f"{lines.get_name()}_rows"
     # The inner CASE: conditions of WHERE may be evaluated after what is selected.
     engine.raw_sql(
-        f"CREATE TEMP VIEW {_name(view)} AS SELECT {chosen} FROM "
-        f"(SELECT CASE WHEN json_valid(line) THEN line ELSE 'null' END AS line "
-        f"FROM {_name(lines.get_name())}) "
-        "WHERE json_type(line) = 'OBJECT'"
+        f"CREATE TEMP VIEW {_name(view)} AS SELECT {chosen} FROM (SELECT "
+        "CASE WHEN json_valid(line) THEN line ELSE 'null' END AS line "
+        f"FROM {_name(lines.get_name())}) WHERE json_type(line) = 'OBJECT'"
     )
     return engine.table(view)
 

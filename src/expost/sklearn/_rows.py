@@ -104,6 +104,9 @@ def check_width(X: Any) -> None:
             f"the columns {', '.join(names)}",
             "pass numbers: encode text, categories and dates with public steps first",
         )
+    if getattr(getattr(X, "dtype", None), "kind", "") == "c":
+        # scikit-learn's own message would quote the rows
+        raise InvalidInput("X", "complex numbers", "Complex data not supported; pass real numbers")
     shape = getattr(X, "shape", None)
     axes = len(shape) if isinstance(shape, tuple) else None
     if axes is None and isinstance(X, (list, tuple)):
@@ -131,7 +134,7 @@ def text_columns(X: Any) -> list[str]:
     return [
         str(name)
         for name, kind in zip(X.columns, kinds, strict=True)
-        if getattr(kind, "kind", "O") not in "biufOc" or str(kind) in ("category", "string", "str")
+        if getattr(kind, "kind", "O") not in "biufO" or str(kind) in ("category", "string", "str")
     ]
 
 

@@ -68,8 +68,9 @@ class ConvexProblem:
     crowd : int
         1 if there are at most ``places`` rows. More if the actual number is secret: then G is a
         bound at every point, which holds for any number of rows, and the tolerance is chosen for
-        ``crowd`` times ``places`` rows. Squared loss has no such bound: there the actual number may
-        be at most ``crowd`` times ``places``.
+        the rounding of ``crowd`` times ``places`` rows. For more rows the solver takes smaller
+        steps (:func:`~expost.training.convex.solver.minimise`). Squared loss has no bound at every
+        point: there the actual number may be at most ``crowd`` times ``places``.
     """
 
     loss: str
@@ -128,9 +129,13 @@ class ConvexProblem:
 
     @property
     def row_gradient(self) -> float:
-        """G(R): a bound on the gradient of one row's loss at any minimiser, rounded up."""
-        anywhere = self.crowd > 1 and self.loss != "squared"
-        return self._gradient_at(math.inf if anywhere else self.radius) * _ROUNDED_UP
+        """G(R): a bound on the gradient of one row's loss at any minimiser, rounded up.
+
+        If the number of rows is secret, it is the bound at any point, where there is one: it then
+        holds for every number of rows.
+        """
+        everywhere = self.crowd > 1 and self.loss != "squared"
+        return self._gradient_at(math.inf if everywhere else self.radius) * _ROUNDED_UP
 
     @property
     def exact_sensitivity(self) -> float:

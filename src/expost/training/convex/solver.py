@@ -48,7 +48,8 @@ def minimise(problem: ConvexProblem, X: Array, y: Array, valid: Array | None = N
         Loss, regularisation and public number of places.
     X : ndarray of shape (rows, width)
         Rows of norm at most 1 (:class:`~expost.training.convex.preprocessing.Preprocessing`), at
-        most ``problem.places`` of them.
+        most ``problem.places`` of them. If there are more than ``problem.crowd`` times as many,
+        the bounds on smoothness and norm are taken for the actual number: it only costs time.
     y : ndarray of shape (rows,)
         Targets. A row with a target that is not valid counts as absent.
     valid : ndarray of bool, optional
@@ -58,6 +59,9 @@ def minimise(problem: ConvexProblem, X: Array, y: Array, valid: Array | None = N
     -------
     ndarray of shape (width, outputs)
     """
+    needed = -(-len(X) // problem.places)
+    if needed > problem.crowd:
+        problem = replace(problem, crowd=needed)
     targets, usable = problem.targets(y)
     usable = usable & np.isfinite(X).all(axis=1)
     if valid is not None:
