@@ -24,7 +24,7 @@ from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
 from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
-from expost.rationals import Number, count_of, exact_positive
+from expost.rationals import count_of, exact_positive
 from expost.selection.candidate import Candidate
 from expost.selection.drop_level import log_keep_probability, probability_nothing
 from expost.selection.random_dropping import RandomDropping
@@ -409,46 +409,3 @@ def _check_levels(epsilons: Sequence[float]) -> list[float]:
 def _never_run(data: Any, randomness: Randomness) -> Any:
     """The mechanism of a plan's candidates; it must not be called."""
     raise AssertionError("a plan runs nothing")
-
-
-def repeats_for(
-    success: Number,
-    failure: Number,
-    epsilon: Number,
-    overhead: Number,
-    drop_rate: Number | None = None,
-) -> int:
-    """Return the number of copies with which a good output is found with probability 1 − β.
-
-    Parameters
-    ----------
-    success : number
-        α, the probability that one run of some candidate is good.
-    failure : number
-        β, the accepted probability of failure.
-    epsilon : number
-        ε_i of the candidate.
-    overhead : number
-        ε′ of the selector.
-    drop_rate : number, optional
-        The drop rate, if it is not ε_i.
-
-    Returns
-    -------
-    int
-        T_i = ⌈(1/α)·(2/β)^{ε_i/ε′}·ln(2/β)⌉, with the drop rate in place of ε_i if one is given.
-        Rounded up (``theorem:goodness-guarantee``).
-    """
-    alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
-    if alpha >= 1 or beta >= 1:
-        raise InvalidInput(
-            "success, failure", (success, failure), "give probabilities strictly between 0 and 1"
-        )
-    rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
-    logarithm = log(2.0) - log(beta)
-    log_copies = (
-        float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
-    )
-    if log_copies < 600:
-        return ceil(Fraction(exp(log_copies) * (1 + 1e-12)))
-    return int(2 ** ceil(log_copies / log(2.0)))
