@@ -36,7 +36,7 @@ from expost.tuning.model import Recipe
 from expost.tuning.noise_reduction import LEVELS, Places, Way, step_of, usable_levels
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
-from expost.tuning.several_ways import LADDER, levels_before_another
+from expost.tuning.several_ways import ladder_of, levels_before_another
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, task_named
@@ -106,8 +106,10 @@ def ways_to(rows: Rows, scoring: int | None, training: str, places: int) -> list
     """Return the ways of ``"noise-reduction"`` (one) or ``"auto"`` (the ladder)."""
     levels = usable_levels(LEVELS, scoring)
     ladder: tuple[float | None, ...] = (None,)
-    if training == "auto" and rows.recipe.loss != "squared":
-        ladder = LADDER
+    if rows.recipe.loss != "squared":
+        ladder = ladder_of(rows.X.shape[1])
+    if training == "noise-reduction":
+        ladder = ladder[:1]
     delta, confidence = DELTA / len(ladder), 1 - (1 - CONFIDENCE) / len(ladder)
     ways = []
     for place, regularisation in enumerate(ladder):

@@ -134,6 +134,16 @@ def test_a_ladder_without_search_ends_each_way_but_the_last() -> None:
     assert np.isclose(sum(1 - way.confidence for way in plan.ways), 0.1)
 
 
+def test_wide_tables_are_not_trained_on_second_moments() -> None:
+    """With 5,000 features there are 12.5 million of them."""
+    wide = Places(6_000, 1_000, 5_000, ZERO_OUT)
+    made = replace(network(), kind="softmax", input_shape=None)
+    for training, expected in (("noise-reduction", [0.003]), ("auto", [0.003, 0.0005])):
+        settings = read_settings(job(model__training=training), given_data=True)
+        plan = ways_of(settings, made, wide, True, None)
+        assert [way.regularisation for way in plan.ways] == expected
+
+
 def test_a_renyi_budget_is_refused_before_anything_is_charged(tmp_path: Any) -> None:
     book = Ledger.create(
         str(tmp_path / "book.db"), RenyiBudget((16.0,), (1.0,), neighbours=ZERO_OUT)

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 LADDER = (None, 0.003, 0.0005)
 """The regularisations that ``training = "auto"`` tries; None: second moments."""
 
+WIDE = 1000
+"""From this number of features on, second moments are left out: there would be more than half a
+million of them, which drowns them in noise and takes long."""
+
 _LEAST_OUTPUTS = 5  # fewer classes are not separated with less noise
 END = 60.0
 """places·μ per output at which a way ends if another one follows, times 1, 5, 25 …."""
@@ -146,9 +150,10 @@ def ways_of(
     if model.loss == "squared":
         chosen: tuple[float | None, ...] = (None,)
     elif model.training == "noise-reduction":
-        chosen = model.regularisation or (None,)
+        chosen = model.regularisation or ladder_of(places.features)[:1]
     else:
-        chosen = model.regularisation or (LADDER if attempts is None else LADDER[:1])
+        ladder = ladder_of(places.features)
+        chosen = model.regularisation or (ladder if attempts is None else ladder[:1])
     share = part / len(chosen)
     delta = _share_of(settings.privacy.delta, part, len(chosen))
     confidence = 1 - share * (1 - settings.goal.confidence)
@@ -165,6 +170,11 @@ def ways_of(
             )
         ways.append(Way(regularisation, kept, delta, confidence, norm_bound=model.norm_bound))
     return Plan(tuple(ways), 1 - part)
+
+
+def ladder_of(features: int) -> tuple[float | None, ...]:
+    """Return the regularisations that suit a number of features, in the order of trying."""
+    return LADDER[1:] if features >= WIDE else LADDER
 
 
 def levels_before_another(
