@@ -139,7 +139,7 @@ def _plain(values: Any, objects: bool = False) -> Array:
     return found if not objects and _alike(set(map(type, cells.ravel().tolist()))) else cells
 
 
-def _alike(types: set[type]) -> bool:
+def _alike(types: set[type[Any]]) -> bool:
     """Whether cells of these types are the same numbers and labels in an array of one type."""
     return len(types) <= 1 or types <= {int, float}
 

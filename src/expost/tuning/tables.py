@@ -257,7 +257,7 @@ def _read_npz(path: Path) -> Table:
 def _read_parquet(path: Path, settings: DataSettings) -> Table:
     """Read the wanted columns of a Parquet file."""
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("pyarrow", "analytics") from None
     names = list(parquet.read_schema(path).names)
