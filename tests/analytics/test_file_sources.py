@@ -118,6 +118,21 @@ class TestFoldersAndGlobs:
         with pytest.raises(InvalidInput, match="no such file"):
             total(f"{folder}/x*.parquet")
 
+    def test_columns_from_the_names_of_folders(self, tmp_path):
+        for group in ("a", "b"):
+            (tmp_path / f"g={group}").mkdir()
+            users = [int(user) for user, found in ROWS if found == group]
+            pq.write_table(pa.table({"u": users}), tmp_path / f"g={group}" / "part.parquet")
+        assert total(f"{tmp_path}/*/*.parquet") == [2, 1]
+
+    def test_types_of_a_column(self, folder):
+        """A part without values may have no type; types that differ are refused as such."""
+        pq.write_table(pa.table({"u": pa.nulls(2), "g": ["a", "b"]}), folder / "none.parquet")
+        assert total(folder) == [2, 1]
+        pq.write_table(pa.table({"u": [1.5], "g": ["a"]}), folder / "other.parquet")
+        with pytest.raises(InvalidInput, match="different columns"):
+            total(folder)
+
     def test_text_files_need_one_header(self, tmp_path):
         (tmp_path / "1.csv").write_text("u,g\n1,a\n")
         (tmp_path / "2.csv").write_text("u,g\n2,a\n1,b\n")

@@ -138,8 +138,9 @@ def lines_of(X: Any, y: Any) -> list[bytes]:
     return [f"{a!r},{b!r},{int(t)}".encode() for (a, b), t in zip(X.tolist(), y, strict=True)]
 
 
-def in_file(path: Path) -> Any:
+def in_file(path: Path, **more: Any) -> Any:
     changed = {"feature_bounds": [0, 1], "classes": [0, 1], "path": str(path), "target": "t"}
+    changed.update(more)
     return read_settings(job(data=changed)).data
 
 
@@ -165,6 +166,136 @@ def test_rows_of_parquet(tmp_path, place):
         }
         parquet.write_table(pa.table(made), tmp_path / "rows.parquet")
         assert encoded(load_rows(in_file(tmp_path / "rows.parquet"))) == emptied(place)
+
+
+def broken_text(texts: list[str], place: int) -> Any:
+    """A column of text that is not UTF-8 at one place, as other writers may leave it."""
+    pa = pytest.importorskip("pyarrow")
+    cells = [text.encode() for text in texts]
+    cells[place] = b"\xff\xfe"
+    ends = np.cumsum([0, *map(len, cells)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(cells))]
+    return pa.Array.from_buffers(pa.string(), len(cells), buffers)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_cells_at_which_a_library_fails(tmp_path, place):
+    """Broken text, a date after the year 9999, a time after midnight: as if there was no cell."""
+    pa, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    y = data()[1]
+
+    def numbers(kind: Any, odd: int | None, width: Any) -> Any:
+        cells: list[int | None] = [7 * number for number in range(N)]
+        cells[place] = odd
+        return pa.array(cells, width).view(kind)
+
+    texts = ["xyz"[number % 3] for number in range(N)]
+    gap = pa.array([None if number == place else text for number, text in enumerate(texts)])
+    zurich = pa.timestamp("s", "Europe/Zurich")
+    cases: dict[str, tuple[Any, ...]] = {
+        "text": ({"categories": {"a": ["x", "y"]}}, broken_text(texts, place), gap),
+        "time": (
+            {"categories": {"a": ["00:00:07"]}},
+            numbers(pa.time32("s"), 10**9, pa.int32()),
+            numbers(pa.time32("s"), None, pa.int32()),
+        ),
+        **{
+            name: (
+                {"dates": {"a": ["1970-01-01", "1970-03-01"]}},
+                numbers(kind, odd, width),
+                numbers(kind, None, width),
+            )
+            for name, kind, odd, width in (
+                ("date", pa.date32(), 4_000_000, pa.int32()),
+                ("timestamp", zurich, 2**50, pa.int64()),
+            )
+        },
+    }
+    for name, (facts, *columns) in cases.items():
+        known = {**facts, "feature_bounds": None}
+        found = []
+        for column in columns:
+            table = pa.table({"a": column, "t": y})
+            with_arrow = table.to_pandas(types_mapper=pandas.ArrowDtype)
+            parquet.write_table(table, tmp_path / "rows.parquet")
+            found.append(
+                [
+                    encoded(load_rows(settings(target="t", **known), table)),
+                    encoded(load_rows(settings(target="t", **known), with_arrow)),
+                    encoded(load_rows(in_file(tmp_path / "rows.parquet", **known))),
+                ]
+            )
+        most = 1 if "dates" in facts else 0  # a day is clipped where the library can read it
+        for here, empty in zip(*found, strict=True):
+            for part in (0, 2):
+                changed = [a != b for a, b in zip(here[part], empty[part], strict=True)]
+                assert sum(changed) <= most, name
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_cells_of_lists(place):
+    """One odd cell does not change the type, and with it the meaning, of all the others."""
+    X, y = data()
+    for odd in ("x", 2, 0.5, None, b"1"):
+        truths: list[Any] = [bool(each) for each in y]
+        truths[place] = odd
+        for classes in ([False, True], 2):
+            found = encoded(load_rows(settings(classes=classes), X.tolist(), truths))
+            whole = encoded(load_rows(settings(classes=classes), X.tolist(), y.astype(bool)))
+            assert sum(a != b for a, b in zip(found[1], whole[1], strict=True)) <= 1
+            assert sum(a != b for a, b in zip(found[3], whole[3], strict=True)) <= 1
+        rows: list[list[Any]] = [[bool(round(a)), np.float32(b)] for a, b in X]
+        same = encoded(load_rows(settings(), rows, y))
+        rows[place] = [odd, odd]
+        found = encoded(load_rows(settings(), rows, y))
+        for part in (0, 2):
+            assert sum(a != b for a, b in zip(found[part], same[part], strict=True)) <= 1
+        tokens: list[list[Any]] = [[1, 2] for _ in range(N)]
+        tokens[place] = [odd, 2]
+        whole_numbers = settings(integers=True, feature_bounds=[0, 9])
+        found = encoded(load_rows(whole_numbers, tokens, y))
+        assert sum(row != [1, 2] for row in found[0] + found[2]) <= 1
+
+
+def test_whole_numbers_with_a_gap():
+    """A gap turns whole numbers into floats in many libraries; labels with 16 digits stay."""
+    pa, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    first, second = 2**52 + 1, 2**60 + 1
+    cells = [(first, second)[number % 2] for number in range(N)]
+    known = settings(target="t", categories={"a": [first, second]}, feature_bounds=None)
+    table = pa.table({"a": cells, "t": data()[1]})
+    whole = encoded(load_rows(known, table))
+    gap = pa.table({"a": [None, *cells[1:]], "t": data()[1]})
+    nullable = pandas.DataFrame(
+        {"a": pandas.array(gap["a"].to_pylist(), dtype="Int64"), "t": data()[1]}
+    )
+    with_arrow = gap.to_pandas(types_mapper=pandas.ArrowDtype)
+    for frame in (gap, nullable, with_arrow, polars.from_arrow(gap)):
+        found = encoded(load_rows(known, frame))
+        assert sum(a != b for a, b in zip(found[0], whole[0], strict=True)) == 1
+        assert found[2:] == whole[2:]
+    small = settings(target="t", categories={"a": [first, 2**52]}, feature_bounds=None)
+    floats = pandas.DataFrame({"a": [None, *([float(first)] * (N - 1))], "t": data()[1]})
+    texts = pandas.DataFrame({"a": ["", *([str(first)] * (N - 1))], "t": data()[1]})
+    assert encoded(load_rows(small, floats)) == encoded(load_rows(small, texts))
+
+
+def test_no_warning_leaves(recwarn):
+    """A cell that is an array of one number is read with a warning, which is not passed on."""
+    X, y = (each.astype(object) for each in data())
+    X[3, 0], y[5] = np.array([0.5]), np.longdouble("1e400")
+    load_rows(settings(), X, y)
+    assert [str(each.message) for each in recwarn] == []
+
+
+def test_lengths_are_not_told():
+    """With a public number of rows, the actual number is not in an error either."""
+    X, y = data()
+    with pytest.raises(expost.InvalidInput) as refused:
+        load_rows(settings(rows=15), X, y[:-1])
+    assert str(N) not in str(refused.value)
 
 
 @pytest.mark.parametrize("place", PLACES)

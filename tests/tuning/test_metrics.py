@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,18 @@ def test_scores_need_public_rows_where_no_sensitivity_is_proven() -> None:
                     Score(goal, rho, centred)
         else:
             assert Score(goal, 0.1).sensitivity in (1, STEPS)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_a_row_on_which_a_function_raises_is_the_worst(error: type[BaseException]) -> None:
+    """Whatever it raises: otherwise one row would make every candidate fail."""
+
+    def odd(prediction: int, truth: int) -> float:
+        if truth == 7:
+            raise error
+        return 1.0
+
+    function = RowFunction("here:odd", given=odd)
+    values = function.by_rows(np.array([1, 1]), np.array([1, 7], dtype=object))
+    assert values[0] == 1
+    assert np.isnan(values[1])

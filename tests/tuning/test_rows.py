@@ -318,6 +318,19 @@ def test_public_facts_that_do_not_hold(tmp_path: Path) -> None:
         load_rows(DataSettings(path=tmp_path / "objects.npz", bounds=((0, 1),), classes=2))
 
 
+def test_columns_of_public_rows_are_found_by_name(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b,t\n0.1,0.9,0\n0.2,0.8,1\n")
+    (tmp_path / "test.csv").write_text("t,b,more,a\n1,0.7,x,0.3\n")
+    told = DataSettings(
+        path=tmp_path / "rows.csv",
+        target="t",
+        bounds=((0, 1),),
+        classes=2,
+        public_test=tmp_path / "test.csv",
+    )
+    assert load_rows(told).score_X.tolist() == [[0.3, 0.7]]
+
+
 def test_public_test_rows_are_checked(tmp_path: Path) -> None:
     X, y = clouds(30)
     path = tmp_path / "test.npz"

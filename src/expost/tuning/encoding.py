@@ -11,6 +11,7 @@ Tests: ``tests/tuning/test_table_schema.py``.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -24,18 +25,23 @@ Label = str | int | float | bool
 
 _TRUTH = {"true": 1.0, "yes": 1.0, "1": 1.0, "false": 0.0, "no": 0.0, "0": 0.0}
 _EPOCH = date(1970, 1, 1).toordinal()
+_WHOLE = 2**53  # below it, every whole number is a float of its own
 
 
 def numbers(cells: Array) -> Array:
-    """Return finite numbers in a new array, NaN elsewhere."""
+    """Return finite numbers in a new array of the same shape, NaN elsewhere.
+
+    True and "true" are 1, false and "false" are 0.
+    """
     if cells.dtype.kind in "biuf":
         with np.errstate(over="ignore"):
             found = cells.astype(np.float64)
     else:
         try:  # much faster, and the same numbers
-            found = cells.astype(object).astype(np.float64)
+            with np.errstate(over="ignore"):
+                found = cells.astype(object).astype(np.float64)
         except Exception:  # some cell is no number
-            found = _each(cells, float)
+            found = _each(cells.ravel(), _number).reshape(cells.shape)
     fine = np.isfinite(found)
     if not fine.all():
         found[~fine] = np.nan
@@ -95,6 +101,8 @@ def label_text(cell: Any) -> str | None:
         cell = cell.decode("utf-8", "replace")
     if isinstance(cell, (bool, np.bool_)):
         return "true" if cell else "false"
+    if isinstance(cell, np.floating):
+        cell = float(cell)  # as in an array, whose cells are written with all their digits
     text = str(cell).strip()
     if text.lower() in ("true", "false"):
         return text.lower()
@@ -105,9 +113,17 @@ def label_text(cell: Any) -> str | None:
     if not math.isfinite(number):
         return None
     if number.is_integer():
-        # text of more than 15 digits stays as it is: floats do not tell such numbers apart
-        return str(int(number)) if abs(number) < 1e15 else text
+        # larger numbers stay as they are written: floats do not tell them apart
+        return str(int(number)) if abs(number) < _WHOLE else text
     return repr(number)
+
+
+def _number(cell: Any) -> float:
+    """Return a cell as a number; text of a truth value as the array of truth values has it."""
+    try:
+        return float(cell)
+    except ValueError:
+        return {"true": 1.0, "false": 0.0}[label_text(cell) or ""]
 
 
 def _day(cell: Any) -> float:
@@ -120,11 +136,13 @@ def _day(cell: Any) -> float:
 
 
 def _each(cells: Array, function: Callable[[Any], Any]) -> Array:
-    """Apply a function to each cell; NaN where it raises anything."""
+    """Apply a function to each cell; NaN where it raises anything, and no warning leaves."""
     found = []
-    for cell in cells.tolist():
-        try:
-            found.append(float(function(cell)))
-        except Exception:  # cells of data frames may be objects of any type
-            found.append(math.nan)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for cell in cells.tolist():
+            try:
+                found.append(float(function(cell)))
+            except Exception:  # cells of data frames may be objects of any type
+                found.append(math.nan)
     return np.array(found, dtype=np.float64)

@@ -238,7 +238,8 @@ def _check_integers(settings: DataSettings, table: Table) -> None:
     """Refuse whole numbers that are wanted from columns of another type."""
     if not settings.integers:
         return
-    if table.names is not None or getattr(table.cells, "dtype", np.dtype(object)).kind not in "iu":
+    kind = table.cells.dtype.kind if isinstance(table.cells, np.ndarray) else ""
+    if table.names is not None or kind not in ("i", "u", "O"):
         raise InvalidInput(
             "data.integers", True, "the features must be an array of whole numbers (int64)"
         )

@@ -23,6 +23,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
+from expost.execution.failure import attempt
 from expost.tuning import factories
 
 _LONGEST = 200  # characters of an exception that a message shows
@@ -117,7 +118,6 @@ def _one(function: Callable[[Any, Any], Any], prediction: Any, truth: Any) -> fl
     """Return the value of one row; NaN if there is none."""
     if truth is None:
         return float("nan")
-    try:
-        return float(function(prediction, truth))
-    except (Exception, SystemExit):  # a row must not end the job; it counts as the worst
-        return float("nan")
+    value = attempt(lambda: float(function(prediction, truth)))
+    # Whatever is raised: a row must not end the job, nor make a candidate fail.
+    return value if isinstance(value, float) else float("nan")

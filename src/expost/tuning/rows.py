@@ -313,7 +313,7 @@ def _encoded(table: Table, schema: TableSchema) -> tuple[Array, Array]:
     if table.targets.shape != (table.rows,):
         raise InvalidInput(
             "data",
-            f"{table.rows} rows and targets of shape {table.targets.shape}",
+            "rows and targets of different lengths",  # the numbers may be secret
             "give one target per row",
         )
     return schema.encode(table.cells), schema.targets(table.targets)
@@ -323,7 +323,8 @@ def _public_test(settings: DataSettings, schema: TableSchema) -> tuple[Array, Ar
     """Return the public rows for scoring. They are public, so they may be refused by value."""
     path = settings.public_test
     assert path is not None
-    table = read_source(path, settings)
+    # by name, whatever their order
+    table = read_source(path, replace(settings, features=schema.names or settings.features))
     width = table.width if table.names is None else len(table.names)
     if width != len(schema.columns) or table.targets is None or not table.rows:
         raise InvalidInput(

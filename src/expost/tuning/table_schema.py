@@ -179,7 +179,8 @@ class TableSchema:
         """
         block = isinstance(cells, np.ndarray)
         plain = all(column.width == 1 and column.fill is None for column in self.columns)
-        if block and cells.dtype.kind in "biuf" and plain:  # type: ignore[union-attr]
+        fast = block and (self.integers or cells.dtype.kind in "biuf")  # type: ignore[union-attr]
+        if fast and plain:
             low, high = (np.array([vars(each)[end] for each in self.columns]) for end in _ENDS)
             found = numbers(cells)  # type: ignore[arg-type]
             if self.integers:

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from expost.analytics.text_lines import read_header
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
+from expost.tuning.column_cells import Frame, block_of, flat, frame_of
 from expost.tuning.data_settings import DataSettings
 from expost.tuning.table_schema import find_column, near
 
@@ -146,40 +146,22 @@ def given_table(X: Any, y: Any, settings: DataSettings) -> Table:
     """
     if X is None:
         raise InvalidInput("X, y", None, "give both, or give neither and name a source in [data]")
-    frame = _frame(X)
-    targets = None if y is None else _flat(y)
+    frame = frame_of(X)
+    targets = None if y is None else flat(y)
     if frame is not None:
         return _of_columns(frame, settings, "the data frame", targets)
     if targets is None:
         raise InvalidInput("y", None, "give one target per row, or a data frame and its target")
-    return _array_table(X, targets)
+    return _array_table(X, targets, objects=settings.integers)
 
 
-def _array_table(X: Any, targets: Array, source: str = "the array") -> Table:
+def _array_table(
+    X: Any, targets: Array, source: str = "the array", *, objects: bool = False
+) -> Table:
     """Return an array of rows as a table that remembers the shape of a row."""
     shape = tuple(np.shape(X)[1:]) if hasattr(X, "shape") else ()
-    return Table(block_of(X), targets, source=source, shape=shape if len(shape) > 1 else None)
-
-
-def block_of(X: Any) -> Array:
-    """Return an array of rows with all further dimensions flattened.
-
-    Raises
-    ------
-    InvalidInput
-        If it is no array of numbers or text.
-    """
-    try:
-        table = np.asarray(X)
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidInput(
-            "X", type(X).__name__, "give an array with the same number of values in each row"
-        ) from None
-    if table.ndim == 0:
-        raise InvalidInput("data", type(X).__name__, "give a table of rows and features")
-    if table.dtype.kind not in "biufOUS":
-        raise InvalidInput("data", f"an array of {table.dtype}", "give numbers or text")
-    return table.reshape(len(table), prod(table.shape[1:]))
+    block = block_of(X, objects=objects)
+    return Table(block, targets, source=source, shape=shape if len(shape) > 1 else None)
 
 
 def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[Array]:
@@ -199,7 +181,7 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
     InvalidInput
         If a column is missing, or the number of columns is wrong.
     """
-    frame = _frame(X)
+    frame = frame_of(X)
     if frame is not None and names is not None:
         known = frame.names
         absent = [name for name in names if name not in known]
@@ -223,90 +205,8 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
     return table
 
 
-def _flat(values: Any) -> Array:
-    """Return targets as a flat array."""
-    frame = _frame(values)
-    try:
-        targets = np.asarray(values) if frame is None else np.empty((0, 2))
-    except (TypeError, ValueError, RuntimeError):
-        raise InvalidInput("y", type(values).__name__, "give one target per row") from None
-    if targets.ndim != 1:
-        raise InvalidInput(
-            "data",
-            f"targets in {targets.ndim} dimensions",
-            "give one number or label per row, not a table",
-        )
-    return targets
-
-
-class _Frame(NamedTuple):
-    """A table with names: types by its schema, and a function from positions to columns."""
-
-    names: list[str]
-    types: list[str]
-    column: Callable[[int], Array]
-
-
-def _frame(data: Any) -> _Frame | None:
-    """Return a pandas, polars or pyarrow table, or None if it is none of them."""
-    module = type(data).__module__.partition(".")[0]
-    if module == "pandas" and hasattr(data, "columns"):
-        return _Frame(
-            [str(each) for each in data.columns],
-            [str(each) for each in data.dtypes],
-            lambda place: _checked(data.iloc[:, place].to_numpy(), str(data.columns[place])),
-        )
-    if module == "polars" and type(data).__name__ == "LazyFrame":
-        raise InvalidInput("X", "a LazyFrame", "give a DataFrame: call collect() first")
-    if module == "polars" and hasattr(data, "get_columns"):
-        return _Frame(
-            list(data.columns),
-            [str(each) for each in data.dtypes],
-            lambda place: _polars(data.get_columns()[place]),
-        )
-    if module == "pyarrow" and hasattr(data, "column_names"):
-        return _Frame(
-            list(data.column_names),
-            [str(each) for each in data.schema.types],
-            lambda place: _arrow(data.column(place), data.column_names[place]),
-        )
-    return None
-
-
-def _polars(series: Any) -> Array:
-    """Return a column of polars as an array."""
-    if series.dtype.is_nested():
-        _refuse(series.name, str(series.dtype))
-    return _checked(series.to_numpy(), series.name)
-
-
-def _arrow(column: Any, name: str) -> Array:
-    """Return a column of pyarrow as an array."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_nested(column.type) or pa.types.is_duration(column.type):
-        _refuse(name, str(column.type))
-    return _checked(column.to_numpy(), name)
-
-
-def _checked(cells: Array, name: str) -> Array:
-    """Refuse a column by its type: complex numbers, durations, records."""
-    if cells.dtype.kind not in "biufOUSTM":
-        _refuse(name, str(cells.dtype))
-    return np.asarray(cells, dtype=object) if cells.dtype.kind == "T" else cells
-
-
-def _refuse(name: str, kind: str) -> None:
-    """Refuse a column because of its type."""
-    raise InvalidInput(
-        f"column {name!r}", f"of type {kind}", "give numbers, text, true and false, or dates"
-    )
-
-
 def _of_columns(
-    frame: _Frame, settings: DataSettings, source: str, targets: Array | None = None
+    frame: Frame, settings: DataSettings, source: str, targets: Array | None = None
 ) -> Table:
     """Return the wanted columns of a table with names."""
     features, target = choose_columns(frame.names, settings, source, targets is not None)
@@ -355,7 +255,7 @@ def _read_npz(path: Path) -> Table:
         if not {"X", "y"} <= set(archive.files):
             raise InvalidInput("data.path", path.name, "the file must contain arrays named X and y")
         try:
-            return _array_table(archive["X"], _flat(archive["y"]), path.name)
+            return _array_table(archive["X"], flat(archive["y"]), path.name)
         except ValueError as error:
             if isinstance(error, InvalidInput):
                 raise
@@ -369,13 +269,13 @@ def _read_npz(path: Path) -> Table:
 def _read_parquet(path: Path, settings: DataSettings) -> Table:
     """Read the wanted columns of a Parquet file."""
     try:
-        from pyarrow import parquet
+        from pyarrow import parquet  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("pyarrow", "analytics") from None
     names = list(parquet.read_schema(path).names)
     features, target = choose_columns(names, settings, path.name)
     wanted = [names[place] for place in (*features, *(() if target is None else (target,)))]
-    frame = _frame(parquet.read_table(path, columns=wanted))
+    frame = frame_of(parquet.read_table(path, columns=wanted))
     assert frame is not None
     return _of_columns(frame, replace(settings, features=tuple(wanted[: len(features)])), path.name)
 
@@ -403,7 +303,7 @@ def _read_text(path: Path, settings: DataSettings) -> Table:
 
 
 def count_places(source: Path, settings: DataSettings) -> int:
-    """Return the number of places of a file; the cells of a text file are not read.
+    """Return the number of places of a file; cells of text and Parquet files are not read.
 
     Parameters
     ----------
@@ -417,12 +317,29 @@ def count_places(source: Path, settings: DataSettings) -> int:
     InvalidInput
         As :func:`read_source`.
     """
-    if not source.is_file() or not source.name.lower().endswith(_TEXT):
+    name = source.name.lower()
+    if source.is_file() and name.endswith(".parquet"):
+        return _count_parquet(source)
+    if not source.is_file() or not name.endswith(_TEXT):
         return read_source(source, settings).rows
-    opener: Any = gzip.open if source.name.lower().endswith(".gz") else open
+    opener: Any = gzip.open if name.endswith(".gz") else open
     with opener(source, "rb") as stream:
         stream.readline()  # the header
         return sum(1 for _ in stream)
+
+
+def _count_parquet(path: Path) -> int:
+    """Return the number of rows that the footer of a Parquet file states."""
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "analytics") from None
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except Exception as error:
+        raise InvalidInput(
+            "data.path", path.name, f"the file cannot be read ({type(error).__name__})"
+        ) from None
 
 
 def _cells(line: str, delimiter: str, width: int) -> list[str] | None:
