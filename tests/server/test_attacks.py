@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +237,38 @@ def test_cookies_behind_a_proxy_on_this_machine(
 ) -> None:
     assert Settings(tmp_path, host=host, hosts=hosts).cookies_secure is secure
     assert Settings(tmp_path, host=host, hosts=hosts, secure=False).cookies_secure is False
+
+
+@pytest.mark.parametrize(
+    ("rows", "charged"), [("a row that breaks a view", True), (None, False)], ids=["read", "gone"]
+)
+def test_an_error_that_a_row_may_have_caused_is_charged(
+    tmp_path: Path, rows: str | None, charged: bool
+) -> None:
+    """SQLite files are copied when they are opened: one odd row ended a request at no charge."""
+    path = tmp_path / "visits.sqlite"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("CREATE TABLE raw (person TEXT, facts TEXT)")
+        made.execute(
+            "CREATE VIEW visits AS SELECT person, json_extract(facts, '$.city') AS city FROM raw"
+        )
+        made.execute("INSERT INTO raw VALUES ('p1', '{\"city\": \"Bern\"}')")
+        made.commit()
+    with open_desk(tmp_path, threads=0) as desk:
+        facts = {"name": "copied", "budget": "visits", "source": str(path), "table": "visits"}
+        facts |= {"user": "person", "groups": {"city": ["Bern"]}, "max_groups_per_user": 1}
+        desk.service.register(desk.person("olga"), facts)
+        question = {"dataset": "copied", "kind": "count", "by": ["city"], "plus_minus": 50.0}
+        view = desk.ask("ann", question, "odd").json()
+        if rows is None:
+            path.unlink()
+        else:
+            with closing(sqlite3.connect(path)) as made:
+                made.execute("INSERT INTO raw VALUES ('p2', ?)", (rows,))
+                made.commit()
+        desk.service.store.change(requests.update().values(tries=3))
+        row = desk.service._queue.claim(desk.service.runner.name, "here", 60.0)
+        desk.service.runner.run_one(row)
+        view = desk.call("ann", "GET", f"/api/requests/{view['id']}").json()
+        assert view["status"] == "no answer"
+        assert (view["charge"]["epsilon"] > 0) is charged

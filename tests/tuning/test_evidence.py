@@ -107,9 +107,31 @@ def smaller_worst_case(document: dict[str, Any]) -> None:
     document["worst_case"]["epsilon"] *= 0.9
 
 
+def other_analyst(document: dict[str, Any]) -> None:
+    document["ledger"][0]["analyst"] = "eve"
+
+
+def other_relation(document: dict[str, Any]) -> None:
+    """Only what people read; the charge keeps its relation."""
+    document["tuning"]["neighbours"] = "add-remove"
+
+
+def other_theorem(document: dict[str, Any]) -> None:
+    document["theorem"] = "no theorem"
+
+
+def other_selector(document: dict[str, Any]) -> None:
+    document["selector"]["overhead"] = 0.001
+
+
+def attempt_passed(document: dict[str, Any]) -> None:
+    document["tuning"]["attempts"][0]["passed"] = "yes"
+
+
 CHANGES = (
     *(cheaper, cheaper_everywhere, cheaper_grid, cheaper_overhead, other_outcome, fewer_attempts),
     *(other_score, screen_only, smaller_worst_case),
+    *(other_analyst, other_relation, other_theorem, other_selector, attempt_passed),
 )
 
 

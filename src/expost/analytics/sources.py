@@ -143,6 +143,26 @@ def _open_database(path: Path, suffix: str, table: str | None, columns: Sequence
         ) from None
 
 
+def opening_reads_rows(source: str | Path) -> bool:
+    """Return whether opening a source reads its rows, so that a row may be why it fails.
+
+    Parameters
+    ----------
+    source : str or Path
+        As in :func:`open_source`.
+
+    Returns
+    -------
+    bool
+        True for SQLite files that exist: the wanted columns are copied. All others are opened by
+        their header or schema.
+    """
+    text = str(source)
+    path = Path(text.removeprefix("sqlite://").partition("?")[0])
+    kind = text.startswith("sqlite://") or ("://" not in text and _suffix(path) in _SQLITE)
+    return kind and path.is_file() and not _is_duckdb(path)
+
+
 def _is_duckdb(path: Path) -> bool:
     with path.open("rb") as stream:
         return stream.read(12)[8:12] == b"DUCK"

@@ -8,8 +8,10 @@ the result shown. So after ``kill -9`` at any point
 * after the record, the ledger is settled with the recorded outcome (which may be repeated).
 
 A request that fails is tried again; after several tries its worst case stays charged, whatever the
-cause, and people see "no answer". A source that cannot be opened costs nothing: opening reads the
-header or the schema only. Tests: ``tests/server/test_runner.py``, ``tests/server/test_crashes.py``.
+cause, and people see "no answer". A source that cannot be opened costs nothing if opening reads the
+header or the schema only; SQLite files are copied when they are opened, and cost as if read.
+Tests: ``tests/server/test_service.py``, ``tests/server/test_crashes.py``,
+``tests/server/test_attacks.py``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from expost.analytics.execution import run
+from expost.analytics.sources import opening_reads_rows
 from expost.budget.charging import Account
 from expost.errors import BudgetRefused, CheckpointMismatch, LedgerError
 from expost.randomness.source import require_protection
@@ -183,8 +186,10 @@ class Runner:
             )
             if row["tries"] < MOST_TRIES:
                 self._queue.release(row["id"], self.name, 0.1 * 4 ** row["tries"])
-            else:
-                self._queue.record(row["id"], self.name, nothing_of(reservation.charges), None)
+                return
+            seen = opening_reads_rows(str(facts["source"]))  # then a row may be the cause
+            outcome = states.ABANDON if seen else nothing_of(reservation.charges)
+            self._queue.record(row["id"], self.name, outcome, None)
             return
         ledger = Deferred(self._ledgers.ledger, reservation)
         account = Account(ledger, facts["budget"], row["person"], row["memo"])

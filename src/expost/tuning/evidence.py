@@ -125,8 +125,22 @@ def _converted(spent: Guarantee, details: Mapping[str, Any]) -> Iterator[str]:
 
 def _chosen(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield whether what is released is not what one of the attempts released."""
-    keys = ("outcome", "params", "index", "score", "passed", "simulated")
+    keys = ("outcome", "params", "index", "score", "passed", "simulated", "selector")
     shown = {key: document[key] for key in keys}
     made = [each for each in document["requests"]["made"] if each is not None]
-    if made and shown not in [{key: each[key] for key in keys} for each in made]:
+    same = [each for each in made if shown == {key: each[key] for key in keys}]
+    if made and not same:
         yield "what was released is not what one of the attempts released"
+    elif made and not any(document["theorem"].startswith(each["theorem"]) for each in same):
+        yield "the theorem is not that of the attempt that was released"
+    details = document["tuning"]
+    paid = [each["ledger"] for each in made if each["ledger"] is not None]
+    if document["ledger"] != (paid or None):
+        yield "it names other entries of a ledger than its attempts"
+    if details["neighbours"] != document["spent"]["neighbours"]:
+        yield "the neighbouring relation is not that of the charge"
+    told = [each for each in details["attempts"] if "outcome" not in each]
+    if [(each["params"], each["passed"]) for each in told] != [
+        (each["params"], each["passed"]) for each in made
+    ]:
+        yield "the attempts that are listed are not those that were made"
