@@ -26,6 +26,15 @@ FEW = (
     "ask-dark.png",
 )
 
+PLACES = {
+    "ann": [
+        *("/ask/visits", "/datasets", "/datasets/visits", "/ask/digits", "/plan", "/requests"),
+        *("/requests/{id}", "/releases/{id}", "/releases/{id}/report", "/budgets/visits"),
+        "/tokens",
+    ],
+    "olga": ["/budgets", "/people", "/register", "/entries", "/acts", "/verify"],
+}
+
 
 def take(opened: Any, address: str, tokens: dict[str, str], folder: Path, every: bool) -> None:
     """Walk through the desk and take the pictures."""
@@ -55,6 +64,7 @@ def take(opened: Any, address: str, tokens: dict[str, str], folder: Path, every:
         ann.get_by_role("button", name="Ask at this price").click()
         browsing.read_release(ann)
     shoot(ann, "release")
+    last = ann.url.rpartition("/")[2]
     shoot(ann, "report", ann.url.removeprefix(address) + "/report")
     ann.goto(f"{address}/ask/visits?kind=count&by=city&error=0.05")
     shoot(ann, "ask-refused")
@@ -70,14 +80,15 @@ def take(opened: Any, address: str, tokens: dict[str, str], folder: Path, every:
     shoot(olga, "budget", "/budgets/visits")
     for name in ("budgets", "people", "tokens", "register", "entries", "acts", "verify", "none"):
         shoot(olga, name, f"/{name}")
-    phone = opened.new_context(viewport=browsing.PHONE).new_page()
-    browsing.sign_in(phone, address, tokens["ann"])
-    shoot(phone, "ask-phone", "/ask/visits")
-    shoot(phone, "requests-phone", "/requests")
-    shoot(phone, "datasets-phone", "/datasets")
-    dark = opened.new_context(viewport=size, color_scheme="dark").new_page()
-    browsing.sign_in(dark, address, tokens["ann"])
-    shoot(dark, "ask-dark", "/ask/visits")
+    for name, options in (("phone", {"viewport": browsing.PHONE}), ("dark", {"viewport": size})):
+        scheme = "dark" if name == "dark" else "light"
+        for who in ("ann", "olga") if every else ("ann",):
+            page = opened.new_context(color_scheme=scheme, **options).new_page()
+            browsing.sign_in(page, address, tokens[who])
+            for path in PLACES[who] if every else ["/ask/visits"]:
+                shown = path.format(id=last)
+                label = path.strip("/").replace("/", "-").replace("{id}", "") or "first"
+                shoot(page, "ask-" + name if path == "/ask/visits" else f"{label}-{name}", shown)
 
 
 def main() -> None:

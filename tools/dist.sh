@@ -11,11 +11,14 @@ wheel=$(realpath "$folder"/expost-*.whl)
 
 # The wheel has the package and nothing else; the sdist has what the tests need.
 "$python" - "$wheel" "$(realpath "$folder"/expost-*.tar.gz)" <<'PYTHON'
-import sys, tarfile, zipfile
+import pathlib, sys, tarfile, zipfile
 
 wheel, sdist = sys.argv[1:]
 strange = [name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith(("expost/", "expost-"))]
 assert not strange, f"the wheel has files that are not of the package: {strange[:5]}"
+inside = set(zipfile.ZipFile(wheel).namelist())
+wanted = {str(path.relative_to("src")) for path in pathlib.Path("src/expost").rglob("*.*") if path.suffix != ".pyc"}
+assert wanted <= inside, f"the wheel lacks {sorted(wanted - inside)[:5]}"  # templates and static files, too
 with tarfile.open(sdist) as archive:
     tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
 needed = {"src", "tests", "docs", "examples", "benchmarks", "reproduction", "scripts", "tools"}
@@ -44,4 +47,42 @@ installed = {each.metadata["Name"].lower() for each in distributions()}
 extras = {"torch", "numba", "scikit-learn", "scipy", "sqlalchemy", "ibis-framework", "matplotlib"}
 assert not installed & extras, f"not a clean environment: {sorted(installed & extras)}"
 print("The wheel works alone, with", ", ".join(sorted(installed - {"pip", "setuptools"})))
+PYTHON
+
+# The desk from the wheel: its other packages are those of PYTHON, expost itself is not.
+"$python" -m pip install --quiet --no-deps --target alone "$wheel"
+PYTHONPATH="$place/alone" "$python" - "$place" <<'PYTHON'
+import pathlib, socket, subprocess, sys, time, urllib.error, urllib.request
+
+import expost
+
+place = pathlib.Path(sys.argv[1])
+assert place in pathlib.Path(expost.__file__).parents, expost.__file__
+with socket.socket() as probe:
+    probe.bind(("127.0.0.1", 0))
+    port = probe.getsockname()[1]
+command = [sys.executable, "-m", "expost", "serve", "--home", "desk", "--port", str(port), "--quiet"]
+server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def page(path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
+try:
+    for _ in range(300):
+        try:
+            page("/api/health")
+            break
+        except urllib.error.URLError:
+            assert server.poll() is None, "the desk did not start"
+            time.sleep(0.2)
+    assert "Your token" in page("/sign-in")
+    for name in ("desk.css", "desk.js", "icon.svg"):
+        assert page(f"/static/{name}")
+    print("The desk of the wheel works, with its templates and static files")
+finally:
+    server.terminate()
+    server.wait(30)
 PYTHON

@@ -96,6 +96,9 @@ def test_a_killed_job_continues(tmp_path: Path) -> None:
     assert not any("lost" in each.get("outcome", "") for each in tuning["attempts"])
     assert [each["reservation"] for each in found["certificate"]["ledger"]] == begun
     assert service.verify(ADA)["valid"]
+    past = service.history(ADA, "models")  # every attempt belongs to its data set
+    assert past["by_dataset"] == {"digits": pytest.approx(past["points"][-1]["spent"])}
+    assert past["by_dataset"]["digits"] > 0
     assert "jobs" not in json.dumps(found)
     service.close()
 

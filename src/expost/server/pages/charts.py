@@ -22,8 +22,8 @@ def intervals(
 
     Only the first 40 groups are drawn; the table below the drawing holds all of them.
     """
-    found = [{**each, "reached": True} for each in answers]
-    found += [{**each, "reached": False} for each in unanswered]
+    found = [dict(each, reached=True) for each in answers]
+    found += [dict(each, reached=False) for each in unanswered]
     drawn = [each for each in found if each["estimate"] is not None][:MOST_ROWS]
     if not drawn:
         return None

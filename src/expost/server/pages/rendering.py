@@ -34,6 +34,7 @@ _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("expost.server.pages"),
     autoescape=True,
     undefined=jinja2.StrictUndefined,
+    auto_reload=False,  # the files of a package do not change
     trim_blocks=True,
     lstrip_blocks=True,
 )

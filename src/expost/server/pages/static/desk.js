@@ -38,8 +38,12 @@
       panel.removeAttribute("aria-busy");
       history.replaceState(null, "", address);
     } catch {
-      panel.removeAttribute("aria-busy");
+      failed();
     }
+  };
+  const failed = () => { // the button asks the server again, without this script
+    panel.removeAttribute("aria-busy");
+    form.querySelector("button").hidden = false;
   };
   const changed = (wait, structure) => {
     if (ask) ask.disabled = true;
@@ -75,11 +79,15 @@
     if (ask) ask.disabled = true;
     panel.setAttribute("aria-busy", "true");
     const address = form.action + "?" + new URLSearchParams(new FormData(form));
-    const answer = await fetch(address, { credentials: "same-origin" });
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = fresh.getElementById("error");
-    if (found) error.value = found.value;
-    refresh(true);
+    try {
+      const answer = await fetch(address, { credentials: "same-origin" });
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const found = fresh.getElementById("error");
+      if (found) error.value = found.value;
+      refresh(true);
+    } catch {
+      failed();
+    }
   };
   form.addEventListener("input", (event) => {
     if (event.target === slide || ["kind", "unit", "column"].includes(event.target.name)) return;
