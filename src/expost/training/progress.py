@@ -50,7 +50,7 @@ def progress_bar(
             fleet.train(X, y, progress=bar)
     """
     if _in_notebook() and find_spec("tqdm") is not None:
-        with _notebook_bar(label) as report:
+        with _notebook_bar(label, unit) as report:
             yield report
         return
     from rich.console import Console
@@ -88,11 +88,11 @@ def _in_notebook() -> bool:
 
 
 @contextmanager
-def _notebook_bar(label: str) -> Iterator[TrainingProgress]:
+def _notebook_bar(label: str, unit: str | None) -> Iterator[TrainingProgress]:
     """Draw the bar with tqdm, which finds the kind of notebook itself; it disappears at the end."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-    with tqdm(desc=label, unit=" examples", unit_scale=True, leave=False) as bar:
+    with tqdm(desc=label, unit=f" {unit or ''}", unit_scale=bool(unit), leave=False) as bar:
 
         def update(done: float, total: float) -> None:
             bar.total = total

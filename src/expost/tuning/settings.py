@@ -319,7 +319,8 @@ def _more(table: ConfigTable, key: str) -> tuple[Any, ...]:
         listed = [float(each) for each in listed] if fine else []
     else:
         valid = (
-            "give a list of different lists with one number > 0 per class, e.g. [[1, 1], [1, 5]]; "
+            "give a list of different lists with one number > 0 per class, in the order of "
+            "data.classes, e.g. [[1, 1], [1, 5]]; "
             "they are public and must not be computed from the labels"
         )
         fine = all(
