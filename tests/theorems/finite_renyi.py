@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice, repeat
 
 import numpy as np
@@ -57,7 +58,8 @@ class Instance:
     def __post_init__(self) -> None:
         object.__setattr__(self, "curves", exact_curves(self.here, self.there, self.orders))
 
-    def candidates(self) -> list[Candidate]:
+    @cached_property
+    def _candidates(self) -> list[Candidate]:
         return [
             Candidate(
                 _unused,
@@ -69,6 +71,9 @@ class Instance:
                 self.curves, self.repeats, self.drop_rates, strict=True
             )
         ]
+
+    def candidates(self) -> list[Candidate]:
+        return self._candidates
 
     def swapped(self) -> Instance:
         return replace(self, here=self.there, there=self.here)
