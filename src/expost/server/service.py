@@ -42,6 +42,17 @@ _LONGEST_KEY = 128
 _MOST_PLANS, _PLAN_SECONDS = 4, 2.0
 
 
+@contextmanager
+def _one_of(plans: threading.BoundedSemaphore) -> Iterator[None]:
+    """Plans of tuning take seconds: few at a time, so that they do not stop everybody else."""
+    if not plans.acquire(timeout=_PLAN_SECONDS):
+        raise Unavailable("the desk makes other plans", None, "try again in a minute")
+    try:
+        yield
+    finally:
+        plans.release()
+
+
 class Service(Administration):
     """A desk.
 
@@ -115,7 +126,7 @@ class Service(Administration):
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan of a tuning job from its levels: chance of passing, price, runs."""
         epsilons = [float(each) for each in asked["epsilons"]]
-        with self._one_plan():
+        with _one_of(self._plans):
             return tuning_jobs.plan_document(
                 epsilons,
                 int(asked["configurations"]),
@@ -123,16 +134,6 @@ class Service(Administration):
                 repeats=int(asked.get("repeats") or 1),
                 attempts=asked.get("attempts"),
             )
-
-    @contextmanager
-    def _one_plan(self) -> Iterator[None]:
-        """Plans of tuning take seconds: few at a time, so that they do not stop everybody else."""
-        if not self._plans.acquire(timeout=_PLAN_SECONDS):
-            raise Unavailable("the desk makes other plans", None, "try again in a minute")
-        try:
-            yield
-        finally:
-            self._plans.release()
 
     def _priced(
         self, facts: Mapping[str, Any], asked: Mapping[str, Any], analyst: str
@@ -171,7 +172,7 @@ class Service(Administration):
 
     def _plan_of(self, facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
         if question["kind"] == "tune":
-            with self._one_plan():
+            with _one_of(self._plans):
                 return tuning_jobs.planned(facts, question)
         return questions.planned(questions.stored_question(facts, question))
 
