@@ -140,5 +140,7 @@ def test_words_follow_the_numbers() -> None:
     assert "3 times" in text
     assert "75.0 %" in text
     assert "fail" not in text
+    assert "every outcome" in text
+    assert "what was released" in documents.in_words(1.0, 0.0, ex_post=True)
     assert "1e-06" in documents.in_words(1.0, 1e-6)
     assert "100.0 %" in documents.in_words(900.0, 0.0)

@@ -59,7 +59,7 @@ def report(
     sections = [
         _what(release, facts, tuned),
         _who(release, facts, tuned),
-        _how_much(numbers),
+        _how_much(numbers, tuned),
         _mechanism(certificate, tuned),
         _composition(budget),
         _accuracy(release, tuned),
@@ -205,12 +205,14 @@ def _cell(text: Any) -> str:
     return f"'{written}" if written.startswith(("=", "+", "-", "@", "\t", "\r")) else written
 
 
-def in_words(epsilon: float, delta: float) -> str:
-    """Return what (ε, δ) means for one person."""
+def in_words(epsilon: float, delta: float, *, ex_post: bool = False) -> str:
+    """Return what (ε, δ) means for one person; ``ex_post`` for an ε of what was released."""
     factor, after = _odds(epsilon)
+    what = "what was released is at most" if ex_post else "every outcome is at most"
     text = (
         f"Whatever somebody concludes from this release, they could have concluded it almost as "
-        f"well without the person's data: no event becomes more than {factor:.3g} times as likely. "
+        f"well without the person's data: {what} {factor:.3g} times as likely with them as "
+        "without, and the other way round. "
         f"Somebody who thinks it equally likely that a person is in the data or not can be at most "
         f"{after:.1f} % certain afterwards."
     )
@@ -225,16 +227,21 @@ def _odds(epsilon: float) -> tuple[float, float]:
     return factor, 100 * factor / (1 + factor) if math.isfinite(factor) else 100.0
 
 
-def _how_much(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _how_much(numbers: Mapping[str, Any], tuned: bool = False) -> dict[str, Any]:
     unit = _UNITS[numbers["unit"]]
     here, before = numbers["this_release"], numbers["epsilon"]
-    text = in_words(here["epsilon"], here["delta"] or 0.0)
-    if here["epsilon"] < before:
+    less = here["epsilon"] < before
+    text = in_words(here["epsilon"], here["delta"] or 0.0, ex_post=less)
+    if less:
         text += (
             f" This is the ε of what was released ({here['epsilon']:.3g}), and it was charged. "
             f"Before the question ran, it was certain that ε would be at most {before:.3g} "
-            f"({_odds(before)[1]:.1f} %), whatever came out; so much was reserved, and the rest "
-            "was given back."
+            f"({_odds(before)[1]:.1f} %), whatever came out. "
+        )
+        text += (
+            "Each attempt of the search was reserved before it began."
+            if tuned
+            else "So much was reserved, and the rest was given back."
         )
     else:
         text += " This was certain before the question ran, whatever came out."
@@ -251,7 +258,7 @@ def _how_much(numbers: Mapping[str, Any]) -> dict[str, Any]:
         epsilon_of_the_question=before,
         delta=numbers["delta"] or 0,
         charged=", ".join(f"{marks[name]} = {each:.6g}" for name, each in charged.items()),
-        reserved_before_it_ran=f"{unit} = {numbers['worst_case']:.6g}",
+        reserved_before_it_ran=None if tuned else f"{unit} = {numbers['worst_case']:.6g}",
         variant=numbers["variant"],
     )
 
@@ -317,7 +324,9 @@ def _accuracy(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
         )
     if question["column"]:
         text += "Values outside of the bounds count as the bound, which is a bias as well."
-    share = None if dropped is None else f"{dropped['low']:.1%} to {dropped['high']:.1%}"
+    share = None
+    if dropped is not None and dropped["high"] < 1:
+        share = f"{dropped['low']:.1%} to {dropped['high']:.1%}"
     return _section(
         "Accuracy and bias",
         text.strip(),
@@ -368,6 +377,10 @@ def _implementation(tuned: bool) -> dict[str, Any]:
     return _section("Implementation and side channels", text, library=f"expost {__version__}")
 
 
+def _moment(text: str | None) -> str | None:
+    return None if text is None else f"{text[:19].replace('T', ' ')} UTC"
+
+
 def _governance(
     request: Mapping[str, Any], certificate: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -380,8 +393,8 @@ def _governance(
         "Each request is recorded, priced and reserved in a hash-chained ledger before it runs. "
         "Whoever administers the machine can read the data.",
         asked_by=request["person"],
-        asked=request["created"],
-        published=request["published"],
+        asked=_moment(request["created"]),
+        published=_moment(request["published"]),
         ledger_entry=None if not first else first.get("reservation"),
         deployment_model="central",
     )

@@ -22,7 +22,6 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from expost._version import __version__
 from expost.server.access import check_csrf, cookie_person, service_of
-from expost.server.documents import in_words
 from expost.server.pages import amounts
 from expost.server.pages.static import version
 from expost.server.people import Person
@@ -51,7 +50,6 @@ _TEMPLATES.globals.update(
     shares=amounts.shares,
     unit_of=amounts.unit_of,
     used=amounts.used,
-    in_words=in_words,
     assets=version,
     release_version=__version__,
 )
