@@ -319,6 +319,8 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     import torch
     from torch.func import functional_call, vmap
 
+    from expost.training._torch.module_state import RowsApart, unchanged
+
     assert recipe.factory is not None
     with torch.random.fork_rng(devices=[]):
         # Frozen parameters and buffers are not saved; the fleet makes them with this seed, too.
@@ -334,12 +336,37 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         """Apply the module to one row, as a batch of its own: it cannot see the others."""
         return functional_call(module, tensors, (row[None],)).flatten()
 
-    each_row = vmap(one_row, randomness="different")
+    def each_row(part: Any) -> Any:
+        """Apply it to some rows; every row gets the same random numbers, if there are any.
+
+        Zeros are added up to a multiple of 16 rows: torch may round small batches differently.
+        """
+        torch.default_generator.manual_seed(0)
+        padded = torch.cat([part, part.new_zeros(-len(part) % 16, *part.shape[1:])])
+        with unchanged(module), RowsApart():
+            return vmap(one_row, randomness="same")(padded)[: len(part)]
+
+    def total(part: Any) -> Any:
+        """Apply it to some rows; a row on which it raises has the outputs NaN.
+
+        Whether a model can be scored must not depend on a row.
+        """
+        try:
+            return each_row(part)
+        except Exception as error:
+            if isinstance(error, MemoryError):
+                raise
+            blank = each_row(torch.zeros_like(part[:1]))  # raises if the module raises on any row
+            if len(part) == 1:
+                return torch.full_like(blank, torch.nan)
+            half = len(part) // 2
+            return torch.cat([total(part[:half]), total(part[half:])])
+
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be batched over rows
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            parts = [each_row(part) for part in torch.split(rows, 512)]
+            parts = [total(part) for part in torch.split(rows, 512)]
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
     return np.asarray(torch.cat(parts).to(torch.float64).numpy())
