@@ -1,5 +1,7 @@
 """Gradients of any module: against autograd row by row, independence of rows, odd modules."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -181,6 +183,11 @@ def test_integers_stay_integers_and_unknown_tokens_add_nothing():
     wanted = trained(X, np.where(np.isin(np.arange(12), kept), y, 9))
     assert np.isfinite(wanted).all()
     assert np.allclose(trained(strange, y), wanted, rtol=1e-12, atol=1e-14)
+    strange = strange.astype(np.uint64)  # no warning tells of a number that no int64 holds
+    strange[7, 0] = 1 << 63
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert np.allclose(trained(strange, y), wanted, rtol=1e-12, atol=1e-14)
 
 
 def test_dropout_draws_the_same_for_any_number_of_threads():

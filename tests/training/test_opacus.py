@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from torch import nn
 
 from expost.errors import InvalidInput
-from expost.randomness.source import SimulationRandomness
+from expost.randomness.source import Randomness, SimulationRandomness
 from expost.training import Configuration, Fleet
 
 pytest.importorskip("opacus", reason="compares with Opacus: pip install 'expost[opacus]'")
@@ -97,3 +97,14 @@ def test_empty_batches_and_refusals():
         )
     with pytest.raises(InvalidInput, match="loss"):
         train_with_opacus(lambda: zero_linear(4, 2), settings, X, y, loss="hinge")
+
+
+def test_noise_and_samples_of_opacus_need_more_than_a_seed_of_32_bits(monkeypatch):
+    """torch reads 32 bits of a seed, which can all be tried. Here every seed is the same."""
+    monkeypatch.setattr(Randomness, "bits", lambda self, count: 7)
+    settings = Configuration(0.1, 1, 4, 1.0, noise_multiplier=1.0)
+    found = [
+        train_with_opacus(lambda: zero_linear(4, 2), settings, np.eye(4), np.array([0, 1, 0, 1]))
+        for _ in range(2)
+    ]
+    assert not np.allclose(found[0].parameters["weight"], found[1].parameters["weight"])

@@ -201,6 +201,54 @@ def test_outputs_of_a_module_are_computed_row_by_row():
     assert (beside[others] == alone[others]).all()
 
 
+class _Odd:
+    """Factories of modules through which one scoring row could act on others, or on a failure."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __call__(self):
+        import torch
+
+        how = self.how
+
+        class Odd(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner, self.last = torch.nn.Linear(2, 1), torch.zeros(1)
+
+            def forward(self, x):
+                if how == "raises":
+                    x = x + torch.linalg.cholesky(torch.diag_embed(2 + x)).sum()
+                elif how == "fills":
+                    x = x.T.index_fill(0, (x[0, :1] // 1000).long(), 0.0).T
+                elif how == "draws":
+                    x = torch.nn.functional.dropout(x, 0.5, True)
+                made = self.inner(x + self.last)
+                if how == "remembers":
+                    self.last = x[0, :1]
+                return made
+
+        return Odd()
+
+
+@pytest.mark.parametrize("how", ["raises", "fills", "draws", "remembers"])
+def test_no_scoring_row_acts_on_the_outputs_of_others_or_makes_them_fail(how):
+    pytest.importorskip("torch", reason="modules need torch: pip install 'expost[torch]'")
+    recipe = Recipe("mine:make", "logistic", UNIT, factory=_Odd(how))
+    parameters = {"inner.weight": np.array([[1.0, -2.0]], "f4"), "inner.bias": np.zeros(1, "f4")}
+    rows = np.random.default_rng(0).uniform(0, 1, (700, 2)).astype(np.float32)
+    plain = recipe.outputs(parameters, rows)
+    hostile = rows.copy()
+    hostile[7] = -5000.0
+    others = np.arange(700) != 7
+    beside = recipe.outputs(parameters, hostile)
+    assert np.isfinite(plain).all()
+    assert (beside[others] == plain[others]).all()
+    assert np.isnan(beside[7]).all() == (how == "raises")
+    assert (recipe.outputs(parameters, rows[others]) == plain[others]).all()
+
+
 # What a model remembers
 
 

@@ -77,7 +77,9 @@ def train_with_opacus(
         from opacus.validators import ModuleValidator
     except ImportError:
         raise MissingExtra("opacus", "opacus") from None
-    from expost.training._torch.modules import LOSSES, one_thread, outputs_of
+    from expost.training._torch.module_checks import outputs_of
+    from expost.training._torch.module_state import STATE_BYTES, generator_state
+    from expost.training._torch.modules import LOSSES, one_thread
     from expost.training.data import LOSSES as NAMES
     from expost.training.data import check_rows, check_training_data
 
@@ -107,7 +109,10 @@ def train_with_opacus(
         rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
         plan = configuration.plan(len(rows))
         wrapped = GradSampleModule(module, loss_reduction="sum")
-        generator = torch.Generator().manual_seed(source.bits(63))
+        # torch reads 32 bits of a seed: all seeds could be tried, so the whole state is set
+        generator = torch.Generator()
+        generator.set_state(generator_state(source.bytes(STATE_BYTES)))
+        torch.random.set_rng_state(generator_state(source.bytes(STATE_BYTES)))  # dropout
         optimiser = _total(DPOptimizer)(
             _optimiser(configuration, module.parameters()),
             noise_multiplier=plan.noise_multiplier,

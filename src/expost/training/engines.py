@@ -116,12 +116,8 @@ class FleetRun:
         from torch import nn
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from expost.training._torch.modules import (
-            ModuleSums,
-            check_module,
-            outputs_of,
-            takes_integers,
-        )
+        from expost.training._torch.module_checks import check_module, outputs_of, takes_integers
+        from expost.training._torch.modules import ModuleSums
         from expost.training.data import check_rows, check_training_data
 
         shaped = check_rows(X, dimensions=None)
@@ -152,7 +148,8 @@ class FleetRun:
             rows, targets = check_training_data(shaped, y, loss, outputs, dimensions=None)
             planned = self._plan(len(rows))
             if whole:
-                rows = rows.astype(np.int64)
+                with np.errstate(invalid="ignore"):  # a number that is too large is outside
+                    rows = rows.astype(np.int64)
             elif self.device == "cpu":
                 found = self._native_network(module, checked, loss, rows, targets, planned)
                 if found is not None:
@@ -240,8 +237,8 @@ class FleetRun:
         )
 
     def _seeds(self) -> list[int]:
-        """Return seeds of torch's generator: initial parameters and dropout, not privacy noise."""
-        return [source.bits(63) for source in self.sources]
+        """Return one secret per model, from which initial parameters and dropout are drawn."""
+        return [source.bits(256) for source in self.sources]
 
     def _plan(self, n: int) -> list[TrainingPlan]:
         """Return the plans and tell the meter the total."""
@@ -318,7 +315,7 @@ class FleetRun:
         sources = streams(self.sources)
         first = []
         for seed in self._seeds():
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**63)
             first.append(network.flat(factory()))
         with np.errstate(over="ignore"):  # a row that overflows has no finite norm: it adds nothing
             flat_rows = network.rows(rows).astype(dtype, copy=False)

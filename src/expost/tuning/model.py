@@ -379,6 +379,8 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     import torch
     from torch.func import functional_call, vmap
 
+    from expost.training._torch.module_state import RowsApart, unchanged
+
     module = _made(recipe)
     like = next(module.parameters())
     tensors = {
@@ -390,12 +392,48 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         """Apply the module to one row, as a batch of its own: it cannot see the others."""
         return functional_call(module, tensors, (row[None],)).flatten()
 
-    each_row = vmap(one_row, randomness="different")
+    def each_row(part: Any) -> Any:
+        """Apply it to some rows; every row gets the same random numbers, if there are any.
+
+        Zeros are added up to a multiple of 16 rows: torch may round small batches differently.
+        """
+        torch.default_generator.manual_seed(0)
+        padded = torch.cat([part, part.new_zeros(-len(part) % 16, *part.shape[1:])])
+        with unchanged(module), RowsApart():
+            return vmap(one_row, randomness="same")(padded)[: len(part)]
+
+    def total(part: Any) -> Any:
+        """Apply it to some rows; a row on which it raises has the outputs NaN.
+
+        Whether a model can be scored must not depend on a row. Such rows are found by halving, with
+        zeros in place of the other rows: the shape, and so the rounding, stays the same.
+        """
+        try:
+            return each_row(part)
+        except MemoryError:
+            raise
+        except Exception:
+            found = torch.full_like(each_row(torch.zeros_like(part)), torch.nan)  # or it raises
+        pending = [(0, len(part))]
+        while pending:
+            first, end = pending.pop()
+            kept = torch.zeros_like(part)
+            kept[first:end] = part[first:end]
+            try:
+                found[first:end] = each_row(kept)[first:end]
+            except MemoryError:
+                raise
+            except Exception:
+                middle = (first + end) // 2
+                if end - first > 1:
+                    pending += [(first, middle), (middle, end)]
+        return found
+
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be batched over rows
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            parts = [each_row(part) for part in torch.split(rows, PART)]
+            parts = [total(part) for part in torch.split(rows, PART)]
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
     return np.asarray(torch.cat(parts).to(torch.float64).numpy())

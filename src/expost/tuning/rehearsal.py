@@ -186,7 +186,7 @@ def _check_module(recipe: Recipe) -> None:
     """Check a torch module on batches of one and of many rows, with named errors."""
     import torch
 
-    from expost.training._torch.modules import check_module
+    from expost.training._torch.module_checks import check_module
 
     factory: Any = recipe.factory
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -38,7 +38,7 @@ class Parameters:
         """Return the initial parameters of one new model per seed: models × width, float64."""
         made = []
         for seed in seeds:
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**63)
             made.append(self._flat(self.factory()))
         return torch.stack(made).to(self.device, torch.float64)
 

@@ -35,6 +35,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.training._torch.gradient_parts import Part, Stored
 from expost.training._torch.layers import pair
+from expost.training._torch.module_state import RowsApart, inside, unchanged
 from expost.training._torch.recurrent import products_of, recurrent_forward
 from expost.training._torch.tapped_convolutions import TappedConvolution, TappedPatches
 from expost.training._torch.tapped_layers import (
@@ -137,7 +138,7 @@ class ModuleTaps:
 
         shared = None if own is not None else 0
         each = vmap(one, in_dims=(0, shared), randomness="different")
-        with self._installed(), torch.enable_grad():
+        with unchanged(self.module), self._installed(), RowsApart(), torch.enable_grad():
             if self.exact:
                 alone = {
                     name: value if own is not None else value[0] for name, value in given.items()
@@ -168,28 +169,24 @@ class ModuleTaps:
             values = {name: value.detach()[None] for name, value in names.items()}
             held = {name: value for name, value in names.items() if value.requires_grad}
             try:
-                outputs, _ = self.outputs(X, values, own={})
-                used = (
-                    torch.autograd.grad(outputs.sum(), list(held.values()), allow_unused=True)
-                    if outputs.requires_grad
-                    else [None] * len(held)
-                )
-                found = {name for name, value in zip(held, used, strict=True) if value is not None}
-                found &= self._tapped_names()
+                found = _reached(self.outputs(X, values, own={})[0], held) & self._tapped_names()
                 if not found:
-                    self.outputs(X, values)  # with the copies of the other parameters, too
+                    # with the copies of the other parameters, too
+                    loose = _reached(self.outputs(X, values)[0], held)
+                    if loose:
+                        raise InvalidInput(
+                            "model",
+                            f"the parameter {min(loose)!r}",
+                            "its forward pass must read it from the layer that holds it, and not "
+                            "from a list or another place",
+                        )
             except Untappable as error:
                 found = set(error.layer.trained.values())
             except InvalidInput:
                 raise
             except Exception as error:
                 if not self.taps:
-                    raise InvalidInput(
-                        "model",
-                        f"{type(self.module).__name__} ({type(error).__name__})",
-                        "its forward pass cannot be vectorised over examples by torch.func.vmap "
-                        f"(tried with zeros): {str(error).splitlines()[0]}",
-                    ) from error
+                    raise not_vectorised(self.module, error) from error
                 found = self._tapped_names()
             for tap in self.taps:
                 tap.calls = []
@@ -254,7 +251,7 @@ class ModuleTaps:
             if wrapped.current_level() != self._levels[-1]:
                 raise Untappable(tap)  # inside a further transformation of the user's
             x = self._physical(input)
-            with temporarily_clear_interpreter_stack():
+            with temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
                 out = tap(x)
             if self.exact:
                 out = out[0]
@@ -283,7 +280,27 @@ class ModuleTaps:
         return x
 
 
-def _inside(layer: Any, forward: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+def not_vectorised(module: nn.Module, error: Exception) -> InvalidInput:
+    """Return the refusal of a module that raised on zeros inside ``vmap``."""
+    if isinstance(error, InvalidInput):
+        return error
+    return InvalidInput(
+        "model",
+        f"{type(module).__name__} ({type(error).__name__})",
+        "its forward pass cannot be vectorised over examples by torch.func.vmap "
+        f"(tried with zeros): {(str(error).splitlines() or [''])[0]}",
+    )
+
+
+def _reached(outputs: Tensor, held: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the tensors on which the outputs depend."""
+    if not outputs.requires_grad:
+        return set()
+    used = torch.autograd.grad(outputs.sum(), list(held.values()), allow_unused=True)
+    return {name for name, value in zip(held, used, strict=True) if value is not None}
+
+
+def _inside(layer: Any, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Return an embedding's forward pass that does not fail on tokens outside the vocabulary.
 
     Whether a call fails must not depend on a row. The output of such a token is NaN, so the norm of
@@ -291,11 +308,10 @@ def _inside(layer: Any, forward: Callable[..., Tensor]) -> Callable[[Tensor], Te
     """
 
     def guarded(input: Tensor) -> Tensor:
-        outside = (input < 0) | (input >= layer.num_embeddings)
-        made = forward(torch.clamp(input, 0, layer.num_embeddings - 1))
+        made = inside(input, layer.num_embeddings, forward)
         if layer.padding_idx is not None:  # vmap forgets that this token has no gradient
             made = torch.where((input == layer.padding_idx).unsqueeze(-1), made.detach(), made)
-        return torch.where(outside.unsqueeze(-1), torch.nan, made)
+        return made
 
     return guarded
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,15 +30,16 @@ from torch import nn
 from torch.nn import functional
 
 from expost.arrays import Array
-from expost.errors import InvalidInput
 from expost.training._torch.clipping import ClippedSums, clip_factors, cut
 from expost.training._torch.flat_parameters import Parameters
 from expost.training._torch.gradient_parts import Part
 from expost.training._torch.layers import kernels_of
-from expost.training._torch.module_taps import ModuleTaps, slopes_of
+from expost.training._torch.module_state import WholeState, seed_draws, unchanged
+from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
 from expost.training.exact_noise import grid_of
 
 _WORKING_SET = 1 << 29  # bytes of a chunk on a CPU; larger ones are slower
+_FEWEST = 16  # rows of a pass: for one to three rows, torch's products add in another order
 
 LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "softmax": lambda outputs, target: functional.cross_entropy(outputs, target.to(torch.int64)),
@@ -70,48 +71,6 @@ def mnist_cnn() -> nn.Module:
     )
 
 
-def check_module(module: Any) -> nn.Module:
-    """Return the module if it can be trained.
-
-    Refuse a layer that mixes the examples of a batch, or that has no parameters yet (lazy layers).
-    """
-    if not isinstance(module, nn.Module):
-        raise InvalidInput(
-            "model", type(module).__name__, "pass a function that returns a torch.nn.Module"
-        )
-    for name, layer in module.named_modules():
-        coupled = isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        remembers = (
-            isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
-        )
-        if coupled or remembers:
-            raise InvalidInput(
-                "model",
-                f"{type(layer).__name__} at {name or 'the top'!r}",
-                "it mixes the examples of a batch, so the gradient of one example cannot be "
-                "bounded; use GroupNorm or LayerNorm",
-            )
-        if any(nn.parameter.is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
-            raise InvalidInput(
-                "model",
-                f"{type(layer).__name__} at {name!r}",
-                "specify the sizes: lazy layers have no parameters yet",
-            )
-    strange = {parameter.dtype for parameter in module.parameters()} - {
-        torch.float32,
-        torch.float64,
-    }
-    if strange:
-        raise InvalidInput(
-            "model",
-            f"parameters of {strange.pop()}",
-            "use float32 or float64: lower precision is too coarse for clipping",
-        )
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise InvalidInput("model", type(module).__name__, "pass a module with parameters to train")
-    return module
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run torch on one thread: two threads become slow when another process uses a core."""
@@ -121,43 +80,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def takes_integers(module: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Return whether the module accepts rows of int64, such as tokens; found with zeros."""
-    blank = torch.zeros((1, *shape), dtype=torch.int64, device=next(module.parameters()).device)
-    try:
-        with torch.no_grad():
-            module(blank)
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
-        return False
-    return True
-
-
-def outputs_of(module: nn.Module, X: Array) -> int:
-    """Return the number of outputs per example, found with zeros: no data is read.
-
-    Rows are numbers of the module's precision, or int64 if ``X`` holds integers.
-    """
-    like = next(module.parameters())
-    dtype = torch.int64 if X.dtype.kind in "iu" else like.dtype
-    with torch.no_grad():
-        blank = torch.zeros((1, *X.shape[1:]), dtype=dtype, device=like.device)
-        try:
-            made = module(blank)
-            if isinstance(made, torch.Tensor):
-                return int(made.numel())
-        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
-            raise InvalidInput(
-                "X",
-                f"rows of shape {X.shape[1:]}",
-                "the model does not accept rows of this shape; pass rows that fit its first layer",
-            ) from None
-    raise InvalidInput(
-        "model",
-        f"a module that returns {type(made).__name__}",
-        "return one tensor: the outputs of each example",
-    )
 
 
 class ModuleSums(ClippedSums):
@@ -191,13 +113,17 @@ class ModuleSums(ClippedSums):
         self.taps = ModuleTaps(
             self.module, self.parameters.trained, blank, exact=self.exact, kernels=self.kernels
         )
-        # whether the module draws random numbers, as dropout does
-        self.draws = self._draws(blank)
-        torch.random.set_rng_state(state)
         self.sound = None if self.exact else torch.ones((), dtype=torch.bool, device=device)
         self.fixed = not self.exact
         self.seed = 0
-        self._bytes = self._measure(blank)
+        self.draws = False  # whether the module draws random numbers, as dropout does
+        try:
+            self.draws = self._draws(blank)
+            self._bytes = self._measure(blank)
+        except Exception as error:
+            raise not_vectorised(self.module, error) from error
+        finally:
+            torch.random.set_rng_state(state)
 
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
         made = self.parameters.start(seeds)
@@ -208,7 +134,7 @@ class ModuleSums(ClippedSums):
     def before_step(self, step: int) -> None:
         """Seed dropout and similar layers for a step, so that a repeated step draws the same."""
         if self.draws:
-            torch.manual_seed((self.seed + 0x9E3779B97F4A7C15 * (step + 1)) % 2**63)
+            seed_draws(self.seed, step, self.X.device)
 
     def arrays(self, flat: Array) -> dict[str, Array]:
         return self.parameters.arrays(flat)
@@ -251,7 +177,7 @@ class ModuleSums(ClippedSums):
                 seen[0] += 2 * patch * output.numel() // layer.out_channels
 
         hooks = [layer.register_forward_hook(count) for layer in self.module.modules()]
-        with torch.no_grad():
+        with torch.no_grad(), unchanged(self.module):
             self.module(blank[None])
         for hook in hooks:
             hook.remove()
@@ -269,7 +195,9 @@ class ModuleSums(ClippedSums):
 
         ``model`` is the number of the first model.
         """
-        outputs, copies = self.taps.outputs(X, self._values(parameters))
+        whole = WholeState() if self.draws and not X.is_cuda else nullcontext()  # type: ignore[no-untyped-call]
+        with whole:
+            outputs, copies = self.taps.outputs(X, self._values(parameters))
         if y is None:
             slopes = torch.ones_like(outputs)
         else:
@@ -287,7 +215,37 @@ class ModuleSums(ClippedSums):
                     for model, clip in enumerate(clips.tolist())
                 ]
             )
-        parts = self._parts(parameters, self.X[rows], self.y[rows])
+        return self._product(parameters, rows, taken, clips)
+
+    def _product(
+        self,
+        parameters: torch.Tensor,
+        rows: torch.Tensor,
+        taken: torch.Tensor,
+        clips: torch.Tensor,
+        model: int = 0,
+    ) -> torch.Tensor:
+        """Return the sums by matrix products; ``model`` is the number of the first model."""
+        try:
+            parts = self._parts(parameters, self.X[rows], self.y[rows], model)
+        except Exception as error:
+            if _fatal(error, rows):
+                raise
+            if rows.shape[1] > 1:
+                half = rows.shape[1] // 2
+                return self._product(
+                    parameters, rows[:, :half], taken[:, :half], clips, model
+                ) + self._product(parameters, rows[:, half:], taken[:, half:], clips, model)
+            if len(rows) > 1:
+                return torch.cat(
+                    [
+                        self._product(
+                            parameters[one], rows[one], taken[one], clips[one], model + one.start
+                        )
+                        for one in (slice(place, place + 1) for place in range(len(rows)))
+                    ]
+                )
+            return torch.zeros_like(parameters)
         square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         for part in parts:
             square = square + part.square()
@@ -323,24 +281,61 @@ class ModuleSums(ClippedSums):
         from expost.training._native.gradient_sums import from_steps
 
         total = np.zeros(self.width)
+        grid = grid_of(clip, self.exact_rows or self.rows)
+        sums = total.view(np.int64)
+        self._add_steps(parameters[model : model + 1], model, rows, clip, grid, sums)
+        from_steps(sums, grid, total)
+        return torch.from_numpy(total)
+
+    def _add_steps(
+        self,
+        parameters: torch.Tensor,
+        model: int,
+        rows: torch.Tensor,
+        clip: float,
+        grid: float,
+        sums: Array,
+    ) -> None:
+        """Add the steps of the grid of all ``rows`` to ``sums``.
+
+        If the module raises, the rows are tried in halves: a row on which it raises alone adds
+        nothing. Whether a training fails must not depend on a row.
+        """
         if len(rows) == 0:
-            return torch.from_numpy(total)
-        mine, targets = parameters[model : model + 1], self.y[rows][None]
-        parts = self._parts(mine, self.X[rows][None], targets, model)
-        square = torch.zeros(1, len(rows), dtype=torch.float64)
+            return
+        try:
+            parts = self._parts(
+                parameters, _padded(self.X[rows])[None], _padded(self.y[rows])[None], model
+            )
+        except Exception as error:
+            if _fatal(error, rows):
+                raise
+            half = len(rows) // 2
+            for some in (rows[:half], rows[half:]) if half else ():
+                self._add_steps(parameters, model, some, clip, grid, sums)
+            return
+        square = torch.zeros(1, max(len(rows), _FEWEST), dtype=torch.float64)
         for part in parts:
             square = square + part.square()
         bound = torch.tensor(clip, dtype=torch.float64)
-        factors = cut(clip_factors(square.sqrt(), bound))[0].numpy()
+        factors = cut(clip_factors(square.sqrt(), bound))[0, : len(rows)].numpy()
         chosen = np.flatnonzero(factors)
-        grid = grid_of(clip, self.exact_rows or self.rows)
-        sums = total.view(np.int64)
         for part in parts:
             first = self.parameters.starts[part.name]
             place = slice(first, first + part.size)
             part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, sums[place])
-        from_steps(sums, grid, total)
-        return torch.from_numpy(total)
+
+
+def _padded(rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows, with zeros behind them if there are few."""
+    return torch.cat([rows, rows.new_zeros(max(0, _FEWEST - len(rows)), *rows.shape[1:])])
+
+
+def _fatal(error: Exception, rows: torch.Tensor) -> bool:
+    """Return whether an error of a pass is not due to a row: no memory, or a recorded graph."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return rows.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class ThreadedSums:
