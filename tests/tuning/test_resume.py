@@ -76,6 +76,27 @@ def test_same_draws_and_one_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ]
 
 
+def test_a_progress_bar_that_has_moved_is_no_other_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a checkpoint that knows the state of the callback, and refuses the same command."""
+    interrupted(monkeypatch)
+    for moved in ([], [(1.0, 2.0)]):
+        bar = list(moved)
+
+        def progress(done: float, total: float, bar: list[tuple[float, float]] = bar) -> None:
+            bar.append((done, total))
+
+        if not moved:
+            with pytest.raises(KeyboardInterrupt):
+                expost.tune(job(), *clouds(), out=tmp_path / "out", progress=progress)
+            recording(monkeypatch)
+        else:
+            result = expost.tune(job(), *clouds(), out=tmp_path / "out", progress=progress)
+    assert len(bar) > 1
+    assert len(result.attempts) >= 1
+
+
 def test_finished_attempts_are_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,10 @@ class Hooks:
     progress: Callable[[float, float], None] | None = None
     threads: int | None = None
 
+    def checkpoint_identity(self) -> int | None:
+        """Return the thread count: a callback, such as a bar that has moved, is no other job."""
+        return self.threads
+
     def __reduce__(self) -> tuple[Callable[[], Hooks], tuple[()]]:
         """Pickling drops the callback and the thread count; workers set their own."""
         return _in_a_worker, ()
