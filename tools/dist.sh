@@ -63,7 +63,7 @@ with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     port = probe.getsockname()[1]
 command = [sys.executable, "-m", "expost", "serve", "--home", "desk", "--port", str(port), "--quiet"]
-server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def page(path):
