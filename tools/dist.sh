@@ -17,7 +17,8 @@ wheel, sdist = sys.argv[1:]
 strange = [name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith(("expost/", "expost-"))]
 assert not strange, f"the wheel has files that are not of the package: {strange[:5]}"
 inside = set(zipfile.ZipFile(wheel).namelist())
-wanted = {str(path.relative_to("src")) for path in pathlib.Path("src/expost").rglob("*.*") if path.suffix != ".pyc"}
+files = [path for path in pathlib.Path("src/expost").rglob("*.*") if "__pycache__" not in path.parts]
+wanted = {str(path.relative_to("src")) for path in files}
 assert wanted <= inside, f"the wheel lacks {sorted(wanted - inside)[:5]}"  # templates and static files, too
 with tarfile.open(sdist) as archive:
     tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
@@ -62,7 +63,7 @@ with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     port = probe.getsockname()[1]
 command = [sys.executable, "-m", "expost", "serve", "--home", "desk", "--port", str(port), "--quiet"]
-server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def page(path):
