@@ -103,8 +103,9 @@ def channels_last(images: Array, border: tuple[int, int], out: Array) -> None:
                 line[: left * channels] = 0
                 line[(width + left) * channels :] = 0
                 inside = line[left * channels : (width + left) * channels]
-                for x in range(width):
-                    for c in range(channels):
+                # reads along a line: those of one pixel in all channels share a place in the cache
+                for c in range(channels):
+                    for x in range(width):
                         inside[x * channels + c] = images[row, c, y, x]
             place += (width + 2 * left) * channels
     out[place:] = 0
