@@ -38,6 +38,7 @@ __all__ = [
     "add_outer",
     "add_stored",
     "add_tokens",
+    "channel_sums",
     "channels_last",
     "combine_tokens",
     "convolution_gradients",
@@ -102,8 +103,9 @@ def channels_last(images: Array, border: tuple[int, int], out: Array) -> None:
                 line[: left * channels] = 0
                 line[(width + left) * channels :] = 0
                 inside = line[left * channels : (width + left) * channels]
-                for x in range(width):
-                    for c in range(channels):
+                # reads along a line: those of one pixel in all channels share a place in the cache
+                for c in range(channels):
+                    for x in range(width):
                         inside[x * channels + c] = images[row, c, y, x]
             place += (width + 2 * left) * channels
     out[place:] = 0
@@ -130,6 +132,17 @@ def convolution_gradients(
             product(run, outputs, images, first + y * line, 1, sh * line, sw * channels,
                     slopes, target, wide * outputs, outputs, high, wide, zeros, 0, 0,
                     flat, row * size + y * run * outputs, outputs)  # fmt: skip
+
+
+@kernel
+def channel_sums(slopes: Array, inputs: Array, plain: Array, product: Array) -> None:
+    """Add Σ_p slope_p to ``plain`` and Σ_p slope_p·input_p to ``product``, for each line."""
+    for line in range(slopes.shape[0]):
+        total, both = plain[line], product[line]
+        for place in range(slopes.shape[1]):
+            total += slopes[line, place]
+            both += slopes[line, place] * inputs[line, place]
+        plain[line], product[line] = total, both
 
 
 @ordered
