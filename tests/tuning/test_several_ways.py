@@ -20,7 +20,7 @@ from expost.tuning.model import Recipe
 from expost.tuning.noise_reduction import Places, PlannedPath
 from expost.tuning.run_attempts import PlannedAttempt
 from expost.tuning.settings import read_settings
-from expost.tuning.several_ways import SHARE, _share_of, linear_recipe, ways_of
+from expost.tuning.several_ways import SHARE, linear_recipe, share_of, ways_of
 from expost.tuning.table_schema import Column, TableSchema
 from tests.tuning.test_noise_reduction import blobs, job
 
@@ -89,9 +89,9 @@ def test_delta_and_confidence_are_shared() -> None:
 @pytest.mark.parametrize("delta", [1e-5, 1e-6, 3e-7, 0.1 + 0.2])
 def test_parts_of_delta_never_add_up_to_more(delta: float) -> None:
     for part in (0.1, 0.5, 1.0):
-        left = Fraction(_share_of(delta, 1 - Fraction(part)))
+        left = Fraction(share_of(delta, 1 - Fraction(part)))
         for ways in (1, 2, 3, 7):
-            assert left + ways * Fraction(_share_of(delta, part, ways)) <= Fraction(delta)
+            assert left + ways * Fraction(share_of(delta, part, ways)) <= Fraction(delta)
 
 
 def network() -> Any:

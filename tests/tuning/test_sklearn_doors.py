@@ -141,7 +141,7 @@ def test_a_regressor_is_searched_by_its_error() -> None:
     assert found.passed_
     assert -8 <= found.score_bound_ < found.best_score_ < 2
     assert abs(found.best_score_ + np.mean((found.predict(X) - y) ** 2)) < 2
-    for scoring, match in [("accuracy", "scoring"), ("r2", "scoring")]:
+    for scoring, match in [("accuracy", "scoring"), ("r2", "target_variance")]:
         with pytest.raises(InvalidInput, match=match):
             search(model, {"clip": [1.0]}, scoring=scoring).fit(X, y)
     absolute = search(model, {"clip": [1.0]}, target=-3.0, scoring="neg_mean_absolute_error")

@@ -12,7 +12,8 @@ pytest.importorskip("sklearn")
 from sklearn.base import BaseEstimator
 
 from expost import PureDP, SimulationRandomness
-from expost.sklearn._scoring import REGRESSION, FitAndScore, RowScore
+from expost.sklearn._metrics import REGRESSION, Facts
+from expost.sklearn._scoring import FitAndScore, RowScore
 
 
 class Says(BaseEstimator):  # type: ignore[misc]
@@ -31,7 +32,8 @@ METRICS = ["accuracy", *REGRESSION]
 
 
 def scored(metric: str, rows: float, centre: float | None = None) -> RowScore:
-    return RowScore.of(metric, None if metric == "accuracy" else (0.0, 5.0), rows, centre)
+    facts = Facts(target_variance=2.0 if metric == "r2" else None)
+    return RowScore.of(metric, None if metric == "accuracy" else (0.0, 5.0), rows, centre, facts)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -62,6 +64,7 @@ def test_the_score_is_the_mean(metric: str) -> None:
         "accuracy": np.mean(errors == 0),
         REGRESSION[0]: -np.mean(errors**2),
         REGRESSION[1]: -np.mean(abs(errors)),
+        "r2": 1 - np.mean(errors**2) / 2,
     }[metric]
     score = scored(metric, 400)
     assert score.centre + score.total(Says(), X, y) * score.step / 400 == pytest.approx(

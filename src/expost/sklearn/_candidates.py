@@ -18,10 +18,9 @@ from expost.randomness.source import Randomness
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
 from expost.sklearn._conventions import check_fit, parameter, promise_of, setting
+from expost.sklearn._metrics import REGRESSION, Facts, read_metric
 from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import (
-    ACCURACY,
-    REGRESSION,
     FitAndScore,
     RowScore,
     promise_with_score,
@@ -44,10 +43,14 @@ class CandidateLister:
     epsilon_param: str | None
     target: float | None
     guarantee: Callable[[Any], Guarantee] | None
-    scoring: str | Callable[[Any], float]
+    scoring: str | Callable[..., float]
     holdout: float
     n_rows: int | None
     target_bounds: Any
+    class_shares: Any
+    loss_bound: float | None
+    target_variance: float | None
+    metric_bounds: Any
     delta: float | None
     repeats: int
     simulation: bool
@@ -77,38 +80,42 @@ class CandidateLister:
         """Return the score, which rows score, and the public number of training rows."""
         n = len(targets)
         public = None if self.n_rows is None else count_of(self.n_rows, "n_rows", at_least=2)
-        if callable(self.scoring):
+        if self._metric() is None:
             return self.scoring, None, public or n
         if not 0 < self.holdout < 1:
             raise InvalidInput("holdout", self.holdout, "pass a share with 0 < holdout < 1")
-        bounds, metric = None, self._metric()
-        if metric != ACCURACY:
+        if public is None:
+            out = by_position(n, self.holdout)
+            held = int(np.count_nonzero(out))
+            return self._row_score(held, None), out, n - held
+        held = round(public * self.holdout)
+        if not 0 < held < public:
+            raise InvalidInput("n_rows", public, "pass more rows, or another holdout")
+        score = self._row_score(held, self.target)
+        return score, by_coins(n, self.holdout, source), public - held
+
+    def _row_score(self, held: int, centre: float | None) -> RowScore:
+        """Return the private score on a public number of scoring rows."""
+        read = self._metric()
+        assert read is not None
+        metric, facts = read
+        bounds = None
+        if metric in REGRESSION:
             given = self.target_bounds
             given = setting(self.estimator, "target_bounds") if given is None else given
             low, high = check_bounds(given, "target_bounds", None, 1)
             bounds = float(low[0]), float(high[0])
-        if public is None:
-            out = by_position(n, self.holdout)
-            held = int(np.count_nonzero(out))
-            return RowScore.of(metric, bounds, held, None), out, n - held
-        held = round(public * self.holdout)
-        if not 0 < held < public:
-            raise InvalidInput("n_rows", public, "pass more rows, or another holdout")
-        score = RowScore.of(metric, bounds, held, self.target)
-        return score, by_coins(n, self.holdout, source), public - held
+        return RowScore.of(metric, bounds, held, centre, facts)
 
-    def _metric(self) -> str:
-        """Return the metric of a private score."""
-        known = REGRESSION if is_regressor(self.estimator) else (ACCURACY,)
-        metric = known[0] if self.scoring == "private" else self.scoring
-        if metric not in known:
-            raise InvalidInput(
-                "scoring",
-                self.scoring,
-                f'pass "private" or one of {", ".join(known)}, or a function of the estimator that '
-                "uses public data only",
-            )
-        return str(metric)
+    def _metric(self) -> tuple[str, Facts] | None:
+        """Return the metric of a private score with its facts; None for a public score."""
+        facts = {
+            "class_shares": self.class_shares,
+            "loss_bound": self.loss_bound,
+            "target_variance": self.target_variance,
+            "metric_bounds": self.metric_bounds,
+        }
+        return read_metric(self.scoring, is_regressor(self.estimator), facts)
 
     def _promise(self, estimator: Any, n: int, *, split: bool) -> Guarantee:
         """Return the promise that a fit keeps, for the neighbours of this search."""

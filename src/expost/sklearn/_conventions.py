@@ -50,7 +50,7 @@ def promise_of(estimator: Any, n: int) -> Guarantee | None:
         If a step of a pipeline learns from the rows.
     """
     if isinstance(estimator, Pipeline):
-        _check_steps(estimator)
+        check_steps(estimator)
         return promise_of(estimator[-1], n)
     if hasattr(estimator, "privacy_guarantee"):
         promise = estimator.privacy_guarantee(n)
@@ -60,7 +60,7 @@ def promise_of(estimator: Any, n: int) -> Guarantee | None:
     return promise if isinstance(promise, Guarantee) else None
 
 
-def _check_steps(pipeline: Any) -> None:
+def check_steps(pipeline: Any) -> None:
     """Refuse a step, other than the last, that is fitted on the rows."""
     for name, step in pipeline.steps[:-1]:
         if step is None or step == "passthrough" or type(step).__name__ == "FrozenEstimator":

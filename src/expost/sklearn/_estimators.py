@@ -140,6 +140,12 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         self.coef_, self.intercept_ = weights[0] * half, float(biases[0]) * half + middle
         return self
 
+    def _set(self, weights: Array, biases: Array) -> None:
+        """Set the parameters of a model of the target in [0, 1]."""
+        middle, half = self._target_scale()
+        self.coef_ = weights[0] * 2 * half
+        self.intercept_ = float(biases[0]) * 2 * half + middle - half
+
     def _target_scale(self) -> tuple[float, float]:
         """Return middle and half width of the target's public range."""
         low, high = check_bounds(self.target_bounds, "target_bounds", None, 1)
@@ -304,6 +310,10 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         )
         self.classes_ = known
         return self
+
+    def _set(self, weights: Array, biases: Array) -> None:
+        """Set the parameters and the classes."""
+        self.coef_, self.intercept_, self.classes_ = weights, biases, self._known()
 
     def _known(self) -> Array:
         """Return the public classes, sorted."""

@@ -188,6 +188,15 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         weights = trained.parameters["weight"] / half
         return weights, trained.parameters["bias"] - weights @ middle
 
+    def _take(self, weight: Array, bias: Array) -> None:
+        """Take the parameters of a model on features (and a target) scaled to [0, 1]."""
+        weights = weight / (self._high - self._low)
+        self._set(weights, bias - weights @ self._low)
+
+    def _set(self, weights: Array, biases: Array) -> None:
+        """Set the fitted attributes from one row of weights per output."""
+        raise NotImplementedError
+
     def _linear(self, X: Any) -> Array:
         """Return the linear predictions (rows × outputs), with features clipped as in training.
 

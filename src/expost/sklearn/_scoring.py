@@ -3,10 +3,10 @@
 The score is a mean over scoring rows with noise, or a function of public data. Fit and score use
 disjoint rows, so the promise of both is the larger of the two.
 
-Each row has a value between two public numbers: 0 or 1 for the accuracy, minus its clipped error
-for a regression. The query is the sum of the values less a public centre c, in whole steps, each
-rounded down. A present row changes the sum by at most max(high − c, c − low), an absent row adds
-nothing. The score is c plus the noisy sum divided by a *public* number of rows:
+Each row has a value between two public numbers (:mod:`expost.sklearn._metrics`). The query is the
+sum of the values less a public centre c, in whole steps, each rounded down. A present row changes
+the sum by at most max(high − c, c − low), an absent row adds nothing. The score is c plus the noisy
+sum divided by a *public* number of rows:
 
 * Without ``n_rows`` the number of scoring places is public; c is the middle of the range, which
   halves the noise. If no place is empty, the score is the mean.
@@ -27,13 +27,14 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import MissingExtra
 from expost.execution.failure import attempt
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise, Query
 from expost.mechanisms.protocol import Estimate
 from expost.privacy.base import REPLACE
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
+from expost.sklearn._metrics import ACCURACY, NO_FACTS, Facts, range_of, values_of
 from expost.sklearn._rows import inside_selection
 from expost.tuning.scoring import free_rho, with_scoring
 
@@ -43,8 +44,6 @@ try:
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
-ACCURACY = "accuracy"
-REGRESSION = ("neg_mean_squared_error", "neg_mean_absolute_error")
 _STEPS = 1 << 16  # steps of the range of a row's value
 
 
@@ -53,7 +52,9 @@ class Fitted:
     """A fitted estimator, its score, and the law of the score's noise.
 
     ``deviation`` is the standard deviation of Gaussian noise or the scale of Laplace noise, and
-    ``unit`` the score's smallest step; both are 0 if the score is public.
+    ``unit`` the score's smallest step; both are 0 if the score is public. After noise reduction,
+    ``lead`` says by how much the noisy count lies above its threshold, and ``bound`` is a lower
+    confidence bound for the score.
     """
 
     estimator: Any
@@ -61,6 +62,12 @@ class Fitted:
     deviation: float = 0.0
     unit: float = 0.0
     law: str = "gaussian"
+    lead: float | None = None
+    bound: float | None = None
+
+    def __float__(self) -> float:
+        """Return what noise reduction compares with its target: the lead if there is one."""
+        return self.score if self.lead is None else self.lead
 
 
 def score_of(fitted: Fitted) -> float:
@@ -75,7 +82,7 @@ class RowScore:
     Parameters
     ----------
     metric : str
-        "accuracy", or a regression metric of :data:`REGRESSION`.
+        A metric of :mod:`expost.sklearn._metrics`.
     low, high : float
         The public range of a row's value.
     centre : float
@@ -84,6 +91,8 @@ class RowScore:
         The public number of scoring rows.
     target_bounds : (float, float), optional
         Public range of a regression's target; targets and predictions are clipped to it.
+    facts : Facts
+        What else must be publicly known.
     """
 
     metric: str
@@ -92,6 +101,7 @@ class RowScore:
     centre: float
     rows: float
     target_bounds: tuple[float, float] | None = None
+    facts: Facts = NO_FACTS
 
     @classmethod
     def of(
@@ -100,21 +110,12 @@ class RowScore:
         target_bounds: tuple[float, float] | None,
         rows: float,
         centre: float | None,
+        facts: Facts = NO_FACTS,
     ) -> RowScore:
         """Return the score of a metric; by default it is centred in the middle of its range."""
-        if metric == ACCURACY:
-            low, high = 0.0, 1.0
-        elif target_bounds is None:
-            raise InvalidInput(
-                "target_bounds",
-                None,
-                "pass the public range (low, high) of the target: it bounds the error of a row",
-            )
-        else:
-            width = target_bounds[1] - target_bounds[0]
-            low, high = -(width**2 if metric == REGRESSION[0] else width), 0.0
+        low, high = range_of(metric, target_bounds, facts)
         middle = (low + high) / 2 if centre is None else min(max(centre, low), high)
-        return cls(metric, low, high, middle, rows, target_bounds)
+        return cls(metric, low, high, middle, rows, target_bounds, facts)
 
     def _step(self, value: float) -> int:
         """Return a value, less the centre, in whole steps; exact, rounded down."""
@@ -158,24 +159,8 @@ class RowScore:
         return int(np.clip(steps, lowest, highest).astype(np.int64).sum())
 
     def _values(self, fitted: Any, X: Any, y: Array) -> Array | None:
-        """Return one value per row; None for predictions of another shape.
-
-        Another shape would be broadcast, and one row would count many times.
-        """
-        predicted = np.asarray(fitted.predict(X))
-        if predicted.ndim == 2 and predicted.shape[1] == 1:
-            predicted = predicted[:, 0]
-        if predicted.shape != y.shape:
-            return None
-        if self.metric == ACCURACY:
-            same = np.asarray(predicted == y)
-            return same.astype(np.float64) if same.shape == y.shape else None
-        assert self.target_bounds is not None
-        with np.errstate(all="ignore"):
-            errors = np.clip(predicted.astype(np.float64), *self.target_bounds) - np.clip(
-                y.astype(np.float64), *self.target_bounds
-            )
-            return -(np.square(errors) if self.metric == REGRESSION[0] else np.abs(errors))
+        """Return one value per row; None for predictions of another shape."""
+        return values_of(self.metric, self.target_bounds, self.facts, fitted, X, y)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

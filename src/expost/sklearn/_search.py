@@ -2,7 +2,8 @@
 
 :class:`ExPostSearch` charges what the winner cost. Without a target it rests on
 ``theorem:max-score`` (pure promises) and its sharpened Rényi form; with a target, on
-``theorem:generalized-at`` and its Rényi form for each attempt, composed.
+``theorem:generalized-at`` and its Rényi form for each attempt, composed; with noise reduction, on
+:mod:`expost.selection.noise_path`.
 Tests: ``tests/tuning/test_sklearn_search.py``.
 """
 
@@ -10,32 +11,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from numbers import Integral, Real
-from pathlib import Path
+from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
-from expost.budget.ledger import Ledger
+from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.advice import warn_if_weak
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.attempts import Belief, plan_attempts
 from expost.selection.candidate import Candidate
+from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
-from expost.sklearn._candidates import CandidateLister
+from expost.sklearn._connections import SearchConnections
 from expost.sklearn._levels import check_delta, level_by
 from expost.sklearn._linear_model import source_of
-from expost.sklearn._scoring import Fitted, score_of
+from expost.sklearn._noise_reduction import NoiseReducer, state_cost
+from expost.sklearn._scoring import FitAndScore, Fitted, score_of
 from expost.sklearn._split import check_rows, split
 from expost.training.progress import progress_bar
 from expost.tuning.confidence import Margins
 from expost.tuning.forecast import composed, dropping, ladder_of
-from expost.tuning.run_attempts import make_attempts, steps_of
+from expost.tuning.run_attempts import Step, make_attempts, steps_of
+from expost.tuning.several_ways import LINEAR_SHARE, share_of, uncharged
 
 try:
-    from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+    from sklearn.base import BaseEstimator, MetaEstimatorMixin
     from sklearn.utils import get_tags
     from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -50,7 +51,7 @@ def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
-class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class ExPostSearch(NoiseReducer, SearchConnections, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Private grid search.
 
     With a ``target``, planned attempts of Algorithm 2 release the first estimator that reaches it;
@@ -61,8 +62,8 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
     estimator : estimator
         An estimator that keeps a privacy promise, draws fresh noise at each ``fit``, and predicts
         row by row.
-    param_grid : dict or list of dict
-        As in ``GridSearchCV``.
+    param_grid : dict or list of dict, optional
+        As in ``GridSearchCV``. Noise reduction has none.
     epsilons : sequence of float, optional
         Privacy levels: values of the parameter ``epsilon_param``, tried in ascending order.
     epsilon_param : str, optional
@@ -77,10 +78,13 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         step if the others learn nothing from the rows. An attribute ``epsilon`` alone is not taken
         as a promise.
     scoring : str or callable, default="private"
-        "accuracy", "neg_mean_squared_error" or "neg_mean_absolute_error" on held-out rows, with
-        noise that the promise of the candidate covers. "private" is the accuracy of a classifier
-        and the negative mean squared error of a regressor. A function from an estimator to a number
-        may look at *public* data only; then all rows are used for training.
+        For a classifier "accuracy", "balanced_accuracy" (needs ``class_shares``) or "neg_log_loss"
+        (needs ``loss_bound``); for a regressor "neg_mean_squared_error", "neg_mean_absolute_error"
+        or "r2" (needs ``target_variance``). They are computed on held-out rows, with noise that the
+        promise of the candidate covers. "private" is the first one of each. With ``metric_bounds``,
+        a function f(prediction, truth) of one row is scored in the same way. Without it, a function
+        from an estimator to a number, which may look at *public* data only; then all rows are used
+        for training. Other metrics compare rows, and no bound for them is proven.
     holdout : float, default=0.2
         Share of the rows that scores, if the score is private. The rest trains.
     n_rows : int, optional
@@ -92,6 +96,22 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
     target_bounds : pair, optional
         Public range (low, high) of a regression's target, which bounds the error of a row. By
         default that of the estimator.
+    class_shares : dict, optional
+        Public share of each class, for "balanced_accuracy".
+    loss_bound : float, optional
+        Public bound of a row's loss, for "neg_log_loss".
+    target_variance : float, optional
+        Public variance of the target, for "r2".
+    metric_bounds : pair, optional
+        Public range of a function of one row.
+    training : {"dp-sgd", "noise-reduction", "auto"}, default="dp-sgd"
+        As in ``expost.tune`` (docs/noise-reduction.md). "dp-sgd" fits the candidates by their own
+        ``fit``. "noise-reduction" trains a ``DPLogisticRegression`` or ``DPLinearRegression``
+        without a grid: one statistic of the rows, from which noise is taken off until the target is
+        reached; only the last level is paid. "auto" tries this first, then the grid if there is
+        one.
+    regularisation, levels, norm_bound : optional
+        Of noise reduction, as in ``expost.tune``.
     delta : float, optional
         The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ). By default that of the
         estimator.
@@ -143,6 +163,8 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         Number of features.
     feature_names_in_ : ndarray of str
         Their names, if ``fit`` received a data frame.
+    training_ : str or None
+        How the released estimator was trained: "dp-sgd" or "noise-reduction"; None without one.
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
@@ -169,16 +191,24 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
     def __init__(
         self,
         estimator: Any,
-        param_grid: Any,
+        param_grid: Any = None,
         *,
         epsilons: Sequence[float] | None = None,
         epsilon_param: str | None = None,
         target: float | None = None,
         guarantee: Callable[[Any], Guarantee] | None = None,
-        scoring: str | Callable[[Any], float] = "private",
+        scoring: str | Callable[..., float] = "private",
         holdout: float = 0.2,
         n_rows: int | None = None,
         target_bounds: Any = None,
+        class_shares: Any = None,
+        loss_bound: float | None = None,
+        target_variance: float | None = None,
+        metric_bounds: Any = None,
+        training: str = "dp-sgd",
+        regularisation: Any = None,
+        levels: Any = None,
+        norm_bound: float | None = None,
         delta: float | None = None,
         overhead: float | None = None,
         attempts: int | None = None,
@@ -203,6 +233,14 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         self.holdout = holdout
         self.n_rows = n_rows
         self.target_bounds = target_bounds
+        self.class_shares = class_shares
+        self.loss_bound = loss_bound
+        self.target_variance = target_variance
+        self.metric_bounds = metric_bounds
+        self.training = training
+        self.regularisation = regularisation
+        self.levels = levels
+        self.norm_bound = norm_bound
         self.delta = delta
         self.overhead = overhead
         self.attempts = attempts
@@ -241,13 +279,14 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         """
         ledger = self._account()
         self._check_numbers()
+        self._check_training()
         targets = check_rows(self.estimator, X, y)
         source = require_protection(source_of(self.random_state), simulation=self.simulation)
-        candidates, out = self._candidates(X, targets, source)
-        validate_data(self, X, skip_check_array=True)
-        data = split(X, targets, out)
-        self.neighbours_ = candidates[0].guarantee.neighbours
         self._rows = self.n_rows or len(targets)
+        steps, margins, data = self._requests(X, targets, source)
+        validate_data(self, X, skip_check_array=True)
+        self.neighbours_ = steps[0].candidates[0].guarantee.neighbours
+        warn_if_weak(steps[0].charges.worst_case, self._rows, stacklevel=2)
         request: dict[str, Any] = {
             "randomness": source,
             "simulation": self.simulation,
@@ -259,9 +298,11 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         with progress_bar("fits", unit=None) if self.verbose else nullcontext() as bar:
             request["progress"] = bar
             if self.target is None:
-                releases, refused = [self._best(candidates, data, request)], False
+                (step,) = steps
+                release = step.selector.select(step.candidates, data, score=score_of, **request)
+                releases, refused = [release], False
             else:
-                releases, refused = self._reach(candidates, data, request)
+                releases, refused = make_attempts(steps, data, None, margins, **request)
         present = [each for each in releases if each is not None]
         release = present[-1]
         spent = composed([each.spent for each in present])
@@ -272,31 +313,64 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         self.passed_ = fitted is not None if release.passed is None else release.passed
         self.best_params_ = dict(release.params)
         self.best_score_ = None if fitted is None else fitted.score
+        reduced = isinstance(steps[len(releases) - 1].selector, PathSearch)
+        self.training_ = None if fitted is None else "noise-reduction" if reduced else "dp-sgd"
         self.score_bound_ = release.score if self.target is not None else None
+        if fitted is not None and fitted.lead is not None:
+            self.score_bound_ = fitted.bound
         self.best_estimator_ = None if fitted is None else fitted.estimator
+        if reduced and fitted is not None:
+            state_cost(fitted.estimator, release)
         return self
 
-    def _best(
-        self, candidates: list[Candidate], data: dict[str, Any], request: dict[str, Any]
-    ) -> Release:
-        """Make the one request of a search without a target (Algorithm 3)."""
+    def _requests(
+        self, X: Any, targets: Array, source: Randomness
+    ) -> tuple[list[Step], Margins | None, dict[str, Any]]:
+        """Return what may be asked, in order, the margins of attempts, and the rows."""
+        if self.training == "dp-sgd":
+            candidates, out = self._candidates(X, targets, source)
+            data = split(X, targets, out)
+            if self.target is None:
+                return [self._best(candidates)], None, data
+            steps, margins = self._reach(candidates, self._delta(candidates), self.confidence)
+            return steps, margins, data
+        if not self._searched:
+            score, out, n = self._score(targets, source)
+            steps, rows = self._ways(X, targets, score, out, n, 1.0)
+            return steps, None, {**split(X, targets, out), **rows}
+        candidates, out = self._candidates(X, targets, source)
+        mechanism = candidates[0].mechanism
+        assert isinstance(mechanism, FitAndScore)
+        n = self._rows if out is None else self._rows - int(mechanism.scorer.rows)  # type: ignore[union-attr]
+        steps, rows = self._ways(X, targets, mechanism.scorer, out, n, LINEAR_SHARE)
+        delta, rest = self._delta(candidates), 1 - Fraction(LINEAR_SHARE)
+        assert delta is not None
+        later, margins = self._reach(
+            candidates, share_of(delta, rest), 1 - float(rest) * (1 - self.confidence)
+        )
+        return (
+            [*steps, *map(uncharged, later)],
+            margins,
+            {**split(X, targets, out), **rows},
+        )
+
+    def _best(self, candidates: list[Candidate]) -> Step:
+        """Return the one request of a search without a target (Algorithm 3)."""
         delta = self._delta(candidates)
         claim = {} if delta is None else {"delta": delta}
         overhead = 0.1 if self.overhead is None else self.overhead
         selector = dropping(candidates, overhead, None, **claim)
-        warn_if_weak(selector.charges(candidates).worst_case, self._rows, stacklevel=3)
-        return selector.select(candidates, data, score=score_of, **request)
+        return Step(selector, tuple(candidates), selector.charges(candidates), 1.0)
 
     def _reach(
-        self, candidates: list[Candidate], data: dict[str, Any], request: dict[str, Any]
-    ) -> tuple[list[Release | None], bool]:
-        """Make planned attempts of Algorithm 2 until one reaches the target."""
+        self, candidates: list[Candidate], delta: float | None, confidence: float
+    ) -> tuple[list[Step], Margins]:
+        """Return planned attempts of Algorithm 2, and their margins."""
         assert self.target is not None
         if self.overhead is not None:
             raise InvalidInput(
                 "overhead", self.overhead, "with a target the attempts are planned; leave it out"
             )
-        delta = self._delta(candidates)
         check_delta(candidates, delta)
         level = level_by(self._epsilon_name() if self.epsilons is not None else None, delta)
         levels = sorted({level(each) for each in candidates})
@@ -311,9 +385,7 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         steps = steps_of(
             schedule, candidates, levels, target=float(self.target), delta=delta, level=level
         )
-        margins = Margins.of(self.confidence, schedule, [each.runs for each in steps])
-        warn_if_weak(steps[0].charges.worst_case, self._rows, stacklevel=3)
-        return make_attempts(steps, data, None, margins, **request)
+        return steps, Margins.of(confidence, schedule, [each.runs for each in steps])
 
     def predict(self, X: Any) -> Any:
         """Predict with the released estimator."""
@@ -352,41 +424,6 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
             )
         return self.best_estimator_
 
-    def _check_numbers(self) -> None:
-        """Raise an error for settings with which every fit would fail and be charged."""
-        levels, jobs = self.epsilons, self.n_jobs
-        if levels is not None and not (
-            np.ndim(levels) == 1 and len(levels) and all(map(_is_level, levels))
-        ):
-            raise InvalidInput("epsilons", levels, "pass a list of numbers > 0, or leave it out")
-        if jobs is not None and (
-            isinstance(jobs, bool) or not isinstance(jobs, Integral) or jobs == 0
-        ):
-            raise InvalidInput("n_jobs", jobs, "pass a whole number other than 0, or leave it out")
-
-    def _executor(self) -> Any:
-        """Return a pool of spawned processes; forks could share the state of a generator.
-
-        A process that dies is not counted as an outcome: other fits would be lost with it.
-        """
-        if self.n_jobs in (None, 1):
-            return None
-        from joblib import effective_n_jobs  # type: ignore[import-untyped]
-        from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
-
-        return get_reusable_executor(max_workers=effective_n_jobs(self.n_jobs))
-
-    def _account(self) -> Any:
-        """Return the ledger, opened if it is given by its path or URL."""
-        if self.ledger is None and getattr(self, "_left_ledger_behind", False):
-            raise InvalidInput(
-                "ledger",
-                None,
-                "this is a copy of a search with a ledger: reconnect it with "
-                "set_params(ledger=…) before fitting",
-            )
-        return Ledger.open(self.ledger) if isinstance(self.ledger, (str, Path)) else self.ledger
-
     def __sklearn_tags__(self) -> Any:
         """Return the tags of the estimator that is searched."""
         tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
@@ -394,27 +431,3 @@ class ExPostSearch(CandidateLister, MetaEstimatorMixin, BaseEstimator):  # type:
         tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
         tags.target_tags, tags.non_deterministic = own.target_tags, True
         return tags
-
-    def __sklearn_clone__(self) -> ExPostSearch:
-        """Return an unfitted search on the same ledger, with a clone of the estimator."""
-        params = self.get_params(deep=False)
-        copied = type(self)(**{**params, "estimator": clone(self.estimator)})
-        copied._left_ledger_behind = (
-            getattr(self, "_left_ledger_behind", False) and self.ledger is None
-        )
-        return copied
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what may be copied: everything but open connections and randomness."""
-        state = dict(super().__getstate__())
-        if state.get("ledger") is not None and not isinstance(state["ledger"], (str, Path)):
-            state["ledger"] = None
-            state["_left_ledger_behind"] = True
-        if isinstance(state.get("random_state"), Randomness):
-            state["random_state"] = None
-        return state
-
-
-def _is_level(value: object) -> bool:
-    """Whether a value is a finite number > 0."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < np.inf

@@ -243,6 +243,27 @@ def usable_levels(epsilons: Sequence[float], scoring_rows: int | None) -> tuple[
     return kept
 
 
+def statistic_of(
+    way: Way, loss: str, classes: int, places: Places
+) -> tuple[Preprocessing | SecondMoments | ClassMoments, Minimiser | Sums, float, int]:
+    """Return what makes a model of noisy values, the statistic, its sensitivity and dimension."""
+    if way.regularisation is None:
+        moments = (
+            SecondMoments(places.features, way.norm_bound)
+            if loss == "squared"
+            else ClassMoments(
+                places.features, classes, classes if loss == "softmax" else 1, way.preprocessing
+            )
+        )
+        return moments, Sums(moments), moments.sensitivity, moments.dimension
+    crowd = _CROWD if places.relation == ADD_REMOVE else 1
+    problem = ConvexProblem(
+        loss, places.training, places.features + 1, way.regularisation, classes, crowd
+    )
+    statistic = Minimiser(problem, way.preprocessing)
+    return way.preprocessing, statistic, problem.sensitivity, problem.width * problem.outputs
+
+
 def step_of(
     way: Way,
     recipe: Recipe,
@@ -270,39 +291,13 @@ def step_of(
     """
     if goal.target is None:
         raise InvalidInput("goal.maximize", True, "noise reduction needs a bar: give at_least")
-    source: Preprocessing | SecondMoments | ClassMoments
-    statistic: Minimiser | Sums
-    crowd = _CROWD if places.relation == ADD_REMOVE else 1
-    if way.regularisation is None:
-        moments = (
-            SecondMoments(places.features, way.norm_bound)
-            if recipe.loss == "squared"
-            else ClassMoments(
-                places.features,
-                recipe.class_count or 2,
-                (recipe.class_count or 2) if recipe.loss == "softmax" else 1,
-                way.preprocessing,
-            )
-        )
-        source, statistic, dimension = moments, Sums(moments), moments.dimension
-        sensitivity = moments.sensitivity
-    else:
-        source = way.preprocessing
-        problem = ConvexProblem(
-            recipe.loss,
-            places.training,
-            places.features + 1,
-            way.regularisation,
-            recipe.class_count or 2,
-            crowd,
-        )
-        statistic, sensitivity = Minimiser(problem, source), problem.sensitivity
-        dimension = problem.width * problem.outputs
+    classes = recipe.class_count or 2
+    source, statistic, sensitivity, dimension = statistic_of(way, recipe.loss, classes, places)
     X, y = (None, None) if public_rows is None else public_rows
     finish = Finish(recipe, goal, source, X, y, len(way.epsilons), way.confidence)
     path = NoisePath(statistic, sensitivity, finish, dimension, places.relation)
     candidates = [
-        Candidate(each.mechanism, {**each.params, **_public(way)})
+        Candidate(each.mechanism, {**each.params, **public_params(way)})
         for each in path.levels(way.epsilons, delta=way.delta)
     ]
     selector = PlannedPath(
@@ -314,7 +309,7 @@ def step_of(
     return Step(selector, tuple(candidates), charges, float(len(candidates)), recipe)
 
 
-def _public(way: Way) -> dict[str, float]:
+def public_params(way: Way) -> dict[str, float]:
     """Return the public settings of a way, for certificates."""
     return {} if way.regularisation is None else {"regularisation": way.regularisation}
 

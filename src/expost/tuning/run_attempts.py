@@ -25,6 +25,7 @@ from expost.selection.attempts.schedule import Schedule, candidates_of, level_of
 from expost.selection.candidate import Candidate
 from expost.selection.drop_coins import DropLaw
 from expost.selection.drop_level import log_keep_probability
+from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
 from expost.selection.selector import Selector
 from expost.tuning.confidence import Margins
@@ -217,7 +218,7 @@ def _score(steps: Sequence[Step], number: int, margins: Margins | None) -> Clear
 
 def _own_bar(step: Step) -> bool:
     """Whether a request is one of noise reduction."""
-    return step.recipe is not None
+    return isinstance(step.selector, PathSearch)
 
 
 def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool:

@@ -32,7 +32,7 @@ from expost.errors import InvalidInput
 from expost.privacy.gaussian_profile import gaussian_mu
 from expost.rationals import round_down
 from expost.tuning.model import Recipe
-from expost.tuning.model_settings import LINEAR
+from expost.tuning.model_settings import LINEAR, ModelSettings
 from expost.tuning.noise_reduction import (
     LEVELS,
     Places,
@@ -68,6 +68,9 @@ expected to cost where they cost least."""
 
 DELTA_SHARE = 0.1
 """For a network: the part of δ and of 1 − confidence that noise reduction has."""
+
+LINEAR_SHARE = 0.5
+"""For a linear model with attempts: the same part."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def plan_ways(
     searched = bool(settings.search.settings)
     attempts = None
     if searched:
-        part = DELTA_SHARE if recipe.kind not in LINEAR else 0.5
+        part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
         attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
     plan = ways_of(settings, recipe, places, rows.public, attempts)
     return _joined(settings, recipe, rows, places, plan, attempts)
@@ -126,11 +129,11 @@ def _with_part(settings: Settings, part: Fraction) -> Settings:
     return replace(
         settings,
         goal=goal,
-        privacy=replace(settings.privacy, delta=_share_of(settings.privacy.delta, part)),
+        privacy=replace(settings.privacy, delta=share_of(settings.privacy.delta, part)),
     )
 
 
-def _share_of(delta: float, part: float | Fraction, among: int = 1) -> float:
+def share_of(delta: float, part: float | Fraction, among: int = 1) -> float:
     """Return a part of δ, rounded down, so that the parts add up to at most δ."""
     return round_down(Fraction(delta) * Fraction(part) / among)
 
@@ -142,10 +145,56 @@ def ways_of(
     public: bool,
     attempts: Forecast | None,
 ) -> Plan:
-    """Return the ways of noise reduction, in the order in which they are tried."""
-    model = settings.model
+    """Return the ways of noise reduction of a job, in the order in which they are tried."""
     network = recipe.kind not in LINEAR
-    part = 1.0 if attempts is None else DELTA_SHARE if network else 0.5
+    part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
+    limit = np.inf
+    if network and attempts is not None:
+        limit = SHARE * min(row.epsilon_mean for row in attempts.reach)
+    ways = list_ways(
+        settings.model,
+        places,
+        public,
+        delta=settings.privacy.delta,
+        confidence=settings.goal.confidence,
+        classes=recipe.class_count,
+        part=part,
+        limit=limit,
+    )
+    return Plan(ways, 1 - part)
+
+
+def list_ways(
+    model: ModelSettings,
+    places: Places,
+    public: bool,
+    *,
+    delta: float,
+    confidence: float,
+    classes: int | None,
+    part: float = 1.0,
+    limit: float = np.inf,
+) -> tuple[Way, ...]:
+    """Return the ways of noise reduction, in the order in which they are tried.
+
+    Parameters
+    ----------
+    model : ModelSettings
+        Training, regularisations, levels and norm bound.
+    places : Places
+        Public numbers of rows.
+    public : bool
+        Whether public rows score.
+    delta, confidence : float
+        Of the whole job.
+    classes : int or None
+        Number of classes; None for a regression.
+    part : float
+        The part of δ and of 1 − confidence that noise reduction has; below 1 attempts follow.
+    limit : float
+        The most that all ways together may cost.
+    """
+    followed = part < 1
     levels = usable_levels(model.levels or LEVELS, None if public else places.scoring)
     if model.loss == "squared":
         chosen: tuple[float | None, ...] = (None,)
@@ -153,23 +202,20 @@ def ways_of(
         chosen = model.regularisation or ladder_of(places.features)[:1]
     else:
         ladder = ladder_of(places.features)
-        chosen = model.regularisation or (ladder if attempts is None else ladder[:1])
-    share = part / len(chosen)
-    delta = _share_of(settings.privacy.delta, part, len(chosen))
-    confidence = 1 - share * (1 - settings.goal.confidence)
-    limit = np.inf
-    if network and attempts is not None:
-        limit = SHARE * min(row.epsilon_mean for row in attempts.reach) / len(chosen)
+        chosen = model.regularisation or (ladder[:1] if followed else ladder)
+    each_delta = share_of(delta, part, len(chosen))
+    each_confidence = 1 - part / len(chosen) * (1 - confidence)
     ways = []
     for place, regularisation in enumerate(chosen):
-        last = attempts is None and place == len(chosen) - 1
         kept = levels
-        if not last:
+        if followed or place < len(chosen) - 1:
             kept = levels_before_another(
-                levels, delta, place, recipe.class_count, places.training, limit
+                levels, each_delta, place, classes, places.training, limit / len(chosen)
             )
-        ways.append(Way(regularisation, kept, delta, confidence, norm_bound=model.norm_bound))
-    return Plan(tuple(ways), 1 - part)
+        ways.append(
+            Way(regularisation, kept, each_delta, each_confidence, norm_bound=model.norm_bound)
+        )
+    return tuple(ways)
 
 
 def ladder_of(features: int) -> tuple[float | None, ...]:
@@ -226,7 +272,7 @@ def _joined(
         charged = settings.privacy.delta if number == 0 else 0.0
         steps.append(step_of(way, linear, settings.goal, places, shown, charged))
     if attempts is not None:
-        steps += [_uncharged(each) for each in attempts.steps]
+        steps += [uncharged(each) for each in attempts.steps]
     reasons = tuple(reasons_of(settings, plan, places, rows.public, attempts))
     if attempts is None:
         return Forecast(
@@ -239,7 +285,7 @@ def _joined(
     return replace(attempts, steps=tuple(steps), delta=settings.privacy.delta, reasons=reasons)
 
 
-def _uncharged(step: Step) -> Step:
+def uncharged(step: Step) -> Step:
     """Return an attempt that is charged without δ, which the first request was charged with."""
     assert isinstance(step.selector, PlannedAttempt)
     selector = replace(step.selector, charged_delta=0.0).remember(step.candidates)
