@@ -36,7 +36,7 @@ from expost.tuning.model import Recipe
 from expost.tuning.noise_reduction import LEVELS, Places, Way, step_of, usable_levels
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
-from expost.tuning.several_ways import ladder_of, levels_before_another
+from expost.tuning.several_ways import ladder_of, levels_before_another, rank_of
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, task_named
@@ -115,7 +115,8 @@ def ways_to(rows: Rows, scoring: int | None, training: str, places: int) -> list
     for place, regularisation in enumerate(ladder):
         kept = levels
         if place < len(ladder) - 1:
-            kept = levels_before_another(levels, delta, place, rows.recipe.class_count, places)
+            rank = rank_of(ladder, place)
+            kept = levels_before_another(levels, delta, rank, rows.recipe.class_count, places)
         ways.append(Way(regularisation, kept, delta, confidence, norm_bound=rows.norm_bound))
     return ways
 

@@ -142,6 +142,7 @@ def test_wide_tables_are_not_trained_on_second_moments() -> None:
         settings = read_settings(job(model__training=training), given_data=True)
         plan = ways_of(settings, made, wide, True, None)
         assert [way.regularisation for way in plan.ways] == expected
+        assert plan.ways[0].epsilons[-1] > 1  # it goes as far as after second moments
 
 
 def test_a_renyi_budget_is_refused_before_anything_is_charged(tmp_path: Any) -> None:

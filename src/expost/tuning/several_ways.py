@@ -209,8 +209,9 @@ def list_ways(
     for place, regularisation in enumerate(chosen):
         kept = levels
         if followed or place < len(chosen) - 1:
+            rank = rank_of(chosen, place)
             kept = levels_before_another(
-                levels, each_delta, place, classes, places.training, limit / len(chosen)
+                levels, each_delta, rank, classes, places.training, limit / len(chosen)
             )
         ways.append(
             Way(regularisation, kept, each_delta, each_confidence, norm_bound=model.norm_bound)
@@ -223,10 +224,15 @@ def ladder_of(features: int) -> tuple[float | None, ...]:
     return LADDER[1:] if features >= WIDE else LADDER
 
 
+def rank_of(chosen: Sequence[float | None], place: int) -> int:
+    """Return how far a way goes: second moments are cheap early, regularisation needs more."""
+    return place + (chosen[0] is not None)
+
+
 def levels_before_another(
     levels: Sequence[float],
     delta: float,
-    place: int,
+    rank: int,
     classes: int | None,
     places: int,
     limit: float = np.inf,
@@ -239,8 +245,8 @@ def levels_before_another(
         All levels, increasing.
     delta : float
         The way's δ.
-    place : int
-        How many ways come before it.
+    rank : int
+        How far it goes (:func:`rank_of`).
     classes : int or None
         Number of classes, None for a regression.
     places : int
@@ -248,7 +254,7 @@ def levels_before_another(
     limit : float
         The largest ε.
     """
-    end = END * 5**place * max(_LEAST_OUTPUTS, classes or 1) / places
+    end = END * 5**rank * max(_LEAST_OUTPUTS, classes or 1) / places
     share = delta / len(levels)
     kept = tuple(each for each in levels if each <= limit and gaussian_mu(each, share) <= end)
     return kept or tuple(levels[:1])
