@@ -163,6 +163,15 @@ def test_levels_of_noise_reduction_count() -> None:
     assert tuning_jobs.read_job(facts, job, "approx")["kind"] == "tune"
 
 
+def test_a_training_without_end_is_refused() -> None:
+    """Epochs are a number of the analyst: 10⁹ of them would keep a worker for ever."""
+    data = {"name": "digits", "feature_bounds": [0, 16], "classes": 10}
+    facts = {"kind": "rows", "name": "digits", "delta": 1e-5, "data": data}
+    job = {**JOB, "search": {**JOB["search"], "epochs": [5, 1_000_000_000]}}
+    with pytest.raises(InvalidInput, match=r"search\.epochs"):
+        tuning_jobs.read_job(facts, job, "approx")
+
+
 class TestWhatIsToldBeforeTheEnd:
     def test_a_failed_try_is_not_told(self, tmp_path: Path) -> None:
         """A request that is given back after an error looked queued again at once."""

@@ -26,6 +26,7 @@ from expost.tuning.settings import read_settings
 
 _TABLES = ("model", "search", "goal", "privacy")
 _KINDS = ("logistic", "softmax", "linear", "cnn")
+_MOST_EPOCHS = 1000  # of one training: a longer one would keep a worker from others
 
 
 def read_job(
@@ -48,6 +49,9 @@ def read_job(
     tables = {name: _present(table) for name, table in tables.items()}
     settings = read_settings(config_of(facts, tables))
     _check_largest(facts, settings)
+    longest = max((each.epochs for each in settings.search.settings), default=0)
+    if longest > _MOST_EPOCHS:
+        raise InvalidInput("search.epochs", longest, f"a desk trains at most {_MOST_EPOCHS} epochs")
     return {"dataset": facts["name"], "kind": "tune", **tables}
 
 
