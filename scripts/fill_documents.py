@@ -68,9 +68,8 @@ def table3(task: str) -> str:
     lines = ["| mechanism | " + " | ".join(headings) + " |", "|---" * (len(starts) + 1) + "|"]
     for name in dict.fromkeys(map(table3_name, rows)):
         chosen = {(row["bar"], row["levels_from"]): row for row in rows if table3_name(row) == name}
-        lines.append(
-            "| " + " | ".join([name, *(table3_cell(chosen[start]) for start in starts)]) + " |"
-        )
+        cells = [table3_cell(chosen[start]) if start in chosen else "–" for start in starts]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
     return "\n".join(lines)
 
 

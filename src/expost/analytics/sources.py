@@ -17,7 +17,7 @@ import re
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -274,7 +274,10 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
 
 
 def _arrow_table(data: Any) -> Any:
-    """A pandas, polars or pyarrow table as an Arrow table."""
+    """A pandas, polars or pyarrow table, or a list of records, as an Arrow table.
+
+    Records have no types: their values are text, and the names are those of all records.
+    """
     import pyarrow as pa
 
     if isinstance(data, pa.Table):
@@ -283,6 +286,11 @@ def _arrow_table(data: Any) -> Any:
         return pa.Table.from_batches([data])
     if type(data).__module__.partition(".")[0] == "polars":
         return (data.collect() if hasattr(data, "collect") else data).to_arrow()
+    if isinstance(data, (list, tuple)):
+        records = [each if isinstance(each, Mapping) else {} for each in data]
+        names = dict.fromkeys(name for each in records for name in each)
+        texts = {name: [_cell_text(each.get(name)) for each in records] for name in names}
+        return pa.table({name: pa.array(cells, pa.string()) for name, cells in texts.items()})
     return pa.Table.from_pandas(without_objects(data), preserve_index=False)
 
 
