@@ -23,7 +23,13 @@ from expost.training.configuration import OPTIMISERS, SCHEDULES
 from expost.tuning.config_file import ConfigTable, Document, is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings, read_data
 from expost.tuning.goal_settings import GOAL_KEYS, GoalSettings, check_scoring, read_goal
-from expost.tuning.model_settings import LINEAR, MODEL_KEYS, ModelSettings, read_model
+from expost.tuning.model_settings import (
+    LINEAR,
+    MODEL_KEYS,
+    TRAININGS,
+    ModelSettings,
+    read_model,
+)
 
 _AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 _MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights")
@@ -230,10 +236,12 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
 
 
 def _check_tables(document: Document) -> None:
-    """Name every table that is missing; a linear model needs no ``[search]``."""
-    kind: Any = document.tables.get("model", {}).get("kind")
+    """Name every table that is missing; linear models and noise reduction need no ``[search]``."""
+    model = document.tables.get("model", {})
+    kind: Any = model.get("kind")
+    linear = isinstance(kind, str) and kind in LINEAR
     needed = ["data", "model", "search", "goal", "privacy"]
-    if "model" not in document.tables or (isinstance(kind, str) and kind in LINEAR):
+    if "model" not in document.tables or linear or model.get("training") in TRAININGS[1:]:
         needed.remove("search")
     missing = [f"[{name}]" for name in needed if name not in document.tables]
     if missing:
