@@ -274,9 +274,9 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
 
 
 def _arrow_table(data: Any) -> Any:
-    """A pandas, polars or pyarrow table, or a list of records, as an Arrow table.
+    """A pandas, polars or pyarrow table, records, or columns by name, as an Arrow table.
 
-    Records have no types: their values are text, and the names are those of all records.
+    Lists have no types: their values are text. The names of records are those of all records.
     """
     import pyarrow as pa
 
@@ -289,7 +289,9 @@ def _arrow_table(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         records = [each if isinstance(each, Mapping) else {} for each in data]
         names = dict.fromkeys(name for each in records for name in each)
-        texts = {name: [_cell_text(each.get(name)) for each in records] for name in names}
+        data = {name: [each.get(name) for each in records] for name in names}
+    if isinstance(data, Mapping):
+        texts = {name: [_cell_text(cell) for cell in cells] for name, cells in data.items()}
         return pa.table({name: pa.array(cells, pa.string()) for name, cells in texts.items()})
     return pa.Table.from_pandas(without_objects(data), preserve_index=False)
 
