@@ -9,6 +9,7 @@ import torch
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
+from expost.training._native.clipping import clip_factor, clipped_residual
 from expost.training._torch.clipping import LinearSums
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.model_group import train_batched
@@ -23,6 +24,17 @@ DEVICES = [
         marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
     ),
 ]
+
+
+def test_what_is_not_finite_counts_for_nothing():
+    """Rows are checked before, so only a call shows it: the kernels do not rely on that."""
+    for norm in (np.inf, np.nan):
+        assert clip_factor(norm, 0.5) == 0
+    assert clip_factor(2.0, 0.5) == 0.25
+    assert clip_factor(0.5, 0.5) == 1
+    assert clipped_residual(np.nan, 1.0, 0.5) == 0
+    assert clipped_residual(-np.inf, 2.0, 0.5) == -0.25
+    assert clipped_residual(3.0, 1.0, 0.5) == 0.5
 
 
 def data(rows=80, columns=5):
