@@ -81,6 +81,7 @@ class Runner:
         self._alive: int | None = None
         self._threads: list[threading.Thread] = []
         self._running: set[str] = set()
+        self._running_lock = threading.Lock()
         self._executor: Any = None
         self._pool: AbstractContextManager[Any] | None = None
 
@@ -141,9 +142,10 @@ class Runner:
         After a pause of the process its leases may have run out, and its own threads claim them: a
         request that another thread still runs is left to that thread.
         """
-        if row["id"] in self._running:
-            return
-        self._running.add(row["id"])
+        with self._running_lock:
+            if row["id"] in self._running:
+                return
+            self._running.add(row["id"])
         try:
             self._run(row)
         finally:
