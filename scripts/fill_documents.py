@@ -250,7 +250,12 @@ def main() -> None:
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS / "counting.md", "comparison", comparison())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))
-    for marker, name in (("grid", "fleet_grid"), ("fleet", "fleet_cpu"), ("cuda", "fleet_cuda")):
+    for marker, name in (
+        ("grid", "fleet_grid"),
+        ("fleet", "fleet_cpu"),
+        ("cuda", "fleet_cuda"),
+        ("modules-cuda", "modules_cuda"),
+    ):
         if (DOCS / "results" / f"{name}.json").exists():
             fill(DOCS.parent / "benchmarks" / "README.md", marker, benchmarks(name))
 

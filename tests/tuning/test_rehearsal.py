@@ -240,7 +240,17 @@ def test_every_size_of_batch_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_the_forecast_is_within_a_factor_of_two() -> None:
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+        ),
+    ],
+)
+def test_the_forecast_is_within_a_factor_of_two(device: str) -> None:
     """Against trainings and scores of the length of the job; the better of two tries counts,
     because another process may take the processor.
     """
@@ -250,8 +260,9 @@ def test_the_forecast_is_within_a_factor_of_two() -> None:
         if factory is None:
             recipe = Recipe("softmax", "softmax", SCHEMA)
             first = TrainAndScore(first.configuration, recipe, first.score, first.guarantee)
-        how = Configuration(1.0, 40 if factory is None else 2, 50, 1.0, noise_multiplier=1.0)
-        first = TrainAndScore(how, first.recipe, first.score, first.guarantee)
+        epochs = 40 if factory is None or device == "cuda" else 2
+        how = Configuration(1.0, epochs, 50, 1.0, noise_multiplier=1.0)
+        first = TrainAndScore(how, first.recipe, first.score, first.guarantee, device=device)
         generator = np.random.default_rng(0)
         X, y = generator.random((2000, 2)), generator.integers(0, 2, 2000)
         data = {"X": X, "y": y, "score_X": X[:500], "score_y": y[:500]}

@@ -102,7 +102,7 @@ def test_finished_attempts_are_not_made_again(
 ) -> None:
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
     hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
-    rows = clouds(noise=1.0)
+    rows = clouds(noise=20.0)
     interrupted(monkeypatch, after=1)
     with pytest.raises(KeyboardInterrupt):
         expost.tune(hopeless, *rows, ledger=ledger, out=tmp_path / "out")
@@ -245,7 +245,7 @@ def test_a_simulation_does_not_go_on_as_a_real_job(
     hopeless = job(
         goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 8, "repeats": 4}
     )
-    rows = clouds(noise=1.0)
+    rows = clouds(noise=20.0)
     interrupted(monkeypatch, after=after)
     with pytest.raises(KeyboardInterrupt):
         expost.tune(

@@ -30,7 +30,9 @@ from expost.tuning.model import Recipe
 _VALUES = 1 << 24  # numbers in the made-up rows, at most
 _SECONDS = 0.05  # length of a measurement, at least
 _TOGETHER = 32  # models that are measured together on a device
-_FIRST = 2  # steps of the shorter measurement
+# steps of the shorter measurement, and further steps of the longer one (if the shorter one takes
+# long, if not); on a device, the first steps are recorded as graphs
+_LENGTHS = {"cpu": (2, 1, 8), "cuda": (64, 128, 128)}
 _ENDS = ("low", "high")
 _known: dict[Any, Pace] = {}
 
@@ -135,11 +137,14 @@ def _step(
     first: TrainAndScore, size: int, rows: int, columns: int, batch: float, models: int
 ) -> tuple[float, float]:
     """Return the fixed time and the time of a step, for models that train together."""
-    fixed, step = _line(lambda steps: _train(first, size, columns, batch, models, steps))
+    least = _LENGTHS["cpu" if first.device == "cpu" else "cuda"]
+    fixed, step = _line(lambda steps: _train(first, size, columns, batch, models, steps), *least)
     small = max(math.ceil(batch), size // 4)
     if size == rows or small >= size:
         return fixed, step
-    less_fixed, less = _line(lambda steps: _train(first, small, columns, batch, models, steps))
+    less_fixed, less = _line(
+        lambda steps: _train(first, small, columns, batch, models, steps), *least
+    )
     more = (rows - size) / (size - small)
     return (
         max(fixed + more * (fixed - less_fixed), fixed),
@@ -147,18 +152,18 @@ def _step(
     )
 
 
-def _line(timed: Callable[[int], float]) -> tuple[float, float]:
+def _line(timed: Callable[[int], float], first: int, few: int, many: int) -> tuple[float, float]:
     """Return intercept and slope of a time that grows with a number of steps."""
-    timed(_FIRST)  # compiles
-    short = timed(_FIRST)
-    more = 1 if short > _SECONDS else 8
+    timed(first)  # compiles
+    short = timed(first)
+    more = few if short > _SECONDS else many
     while True:
-        longer = timed(_FIRST + more)
+        longer = timed(first + more)
         if longer - short >= _SECONDS or more >= 1 << 16 or longer > 20 * _SECONDS:
             break
         more *= 4
     slope = max(longer - short, longer / 100) / more
-    return max(0.0, short - _FIRST * slope), slope
+    return max(0.0, short - first * slope), slope
 
 
 def _train(

@@ -10,7 +10,9 @@ recurrent            LSTM, GRU and RNN by such layers
 gradient_parts       norms and sums of the recorded gradients
 layer_chain          sums of clipped gradients of chains of supported layers
 layers               these layers
+convolutions         convolutions of many models
 layer_kernels        CUDA kernels of these layers (Triton)
+convolution_kernels  CUDA kernels of convolutions and group normalisation (Triton)
 model_group          training steps of a group of models
 device_keystream     random numbers on a torch device
 noise_kernels        CUDA kernel of these random numbers (Triton)

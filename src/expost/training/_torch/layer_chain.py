@@ -7,11 +7,11 @@ As everywhere, an example whose norm is not finite adds nothing. This is rare. S
 is first made without removing such examples. If one occurred, the stretch is repeated with care
 (:mod:`expost.training._torch.model_group`).
 
-Arithmetic is in the precision of the parameters: usually float32, never TF32, whose rounding would
-affect what clipping bounds. Squared norms, clip factors and the sums over examples are float64. So
-the gradient that is added is the gradient whose norm was computed. A sum in float32 could move by
-many clipping norms because of one example, as its rounding depends on everything that was added
-before.
+Arithmetic is in the precision of the parameters: usually float32, never TF32 alone, whose rounding
+would affect what clipping bounds. Squared norms, clip factors and the sums over examples are
+float64. So the gradient that is added is the gradient whose norm was computed. A sum in float32
+could move by many clipping norms because of one example, as its rounding depends on everything that
+was added before.
 
 Tests: ``tests/training/test_layer_chain.py``.
 """
@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.training._torch.clipping import ClippedSums, clip_factors, cut
+from expost.training._torch.convolutions import kernels_of, pair
 from expost.training._torch.flat_parameters import Parameters
 from expost.training._torch.layers import (
     Connected,
@@ -36,8 +37,6 @@ from expost.training._torch.layers import (
     Layer,
     Pooled,
     Rectified,
-    kernels_of,
-    pair,
 )
 
 Tensor = torch.Tensor
@@ -67,8 +66,8 @@ class ChainSums(ClippedSums):
         self.dtype, self.width, self.loss = self.parameters.dtype, self.parameters.width, loss
         if self.width != sum(layer.width for layer in self.layers):
             raise UnsupportedChain("parameters outside the layers")
-        ordered = X.transpose(0, 2, 3, 1) if X.ndim == 4 else X.reshape(len(X), 1, 1, -1)
-        self.X = torch.from_numpy(ordered).to(device, self.dtype).contiguous()
+        images = X if X.ndim == 4 else X.reshape(len(X), -1, 1, 1)
+        self.X = torch.from_numpy(images).to(device, self.dtype).contiguous()
         self.y = self.targets(y, device)
         self.rows, self.classes = len(X), self.layers[-1].outputs  # type: ignore[attr-defined]
         self.sound = torch.ones((), dtype=torch.bool, device=device)
@@ -93,12 +92,13 @@ class ChainSums(ClippedSums):
             total += 4 * x.numel()
             if isinstance(layer, Convolved):
                 positions = layer.kept.positions
-                total += 2 * positions * layer.patch
                 total += (
-                    2 * positions * layer.patch + 8 * positions**2
+                    4 * positions * layer.patch + 8 * positions**2
                     if layer.ghost
                     else 3 * layer.width
                 )
+                if layer.convolution.kernels is None:
+                    total += 2 * positions * layer.patch
             if isinstance(layer, Connected):
                 total += 4 * layer.inputs
         return total * self.X.element_size()
@@ -118,7 +118,7 @@ class ChainSums(ClippedSums):
         for layer, values in steps:
             x = layer.forward(x, values)
         slope = self.weighted(self._slope(x.flatten(2), self.y[rows]), self.y[rows])
-        slope = slope[:, :, None, None]
+        slope = slope[:, :, :, None, None]
         square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         for depth in range(len(steps) - 1, -1, -1):
             layer, values = steps[depth]

@@ -1,6 +1,6 @@
-"""Patches, pooling and weighted sums on CUDA: Triton kernels that read and write each number once.
+"""Patches, pooling, norms and weighted sums on CUDA: Triton kernels that read each number once.
 
-Images have the channels last, and one program computes a part of one image. Pooling includes a
+Images have the channels first, and one program computes a part of one image. Pooling includes a
 preceding ReLU: max(relu(x)) = relu(max(x)) holds for values and slopes, so a window whose largest
 value is not positive has slope 0. Sums over windows are gathered and never added atomically, so
 results are reproducible. The same functions in plain torch are in
@@ -28,55 +28,25 @@ Shape = Sequence[int]
 def gather_patches(x: torch.Tensor, kernel: Shape, stride: Shape, padding: Shape) -> torch.Tensor:
     """Gather the patches of images.
 
-    The shape (images, height, width, channels) becomes (images, out height, out width, kernel
-    height, kernel width, channels).
+    The shape (images, channels, height, width) becomes (images, terms of a patch, positions).
     """
-    images, height, width, channels = x.shape
+    images, channels, height, width = x.shape
     high = (height + 2 * padding[0] - kernel[0]) // stride[0] + 1
     wide = (width + 2 * padding[1] - kernel[1]) // stride[1] + 1
-    out = torch.empty(images, high, wide, *kernel, channels, dtype=x.dtype, device=x.device)
-    size = out[0].numel()
-    _gather[_grid(images, size)](
+    terms, positions = channels * kernel[0] * kernel[1], high * wide
+    out = torch.empty(images, terms, positions, dtype=x.dtype, device=x.device)
+    _gather[_grid(images, terms * positions)](
         x,
         out,
         height,
         width,
-        channels,
         wide,
         *kernel,
         *stride,
         *padding,
-        size,
-        height * width * channels,
-        BLOCK=_BLOCK,
-    )
-    return out
-
-
-def scatter_patches(
-    slopes: torch.Tensor, shape: Shape, stride: Shape, padding: Shape
-) -> torch.Tensor:
-    """Return for each pixel the sum over the patches that contain it.
-
-    Patches have the shape (images, out height, …, channels); ``shape`` is that of the images.
-    """
-    images, height, width, channels = shape
-    out = torch.empty(*shape, dtype=slopes.dtype, device=slopes.device)
-    size = height * width * channels
-    _, high, wide, kh, kw, _ = slopes.shape
-    _scatter[_grid(images, size)](
-        slopes,
-        out,
-        width,
-        channels,
-        high,
-        wide,
-        kh,
-        kw,
-        *stride,
-        *padding,
-        size,
-        slopes[0].numel(),
+        positions,
+        terms * positions,
+        x[0].numel(),
         BLOCK=_BLOCK,
     )
     return out
@@ -89,17 +59,18 @@ def pool(
 
     The place is a code; it is −1 where the ReLU returns 0.
     """
-    images, height, width, channels = x.shape
+    images, channels, height, width = x.shape
     high, wide = (height - kernel[0]) // stride[0] + 1, (width - kernel[1]) // stride[1] + 1
-    out = torch.empty(images, high, wide, channels, dtype=x.dtype, device=x.device)
+    out = torch.empty(images, channels, high, wide, dtype=x.dtype, device=x.device)
     codes = torch.empty(out.shape, dtype=torch.int8, device=x.device)
     size = high * wide * channels
     _pool[_grid(images, size)](
         x,
         out,
         codes,
+        height,
         width,
-        channels,
+        high,
         wide,
         *kernel,
         *stride,
@@ -115,16 +86,16 @@ def unpool(
     slopes: torch.Tensor, codes: torch.Tensor, shape: Shape, kernel: Shape, stride: Shape
 ) -> torch.Tensor:
     """Return the slopes at the pixels from which the largest values came."""
-    images, height, width, channels = shape
-    _, high, wide, _ = slopes.shape
+    images, channels, height, width = shape
+    high, wide = slopes.shape[2:]
     out = torch.empty(*shape, dtype=slopes.dtype, device=slopes.device)
     size = height * width * channels
     _unpool[_grid(images, size)](
         slopes,
         codes,
         out,
+        height,
         width,
-        channels,
         high,
         wide,
         *kernel,
@@ -137,15 +108,24 @@ def unpool(
 
 
 def weighted_sums(values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Return Σ_e factors[m, e]·values[m, e]: models × width in float64.
-
-    The float32 values are read once, and examples are added in their order.
-    """
+    """Return Σ_e factors[m, e]·values[m, e]: models × width in float64; values are read once."""
     models, examples, width = values.shape
     out = torch.empty(models, width, dtype=torch.float64, device=values.device)
     _weigh[(models, triton.cdiv(width, _COLUMNS))](
         values, factors, out, examples, width, ROWS=_ROWS, COLUMNS=_COLUMNS
     )
+    return out
+
+
+def squares(values: torch.Tensor) -> torch.Tensor:
+    """Return Σ x² over the last axis in float64; the values are read once."""
+    width = values.shape[-1]
+    out = torch.empty(values.shape[:-1], dtype=torch.float64, device=values.device)
+    line = int(min(_BLOCK, max(32, triton.next_power_of_2(width))))
+    if out.numel():
+        _squares[(out.numel(),)](
+            values.contiguous(), out, width, LINE=line, num_warps=max(1, line // 256)
+        )
     return out
 
 
@@ -159,7 +139,6 @@ def _gather(
     out,
     height: tl.constexpr,
     width: tl.constexpr,
-    channels: tl.constexpr,
     wide: tl.constexpr,
     kh: tl.constexpr,
     kw: tl.constexpr,
@@ -167,59 +146,19 @@ def _gather(
     sw: tl.constexpr,
     ph: tl.constexpr,
     pw: tl.constexpr,
+    positions: tl.constexpr,
     size: tl.constexpr,
     image_size: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, rest = place % channels, place // channels
-    j, rest = rest % kw, rest // kw
-    i, rest = rest % kh, rest // kh
-    h, w = (rest // wide) * sh - ph + i, (rest % wide) * sw - pw + j
+    p, term = place % positions, place // positions
+    c, rest = term // (kh * kw), term % (kh * kw)
+    h, w = (p // wide) * sh - ph + rest // kw, (p % wide) * sw - pw + rest % kw
     inside = (place < size) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
-    value = tl.load(x + image * image_size + (h * width + w) * channels + c, mask=inside, other=0.0)
+    value = tl.load(x + image * image_size + (c * height + h) * width + w, mask=inside, other=0.0)
     tl.store(out + image * size + place, value, mask=place < size)
-
-
-@triton.jit
-def _scatter(
-    slopes,
-    out,
-    width: tl.constexpr,
-    channels: tl.constexpr,
-    high: tl.constexpr,
-    wide: tl.constexpr,
-    kh: tl.constexpr,
-    kw: tl.constexpr,
-    sh: tl.constexpr,
-    sw: tl.constexpr,
-    ph: tl.constexpr,
-    pw: tl.constexpr,
-    size: tl.constexpr,
-    patches_size: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, rest = place % channels, place // channels
-    h, w = rest // width + ph, rest % width + pw
-    total = tl.zeros((BLOCK,), dtype=out.dtype.element_ty)
-    for i in tl.static_range(kh):
-        for j in tl.static_range(kw):
-            oh, ow = (h - i) // sh, (w - j) // sw
-            inside = (
-                (place < size)
-                & (h >= i)
-                & (w >= j)
-                & (oh * sh + i == h)
-                & (ow * sw + j == w)
-                & (oh < high)
-                & (ow < wide)
-            )
-            offset = (((oh * wide + ow) * kh + i) * kw + j) * channels + c
-            total += tl.load(slopes + image * patches_size + offset, mask=inside, other=0.0)
-    tl.store(out + image * size + place, total, mask=place < size)
 
 
 @triton.jit
@@ -227,8 +166,9 @@ def _pool(
     x,
     out,
     codes,
+    height: tl.constexpr,
     width: tl.constexpr,
-    channels: tl.constexpr,
+    high: tl.constexpr,
     wide: tl.constexpr,
     kh: tl.constexpr,
     kw: tl.constexpr,
@@ -242,12 +182,13 @@ def _pool(
     image = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     known = place < size
-    c, rest = place % channels, place // channels
-    first = image * image_size + ((rest // wide) * sh * width + (rest % wide) * sw) * channels + c
+    line = place // wide
+    first = image * image_size + (line // high) * (height * width)
+    first += (line % high) * (sh * width) + (place % wide) * sw
     best = tl.load(x + first, mask=known, other=0.0)
     code = tl.zeros((BLOCK,), dtype=tl.int32)
     for k in tl.static_range(1, kh * kw):
-        value = tl.load(x + first + ((k // kw) * width + k % kw) * channels, mask=known, other=0.0)
+        value = tl.load(x + first + (k // kw) * width + k % kw, mask=known, other=0.0)
         better = (value > best) | (value != value)
         best = tl.where(better, value, best)
         code = tl.where(better, k, code)
@@ -264,8 +205,8 @@ def _unpool(
     slopes,
     codes,
     out,
+    height: tl.constexpr,
     width: tl.constexpr,
-    channels: tl.constexpr,
     high: tl.constexpr,
     wide: tl.constexpr,
     kh: tl.constexpr,
@@ -278,8 +219,8 @@ def _unpool(
 ):
     image = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    c, rest = place % channels, place // channels
-    h, w = rest // width, rest % width
+    line = place // width
+    c, h, w = line // height, line % height, place % width
     total = tl.zeros((BLOCK,), dtype=out.dtype.element_ty)
     for i in tl.static_range(kh):
         for j in tl.static_range(kw):
@@ -293,10 +234,22 @@ def _unpool(
                 & (oh < high)
                 & (ow < wide)
             )
-            offset = image * pooled_size + (oh * wide + ow) * channels + c
+            offset = image * pooled_size + (c * high + oh) * wide + ow
             code = tl.load(codes + offset, mask=inside, other=-1).to(tl.int32)
             total += tl.load(slopes + offset, mask=inside & (code == i * kw + j), other=0.0)
     tl.store(out + image * size + place, total, mask=place < size)
+
+
+@triton.jit
+def _squares(values, out, width, LINE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    line = tl.arange(0, LINE)
+    total = tl.zeros((LINE,), dtype=tl.float64)
+    for first in range(0, width, LINE):
+        here = first + line
+        value = tl.load(values + row * width + here, mask=here < width, other=0.0).to(tl.float64)
+        total += value * value
+    tl.store(out + row, tl.sum(total, axis=0))
 
 
 @triton.jit
@@ -304,12 +257,12 @@ def _weigh(values, factors, out, examples, width, ROWS: tl.constexpr, COLUMNS: t
     model = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.arange(0, ROWS)
-    total = tl.zeros((COLUMNS,), dtype=tl.float64)
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float64)
     for first in range(0, examples, ROWS):
         here = first + row
         inside = (here < examples)[:, None] & (column < width)[None, :]
         factor = tl.load(factors + model * examples + here, mask=here < examples, other=0.0)
         place = (model * examples + here)[:, None] * width + column[None, :]
         value = tl.load(values + place, mask=inside, other=0.0).to(tl.float64)
-        total += tl.sum(value * factor[:, None], axis=0)
-    tl.store(out + model * width + column, total, mask=column < width)
+        total += value * factor[:, None]
+    tl.store(out + model * width + column, tl.sum(total, axis=0), mask=column < width)

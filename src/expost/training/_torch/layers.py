@@ -1,7 +1,7 @@
 """Layers of a chain on a torch device, each for many models at once.
 
-Convolutions and fully connected layers are batched matrix products. A convolution gathers its
-patches (channels last) and makes one product per model for a whole batch.
+Fully connected layers are batched matrix products. Convolutions are in
+:mod:`expost.training._torch.convolutions`.
 
 Only the parts of the gradients that clipping needs are computed. The gradient of a fully connected
 layer has the norm ‖input‖·‖slope‖. A convolution with few positions and many parameters computes
@@ -23,13 +23,14 @@ from torch import nn
 from torch.nn import functional
 
 from expost.training._torch.clipping import VANISHED
+from expost.training._torch.convolutions import Convolution, kernels_of, pair
 
 Tensor = torch.Tensor
 _MOST_CODES = 128  # the kernels store a place in a pooling window as int8
 
 
 class Layer(ABC):
-    """A layer on activations of shape models × examples × height × width × channels.
+    """A layer on activations of shape models × examples × channels × height × width.
 
     Its parameters are in the order of torch.
     """
@@ -89,17 +90,16 @@ class Rectified(Layer):
 
 
 class Flattened(Layer):
-    """All axes of an example as one, in the order of torch (channels first)."""
+    """All axes of an example as one."""
 
     def forward(self, x: Tensor, parameters: Tensor) -> Tensor:
         self.kept.shape = x.shape
-        return x.permute(0, 1, 4, 2, 3).reshape(*x.shape[:2], 1, 1, -1)
+        return x.reshape(*x.shape[:2], -1, 1, 1)
 
     def backward(
         self, slope: Tensor, parameters: Tensor, further: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        models, examples, height, width, channels = self.kept.shape
-        return slope.reshape(models, examples, channels, height, width).permute(0, 1, 3, 4, 2), None
+        return slope.reshape(self.kept.shape), None
 
 
 class Pooled(Layer):
@@ -118,12 +118,11 @@ class Pooled(Layer):
                 images.contiguous(), self.kernel, self.stride, self.rectify
             )
         else:
-            self.kept.x = images.permute(0, 3, 1, 2)
+            self.kept.x = images
             out, self.kept.places = functional.max_pool2d(
-                self.kept.x, self.kernel, self.stride, return_indices=True
+                images, self.kernel, self.stride, return_indices=True
             )
-            out = (functional.relu(out) if self.rectify else out).permute(0, 2, 3, 1)
-            self.kept.out = out
+            self.kept.out = out = functional.relu(out) if self.rectify else out
         pooled: Tensor = out.unflatten(0, x.shape[:2])
         return pooled
 
@@ -139,7 +138,7 @@ class Pooled(Layer):
             if self.rectify:
                 given = torch.where(self.kept.out > 0, given, 0.0)
             found = torch.ops.aten.max_pool2d_with_indices_backward(
-                given.permute(0, 3, 1, 2),
+                given,
                 self.kept.x,
                 self.kernel,
                 self.stride,
@@ -147,7 +146,7 @@ class Pooled(Layer):
                 [1, 1],
                 False,
                 self.kept.places,
-            ).permute(0, 2, 3, 1)
+            )
         before: Tensor = found.unflatten(0, slope.shape[:2])
         return before, None
 
@@ -162,9 +161,8 @@ class Connected(Layer):
     def forward(self, x: Tensor, parameters: Tensor) -> Tensor:
         self.kept.x = x.reshape(*x.shape[:2], self.inputs)
         bias = parameters[:, None, self.outputs * self.inputs :]
-        return torch.baddbmm(bias, self.kept.x, self._weight(parameters).transpose(1, 2))[
-            :, :, None, None
-        ]
+        made = torch.baddbmm(bias, self.kept.x, self._weight(parameters).transpose(1, 2))
+        return made[:, :, :, None, None]
 
     def _weight(self, parameters: Tensor) -> Tensor:
         return parameters[:, : self.outputs * self.inputs].view(-1, self.outputs, self.inputs)
@@ -175,12 +173,9 @@ class Connected(Layer):
         self.kept.slope = slope.reshape(*slope.shape[:2], self.outputs)
         steep = squares(self.kept.slope) + self.outputs * VANISHED
         square = (squares(self.kept.x) + 1.0) * steep
-        before = (
-            torch.bmm(self.kept.slope, self._weight(parameters))[:, :, None, None]
-            if further
-            else None
-        )
-        return before, square
+        if not further:
+            return None, square
+        return torch.bmm(self.kept.slope, self._weight(parameters))[:, :, :, None, None], square
 
     @property
     def summed(self) -> tuple[str, ...]:
@@ -193,132 +188,73 @@ class Connected(Layer):
 
 
 class Convolved(Layer):
-    """Convolution; parameters: weight (out × in × height × width), then bias.
-
-    Patches and products have the channels last.
-    """
+    """Convolution; parameters: weight (out × in × height × width), then bias."""
 
     def __init__(self, layer: nn.Conv2d, kernels: Any) -> None:
-        self.kernel, self.stride, self.padding = (
-            pair(layer.kernel_size),
-            pair(layer.stride),
-            pair(layer.padding),
-        )
-        self.inputs, self.outputs, self.kernels = layer.in_channels, layer.out_channels, kernels
-        self.patch = self.kernel[0] * self.kernel[1] * self.inputs
+        self.convolution = Convolution(layer, kernels)
+        self.outputs, self.patch = self.convolution.outputs, self.convolution.patch
         self.width = self.outputs * (self.patch + 1)
 
     def forward(self, x: Tensor, parameters: Tensor) -> Tensor:
-        models, examples = x.shape[:2]
-        self.kept.shape = (models * examples, *x.shape[2:])
-        patches = self._gathered(x.flatten(0, 1))
-        self.kept.out = patches.shape[1:3]
-        self.kept.positions = patches.shape[1] * patches.shape[2]
-        self.kept.patches = patches.reshape(models, examples * self.kept.positions, self.patch)
-        bias = parameters[:, None, self.outputs * self.patch :]
-        made = torch.baddbmm(bias, self.kept.patches, self._weight(parameters).transpose(1, 2))
-        return made.view(models, examples, *self.kept.out, self.outputs)
-
-    def _gathered(self, images: Tensor) -> Tensor:
-        """Return images × out height × out width × kernel height × kernel width × channels."""
-        (top, left), (kh, kw), (sh, sw) = self.padding, self.kernel, self.stride
-        if self.kernels is not None:
-            found: Tensor = self.kernels.gather_patches(
-                images.contiguous(), self.kernel, self.stride, self.padding
-            )
-            return found
-        padded = functional.pad(images, (0, 0, left, left, top, top))
-        return padded.unfold(1, kh, sh).unfold(2, kw, sw).permute(0, 1, 2, 4, 5, 3)
+        self.kept.x = x
+        bias = parameters[:, self.outputs * self.patch :]
+        out = self.convolution.forward(x, self._weight(parameters), bias)
+        self.kept.positions = out.shape[3] * out.shape[4]
+        return out
 
     def _weight(self, parameters: Tensor) -> Tensor:
-        """Return the weight as models × out × patch, in the order of the patches."""
-        given = parameters[:, : self.outputs * self.patch].view(
-            -1, self.outputs, self.inputs, *self.kernel
-        )
-        return given.permute(0, 1, 3, 4, 2).reshape(-1, self.outputs, self.patch)
+        """Return the weight as models × outputs × terms of a patch."""
+        return parameters[:, : self.outputs * self.patch].view(-1, self.outputs, self.patch)
 
     @property
     def ghost(self) -> bool:
-        """Whether the two Gram matrices are much smaller than the gradient.
-
-        In float64 the gradient is stored always: the bound on the rounding of sums
-        (:func:`expost.training.exact_noise.rounding_slack`) rests on the error of float32.
-        """
-        small = 16 * self.kept.positions**2 < self.patch * self.outputs
-        return bool(small and self.kept.patches.dtype == torch.float32)
+        """Whether the norm is computed from Gram matrices."""
+        return self.convolution.ghost(self.kept.x, self.kept.positions)
 
     def backward(
         self, slope: Tensor, parameters: Tensor, further: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         models, examples = slope.shape[:2]
-        self.kept.slope = slope.reshape(models, examples * self.kept.positions, self.outputs)
-        each = self.kept.slope.view(models * examples, self.kept.positions, self.outputs)
-        patches = self.kept.patches.view(models * examples, self.kept.positions, self.patch)
-        self.kept.biases = each.sum(1).view(models, examples, self.outputs)
+        self.kept.slope = slope
+        self.kept.biases = slope.sum((3, 4))
         if self.ghost:
+            self.kept.patches = self.convolution.patches(self.kept.x)
+            patches, each = self.kept.patches.flatten(0, 1), slope.flatten(3).flatten(0, 1)
             square = ghost_square(
-                torch.bmm(patches, patches.transpose(1, 2)),
-                torch.bmm(each, each.transpose(1, 2)),
+                torch.bmm(patches.transpose(1, 2), patches),
+                torch.bmm(each.transpose(1, 2), each),
                 self.patch,
                 self.outputs,
-            )
+            ).view(models, examples)
         else:
-            self.kept.gradients = torch.bmm(each.transpose(1, 2), patches)
-            square = squares(self.kept.gradients.flatten(1))
-        before = (
-            self._scattered(torch.bmm(self.kept.slope, self._weight(parameters)))
-            if further
-            else None
-        )
-        return before, square.view(models, examples) + squares(self.kept.biases)
-
-    def _scattered(self, patch_slopes: Tensor) -> Tensor:
-        """Return the slope of each pixel: the sum over the patches that contain it."""
-        images, height, width, channels = self.kept.shape
-        (kh, kw), (sh, sw), (oh, ow), (top, left) = (
-            self.kernel,
-            self.stride,
-            self.kept.out,
-            self.padding,
-        )
-        given = patch_slopes.view(images, oh, ow, kh, kw, channels)
-        if self.kernels is not None:
-            found: Tensor = self.kernels.scatter_patches(
-                given, self.kept.shape, self.stride, self.padding
-            )
-        else:
-            size = (images, height + 2 * top, width + 2 * left, channels)
-            found = torch.zeros(size, dtype=given.dtype, device=given.device)
-            for i in range(kh):
-                for j in range(kw):
-                    found[:, i : i + sh * (oh - 1) + 1 : sh, j : j + sw * (ow - 1) + 1 : sw] += (
-                        given[:, :, :, i, j]
-                    )
-            found = found[:, top : top + height, left : left + width].contiguous()
-        return found.view(patch_slopes.shape[0], -1, height, width, channels)
+            self.kept.gradients = self.convolution.gradients(self.kept.x, slope)
+            square = squares(self.kept.gradients)
+        square = square + squares(self.kept.biases)
+        if not further:
+            return None, square
+        size = self.kept.x.shape[3:]
+        return self.convolution.slopes(slope, self._weight(parameters), size), square
 
     @property
     def summed(self) -> tuple[str, ...]:
         return ("patches", "slope", "biases") if self.ghost else ("gradients", "biases")
 
     def clipped(self, factors: Tensor) -> Tensor:
-        models, examples = factors.shape
+        models = len(factors)
         if self.ghost:
-            scaled = (self.kept.slope.view(models, examples, -1) * factors[:, :, None]).view(
-                models, -1, self.outputs
-            )
-            weight = torch.bmm(scaled.transpose(1, 2), self.kept.patches.to(factors.dtype))
+            # models × outputs × (examples · positions), and the same with the terms of a patch
+            scaled = self.kept.slope.flatten(3) * factors[:, :, None, None]
+            scaled = scaled.transpose(1, 2).flatten(2)
+            patches = self.kept.patches.to(factors.dtype).transpose(1, 2).flatten(2)
+            weight = torch.bmm(scaled, patches.transpose(1, 2)).view(models, -1)
         else:
-            weight = self._weighted(self.kept.gradients.view(models, examples, -1), factors)
-        ordered = weight.view(models, self.outputs, *self.kernel, self.inputs).permute(
-            0, 1, 4, 2, 3
-        )
-        return torch.cat([ordered.flatten(1), self._weighted(self.kept.biases, factors)], dim=1)
+            weight = self._weighted(self.kept.gradients, factors)
+        return torch.cat([weight, self._weighted(self.kept.biases, factors)], dim=1)
 
     def _weighted(self, values: Tensor, factors: Tensor) -> Tensor:
         """Return the sum over the examples times their factors, in float64."""
-        if self.kernels is not None:
-            found: Tensor = self.kernels.weighted_sums(values, factors)
+        if self.convolution.kernels is not None:
+            found: Tensor = self.convolution.kernels.weighted_sums(values, factors)
             return found
         return torch.bmm(factors[:, None], values.to(factors.dtype))[:, 0]
 
@@ -351,21 +287,9 @@ def ghost_square(patches: Tensor, slopes: Tensor, patch: int, outputs: int) -> T
 
 def squares(values: Tensor) -> Tensor:
     """Return Σ x² over the last axis in float64, where no square of a float32 underflows."""
+    kernels = kernels_of("cuda") if values.is_cuda and values.dtype == torch.float32 else None
+    if kernels is not None:
+        found: Tensor = kernels.squares(values)
+        return found
     norms: Tensor = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
     return norms.square()
-
-
-def pair(value: Any) -> list[int]:
-    """Return a setting for both axes."""
-    return [int(value), int(value)] if isinstance(value, int) else [int(each) for each in value]
-
-
-def kernels_of(device: str) -> Any:
-    """Return the module of fused CUDA kernels, or None where it is not available."""
-    if device == "cpu":
-        return None
-    try:
-        from expost.training._torch import layer_kernels
-    except ImportError:
-        return None
-    return layer_kernels

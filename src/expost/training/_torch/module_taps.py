@@ -33,11 +33,11 @@ from torch.func import vmap
 from torch.nn import functional
 
 from expost.errors import InvalidInput
+from expost.training._torch.convolutions import pair
 from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.layers import pair
 from expost.training._torch.module_state import RowsApart, inside, unchanged
 from expost.training._torch.recurrent import products_of, recurrent_forward
-from expost.training._torch.tapped_convolutions import TappedConvolution, TappedPatches
+from expost.training._torch.tapped_convolutions import TappedConvolution, TappedConvolutions
 from expost.training._torch.tapped_layers import (
     TappedEmbedding,
     TappedGroupNorm,
@@ -371,7 +371,7 @@ def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:
         if exact:
             return TappedConvolution
         whole = kind is nn.Conv2d and settings.groups == 1 and pair(settings.dilation) == [1, 1]
-        return TappedPatches if whole else None
+        return TappedConvolutions if whole else None
     return None
 
 

@@ -31,9 +31,9 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.training._torch.clipping import ClippedSums, clip_factors, cut
+from expost.training._torch.convolutions import kernels_of
 from expost.training._torch.flat_parameters import Parameters
 from expost.training._torch.gradient_parts import Part
-from expost.training._torch.layers import kernels_of
 from expost.training._torch.module_state import WholeState, seed_draws, unchanged
 from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
 from expost.training.exact_noise import grid_of

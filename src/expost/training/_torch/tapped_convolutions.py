@@ -1,4 +1,4 @@
-"""Tapped convolutions: of one model by torch's kernels, and of many models by matrix products.
+"""Tapped convolutions: of one model by torch's kernels, and of many models at once.
 
 See :mod:`expost.training._torch.tapped_layers`. Tests: ``tests/training/test_module_taps.py``.
 """
@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from expost.training._torch.gradient_parts import Part
-from expost.training._torch.layers import Convolved
-from expost.training._torch.tapped_layers import (
-    Call,
-    TappedLayer,
-    Untappable,
-    joined,
-    product_parts,
-)
+from expost.training._torch.convolutions import Convolution
+from expost.training._torch.gradient_parts import Part, Positions
+from expost.training._torch.tapped_layers import Call, TappedLayer, Untappable, joined
 
 Tensor = torch.Tensor
 
@@ -141,58 +134,43 @@ class TappedConvolution(TappedLayer):
         return found[:, :, 0] if found.shape[2] == 1 else found.sum(2)
 
 
-class TappedPatches(TappedLayer):
-    """``nn.Conv2d`` of many models: one product per model over gathered patches."""
+class TappedConvolutions(TappedLayer):
+    """``nn.Conv2d`` of many models at once."""
 
     def __init__(self, layer: nn.Module, *arguments: Any, **options: Any) -> None:
         super().__init__(layer, *arguments, **options)
-        self.product = Convolved(layer, self.kernels)  # type: ignore[arg-type]
-
-    def _flat(self) -> Tensor:
-        """Return the parameters as :class:`Convolved` expects them: models × width."""
-        weight, bias = self.values["weight"], self.values.get("bias")
-        if bias is None:
-            bias = weight.new_zeros(len(weight), weight.shape[1])
-        return torch.cat([weight.flatten(1), bias], dim=1)
+        self.convolution = Convolution(layer, self.kernels)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         if x.ndim == 6 and x.shape[2] != 1:  # several images of one example
             raise Untappable(self)
-        images = x.reshape(*x.shape[:2], *x.shape[-3:]).permute(0, 1, 3, 4, 2)
-        self.product.kept = kept = SimpleNamespace()
-        made = self.product.forward(images, self._flat()).permute(0, 1, 4, 2, 3).contiguous()
-        return made.view(*x.shape[:-3], *made.shape[2:]), (kept,)
+        made = self.convolution.forward(_images(x), self._weight(), self.values.get("bias"))
+        return made.view(*x.shape[:-3], *made.shape[2:]), ()
+
+    def _weight(self) -> Tensor:
+        return self.values["weight"].flatten(2)
 
     def backward(self, call: Call) -> Tensor:
-        self.product.kept = call.kept[0]
-        made = torch.bmm(self._slopes(call), self.product._weight(self._flat()))
-        before = self.product._scattered(made).permute(0, 1, 4, 2, 3)
-        return before.reshape(call.inputs.shape)
-
-    def _slopes(self, call: Call) -> Tensor:
-        """Return the slopes with the channels last: models × (examples · positions) × channels."""
-        slope = call.slope.reshape(*call.slope.shape[:2], call.slope.shape[-3], -1)
-        return slope.transpose(2, 3).reshape(len(slope), -1, slope.shape[2])
+        made = self.convolution.slopes(_images(call.slope), self._weight(), call.inputs.shape[-2:])
+        return made.view(call.inputs.shape)
 
     def gradients(self) -> list[Part]:
-        examples = self.calls[0].inputs.shape[1]
-        inputs, slopes = (
-            joined([each.unflatten(1, (examples, -1)) for each in made])
-            for made in (
-                [call.kept[0].patches for call in self.calls],
-                [self._slopes(call) for call in self.calls],
-            )
-        )
-        product = self.product
+        both = [(_images(call.inputs), _images(call.slope)) for call in self.calls]
+        found = self.stored("bias", [slope.sum((3, 4)) for _, slope in both])
+        if "weight" not in self.trained:
+            return found
+        positions = sum(slope.shape[3] * slope.shape[4] for _, slope in both)
+        if not self.convolution.ghost(both[0][0], positions):
+            made = [self.convolution.gradients(x, slope) for x, slope in both]
+            return [*self.stored("weight", made), *found]
+        inputs = joined([self.convolution.patches(x).transpose(2, 3) for x, _ in both])
+        slopes = joined([slope.flatten(3).transpose(2, 3) for _, slope in both])
+        return [Positions(self.trained["weight"], inputs, slopes), *found]
 
-        def order(total: Tensor) -> Tensor:
-            given = total.view(-1, product.outputs, *product.kernel, product.inputs)
-            return given.permute(0, 1, 4, 2, 3).flatten(1)
 
-        return [
-            *product_parts(self, inputs, slopes, order=order),
-            *self.stored("bias", [slopes.sum(2)]),
-        ]
+def _images(x: Tensor) -> Tensor:
+    """Return models × examples × channels × height × width."""
+    return x.reshape(*x.shape[:2], *x.shape[-3:])
 
 
 def _channels_last(images: Tensor, border: Sequence[int]) -> tuple[Tensor, tuple[int, int, int]]:

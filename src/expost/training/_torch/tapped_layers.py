@@ -128,29 +128,22 @@ class _Recorded(torch.autograd.Function):
         return before, None, None
 
 
-def product_parts(
-    layer: TappedLayer, inputs: Tensor, slopes: Tensor, *, order: Any = None
-) -> list[Part]:
-    """Return the part of a weight: Σ_p slope_p ⊗ input_p, from models × examples × positions × ….
+def product_parts(layer: TappedLayer, inputs: Tensor, slopes: Tensor) -> list[Part]:
+    """Return the part of a weight: Σ_p slope_p ⊗ input_p.
 
-    ``order`` rearranges a sum (models × outputs × width), if the inputs have another order than the
-    parameter.
+    Inputs and slopes are models × examples × positions × ….
     """
     if "weight" not in layer.trained:
         return []
     name, positions = layer.trained["weight"], inputs.shape[2]
     width, outputs = inputs.shape[3], slopes.shape[3]
-    part: Part
     if positions == 1:
-        part = Outer(name, inputs[:, :, 0], slopes[:, :, 0])
-    elif not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32:
-        part = Positions(name, inputs, slopes)
-    else:
-        models, examples = inputs.shape[:2]
-        made = torch.bmm(slopes.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1))
-        part = Stored(name, made.view(models, examples, -1))
-    part.order = order
-    return [part]
+        return [Outer(name, inputs[:, :, 0], slopes[:, :, 0])]
+    if not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32:
+        return [Positions(name, inputs, slopes)]
+    models, examples = inputs.shape[:2]
+    made = torch.bmm(slopes.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1))
+    return [Stored(name, made.view(models, examples, -1))]
 
 
 class TappedLinear(TappedLayer):
@@ -259,9 +252,27 @@ class TappedGroupNorm(TappedLayer):
         images = x.shape[0] * x.shape[1] * x.shape[2]
         return images, channels, x.numel() // max(1, images * channels)
 
+    def _fused(self, x: Tensor) -> Any:
+        """Return the module of kernels, or None if they do not support the images."""
+        if self.kernels is None or x.dtype != torch.float32:
+            return None
+        from expost.training._torch import convolution_kernels
+
+        return convolution_kernels
+
+    def _lines(self, x: Tensor) -> Tensor:
+        """Return models × images × channels × pixels."""
+        _, channels, pixels = self._sizes(x)
+        return x.reshape(len(x), -1, channels, pixels)
+
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         weight, bias = self.values["weight"], self.values["bias"]
-        alone = len(weight) == 1
+        alone, fused = len(weight) == 1, self._fused(x)
+        if fused is not None:
+            out, *kept = fused.group_norm(
+                self._lines(x).contiguous(), weight, bias, self.layer.num_groups, self.layer.eps
+            )
+            return out.view(x.shape), (*kept, {})
         out, mean, deviation = torch.native_group_norm(
             x.contiguous().flatten(0, 2),
             weight[0] if alone else None,
@@ -280,6 +291,19 @@ class TappedGroupNorm(TappedLayer):
 
     def backward(self, call: Call) -> Tensor:
         weight, slope = self.values["weight"], call.slope
+        fused = self._fused(slope)
+        if fused is not None:
+            mean, deviation, sums = call.kept
+            made, *sums["parts"] = fused.group_norm_slopes(
+                self._lines(slope).contiguous(),
+                self._lines(call.inputs).contiguous(),
+                mean,
+                deviation,
+                weight,
+                self.layer.num_groups,
+            )
+            found: Tensor = made.view(slope.shape)
+            return found
         if len(weight) > 1:
             slope = slope * self._affine(slope, weight)
         before: Tensor = torch.ops.aten.native_group_norm_backward(
@@ -294,24 +318,35 @@ class TappedGroupNorm(TappedLayer):
         return before.view(slope.shape)
 
     def gradients(self) -> list[Part]:
-        weights, biases = [], []
-        for call in self.calls:
-            images, channels, _ = self._sizes(call.slope)
-            slope, x = (each.reshape(images * channels, -1) for each in (call.slope, call.inputs))
-            plain, product = (
-                each.view(images, channels)
-                for each in (_sums(slope, x) if self.exact else (slope.sum(1), (slope * x).sum(1)))
-            )
-            mean, deviation = (
-                each.view(images, -1, 1)
-                .expand(-1, -1, channels // self.layer.num_groups)
-                .reshape(images, channels)
-                for each in call.kept
-            )
-            shape = call.slope.shape[:4]
-            weights.append(((product - mean * plain) * deviation).view(shape).sum(2))
-            biases.append(plain.view(shape).sum(2))
-        return [*self.stored("weight", weights), *self.stored("bias", biases)]
+        made = [self._of_call(call) for call in self.calls]
+        return [
+            *self.stored("weight", [each for each, _ in made]),
+            *self.stored("bias", [each for _, each in made]),
+        ]
+
+    def _of_call(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Return the gradients of weight and bias of one call: models × examples × channels."""
+        shape = call.slope.shape[:4]
+        if self._fused(call.slope) is not None:
+            sums = call.kept[2]
+            if not sums:  # the layer before needs no slope
+                self.backward(call)
+            weights, biases = (each.view(shape).sum(2) for each in sums["parts"])
+            return weights, biases
+        images, channels, _ = self._sizes(call.slope)
+        slope, x = (each.reshape(images * channels, -1) for each in (call.slope, call.inputs))
+        plain, product = (
+            each.view(images, channels)
+            for each in (_sums(slope, x) if self.exact else (slope.sum(1), (slope * x).sum(1)))
+        )
+        mean, deviation = (
+            each.view(images, -1, 1)
+            .expand(-1, -1, channels // self.layer.num_groups)
+            .reshape(images, channels)
+            for each in call.kept
+        )
+        weights = ((product - mean * plain) * deviation).view(shape).sum(2)
+        return weights, plain.view(shape).sum(2)
 
 
 def _sums(slopes: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,115 @@
+"""Convolutions of many models on a torch device, and the gradients of their weights per example.
+
+Images are models × examples × channels × height × width. With Triton, float32 is convolved by the
+kernels of :mod:`expost.training._torch.convolution_kernels`, which write no patches. Otherwise a
+convolution is a matrix product over the patches. Tests: ``tests/training/test_layer_chain.py`` and
+``tests/training/test_device_kernels.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Tensor = torch.Tensor
+
+
+class Convolution:
+    """``nn.Conv2d`` without groups or dilation; weights are models × outputs × terms of a patch."""
+
+    def __init__(self, layer: nn.Conv2d, kernels: Any) -> None:
+        self.kernel, self.stride, self.padding = (
+            (each[0], each[1])
+            for each in (pair(layer.kernel_size), pair(layer.stride), pair(layer.padding))
+        )
+        self.inputs, self.outputs, self.kernels = layer.in_channels, layer.out_channels, kernels
+        self.patch = self.kernel[0] * self.kernel[1] * self.inputs
+
+    def _fused(self, x: Tensor) -> Any:
+        """Return the module of kernels, or None if the kernels do not support the images."""
+        if self.kernels is None or x.dtype != torch.float32:
+            return None
+        from expost.training._torch import convolution_kernels
+
+        return convolution_kernels
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the convolutions: models × examples × outputs × height × width."""
+        kernels = self._fused(x)
+        if kernels is not None:
+            whole = weight.view(-1, self.outputs, self.inputs, *self.kernel)
+            found: Tensor = kernels.convolve(x.contiguous(), whole, bias, self.stride, self.padding)
+            return found
+        made = torch.matmul(weight[:, None], self.patches(x))
+        made = made if bias is None else made + bias[:, None, :, None]
+        return made.view(*made.shape[:3], *self._positions(x))
+
+    def slopes(self, slope: Tensor, weight: Tensor, size: tuple[int, ...]) -> Tensor:
+        """Return the slopes at the images, whose height and width are ``size``."""
+        kernels = self._fused(slope)
+        if kernels is not None:
+            whole = weight.view(-1, self.outputs, self.inputs, *self.kernel)
+            found: Tensor = kernels.convolution_slopes(
+                slope.contiguous(), whole, size, self.stride, self.padding
+            )
+            return found
+        made = torch.matmul(weight.transpose(1, 2)[:, None], slope.flatten(3))
+        folded = functional.fold(
+            made.flatten(0, 1), size, self.kernel, padding=self.padding, stride=self.stride
+        )
+        return folded.view(*slope.shape[:2], *folded.shape[1:])
+
+    def gradients(self, x: Tensor, slope: Tensor) -> Tensor:
+        """Return the gradient of the weight of every example: models × examples × size."""
+        kernels = self._fused(x)
+        if kernels is not None:
+            found: Tensor = kernels.convolution_gradients(
+                x.contiguous(), slope.contiguous(), self.kernel, self.stride, self.padding
+            )
+            return found
+        return torch.matmul(slope.flatten(3), self.patches(x).transpose(2, 3)).flatten(2)
+
+    def patches(self, x: Tensor) -> Tensor:
+        """Return the patches: models × examples × terms of a patch × positions."""
+        images = x.flatten(0, 1)
+        if self.kernels is not None:
+            made = self.kernels.gather_patches(
+                images.contiguous(), self.kernel, self.stride, self.padding
+            )
+        else:
+            made = functional.unfold(images, self.kernel, padding=self.padding, stride=self.stride)
+        found: Tensor = made.view(*x.shape[:2], *made.shape[1:])
+        return found
+
+    def ghost(self, x: Tensor, positions: int) -> bool:
+        """Whether the two Gram matrices are much smaller than the gradient.
+
+        In float64 the gradient is stored always: the bound on the rounding of sums
+        (:func:`expost.training.exact_noise.rounding_slack`) rests on the error of float32.
+        """
+        small = 16 * positions**2 < self.patch * self.outputs
+        return bool(small and x.dtype == torch.float32)
+
+    def _positions(self, x: Tensor) -> list[int]:
+        """Return height and width of the output."""
+        sizes = zip(x.shape[3:], self.padding, self.kernel, self.stride, strict=True)
+        return [(size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in sizes]
+
+
+def pair(value: Any) -> list[int]:
+    """Return a setting for both axes."""
+    return [int(value), int(value)] if isinstance(value, int) else [int(each) for each in value]
+
+
+def kernels_of(device: str) -> Any:
+    """Return the module of fused CUDA kernels, or None where it is not available."""
+    if device == "cpu":
+        return None
+    try:
+        from expost.training._torch import layer_kernels
+    except ImportError:
+        return None
+    return layer_kernels
