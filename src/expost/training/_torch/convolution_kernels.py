@@ -17,6 +17,7 @@ device).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 # Triton interprets annotations as code, so the kernels have none.
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
@@ -57,7 +58,8 @@ def convolve(
         examples, 0 if bias is None else bias.stride(0),
         channels, height, width, outputs, wide, positions, kh, kw, *stride, *padding,
         BIASED=bias is not None, BY_PLACES=by_places, WIDE=_wide(x, out),
-        ROWS=rows, TERMS=_TERMS, PIXELS=_PIXELS, num_warps=_WARPS, num_stages=1,
+        ROWS=rows, TERMS=_TERMS, PIXELS=_PIXELS, PRECISION=_precision(),
+        num_warps=_WARPS, num_stages=1,
     )  # fmt: skip
     return out
 
@@ -99,7 +101,8 @@ def convolution_gradients(
     grid = (models * examples, triton.cdiv(terms, columns), triton.cdiv(outputs, rows))
     _gradients[grid](
         x, slopes, out, channels, height, width, outputs, wide, positions,
-        *kernel, *stride, *padding, ROWS=rows, COLUMNS=columns, PIXELS=32, num_warps=2,
+        *kernel, *stride, *padding,
+        ROWS=rows, COLUMNS=columns, PIXELS=32, PRECISION=_precision(), num_warps=2,
     )  # fmt: skip
     return out
 
@@ -142,6 +145,15 @@ def group_norm_slopes(
     return out, weights, biases
 
 
+@cache
+def _precision() -> str:
+    """Return how products of float32 are made: older and other devices have no TF32."""
+    if not torch.cuda.is_available():
+        return "tf32x3"  # the interpreter
+    known = torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+    return "tf32x3" if known else "ieee"
+
+
 def _block(size: int) -> int:
     """Return the rows of a tile: a power of two between 16 and 64."""
     return int(min(64, max(16, triton.next_power_of_2(size))))
@@ -164,7 +176,7 @@ def _convolve(
     kh: tl.constexpr, kw: tl.constexpr, sh: tl.constexpr, sw: tl.constexpr,
     ph: tl.constexpr, pw: tl.constexpr,
     BIASED: tl.constexpr, BY_PLACES: tl.constexpr, WIDE: tl.constexpr,
-    ROWS: tl.constexpr, TERMS: tl.constexpr, PIXELS: tl.constexpr,
+    ROWS: tl.constexpr, TERMS: tl.constexpr, PIXELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
@@ -198,7 +210,7 @@ def _convolve(
                     weight + (tap * (outputs * channels) + row[:, None] * channels + c[None, :]),
                     mask=real & (c < channels)[None, :], other=0.0,
                 )  # fmt: skip
-                total = tl.dot(weights, pixels, total, input_precision="tf32x3")
+                total = tl.dot(weights, pixels, total, input_precision=PRECISION)
     else:
         for first in range(0, terms, TERMS):
             term = first + tl.arange(0, TERMS)
@@ -213,7 +225,7 @@ def _convolve(
                 weight + (row[:, None] * terms + term[None, :]),
                 mask=real & (term < terms)[None, :], other=0.0,
             )  # fmt: skip
-            total = tl.dot(weights, pixels, total, input_precision="tf32x3")
+            total = tl.dot(weights, pixels, total, input_precision=PRECISION)
     if BIASED:
         offset = tl.load(bias + model * bias_stride + row, mask=row < outputs, other=0.0)
         total += offset[:, None]
@@ -256,7 +268,7 @@ def _gradients(
     outputs: tl.constexpr, wide: tl.constexpr, positions: tl.constexpr,
     kh: tl.constexpr, kw: tl.constexpr, sh: tl.constexpr, sw: tl.constexpr,
     ph: tl.constexpr, pw: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, PIXELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     terms: tl.constexpr = channels * kh * kw
@@ -277,7 +289,7 @@ def _gradients(
         pixels = tl.load(x + offset, mask=inside, other=0.0)
         held = (row < outputs)[:, None] & (p < positions)[None, :]
         values = tl.load(slopes + (row[:, None] * positions + p[None, :]), mask=held, other=0.0)
-        total = tl.dot(values, tl.trans(pixels), total, input_precision="tf32x3")
+        total = tl.dot(values, tl.trans(pixels), total, input_precision=PRECISION)
     target = out + image * (outputs * terms) + (row[:, None] * terms + term[None, :])
     tl.store(target, total, mask=(row < outputs)[:, None] & (term < terms)[None, :])
 
