@@ -88,6 +88,17 @@ def test_a_module_is_set_back_after_a_pass_also_when_it_raises():
     assert not dict(layer.named_buffers())
 
 
+def test_what_is_replaced_inside_a_container_comes_back():
+    """The number of elements stays the same."""
+    layer = nn.Linear(2, 2)
+    layer.kept, layer.table = [1, 2], {"a": 1}
+    with unchanged(layer):
+        layer.kept[0] = 5
+        layer.table["a"] = 5
+    assert layer.kept == [1, 2]
+    assert layer.table == {"a": 1}
+
+
 class Looks(nn.Module):
     """Reads a table at places given by the row, or factors a matrix made of it; both can raise."""
 
