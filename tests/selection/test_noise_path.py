@@ -21,7 +21,9 @@ from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 from expost.mechanisms.outcome import NOTHING
 from expost.privacy.gaussian_profile import gaussian_delta, gaussian_mu
+from expost.randomness.exact_gaussian import rounded
 from expost.randomness.source import SimulationRandomness
+from expost.selection import noise_path
 from expost.selection.noise_path import (
     NoisePath,
     PathSearch,
@@ -182,6 +184,23 @@ def test_threads_do_not_mix_levels() -> None:
         )
         assert release.index == 2
         assert release.value == pytest.approx(-1 / gaussian_mu(0.4, 2.5e-7), rel=1e-6)
+
+
+def test_threads_take_turns_on_one_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads are inside the drawing of noise at the same time if they do not."""
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.02)
+        return rounded(*given)
+
+    monkeypatch.setattr(noise_path, "rounded", slow)
+    path = NoisePath(means, 1, lambda values, scale: scale)
+    epsilons, data = [0.1, 0.2, 0.4, 0.8], np.zeros((2, 1))
+    walk = _Walk(path_levels(path.levels(epsilons, delta=1e-6)), b"k" * 32, True)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: walk.output(index, data), range(4)))
+    wanted = [1 / gaussian_mu(epsilon, 2.5e-7) for epsilon in epsilons]
+    assert found == pytest.approx(wanted, rel=1e-6)
 
 
 def test_large_laplace_noise_is_added_as_whole_numbers() -> None:
