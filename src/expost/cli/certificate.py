@@ -6,9 +6,7 @@ Tests: ``tests/cli/test_cli.py``, ``tests/fuzz/test_certificates.py``.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +20,7 @@ from expost.cli import count_output
 from expost.cli.output import Json, in_words, show, visible
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
+from expost.rationals import charge_text
 from expost.selection.release import Release, plain
 
 _LONGEST = 300  # characters of a value that the table shows
@@ -113,12 +112,5 @@ def describe(guarantee: Guarantee) -> str:
 def _number(value: Any) -> str:
     """A number, or the numbers of a curve, as text; a charge is never rounded down."""
     if isinstance(value, (int, float)):
-        return _rounded_up(value, 6)
-    return "[" + ", ".join(_rounded_up(each, 4) for each in value) + "]"
-
-
-def _rounded_up(value: float, digits: int) -> str:
-    """The smallest number with so many digits that is at least ``value``."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value):.{digits}g}"
+        return charge_text(value)
+    return "[" + ", ".join(charge_text(each, 4) for each in value) + "]"

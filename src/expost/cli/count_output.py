@@ -13,6 +13,7 @@ from expost.analytics.certificate import CountResult
 from expost.analytics.plan import QueryPlan
 from expost.analytics.refinement import Answer
 from expost.cli.output import shown_up, visible
+from expost.rationals import charge_text
 
 _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
@@ -40,11 +41,12 @@ def render(console: Console, result: CountResult) -> None:
     render_answers(console, result.answers, title, f"{result.confidence:.0%} interval")
     unit = _UNITS[result.unit]
     facts = result.guarantee.as_dict()
-    delta = f", δ = {facts['delta']:g}" if "delta" in facts else ""
+    delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
     console.print(
         f"{_groups(len(result.unanswered))} not answered. "
         f"Spent {unit} = {shown_up(result.spent, 5)}, {result.remaining:.2g} remains. "
-        f"Everything released keeps ε = {facts['epsilon']:g}{delta} for {result.protects}."
+        f"Everything released keeps ε = {charge_text(facts['epsilon'])}{delta} for "
+        f"{result.protects}."
     )
     if result.dropped_share is not None:
         share = result.dropped_share
@@ -71,7 +73,7 @@ def render_answers(
             Text(visible(group_name(answer.group))),
             number(answer.estimate),
             f"{number(answer.low)} – {number(answer.high)}",
-            f"{answer.spent:.4g}",
+            charge_text(answer.spent, 4),
         )
     console.print(table)
     if len(answers) > _SHOWN:
@@ -115,8 +117,8 @@ def render_certificate(console: Console, record: Mapping[str, Any]) -> None:
         ("source", record["source"]),
         ("groups per user", "any number" if most is None else f"at most {most}"),
         ("answers", f"{len(record['answers'])} ({len(record['unanswered'])} groups not answered)"),
-        ("spent", f"{_UNITS[unit]} = {spent:.6g}"),
-        ("worst case", f"{_UNITS[unit]} = {worst:.6g}"),
+        ("spent", f"{_UNITS[unit]} = {charge_text(spent)}"),
+        ("worst case", f"{_UNITS[unit]} = {charge_text(worst)}"),
         ("guarantee", ", ".join(f"{key} = {value}" for key, value in facts.items())),
         ("ledger", "none" if record["ledger"] is None else str(record["ledger"]["reservation"])),
         ("rests on", record["theorem"]),
