@@ -86,7 +86,7 @@ def test_certificate_as_json_is_one_document(certificate):
 
 
 def test_certificate_as_a_table(certificate):
-    done = expost("certificate", str(certificate))
+    done = expost("certificate", str(certificate), "--verbose")
     assert done.returncode == 0
     assert "ε = 2" in done.stdout
     assert "theorem:max-score" in done.stdout

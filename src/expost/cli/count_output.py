@@ -1,8 +1,8 @@
-"""How the results of ``expost count`` are shown: tables, plans, certificates."""
+"""How the results of ``expost count`` are shown: tables and plans."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -100,33 +100,3 @@ def render_plan(console: Console, planned: QueryPlan) -> None:
     )
     if planned.threshold is not None:
         console.print(f"Groups are found privately from about {planned.threshold:,} users on.")
-
-
-def render_certificate(console: Console, record: Mapping[str, Any]) -> None:
-    """Print a certificate of a count."""
-    table = Table(title="Certificate", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    ((unit, spent),) = record["spent"].items()
-    ((_, worst),) = record["worst_case"].items()
-    most = record["max_groups_per_user"]
-    facts = record["guarantee"]
-    query = {key: value for key, value in record["query"].items() if value not in (None, [])}
-    rows = [
-        ("query", ", ".join(f"{key} = {value}" for key, value in query.items())),
-        ("source", record["source"]),
-        ("groups per user", "any number" if most is None else f"at most {most}"),
-        ("answers", f"{len(record['answers'])} ({len(record['unanswered'])} groups not answered)"),
-        ("spent", f"{_UNITS[unit]} = {charge_text(spent)}"),
-        ("worst case", f"{_UNITS[unit]} = {charge_text(worst)}"),
-        ("guarantee", ", ".join(f"{key} = {value}" for key, value in facts.items())),
-        ("ledger", "none" if record["ledger"] is None else str(record["ledger"]["reservation"])),
-        ("rests on", record["theorem"]),
-    ]
-    for name, value in rows:
-        table.add_row(name, Text(visible(value)))
-    console.print(table)
-    if record["simulated"]:
-        console.print(
-            "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
-        )

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,7 @@ def tune(
         expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
     """
     source = require_protection(randomness, simulation=simulation)
+    date = datetime.now(UTC).date().isoformat()  # of the start: how long a job took is secret
     config, X, y = described(job, X, y, settings)
     read = read_settings(config, given_data=X is not None or y is not None)
     account = Account(ledger, budget, analyst, _memo(read))
@@ -192,6 +194,7 @@ def tune(
             releases,
             rows=rows.places,
             refused=refused,
+            date=date,
             folder=None if journal is None else journal.folder,
         )
         if journal is not None:
