@@ -15,9 +15,9 @@ import pytest
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate import certificate
-from expost.cli.certificate_words import bound_text
 from expost.cli.main import main
 from expost.cli.tune import _resumable
+from expost.cli.tuning_words import bound_text
 from expost.tuning import EXAMPLE
 from tests.tuning.jobs import TOML, write
 
