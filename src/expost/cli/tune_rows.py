@@ -1,4 +1,4 @@
-"""Jobs of ``expost tune`` on a file of rows: which settings they amount to.
+"""What ``expost tune`` is asked: a TOML file, or a file of rows with options.
 
 Tests: ``tests/cli/test_tune_rows.py``.
 """
@@ -6,20 +6,76 @@ Tests: ``tests/cli/test_tune_rows.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from expost.cli.output import in_words, notes, visible
+from expost.cli.output import in_words, visible
 from expost.cli.tune_options import as_options
 from expost.errors import InvalidInput
-from expost.tuning.defaults import as_toml, job_of, places_of
+from expost.tuning.config_file import Document
+from expost.tuning.defaults import as_toml, is_data_file, job_of, places_of, refuse_both
+from expost.tuning.forecast import Forecast
 from expost.tuning.missing_facts import schema_of
 from expost.tuning.settings import read_settings
 from expost.tuning.tables import read_source
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A job as it was given on the command line.
+
+    Parameters
+    ----------
+    described : Path or mapping
+        What :func:`expost.tune` takes.
+    tables : mapping of str to mapping
+        The settings, for display.
+    given : mapping
+        The options that describe the job; empty for a TOML file.
+    rows : bool
+        Whether the job is a file of rows.
+    """
+
+    described: Any
+    tables: Mapping[str, Mapping[str, Any]]
+    given: Mapping[str, Any]
+    rows: bool
+
+    @classmethod
+    def of(cls, job: Path, given: Mapping[str, Any]) -> Asked:
+        """Return the job of a file and options; only the number of rows is read."""
+        if is_data_file(job):
+            tables = describe(job, given)
+            return cls(tables, tables, given, True)
+        refuse_both(given)
+        return cls(job, Document.read(job).tables, {}, False)
+
+    def asking(self) -> AbstractContextManager[None]:
+        """Ask for missing facts in the form in which the job was given."""
+        return asking_as_options() if self.rows else nullcontext()
+
+    def show(self, console: Console) -> None:
+        """Print the settings, defaults included."""
+        show_job(console, self.tables, self.given if self.rows else None)
+
+    def document(self, planned: Forecast) -> dict[str, Any]:
+        """Return the job and its plan in plain JSON types."""
+        return {"job": plain(self.tables), "plan": planned.as_dict()}
+
+
+def plain(value: Any) -> Any:
+    """Return settings in JSON types; days of a TOML file as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value if isinstance(value, (str, bool, int, float)) else str(value)
 
 
 def describe(
@@ -82,23 +138,31 @@ def asking_as_options() -> Iterator[None]:
         raise InvalidInput(error.field, None, f"{error.valid}\n{hint}") from None
 
 
-def show_job(job: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> None:
-    """Print the settings of a job, defaults included, before anything runs."""
+def show_job(
+    console: Console, job: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any] | None
+) -> None:
+    """Print the settings of a job, defaults included, before anything runs.
+
+    ``given`` holds the options of a job on a file of rows; None for a TOML file.
+    """
     table = Table(title="The job", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_column()
+    if given is not None:
+        table.add_column()
     for values in job.values():
         for key, value in values.items():
             name = "model" if key == "kind" else key
-            known = key == "path" or name in given
-            shown = escape(visible(in_words(value)))
-            table.add_row(name, shown, "" if known else "[dim]default[/dim]")
-    notes.print(table)
-    notes.print("[dim]--init writes these settings as TOML. All of them are public.[/dim]")
+            cells = [name, escape(visible(in_words(value)))]
+            if given is not None and key != "path" and name not in given:
+                cells.append("[dim]default[/dim]")
+            table.add_row(*cells)
+    console.print(table)
+    if given is not None:
+        console.print("[dim]--init writes these settings as TOML. All of them are public.[/dim]")
     names = without_fill(job["data"])
     if names:
-        notes.print(
+        console.print(
             f"A row with an empty or unreadable cell in {', '.join(names)} is not used and scores "
             "as wrong. If cells may be empty, give --missing COLUMN=VALUE or COLUMN=indicator.",
             markup=False,
