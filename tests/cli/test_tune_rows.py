@@ -12,6 +12,7 @@ import pytest
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.tune_options import as_options
+from expost.cli.tune_rows import reminders
 from expost.tuning import read_settings
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.tuning.jobs import clouds
@@ -154,6 +155,31 @@ def test_npz_and_regression(tmp_path: Path, run: Run) -> None:  # noqa: F811
     record = json.loads((tmp_path / "out" / "release.json").read_text(encoding="utf-8"))
     assert record["tuning"]["goal"]["loss_bound"] == 25
     assert record["tuning"]["search"]["epsilons"] == [2, 4]
+
+
+def test_reminders_depend_on_the_settings_alone(rows: Path, run: Run) -> None:  # noqa: F811
+    """The same lines whether all labels match the classes or none does."""
+    facts = ["No,Yes" if each == "no,yes" else each for each in FACTS]
+    done = run("rows.csv", *facts, *GOAL, "--epsilons", "1,4", "--plan")
+    said = " ".join(done.stdout.split())
+    assert (
+        "A row whose label is not exactly 'No' or 'Yes' is not used and scores as wrong; upper and "
+        "lower case matter." in said
+    )
+    assert 'A value of city that is not listed counts as "other"' in said
+
+
+def test_reminders_of_other_labels() -> None:
+    assert reminders({"classes": 10}, True) == [
+        "A row whose label is not a whole number from 0 to 9 is not used and scores as wrong."
+    ]
+    (said,) = reminders({"classes": [-1, 1]}, True)
+    assert said == "A row whose label is not exactly '-1' or '1' is not used and scores as wrong."
+    (said,) = reminders({"classes": list("abcdefgh")}, False)
+    assert "'a', 'b', 'c', 'd', … or 'h' is" in said
+    (said,) = reminders({"feature_bounds": {"age": [0, 1]}, "target_bounds": [0, 1]}, False)
+    assert "missing.COLUMN = VALUE" in said
+    assert reminders({"name": "digits", "classes": 10}, False) == []
 
 
 def test_a_question_as_options() -> None:

@@ -198,6 +198,8 @@ def tune(
         def begin() -> None:
             if asked.rows and not plan:
                 asked.show(notes)
+            if not plan:
+                asked.remind(notes)
             display.update(task, visible=True)
             if not as_json and not notes.is_terminal:
                 notes.print("Planning …")
@@ -239,6 +241,7 @@ def tune(
 
         def shown(console: Console) -> None:
             asked.show(console)
+            asked.remind(console)
             announce(console, planned)
             _show_remaining(console, opened, budget)
             console.print("Nothing has run and nothing was charged.")

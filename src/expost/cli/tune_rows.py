@@ -5,7 +5,7 @@ Tests: ``tests/cli/test_tune_rows.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from expost.tuning.forecast import Forecast
 from expost.tuning.missing_facts import schema_of
 from expost.tuning.settings import read_settings
 from expost.tuning.tables import read_source
+
+_MANY = 6  # labels that a reminder lists
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Asked:
     def show(self, console: Console) -> None:
         """Print the settings, defaults included."""
         show_job(console, self.tables, self.given if self.rows else None)
+
+    def remind(self, console: Console) -> None:
+        """Print which rows are not used."""
+        for text in reminders(self.tables.get("data", {}), self.rows):
+            console.print(visible(text), markup=False, highlight=False)
 
     def document(self, planned: Forecast) -> dict[str, Any]:
         """Return the job and its plan in plain JSON types."""
@@ -160,14 +167,49 @@ def show_job(
     console.print(table)
     if given is not None:
         console.print("[dim]--init writes these settings as TOML. All of them are public.[/dim]")
-    names = without_fill(job["data"])
-    if names:
-        console.print(
-            f"A row with an empty or unreadable cell in {', '.join(names)} is not used and scores "
-            "as wrong. If cells may be empty, give --missing COLUMN=VALUE or COLUMN=indicator.",
-            markup=False,
-            highlight=False,
+
+
+def reminders(data: Mapping[str, Any], options: bool) -> list[str]:
+    """Return which rows are not used, from the settings alone: no row is looked at."""
+    found = []
+    classes = data.get("classes")
+    if isinstance(classes, (list, tuple)) and classes:
+        texts = [str(each) for each in classes]
+        letters = any(each.lower() != each.upper() for each in texts)
+        found.append(
+            f"A row whose label is not exactly {_listed(texts)} is not used and scores as wrong"
+            + ("; upper and lower case matter." if letters else ".")
         )
+    elif isinstance(classes, int) and "name" not in data:
+        found.append(
+            f"A row whose label is not a whole number from 0 to {classes - 1} is not used and "
+            "scores as wrong."
+        )
+    if data.get("categories"):
+        names = ", ".join(data["categories"])
+        found.append(
+            f'A value of {names} that is not listed counts as "other"; upper and lower case matter.'
+        )
+    names = ", ".join(without_fill(data))
+    if names:
+        remedy = (
+            "--missing COLUMN=VALUE or COLUMN=indicator"
+            if options
+            else 'missing.COLUMN = VALUE or "indicator" in [data]'
+        )
+        found.append(
+            f"A row with an empty or unreadable cell in {names} is not used and scores as wrong. "
+            f"If cells may be empty, give {remedy}."
+        )
+    return found
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return texts in quotes: "'a', 'b' or 'c'"; of many, the first and the last ones."""
+    quoted = [repr(each) for each in texts]
+    if len(quoted) > _MANY:
+        quoted = [*quoted[: _MANY - 2], "…", quoted[-1]]
+    return ", ".join(quoted[:-1]) + " or " + quoted[-1]
 
 
 def without_fill(data: Mapping[str, Any]) -> list[str]:
