@@ -14,6 +14,7 @@ from expost.budget.ledger import Ledger
 from expost.cli.tune_options import as_options
 from expost.cli.tune_rows import reminders
 from expost.tuning import read_settings
+from expost.tuning.missing_facts import NeededFacts
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.tuning.jobs import clouds
 
@@ -81,18 +82,22 @@ def test_init_writes_the_same_job(tmp_path: Path, rows: Path, run: Run) -> None:
 def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> None:  # noqa: F811
     done = run("rows.csv", "--target", "label", "--at-least", "0.8", "--out", "out")
     assert done.returncode == 2
-    for word in ("classes", "age", "city", "b", "--classes LABEL,LABEL", "--bounds age=LOW:HIGH"):
+    every = "--bounds|--categories|--dates|--booleans"  # the file does not say what a column holds
+    for word in ("--classes LABEL,LABEL", f"{every} age=", f"{every} city=", f"{every} b="):
         assert word in done.stderr
-    for form in ("categories.COLUMN", "booleans = ", "dates.COLUMN", "missing.COLUMN", "features"):
-        assert form in done.stderr
+    assert "The job" not in done.stderr
+    assert "[data]" not in done.stderr
     number = run("rows.csv", "--target", "b", "--metric", "mae", "--at-most", "200")
     assert number.returncode == 2
     assert "--target-bounds LOW:HIGH" in number.stderr
-    assert "--bounds age" in number.stderr
+    assert f"{every} age" in number.stderr
     assert not (rows.parent / "out").exists()
     started = run("rows.csv", "--target", "label", "--at-least", "0.8", "--init")
     assert started.returncode == 0
     assert "# classes = " in started.stdout
+    assert "# feature_bounds.city = [LOW, HIGH]  # or categories, dates, booleans" in started.stdout
+    for form in ("categories.COLUMN", "booleans = ", "dates.COLUMN", "missing.COLUMN", "features"):
+        assert form in started.stdout
     assert tomllib.loads(started.stdout)["data"]["target"] == "label"
 
 
@@ -169,6 +174,13 @@ def test_reminders_depend_on_the_settings_alone(rows: Path, run: Run) -> None:  
     assert 'A value of city that is not listed counts as "other"' in said
 
 
+def test_booleans_are_given_together_or_one_by_one(rows: Path, run: Run) -> None:  # noqa: F811
+    facts = ["--target", "label", "--classes", "no,yes", "--at-least", "0.8", "--init"]
+    for booleans in (["--booleans", "age,b"], ["--booleans", "age", "--booleans", "b"]):
+        done = run("rows.csv", *facts, *booleans, "--categories", "city=Bern")
+        assert tomllib.loads(done.stdout)["data"]["booleans"] == ["age", "b"]
+
+
 def test_reminders_of_other_labels() -> None:
     assert reminders({"classes": 10}, True) == [
         "A row whose label is not a whole number from 0 to 9 is not used and scores as wrong."
@@ -183,22 +195,21 @@ def test_reminders_of_other_labels() -> None:
 
 
 def test_a_question_as_options() -> None:
-    question = "\n".join(
-        [
-            "[data]",
-            'target = "COLUMN"  # the column to predict',
-            "classes = [LABEL, LABEL]  # every label",
-            "feature_bounds.age = [LOW, HIGH]",
-            'feature_bounds."a b" = [LOW, HIGH]',
-            'booleans = ["x", "y"]',
-            'dates.born = ["FIRST", "LAST"]',
-        ]
-    )
-    said, _, others = as_options(question).partition("\n")
-    assert said == (
-        "as options: --target COLUMN --classes LABEL,LABEL --bounds age=LOW:HIGH "
-        "--bounds 'a b=LOW:HIGH' --booleans x,y --dates born=FIRST:LAST"
-    )
-    assert "text: --categories COLUMN=A,B" in others
+    columns = {"age": None, "a b": None, "city": "categories", "x": "booleans", "born": "dates"}
+    missing = NeededFacts(True, False, True, False, columns)
+    said, _, others = as_options(missing).partition("\nOne option per column")
+    assert said.splitlines() == [
+        "  --target COLUMN",
+        "  --classes LABEL,LABEL",
+        "  --bounds|--categories|--dates|--booleans age=…",
+        "  --bounds|--categories|--dates|--booleans 'a b=…'",
+        "  --categories city=VALUE,VALUE",
+        "  --booleans x",
+        "  --dates born=FIRST:LAST",
+    ]
+    assert "--categories COLUMN=Bern,Zug" in others
     assert "--missing COLUMN=40" in others
-    assert as_options("nothing") == ""
+    assert as_options(NeededFacts(False, True, False, True, {})) == (
+        "  --target-bounds LOW:HIGH\n  --feature-bounds LOW:HIGH"
+    )
+    assert max(map(len, as_options(missing).splitlines())) <= 80

@@ -147,7 +147,7 @@ def tune(
         "features": options.words(features),
         "feature_bounds": options.feature_bounds(feature_bounds, bounds),
         "categories": options.by_column(categories, "categories", options.words),
-        "booleans": options.words(booleans),
+        "booleans": options.all_words(booleans),
         "dates": options.by_column(dates, "dates", options.days),
         "missing": options.by_column(missing, "missing", options.fill),
         "classes": options.classes_of(classes),

@@ -17,11 +17,10 @@ from rich.table import Table
 
 from expost.cli.output import in_words, visible
 from expost.cli.tune_options import as_options
-from expost.errors import InvalidInput
 from expost.tuning.config_file import Document
 from expost.tuning.defaults import as_toml, is_data_file, job_of, places_of, refuse_both
 from expost.tuning.forecast import Forecast
-from expost.tuning.missing_facts import schema_of
+from expost.tuning.missing_facts import FactsMissing, schema_of
 from expost.tuning.settings import read_settings
 from expost.tuning.tables import read_source
 
@@ -111,38 +110,25 @@ def toml_of(rows: Path, given: Mapping[str, Any], path: Path) -> str:
     """Return a job on a file of rows as TOML; public facts that are missing stand as comments."""
     text = as_toml(describe(rows, given, path))
     data = read_settings(describe(rows, given)).data
-    question = None
     try:
         schema_of(data, read_source(rows, data))
-    except InvalidInput as error:
-        if not is_question(error):
-            raise
-        question = error.valid
-    if question is None:
-        return text
-    lines = [
-        line if line.startswith("#") else f"# {line}"
-        for line in question.splitlines()
-        if line != "[data]"
-    ]
-    return text.replace("[data]\n", "[data]\n" + "\n".join(lines) + "\n", 1)
-
-
-def is_question(error: InvalidInput) -> bool:
-    """Return whether an error asks for public facts."""
-    return error.value is None and "\n" in error.valid
+    except FactsMissing as error:
+        lines = [
+            line if line.startswith("#") else f"# {line}"
+            for line in error.lines.splitlines()
+            if line != "[data]"
+        ]
+        return text.replace("[data]\n", "[data]\n" + "\n".join(lines) + "\n", 1)
+    return text
 
 
 @contextmanager
 def asking_as_options() -> Iterator[None]:
-    """Ask for missing public facts as options, too."""
+    """Ask for missing public facts as options."""
     try:
         yield
-    except InvalidInput as error:
-        if not is_question(error):
-            raise
-        hint = as_options(error.valid)
-        raise InvalidInput(error.field, None, f"{error.valid}\n{hint}") from None
+    except FactsMissing as error:
+        raise FactsMissing(error.missing, as_options(error.missing)) from None
 
 
 def show_job(
