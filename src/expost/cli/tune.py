@@ -132,8 +132,9 @@ def tune(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the certificate, the model and the figure. After a crash, give the "
-            "same folder to continue."
+            help="Folder for the certificate, the model and the figure; by default tuned-NAME, or "
+            "tuned-NAME-2, … if that holds a finished job. After a crash, give the same folder to "
+            "continue."
         ),
     ] = None,
     as_json: Json = False,
@@ -207,6 +208,13 @@ def tune(
         def announced(planned: Forecast) -> None:
             display.update(task, visible=False)
             announce(notes, planned)
+            if out is None and folder != _folder_name(job):
+                notes.print(
+                    f"{_folder_name(job)} holds a finished job. This is a further release, into "
+                    f"{folder}: its charge adds to that of the first.",
+                    markup=False,
+                    highlight=False,
+                )
             _show_remaining(notes, opened, budget)
 
         warnings.filterwarnings("ignore", "(epsilon|delta) = ")  # announced above
@@ -305,11 +313,14 @@ def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> Non
 def _folder(job: Path) -> Path:
     """Return the first of tuned-NAME, tuned-NAME-2, … that does not contain a finished job."""
     number = 1
-    while True:
-        folder = Path(f"tuned-{job.stem}" + ("" if number == 1 else f"-{number}"))
-        if not (folder / CERTIFICATE).exists():
-            return folder
+    while (_folder_name(job, number) / CERTIFICATE).exists():
         number += 1
+    return _folder_name(job, number)
+
+
+def _folder_name(job: Path, number: int = 1) -> Path:
+    """Return tuned-NAME, or tuned-NAME-2, …."""
+    return Path(f"tuned-{job.stem}" + ("" if number == 1 else f"-{number}"))
 
 
 def _progress() -> Progress:
