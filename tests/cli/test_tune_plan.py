@@ -57,3 +57,17 @@ def test_the_plan_in_python_is_that_of_the_job() -> None:
     assert plan.as_dict()["attempts"] == 3
     with pytest.raises(expost.InvalidInput, match="classes"):
         expost.plan_job(*clouds(), at_least=0.8)
+
+
+def test_the_holdout_can_be_chosen(rows: Path, run: Run) -> None:  # noqa: F811
+    """The hint about the margin names the option."""
+    facts = ["rows.csv", *FACTS, *GOAL, "--epsilons", "1,4", "--plan"]
+    said = " ".join(run(*facts).stdout.split())
+    assert "400 scoring rows instead of 200 (--holdout 0.4) would halve that" in said
+    done = run(*facts, "--holdout", "0.4", "--json")
+    assert json.loads(done.stdout)["plan"]["scoring_rows"] == 400
+    said = " ".join(run(*facts, "--holdout", "0.4").stdout.split())
+    assert "800 scoring rows instead of 400 would halve that" in said
+    wrong = run(*facts, "--holdout", "1.5")
+    assert wrong.returncode == 2
+    assert "0 < holdout < 1" in wrong.stderr

@@ -102,6 +102,7 @@ def tune(
     classes: options.Classes = None,
     target_bounds: options.TargetBounds = None,
     rows: options.Rows = None,
+    holdout: options.Holdout = None,
     model: options.ModelName = None,
     input_shape: options.InputShape = None,
     integers: options.Integers = False,
@@ -154,6 +155,7 @@ def tune(
         "classes": options.classes_of(classes),
         "target_bounds": options.bounds(target_bounds, "target_bounds"),
         "rows": rows,
+        "holdout": holdout,
         "model": model,
         "input_shape": options.whole_numbers(input_shape),
         "integers": integers or None,
@@ -207,7 +209,7 @@ def tune(
 
         def announced(planned: Forecast) -> None:
             display.update(task, visible=False)
-            announce(notes, planned)
+            announce(notes, planned, asked.twice_the_holdout())
             if out is None and folder != _folder_name(job):
                 notes.print(
                     f"{_folder_name(job)} holds a finished job. This is a further release, into "
@@ -250,7 +252,7 @@ def tune(
         def shown(console: Console) -> None:
             asked.show(console)
             asked.remind(console)
-            announce(console, planned)
+            announce(console, planned, asked.twice_the_holdout())
             _show_remaining(console, opened, budget)
             console.print("Nothing has run and nothing was charged.")
 

@@ -70,6 +70,10 @@ Rows = Annotated[
     int | None,
     option("Public number of rows; the actual number then stays private (add-remove neighbours)."),
 ]
+Holdout = Annotated[
+    float | None,
+    option("Share of the rows that score models and never train them; 0.2 by default."),
+]
 ModelName = Annotated[
     str | None,
     option("logistic, softmax, linear, cnn, or module:name or file.py:name of a torch module."),

@@ -17,8 +17,11 @@ from expost.tuning.forecast import Forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE
 
 
-def announce(console: Console, job: Forecast) -> None:
-    """Print the forecast: first the chance of passing, then the price, then the details."""
+def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> None:
+    """Print the forecast: first the chance of passing, then the price, then the details.
+
+    ``twice_the_holdout`` says how to score on twice as many rows.
+    """
     for text in job.warnings:
         console.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
     for text in job.reasons:
@@ -50,9 +53,11 @@ def announce(console: Console, job: Forecast) -> None:
         highlight=False,
     )
     if job.margin:
+        how = f" ({twice_the_holdout})" if twice_the_holdout else ""
         console.print(
             f"To pass, a noisy score must clear the bar by {job.margin:.3g} (at the first level); "
-            f"{2 * job.scoring_rows} scoring rows instead of {job.scoring_rows} would halve that.",
+            f"{2 * job.scoring_rows} scoring rows instead of {job.scoring_rows}{how} would halve "
+            "that.",
             highlight=False,
         )
 

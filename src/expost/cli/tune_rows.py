@@ -18,12 +18,14 @@ from rich.table import Table
 from expost.cli.output import in_words, visible
 from expost.cli.tune_options import as_options
 from expost.tuning.config_file import Document
+from expost.tuning.data_settings import DataSettings
 from expost.tuning.defaults import as_toml, is_data_file, job_of, places_of, refuse_both
 from expost.tuning.forecast import Forecast
 from expost.tuning.missing_facts import FactsMissing, schema_of
 from expost.tuning.settings import read_settings
 from expost.tuning.tables import read_source
 
+_LARGEST_HOLDOUT = 0.5  # share of the rows that a hint proposes for scoring
 _MANY = 6  # labels that a reminder lists
 
 
@@ -69,6 +71,13 @@ class Asked:
         """Print which rows are not used."""
         for text in reminders(self.tables.get("data", {}), self.rows):
             console.print(visible(text), markup=False, highlight=False)
+
+    def twice_the_holdout(self) -> str:
+        """Return how to score on twice as many rows; empty if most rows would score."""
+        share = 2 * self.tables.get("data", {}).get("holdout", DataSettings.holdout)
+        if share > _LARGEST_HOLDOUT:
+            return ""
+        return f"--holdout {share:g}" if self.rows else f"holdout = {share:g} in [data]"
 
     def document(self, planned: Forecast) -> dict[str, Any]:
         """Return the job and its plan in plain JSON types."""
