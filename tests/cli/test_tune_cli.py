@@ -92,6 +92,7 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     shown = run(str(config), "--out", "again")
     assert shown.returncode == 5
     assert shown.stdout.startswith("The bar was missed: no model was released. Paid: ε = ")
+    assert "What to do: lower the bar" in " ".join(shown.stdout.split())
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:

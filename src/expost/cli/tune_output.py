@@ -96,6 +96,14 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     table.add_row("neighbours", f"{relation}: {result.details['neighbours_in_words']}")
     table.add_row("rests on", result.release.theorem)
     console.print(table)
+    if not result.passed and goal["bar"] is not None:
+        console.print(
+            "What to do: lower the bar, add levels or settings, or score on more rows (--holdout, "
+            "or holdout in [data]): the margin shrinks with their number. A further run is charged "
+            "in addition.",
+            highlight=False,
+            markup=False,
+        )
     if result.details["budget_refused_another_attempt"]:
         console.print("The budget refused another attempt.")
     if result.model_path is not None:
