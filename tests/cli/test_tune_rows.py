@@ -104,7 +104,8 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rows.csv", *FACTS], "at_least"),
+        (["rows.csv", *FACTS], "--at-least is required: say what the model must reach: --at-least"),
+        (["rows.csv", *FACTS, "--init"], "--at-least 0.8 (accuracy)"),
         (["rows.csv", "--target", "lable", "--at-least", "0.7"], "did you mean 'label'"),
         (["rows.csv", "--at-least", "0.7", "--bounds", "age"], "COLUMN="),
         (["rows.csv", "--at-least", "0.7", "--feature-bounds", "0-1"], "LOW:HIGH"),
@@ -116,7 +117,11 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
         (["rows.csv", *FACTS, *GOAL, "--integers"], "whole numbers"),
         (["rows.csv", *FACTS, *GOAL, "--training", "fast"], "noise-reduction"),
         (["missing.csv", *FACTS, *GOAL], "no such file"),
-        (["job.toml", "--at-least", "0.8"], "settings of its own"),
+        (
+            ["job.toml", "--at-least", "0.8", "--bounds", "a=0:1"],
+            "--bounds, --at-least cannot be given with job.toml, which has settings of its own",
+        ),
+        (["--init", "--at-least", "0.8"], "file of rows that --at-least belongs to"),
         (["--at-least", "0.8"], "file of rows"),
     ],
 )

@@ -23,10 +23,10 @@ from expost.budget.ledger import Ledger
 from expost.cli import tune_options as options
 from expost.cli.output import MISSED_BAR, Json, in_words, notes, show
 from expost.cli.tune_output import announce, render
-from expost.cli.tune_rows import Asked, toml_of
+from expost.cli.tune_rows import Asked, refuse_options, toml_of
 from expost.errors import BudgetRefused, InvalidInput
 from expost.execution.processes import Processes
-from expost.tuning.defaults import is_data_file, refuse_both
+from expost.tuning.defaults import is_data_file
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
 from expost.tuning.job import plan_job
@@ -301,7 +301,7 @@ def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> Non
         place = job if out is None else Path(os.path.relpath(job, out.parent))
         path, text = out, toml_of(job, given, place)
     else:
-        refuse_both(given)
+        refuse_options(job, given)
         path, text = job, EXAMPLE
     if path is None:
         typer.echo(text, nl=False)

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from expost.cli.output import in_words, visible
 from expost.cli.tune_options import as_options
+from expost.errors import InvalidInput
 from expost.tuning.config_file import Document
 from expost.tuning.data_settings import DataSettings
-from expost.tuning.defaults import as_toml, is_data_file, job_of, places_of, refuse_both
+from expost.tuning.defaults import as_toml, is_data_file, job_of, places_of
 from expost.tuning.forecast import Forecast
 from expost.tuning.missing_facts import FactsMissing, schema_of
 from expost.tuning.settings import read_settings
@@ -56,7 +57,7 @@ class Asked:
         if is_data_file(job):
             tables = describe(job, given)
             return cls(tables, tables, given, True)
-        refuse_both(given)
+        refuse_options(job, given)
         return cls(job, Document.read(job).tables, {}, False)
 
     def asking(self) -> AbstractContextManager[None]:
@@ -82,6 +83,28 @@ class Asked:
     def document(self, planned: Forecast) -> dict[str, Any]:
         """Return the job and its plan in plain JSON types."""
         return {"job": plain(self.tables), "plan": planned.as_dict()}
+
+
+def refuse_options(job: Path | None, given: Mapping[str, Any]) -> None:
+    """Refuse options that describe a job beside a TOML file, which describes one itself."""
+    if not given:
+        return
+    names = ", ".join(_option(name, value) for name, value in given.items())
+    if job is None:
+        raise InvalidInput("job", None, f"give the file of rows that {names} belongs to")
+    error = InvalidInput("job", str(job), f"it has settings of its own; leave {names} out")
+    error.args = (
+        f"{names} cannot be given with {job}, which has settings of its own: change them in the "
+        "file, or give a file of rows instead",
+    )
+    raise error
+
+
+def _option(name: str, value: Any) -> str:
+    """Return the option of a keyword."""
+    if name == "feature_bounds" and isinstance(value, Mapping):
+        return "--bounds"
+    return "--" + name.replace("_", "-")
 
 
 def plain(value: Any) -> Any:
@@ -110,8 +133,15 @@ def describe(
     Raises
     ------
     InvalidInput
-        An option is not valid.
+        An option is not valid, or there is no goal.
     """
+    if not any(name in given for name in ("at_least", "at_most", "maximize")):
+        raise InvalidInput(
+            "--at-least",
+            None,
+            "say what the model must reach: --at-least 0.8 (accuracy), --at-most 0.3 (a loss or an "
+            "error), or --maximize",
+        )
     return job_of(given, places_of(rows, given), path=path or rows)
 
 
