@@ -12,7 +12,7 @@ from expost.analytics.certificate import CountResult
 from expost.analytics.columns import Measure
 from expost.analytics.execution import Released, run
 from expost.analytics.request import make_request
-from expost.budget.charging import Account, LedgerLike
+from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import Number, count_of, exact, exact_positive
@@ -45,7 +45,7 @@ def count(
     ratio: float | None = None,
     table: str | None = None,
     delimiter: str | None = None,
-    ledger: LedgerLike | None = None,
+    ledger: LedgerOrPlace = None,
     budget: str | None = None,
     analyst: str = "",
     memo: str = "expost count",
@@ -92,7 +92,8 @@ def count(
     table, delimiter : str, optional
         Table of a database; delimiter of a text file.
     ledger, budget, analyst, memo
-        The ledger to charge. The worst case is reserved first and settled at what was looked at.
+        The ledger to charge, or its file name or URL. The worst case is reserved first and
+        settled at what was looked at.
     released : callable, optional
         Called with each answer and the charge so far, before the ledger is settled.
     on_ignored : callable, optional
@@ -254,7 +255,7 @@ def _ask(
     data: Any,
     measure: Measure,
     options: dict[str, Any],
-    ledger: LedgerLike | None,
+    ledger: LedgerOrPlace,
     budget: str | None,
     analyst: str,
     memo: str,

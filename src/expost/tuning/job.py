@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from expost import plots
-from expost.budget.charging import Account
+from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
@@ -62,7 +62,7 @@ def tune(
     X: Any = None,
     y: Any = None,
     *,
-    ledger: Any = None,
+    ledger: LedgerOrPlace = None,
     budget: str | None = None,
     analyst: str = "",
     out: str | Path | None = None,
@@ -94,8 +94,9 @@ def tune(
     X, y : array_like, optional
         The rows, if ``job`` is a mapping that names no file. If ``job`` is an array of features,
         the second argument holds the targets.
-    ledger : Ledger, optional
-        The worst case of every attempt is reserved before it reads rows.
+    ledger : Ledger, str or Path, optional
+        A ledger, or its file name or URL. The worst case of every attempt is reserved
+        before it reads rows.
     budget, analyst : str, optional
         Which budget of the ledger pays, and on whose behalf.
     out : path, optional
@@ -185,7 +186,7 @@ def tune(
             codec=FittedCodec(),
             executor=executor,
             stop_early=stop_early,
-            ledger=ledger,
+            ledger=account.ledger,
             budget=budget,
             analyst=analyst,
             memo=account.memo,
