@@ -173,8 +173,8 @@ def test_reminders_depend_on_the_settings_alone(rows: Path, run: Run) -> None:  
     done = run("rows.csv", *facts, *GOAL, "--epsilons", "1,4", "--plan")
     said = " ".join(done.stdout.split())
     assert (
-        "A row whose label is not exactly 'No' or 'Yes' is not used and lowers the score; upper and "
-        "lower case matter." in said
+        "A row whose label is not exactly 'No' or 'Yes' is not used and lowers the score; upper "
+        "and lower case matter." in said
     )
     assert 'A value of city that is not listed counts as "other"' in said
 
