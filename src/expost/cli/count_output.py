@@ -1,8 +1,8 @@
-"""How the results of ``expost count`` are shown: tables, plans, certificates."""
+"""How the results of ``expost count`` are shown: tables and plans."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from expost.analytics.certificate import CountResult
 from expost.analytics.plan import QueryPlan
 from expost.analytics.refinement import Answer
 from expost.cli.output import shown_up, visible
+from expost.rationals import charge_text
 
 _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
@@ -40,11 +41,12 @@ def render(console: Console, result: CountResult) -> None:
     render_answers(console, result.answers, title, f"{result.confidence:.0%} interval")
     unit = _UNITS[result.unit]
     facts = result.guarantee.as_dict()
-    delta = f", δ = {facts['delta']:g}" if "delta" in facts else ""
+    delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
     console.print(
         f"{_groups(len(result.unanswered))} not answered. "
         f"Spent {unit} = {shown_up(result.spent, 5)}, {result.remaining:.2g} remains. "
-        f"Everything released keeps ε = {facts['epsilon']:g}{delta} for {result.protects}."
+        f"Everything released keeps ε = {charge_text(facts['epsilon'])}{delta} for "
+        f"{result.protects}."
     )
     if result.dropped_share is not None:
         share = result.dropped_share
@@ -71,7 +73,7 @@ def render_answers(
             Text(visible(group_name(answer.group))),
             number(answer.estimate),
             f"{number(answer.low)} – {number(answer.high)}",
-            f"{answer.spent:.4g}",
+            charge_text(answer.spent, 4),
         )
     console.print(table)
     if len(answers) > _SHOWN:
@@ -98,33 +100,3 @@ def render_plan(console: Console, planned: QueryPlan) -> None:
     )
     if planned.threshold is not None:
         console.print(f"Groups are found privately from about {planned.threshold:,} users on.")
-
-
-def render_certificate(console: Console, record: Mapping[str, Any]) -> None:
-    """Print a certificate of a count."""
-    table = Table(title="Certificate", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    ((unit, spent),) = record["spent"].items()
-    ((_, worst),) = record["worst_case"].items()
-    most = record["max_groups_per_user"]
-    facts = record["guarantee"]
-    query = {key: value for key, value in record["query"].items() if value not in (None, [])}
-    rows = [
-        ("query", ", ".join(f"{key} = {value}" for key, value in query.items())),
-        ("source", record["source"]),
-        ("groups per user", "any number" if most is None else f"at most {most}"),
-        ("answers", f"{len(record['answers'])} ({len(record['unanswered'])} groups not answered)"),
-        ("spent", f"{_UNITS[unit]} = {spent:.6g}"),
-        ("worst case", f"{_UNITS[unit]} = {worst:.6g}"),
-        ("guarantee", ", ".join(f"{key} = {value}" for key, value in facts.items())),
-        ("ledger", "none" if record["ledger"] is None else str(record["ledger"]["reservation"])),
-        ("rests on", record["theorem"]),
-    ]
-    for name, value in rows:
-        table.add_row(name, Text(visible(value)))
-    console.print(table)
-    if record["simulated"]:
-        console.print(
-            "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
-        )

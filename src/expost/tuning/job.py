@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ def tune(
         expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
     """
     source = require_protection(randomness, simulation=simulation)
+    date = datetime.now(UTC).date().isoformat()  # of the start: how long a job took is secret
     ready = _prepared(
         (job, X, y, settings),
         Account(ledger, budget, analyst),
@@ -199,6 +201,7 @@ def tune(
             releases,
             rows=rows.places,
             refused=refused,
+            date=date,
             folder=None if journal is None else journal.folder,
         )
         if journal is not None:
