@@ -11,14 +11,18 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate import certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
+from expost.cli.tune_output import render
+from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
-from tests.tuning.jobs import TOML, write
+from tests.tuning.jobs import TOML, clouds, job, write
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,23 @@ def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
     said = " ".join(again.stderr.split())
     assert "tuned-job holds a finished job. This is a further release, into tuned-job-2" in said
     assert (tmp_path / "tuned-job-2" / "release.json").exists()
+
+
+def test_a_confidence_that_ways_share_is_explained() -> None:
+    """With several ways, the bound holds with more confidence than was asked for the job."""
+    result = expost.tune(
+        job(model={"training": "auto"}, privacy={"delta": 1e-4}),
+        *clouds(2000),
+        randomness=SimulationRandomness(1),
+        simulation=True,
+    )
+    assert result.passed
+    assert result.bounds.confidence > 0.9
+    console = Console(file=StringIO(), width=80)
+    render(console, result, Path("out"))
+    said = " ".join(console.file.getvalue().replace("│", " ").split())
+    assert f"with {100 * result.bounds.confidence:g} %" in said
+    assert "(90 % holds for the whole job" in said
 
 
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:
