@@ -205,6 +205,19 @@ def refuse_finished(folder: Path) -> None:
         )
 
 
+def has_begun(folder: Path) -> bool:
+    """Return whether the job of a folder may have reserved anything.
+
+    The checkpoint of an attempt is written before its reservation is made.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; it need not exist.
+    """
+    return (folder / _ATTEMPTS).exists() or any(folder.glob(f"{_CHECKPOINT}-*"))
+
+
 def _clear(folder: Path) -> None:
     """Remove the files of a folder that must not be published."""
     drafts = list(folder.glob(f".{_ATTEMPTS}.*"))  # left by interrupted writes
