@@ -31,7 +31,7 @@ from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
 from expost.tuning.job import plan_job
 from expost.tuning.job import tune as tune_model
-from expost.tuning.job_folder import CERTIFICATE
+from expost.tuning.job_folder import CERTIFICATE, has_begun
 
 
 class ExecutorName(StrEnum):
@@ -287,7 +287,9 @@ def _resumable(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         notes.print(
             f"interrupted; to continue, run the same command with --out {folder}: "
-            "same draws, one charge",
+            "same draws, one charge"
+            if has_begun(folder)
+            else "interrupted; no attempt had begun, and nothing was charged",
             markup=False,
             soft_wrap=True,
         )
