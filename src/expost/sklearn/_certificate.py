@@ -32,8 +32,9 @@ from expost.sklearn._scoring import Fitted
 from expost.tuning.certificate import RELATION_IN_WORDS
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import composed
-from expost.tuning.job_folder import CERTIFICATE, MODEL, PICTURE
+from expost.tuning.job_folder import CERTIFICATE, PICTURE
 from expost.tuning.model import Model, Recipe
+from expost.tuning.model_file import MODEL
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
 from expost.tuning.table_schema import Column, TableSchema
