@@ -92,6 +92,7 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     shown = run(str(config), "--out", "again")
     assert shown.returncode == 5
     assert shown.stdout.startswith("The bar was missed: no model was released. Paid: ε = ")
+    assert "What to do: lower the bar" in " ".join(shown.stdout.split())
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
@@ -109,6 +110,12 @@ def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
     for word in words:
         assert word in done.stdout
     assert (tmp_path / "tuned-job" / "release.json").exists()
+    assert "further release" not in done.stderr
+    again = run(str(config))
+    assert again.returncode in (0, 5), again.stderr
+    said = " ".join(again.stderr.split())
+    assert "tuned-job holds a finished job. This is a further release, into tuned-job-2" in said
+    assert (tmp_path / "tuned-job-2" / "release.json").exists()
 
 
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:

@@ -3,7 +3,7 @@
 Training needs the extra ``[torch]``.
 
 =================  ==============================================================================
-``job``            :func:`tune`: runs a whole job.
+``job``            :func:`tune`: runs a whole job. :func:`plan_job`: its plan alone.
 ``defaults``       :func:`default_job`: a job from rows and keywords, with public defaults.
 ``example``        :data:`EXAMPLE`: a commented TOML file.
 ``config_file``    Reads TOML files; errors name the key and its line.
@@ -33,8 +33,17 @@ Training needs the extra ``[torch]``.
 from expost.tuning.certificate import Tuned
 from expost.tuning.defaults import default_job
 from expost.tuning.example import EXAMPLE
-from expost.tuning.job import tune
+from expost.tuning.job import plan_job, tune
 from expost.tuning.model import Model, load_model
 from expost.tuning.settings import read_settings
 
-__all__ = ["EXAMPLE", "Model", "Tuned", "default_job", "load_model", "read_settings", "tune"]
+__all__ = [
+    "EXAMPLE",
+    "Model",
+    "Tuned",
+    "default_job",
+    "load_model",
+    "plan_job",
+    "read_settings",
+    "tune",
+]

@@ -144,6 +144,10 @@ class Tuned:
         """Return the certificate as JSON, for ``Release.from_json`` and ``expost certificate``."""
         record = self.release.as_dict(encode=self._value)
         record["kind"] = "tuning"
+        value = self.release.value
+        if isinstance(value, Fitted) and value.lead is not None and self.bounds is not None:
+            # Noise reduction compared a count with its threshold; their difference is no score.
+            record["score"] = self.bounds.on_scoring_rows
         record["ledger"] = self._entries()
         record["grid"] = None  # of all attempts, in "requests"
         record["requests"] = request_records(

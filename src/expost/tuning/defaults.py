@@ -100,11 +100,13 @@ def check_keywords(given: Mapping[str, Any]) -> None:
 def refuse_both(given: Mapping[str, Any]) -> None:
     """Refuse keywords beside a job that has settings of its own."""
     if given:
-        raise InvalidInput(
-            ", ".join(given),
-            "keywords",
-            "the job has settings of its own; write these there, or pass the rows in its place",
+        names = ", ".join(given)
+        error = InvalidInput("job", "keywords", f"it has settings of its own; leave {names} out")
+        error.args = (
+            f"{names} cannot be given with a job that has settings of its own: write them there, "
+            "or pass the rows in place of the job",
         )
+        raise error
 
 
 def job_of(

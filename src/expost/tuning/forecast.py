@@ -105,6 +105,11 @@ class Forecast:
         return self.in_epsilon_delta(composed([each.charges.worst_case for each in self.steps]))
 
     @property
+    def needed_to_start(self) -> ApproxDP:
+        """What a budget must hold for the first request: its worst case, which is reserved."""
+        return self.in_epsilon_delta(self.charges.worst_case)
+
+    @property
     def all_missed(self) -> ApproxDP:
         """What the job costs if every request misses."""
         return self.in_epsilon_delta(composed([each.charges.nothing for each in self.steps]))
@@ -177,6 +182,10 @@ class Forecast:
             "seconds_per_run": self.pace.run,
             "delta": self.delta,
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
+            "needed_to_start": {
+                "epsilon": self.needed_to_start.epsilon,
+                "delta": self.needed_to_start.delta,
+            },
             "cheapest": self.epsilon(self.charges[0]),
             "reasons": list(self.reasons),
         }

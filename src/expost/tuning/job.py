@@ -16,7 +16,7 @@ import json
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,23 @@ from expost.tuning.forecast import Forecast, forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
 from expost.tuning.model import Recipe
 from expost.tuning.rehearsal import RowShape, rehearse
-from expost.tuning.rows import load_rows
+from expost.tuning.rows import JobRows, load_rows
 from expost.tuning.run_attempts import make_attempts
 from expost.tuning.settings import Settings, read_settings
 from expost.tuning.several_ways import plan_ways
 
 Before = Callable[[Forecast], None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prepared:
+    """A job that was checked and planned; nothing was charged and nothing has run."""
+
+    settings: Settings
+    account: Account
+    rows: JobRows
+    recipe: Recipe
+    forecast: Forecast
 
 
 def tune(
@@ -61,6 +72,7 @@ def tune(
     executor: Executor | None = None,
     stop_early: bool = True,
     device: str = "cpu",
+    on_planning: Callable[[], None] | None = None,
     before: Before | None = None,
     progress: Callable[[float, float], None] | None = None,
     on_attempt: Callable[[int, int], None] | None = None,
@@ -100,8 +112,12 @@ def tune(
         False: train everything that was drawn, even after a model that passes.
     device : str
         "cpu", or "cuda" where the worker (or this process) has one.
+    on_planning : callable, optional
+        Called without arguments when settings, columns and ledger were checked, before the plan is
+        made, which takes seconds.
     before : callable, optional
-        Called with the :class:`Forecast` before the budget is asked and anything runs.
+        Called with the plan (see :func:`expost.plan_job`) before the budget is asked and anything
+        runs.
     progress, on_attempt, on_failure : callable, optional
         Tell the curator how far the training is, which attempt it is (number, at most), and what
         failed. Do not publish any of them.
@@ -110,7 +126,8 @@ def tune(
         example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
         ``missing``, ``rows``, ``epsilons``, ``delta``; ``model`` is a kind, a function, a class or
         a name. What is left out has a default that depends on the number of places only
-        (:mod:`expost.tuning.defaults`). :func:`expost.default_job` shows them.
+        (:mod:`expost.tuning.defaults`). :func:`expost.default_job` shows them, and
+        :func:`expost.plan_job` shows what the job may cost.
 
     Returns
     -------
@@ -134,28 +151,17 @@ def tune(
         expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
     """
     source = require_protection(randomness, simulation=simulation)
-    config, X, y = described(job, X, y, settings)
-    read = read_settings(config, given_data=X is not None or y is not None)
-    account = Account(ledger, budget, analyst, _memo(read))
-    account.check_simulation(source.simulated)
-    order = _order(read, account.ledger, budget)
-    rows = load_rows(read.data, X, y, randomness=source)
-    recipe = Recipe.of(read, rows.schema, rows.shape)
-    if rows.public:
-        read.goal.measure.check_public(rows.score_y)
-    hooks = Hooks(progress=progress if executor is None else None, threads=threads)
-
-    def by_attempts(settings: Settings) -> Forecast:
-        """Plan the attempts of Algorithm 2 (or 3) over DP-SGD."""
-        candidates = make_candidates(settings, recipe, rows.places, hooks, device)
-        if executor is None and device != "cpu":
-            need_device(device)
-        pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
-        return forecast(settings, candidates, rows.places, order, rows.score_places, pace)
-
-    planned = plan_ways(read, recipe, rows, order, by_attempts)
-    total = rows.places if rows.public else rows.places + rows.score_places
-    planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
+    ready = _prepared(
+        (job, X, y, settings),
+        Account(ledger, budget, analyst),
+        source=source,
+        hooks=Hooks(progress=progress if executor is None else None, threads=threads),
+        executor=executor,
+        device=device,
+        on_planning=on_planning,
+    )
+    read, account, rows, recipe = ready.settings, ready.account, ready.rows, ready.recipe
+    planned = ready.forecast
     for text in planned.warnings:
         warnings.warn(text, stacklevel=2)
     code = [identity_of(each) for each in (recipe.factory, read.goal.function)]
@@ -201,6 +207,94 @@ def tune(
     finally:
         if journal is not None:
             journal.close()
+
+
+def plan_job(
+    job: Any,
+    X: Any = None,
+    y: Any = None,
+    *,
+    ledger: Any = None,
+    budget: str | None = None,
+    executor: Executor | None = None,
+    device: str = "cpu",
+    on_planning: Callable[[], None] | None = None,
+    **settings: Any,
+) -> Forecast:
+    """Return the plan of a job: what it may cost and how likely it passes. Nothing is charged.
+
+    The checks are those of :func:`expost.tune`, and the model is rehearsed on made-up rows. No
+    model is trained on the rows, and the plan depends on public facts only.
+
+    Parameters
+    ----------
+    job, X, y, ledger, budget, executor, device, on_planning, **settings
+        As for :func:`expost.tune`. The ledger is asked for its kind of budget only.
+
+    Returns
+    -------
+    Forecast
+        Its ``as_dict()`` holds the chances, charges and times in plain types. It has an HTML form
+        for notebooks.
+
+    Raises
+    ------
+    InvalidInput
+        As :func:`expost.tune`.
+
+    Examples
+    --------
+    ::
+
+        plan = expost.plan_job(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
+        print(plan.worst_case, plan.needed_to_start, plan.seconds)
+    """
+    return _prepared(
+        (job, X, y, settings),
+        Account(ledger, budget),
+        source=Randomness(),
+        hooks=Hooks(),
+        executor=executor,
+        device=device,
+        on_planning=on_planning,
+    ).forecast
+
+
+def _prepared(
+    asked: tuple[Any, Any, Any, dict[str, Any]],
+    account: Account,
+    *,
+    source: Randomness,
+    hooks: Hooks,
+    executor: Executor | None,
+    device: str,
+    on_planning: Callable[[], None] | None,
+) -> Prepared:
+    """Check a job, read its rows and plan it."""
+    config, X, y = described(*asked)
+    read = read_settings(config, given_data=X is not None or y is not None)
+    account = replace(account, memo=_memo(read))
+    account.check_simulation(source.simulated)
+    order = _order(read, account.ledger, account.budget)
+    rows = load_rows(read.data, X, y, randomness=source)
+    recipe = Recipe.of(read, rows.schema, rows.shape)
+    if rows.public:
+        read.goal.measure.check_public(rows.score_y)
+    if on_planning is not None:
+        on_planning()
+
+    def by_attempts(settings: Settings) -> Forecast:
+        """Plan the attempts of Algorithm 2 (or 3) over DP-SGD."""
+        candidates = make_candidates(settings, recipe, rows.places, hooks, device)
+        if executor is None and device != "cpu":
+            need_device(device)
+        pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
+        return forecast(settings, candidates, rows.places, order, rows.score_places, pace)
+
+    planned = plan_ways(read, recipe, rows, order, by_attempts)
+    total = rows.places if rows.public else rows.places + rows.score_places
+    planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
+    return Prepared(read, account, rows, recipe, planned)
 
 
 def _weaknesses(planned: Forecast, rows: int) -> list[str]:

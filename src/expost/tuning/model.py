@@ -362,8 +362,10 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     from torch.func import functional_call, vmap
 
     from expost.training._torch.module_state import RowsApart, unchanged
+    from expost.training._torch.recurrent import make_batchable
 
     module = _made(recipe)
+    make_batchable(module)
     like = next(module.parameters())
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()
