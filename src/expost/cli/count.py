@@ -23,6 +23,10 @@ from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
 
 INTERRUPTED = 130
+_MANY_ROWS = (
+    "note: a person counts with up to 10 rows in a group, so the noise is made for 10 rows. If "
+    "nobody has more than R rows in a group, --max-rows-per-user R costs less."
+)
 
 
 class Order(StrEnum):
@@ -177,6 +181,8 @@ def count(
     else:
         options |= {"rows": rows, "max_rows_per_user": max_rows_per_user}
         function, arguments = query.count, (source,)
+    if rows and max_rows_per_user is None and not as_json:
+        notes.print(_MANY_ROWS, highlight=False)
     run = _Run(out, _total(epsilon, delta))
     result = run.ask(function, arguments, options, as_json)
     _finish(result, certificate, plot, as_json, run.failure)
