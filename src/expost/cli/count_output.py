@@ -93,7 +93,8 @@ def _about_dropped(share: Mapping[str, float]) -> str:
     if share["high"] - share["low"] > _VAGUE:
         return (
             "The budget is too small to say how many (user, group) pairs the cap dropped; "
-            "intervals are for the capped values."
+            "intervals are for the capped values. If everybody has one row, --one-row-per-user "
+            "saves this estimate."
         )
     return (
         f"The cap dropped about {share['estimate']:.1%} of (user, group) pairs "
