@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from expost.server.client import connect
     from expost.tuning.certificate import Tuned
     from expost.tuning.defaults import default_job
-    from expost.tuning.job import tune
+    from expost.tuning.job import plan_job, tune
     from expost.tuning.model import Model, load_model
 
 __all__ = [
@@ -105,6 +105,7 @@ __all__ = [
     "default_job",
     "load_model",
     "mean",
+    "plan_job",
     "sum",
     "tune",
 ]
@@ -117,6 +118,7 @@ _LAZY = {
     "Tuned": "expost.tuning.certificate",
     "default_job": "expost.tuning.defaults",
     "load_model": "expost.tuning.model",
+    "plan_job": "expost.tuning.job",
     "tune": "expost.tuning.job",
     "connect": "expost.server.client",
     "audit": "expost.audit",

@@ -11,15 +11,20 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate import certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
+from expost.cli.tune_output import render
 from expost.cli.tuning_words import bound_text
+from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
-from tests.tuning.jobs import TOML, write
+from expost.tuning.job_folder import has_begun
+from tests.tuning.jobs import TOML, clouds, job, write
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     shown = run(str(config), "--out", "again")
     assert shown.returncode == 5
     assert shown.stdout.startswith("The bar was missed: no model was released. Paid: ε = ")
+    assert "What to do: lower the bar" in " ".join(shown.stdout.split())
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
@@ -110,6 +116,29 @@ def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
     for word in words:
         assert word in done.stdout
     assert (tmp_path / "tuned-job" / "release.json").exists()
+    assert "further release" not in done.stderr
+    again = run(str(config))
+    assert again.returncode in (0, 5), again.stderr
+    said = " ".join(again.stderr.split())
+    assert "tuned-job holds a finished job. This is a further release, into tuned-job-2" in said
+    assert (tmp_path / "tuned-job-2" / "release.json").exists()
+
+
+def test_a_confidence_that_ways_share_is_explained() -> None:
+    """With several ways, the bound holds with more confidence than was asked for the job."""
+    result = expost.tune(
+        job(model={"training": "auto"}, privacy={"delta": 1e-4}),
+        *clouds(2000),
+        randomness=SimulationRandomness(1),
+        simulation=True,
+    )
+    assert result.passed
+    assert result.bounds.confidence > 0.9
+    console = Console(file=StringIO(), width=80)
+    render(console, result, Path("out"))
+    said = " ".join(console.file.getvalue().replace("│", " ").split())
+    assert f"with {100 * result.bounds.confidence:g} %" in said
+    assert "(90 % holds for the whole job" in said
 
 
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:
@@ -156,9 +185,47 @@ def test_processes_of_this_machine(tmp_path: Path, run: Run) -> None:
     assert run(str(config), "--executor", "moon").returncode == 2
 
 
-def test_an_interrupted_job_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), _resumable(Path("folder [1]")):
+def test_an_interrupted_job_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder [1]"
+    folder.mkdir()
+    (folder / "checkpoint-1").touch()
+    with pytest.raises(KeyboardInterrupt), _resumable(folder):
         raise KeyboardInterrupt
     out, err = capsys.readouterr()
     assert not out
-    assert "--out folder [1]" in err
+    assert f"--out {folder}: same draws, one charge" in err
+
+
+def test_an_interrupted_plan_was_not_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither while the plan is made nor after it, before the first reservation."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("expost.tuning.job.forecast", "expost.tuning.job.make_attempts"):
+        monkeypatch.setattr(name, stop)
+        with pytest.raises(KeyboardInterrupt), _resumable(tmp_path / "out"):
+            expost.tune(job(), *clouds(), out=tmp_path / "out")
+        monkeypatch.undo()
+        assert "nothing was charged" in capsys.readouterr().err
+
+
+def test_a_reservation_is_made_after_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the message after Ctrl-C relies on."""
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    begun = []
+
+    def stop(*_: object, **__: object) -> None:
+        begun.append(has_begun(tmp_path / "out"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "reserve", stop)
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(job(), *clouds(), out=tmp_path / "out", ledger=ledger)
+    assert begun == [True]

@@ -12,7 +12,9 @@ import pytest
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.tune_options import as_options
+from expost.cli.tune_rows import reminders
 from expost.tuning import read_settings
+from expost.tuning.missing_facts import NeededFacts
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.tuning.jobs import clouds
 
@@ -80,25 +82,30 @@ def test_init_writes_the_same_job(tmp_path: Path, rows: Path, run: Run) -> None:
 def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> None:  # noqa: F811
     done = run("rows.csv", "--target", "label", "--at-least", "0.8", "--out", "out")
     assert done.returncode == 2
-    for word in ("classes", "age", "city", "b", "--classes LABEL,LABEL", "--bounds age=LOW:HIGH"):
+    every = "--bounds|--categories|--dates|--booleans"  # the file does not say what a column holds
+    for word in ("--classes LABEL,LABEL", f"{every} age=", f"{every} city=", f"{every} b="):
         assert word in done.stderr
-    for form in ("categories.COLUMN", "booleans = ", "dates.COLUMN", "missing.COLUMN", "features"):
-        assert form in done.stderr
+    assert "The job" not in done.stderr
+    assert "[data]" not in done.stderr
     number = run("rows.csv", "--target", "b", "--metric", "mae", "--at-most", "200")
     assert number.returncode == 2
     assert "--target-bounds LOW:HIGH" in number.stderr
-    assert "--bounds age" in number.stderr
+    assert f"{every} age" in number.stderr
     assert not (rows.parent / "out").exists()
     started = run("rows.csv", "--target", "label", "--at-least", "0.8", "--init")
     assert started.returncode == 0
     assert "# classes = " in started.stdout
+    assert "# feature_bounds.city = [LOW, HIGH]  # or categories, dates, booleans" in started.stdout
+    for form in ("categories.COLUMN", "booleans = ", "dates.COLUMN", "missing.COLUMN", "features"):
+        assert form in started.stdout
     assert tomllib.loads(started.stdout)["data"]["target"] == "label"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rows.csv", *FACTS], "at_least"),
+        (["rows.csv", *FACTS], "--at-least is required: say what the model must reach: --at-least"),
+        (["rows.csv", *FACTS, "--init"], "--at-least 0.8 (accuracy)"),
         (["rows.csv", "--target", "lable", "--at-least", "0.7"], "did you mean 'label'"),
         (["rows.csv", "--at-least", "0.7", "--bounds", "age"], "COLUMN="),
         (["rows.csv", "--at-least", "0.7", "--feature-bounds", "0-1"], "LOW:HIGH"),
@@ -110,14 +117,23 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
         (["rows.csv", *FACTS, *GOAL, "--integers"], "whole numbers"),
         (["rows.csv", *FACTS, *GOAL, "--training", "fast"], "noise-reduction"),
         (["missing.csv", *FACTS, *GOAL], "no such file"),
-        (["job.toml", "--at-least", "0.8"], "settings of its own"),
+        (["empty.csv", *FACTS, *GOAL], "the first line must name the columns"),
+        (["header.csv", *FACTS, *GOAL], "at least two rows"),
+        (
+            ["job.toml", "--at-least", "0.8", "--bounds", "a=0:1"],
+            "--bounds, --at-least cannot be given with job.toml, which has settings of its own",
+        ),
+        (["--init", "--at-least", "0.8"], "file of rows that --at-least belongs to"),
         (["--at-least", "0.8"], "file of rows"),
     ],
 )
 def test_mistakes_end_with_2(rows: Path, run: Run, arguments: list[str], said: str) -> None:  # noqa: F811
+    (rows.parent / "empty.csv").touch()
+    (rows.parent / "header.csv").write_text("age;city;b;label\n", encoding="utf-8")
     done = run(*arguments)
     assert done.returncode == 2
     assert said in done.stderr.replace("\n", " ")
+    assert "The job" not in done.stderr  # defaults of a job that cannot run mean nothing
     assert "Traceback" not in done.stderr
 
 
@@ -156,23 +172,54 @@ def test_npz_and_regression(tmp_path: Path, run: Run) -> None:  # noqa: F811
     assert record["tuning"]["search"]["epsilons"] == [2, 4]
 
 
+def test_reminders_depend_on_the_settings_alone(rows: Path, run: Run) -> None:  # noqa: F811
+    """The same lines whether all labels match the classes or none does."""
+    facts = ["No,Yes" if each == "no,yes" else each for each in FACTS]
+    done = run("rows.csv", *facts, *GOAL, "--epsilons", "1,4", "--plan")
+    said = " ".join(done.stdout.split())
+    assert (
+        "A row whose label is not exactly 'No' or 'Yes' is not used and lowers the score; upper "
+        "and lower case matter." in said
+    )
+    assert 'A value of city that is not listed counts as "other"' in said
+
+
+def test_booleans_are_given_together_or_one_by_one(rows: Path, run: Run) -> None:  # noqa: F811
+    facts = ["--target", "label", "--classes", "no,yes", "--at-least", "0.8", "--init"]
+    for booleans in (["--booleans", "age,b"], ["--booleans", "age", "--booleans", "b"]):
+        done = run("rows.csv", *facts, *booleans, "--categories", "city=Bern")
+        assert tomllib.loads(done.stdout)["data"]["booleans"] == ["age", "b"]
+
+
+def test_reminders_of_other_labels() -> None:
+    assert reminders({"classes": 10}, True) == [
+        "A row whose label is not a whole number from 0 to 9 is not used and lowers the score."
+    ]
+    (said,) = reminders({"classes": [-1, 1]}, True)
+    assert said == "A row whose label is not exactly '-1' or '1' is not used and lowers the score."
+    (said,) = reminders({"classes": list("abcdefgh")}, False)
+    assert "'a', 'b', 'c', 'd', … or 'h' is" in said
+    (said,) = reminders({"feature_bounds": {"age": [0, 1]}, "target_bounds": [0, 1]}, False)
+    assert "missing.COLUMN = VALUE" in said
+    assert reminders({"name": "digits", "classes": 10}, False) == []
+
+
 def test_a_question_as_options() -> None:
-    question = "\n".join(
-        [
-            "[data]",
-            'target = "COLUMN"  # the column to predict',
-            "classes = [LABEL, LABEL]  # every label",
-            "feature_bounds.age = [LOW, HIGH]",
-            'feature_bounds."a b" = [LOW, HIGH]',
-            'booleans = ["x", "y"]',
-            'dates.born = ["FIRST", "LAST"]',
-        ]
-    )
-    said, _, others = as_options(question).partition("\n")
-    assert said == (
-        "as options: --target COLUMN --classes LABEL,LABEL --bounds age=LOW:HIGH "
-        "--bounds 'a b=LOW:HIGH' --booleans x,y --dates born=FIRST:LAST"
-    )
-    assert "text: --categories COLUMN=A,B" in others
+    columns = {"age": None, "a b": None, "city": "categories", "x": "booleans", "born": "dates"}
+    missing = NeededFacts(True, False, True, False, columns)
+    said, _, others = as_options(missing).partition("\nOne option per column")
+    assert said.splitlines() == [
+        "  --target COLUMN",
+        "  --classes LABEL,LABEL",
+        "  --bounds|--categories|--dates|--booleans age=…",
+        "  --bounds|--categories|--dates|--booleans 'a b=…'",
+        "  --categories city=VALUE,VALUE",
+        "  --booleans x",
+        "  --dates born=FIRST:LAST",
+    ]
+    assert "--categories COLUMN=Bern,Zug" in others
     assert "--missing COLUMN=40" in others
-    assert as_options("nothing") == ""
+    assert as_options(NeededFacts(False, True, False, True, {})) == (
+        "  --target-bounds LOW:HIGH\n  --feature-bounds LOW:HIGH"
+    )
+    assert max(map(len, as_options(missing).splitlines())) <= 80

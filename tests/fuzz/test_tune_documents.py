@@ -79,7 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def tune(folder: Path, content: bytes, until: str = "tuning.job.forecast") -> Done | None:
-    """Run the command until the forecast (or ``cli.tune._announce``); None if it got that far."""
+    """Run the command until the forecast (or ``cli.tune.announce``); None if it got that far."""
     (folder / "job.toml").write_bytes(content)
     out = folder / "out"
     words = [
@@ -122,7 +122,7 @@ def test_every_key_with_values_that_break_things(
 @given(tables=changed_tables(TABLES, KEYS))
 def test_changed_documents(folder: Path, tables: dict[str, object]) -> None:
     """Several changes at once, and the forecast of what is still valid."""
-    tune(folder, toml_text(tables).encode(), "cli.tune._announce")
+    tune(folder, toml_text(tables).encode(), "cli.tune.announce")
 
 
 @examples(100)

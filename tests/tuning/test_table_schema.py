@@ -263,7 +263,7 @@ def test_one_question_for_all_missing_facts(tmp_path: Path) -> None:
         load_rows(DataSettings(path=path))
     with pytest.raises(InvalidInput, match="target_bounds"):
         load_rows(DataSettings(path=path, target="label", regression=True))
-    assert missing_facts(DataSettings(), None) == (
+    assert missing_facts(DataSettings(), None).as_toml() == (
         "[data]\nclasses = [LABEL, LABEL]  # every label that may occur\n"
         "feature_bounds = [LOW, HIGH]  # bounds of all features"
     )

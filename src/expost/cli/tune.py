@@ -17,22 +17,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from expost.budget.ledger import Ledger
 from expost.cli import tune_options as options
-from expost.cli.output import MISSED_BAR, Json, in_words, notes, show, shown_up
-from expost.cli.reach_table import duration, reach_table
-from expost.cli.tune_rows import asking_as_options, describe, show_job, toml_of
+from expost.cli.output import MISSED_BAR, Json, in_words, notes, show
+from expost.cli.tune_output import announce, render
+from expost.cli.tune_rows import Asked, refuse_options, toml_of
 from expost.errors import BudgetRefused, InvalidInput
 from expost.execution.processes import Processes
-from expost.tuning.certificate import Tuned
-from expost.tuning.defaults import is_data_file, refuse_both
+from expost.tuning.defaults import is_data_file
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
+from expost.tuning.job import plan_job
 from expost.tuning.job import tune as tune_model
-from expost.tuning.job_folder import CERTIFICATE, PICTURE
+from expost.tuning.job_folder import CERTIFICATE, has_begun
 
 
 class ExecutorName(StrEnum):
@@ -68,6 +67,13 @@ def tune(
             help="The job as TOML, or a file of rows (.csv, .parquet, .npz) with the options below."
         ),
     ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Show the job and its plan, and stop: nothing runs and nothing is charged.",
+        ),
+    ] = False,
     init: Annotated[
         bool,
         typer.Option(
@@ -96,6 +102,7 @@ def tune(
     classes: options.Classes = None,
     target_bounds: options.TargetBounds = None,
     rows: options.Rows = None,
+    holdout: options.Holdout = None,
     model: options.ModelName = None,
     input_shape: options.InputShape = None,
     integers: options.Integers = False,
@@ -126,8 +133,9 @@ def tune(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the certificate, the model and the figure. After a crash, give the "
-            "same folder to continue."
+            help="Folder for the certificate, the model and the figure; by default tuned-NAME, or "
+            "tuned-NAME-2, … if that holds a finished job. After a crash, give the same folder to "
+            "continue."
         ),
     ] = None,
     as_json: Json = False,
@@ -141,12 +149,13 @@ def tune(
         "features": options.words(features),
         "feature_bounds": options.feature_bounds(feature_bounds, bounds),
         "categories": options.by_column(categories, "categories", options.words),
-        "booleans": options.words(booleans),
+        "booleans": options.all_words(booleans),
         "dates": options.by_column(dates, "dates", options.days),
         "missing": options.by_column(missing, "missing", options.fill),
         "classes": options.classes_of(classes),
         "target_bounds": options.bounds(target_bounds, "target_bounds"),
         "rows": rows,
+        "holdout": holdout,
         "model": model,
         "input_shape": options.whole_numbers(input_shape),
         "integers": integers or None,
@@ -178,55 +187,89 @@ def tune(
     if ledger is None and (budget is not None or analyst):
         raise InvalidInput("ledger", None, "--budget and --analyst need a ledger; give --ledger")
     opened = None if ledger is None else Ledger.open(ledger)
+    asked = Asked.of(job, given)
     folder = out if out is not None else _folder(job)
-    described: Any = job
-    asking: AbstractContextManager[None] = nullcontext()
-    if is_data_file(job):
-        described, asking = describe(job, given), asking_as_options()
-        show_job(described, given)
-    else:
-        refuse_both(given)
     with (
-        asking,
-        _resumable(folder),
+        asked.asking(),
+        nullcontext() if plan else _resumable(folder),
         warnings.catch_warnings(),
         executor.start(device) as pool,
         _progress() as display,
     ):
-        task = display.add_task("training", total=None, visible=False)
+        task = display.add_task("planning", total=None, visible=False)
 
-        def announce(planned: Forecast) -> None:
-            _announce(planned)
-            if opened is not None:
+        def begin() -> None:
+            if asked.rows and not plan:
+                asked.show(notes)
+            if not plan:
+                asked.remind(notes)
+            display.update(task, visible=True)
+            if not as_json and not notes.is_terminal:
+                notes.print("Planning …")
+
+        def announced(planned: Forecast) -> None:
+            display.update(task, visible=False)
+            announce(notes, planned, asked.twice_the_holdout())
+            if out is None and folder != _folder_name(job):
                 notes.print(
-                    f"Ledger: {in_words(opened.remaining(budget))} remains. "
-                    "The worst case of each attempt is reserved before it starts."
+                    f"{_folder_name(job)} holds a finished job. This is a further release, into "
+                    f"{folder}: its charge adds to that of the first.",
+                    markup=False,
+                    highlight=False,
                 )
+            _show_remaining(notes, opened, budget)
 
         warnings.filterwarnings("ignore", "(epsilon|delta) = ")  # announced above
-        result = tune_model(
-            described,
-            ledger=opened,
-            budget=budget,
-            analyst=analyst,
-            out=folder,
-            executor=pool,
-            stop_early=stop_early,
-            device=device,
-            before=announce,
-            progress=lambda done, total: display.update(
-                task, completed=done, total=total, visible=True
-            ),
-            on_attempt=lambda number, most: display.update(
-                task, description=f"attempt {number} of at most {most}"
-            ),
-            on_failure=lambda _, error: (
-                notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None
-            ),
-        )
-    show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result, folder))
+        shared: dict[str, Any] = {
+            "ledger": opened,
+            "budget": budget,
+            "executor": pool,
+            "device": device,
+            "on_planning": begin,
+        }
+        if plan:
+            planned = plan_job(asked.described, **shared)
+        else:
+            result = tune_model(
+                asked.described,
+                **shared,
+                analyst=analyst,
+                out=folder,
+                stop_early=stop_early,
+                before=announced,
+                progress=lambda done, total: display.update(
+                    task, completed=done, total=total, visible=True
+                ),
+                on_attempt=lambda number, most: display.update(
+                    task, description=f"attempt {number} of at most {most}"
+                ),
+                on_failure=lambda _, error: (
+                    notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None
+                ),
+            )
+    if plan:
+
+        def shown(console: Console) -> None:
+            asked.show(console)
+            asked.remind(console)
+            announce(console, planned, asked.twice_the_holdout())
+            _show_remaining(console, opened, budget)
+            console.print("Nothing has run and nothing was charged.")
+
+        show(asked.document(planned), as_json=as_json, render=shown)
+        return
+    show(result.as_dict(), as_json=as_json, render=lambda console: render(console, result, folder))
     if not result.passed:
         raise typer.Exit(MISSED_BAR)
+
+
+def _show_remaining(console: Console, ledger: Ledger | None, budget: str | None) -> None:
+    """Print what a ledger has left."""
+    if ledger is not None:
+        console.print(
+            f"Ledger: {in_words(ledger.remaining(budget))} remains. "
+            "The worst case of each attempt is reserved before it starts."
+        )
 
 
 @contextmanager
@@ -244,7 +287,9 @@ def _resumable(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         notes.print(
             f"interrupted; to continue, run the same command with --out {folder}: "
-            "same draws, one charge",
+            "same draws, one charge"
+            if has_begun(folder)
+            else "interrupted; no attempt had begun, and nothing was charged",
             markup=False,
             soft_wrap=True,
         )
@@ -258,7 +303,7 @@ def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> Non
         place = job if out is None else Path(os.path.relpath(job, out.parent))
         path, text = out, toml_of(job, given, place)
     else:
-        refuse_both(given)
+        refuse_options(job, given)
         path, text = job, EXAMPLE
     if path is None:
         typer.echo(text, nl=False)
@@ -272,11 +317,14 @@ def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> Non
 def _folder(job: Path) -> Path:
     """Return the first of tuned-NAME, tuned-NAME-2, … that does not contain a finished job."""
     number = 1
-    while True:
-        folder = Path(f"tuned-{job.stem}" + ("" if number == 1 else f"-{number}"))
-        if not (folder / CERTIFICATE).exists():
-            return folder
+    while (_folder_name(job, number) / CERTIFICATE).exists():
         number += 1
+    return _folder_name(job, number)
+
+
+def _folder_name(job: Path, number: int = 1) -> Path:
+    """Return tuned-NAME, or tuned-NAME-2, …."""
+    return Path(f"tuned-{job.stem}" + ("" if number == 1 else f"-{number}"))
 
 
 def _progress() -> Progress:
@@ -284,125 +332,7 @@ def _progress() -> Progress:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:.0f} %"),
+        TaskProgressColumn("{task.percentage:.0f} %"),
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal)
-
-
-def _announce(job: Forecast) -> None:
-    """Print the forecast: first the chance of passing, then the price, then the details."""
-    for text in job.warnings:
-        notes.print(f"[yellow]warning:[/yellow] {text}", highlight=False)
-    for text in job.reasons:
-        notes.print(text, highlight=False)
-    if job.reasons:
-        notes.print(
-            f"[bold]Plan[/bold]: up to {job.attempts} requests, until one passes; "
-            f"all together at worst ε = {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
-            highlight=False,
-        )
-        return
-    if job.schedule is None:
-        notes.print(
-            f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
-            f"{job.expected_runs:.3g} runs expected, about {duration(job.seconds)}.\n"
-            f"ε: {job.epsilon(job.charges[0]):.3g} for the first level, "
-            f"{job.worst_case.epsilon:.3g} at worst (δ = {job.delta:g}).",
-            highlight=False,
-        )
-        return
-    notes.print(reach_table(job.reach, job.pace))
-    misses = [job.epsilon(each.charges.nothing) for each in job.steps]
-    notes.print(
-        f"[bold]Plan[/bold]: up to {job.attempts} attempts over {len(job.candidates)} candidates, "
-        f"until one passes.\n"
-        f"A miss costs ε = {misses[0]:.3g} (first attempt) to {misses[-1]:.3g} (last), and "
-        f"{job.all_missed.epsilon:.3g} if every attempt misses;\n"
-        f"all attempts together at worst {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
-        highlight=False,
-    )
-    if job.margin:
-        notes.print(
-            f"To pass, a noisy score must clear the bar by {job.margin:.3g} (at the first level); "
-            f"{2 * job.scoring_rows} scoring rows instead of {job.scoring_rows} would halve that.",
-            highlight=False,
-        )
-
-
-def _render(console: Console, result: Tuned, folder: Path) -> None:
-    """Print the result as a table."""
-    goal = result.details["goal"]
-    larger = goal["larger_is_better"]
-    wanted = (
-        "the best score"
-        if goal["bar"] is None
-        else f"{goal['metric']} {'≥' if larger else '≤'} {goal['bar']:g}"
-    )
-    if not result.passed:
-        missed = "The bar was missed" if goal["bar"] is not None else "Every training failed"
-        console.print(
-            f"[bold red]{missed}[/bold red]: no model was released. "
-            f"Paid: ε = {shown_up(result.spent.epsilon)} at δ = {result.spent.delta:g}."
-        )
-    table = Table(title=f"Tuned: {wanted}", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    if goal["bar"] is not None:
-        table.add_row("passed", "[green]yes[/green]" if result.passed else "[red]no[/red]")
-    _render_model(table, result, larger)
-    if result.forecast.attempts > 1:
-        table.add_row("attempts", f"{len(result.attempts)} of at most {result.forecast.attempts}")
-    table.add_row(
-        "ε spent",
-        f"[bold green]{shown_up(result.spent.epsilon)}[/bold green] at δ = {result.spent.delta:g}, "
-        "tuning included",
-    )
-    table.add_row("ε at worst", shown_up(result.worst_case.epsilon))
-    _render_comparison(table, result)
-    relation = result.details["neighbours"]
-    table.add_row("neighbours", f"{relation}: {result.details['neighbours_in_words']}")
-    table.add_row("rests on", result.release.theorem)
-    console.print(table)
-    if result.details["budget_refused_another_attempt"]:
-        console.print("The budget refused another attempt.")
-    if result.model_path is not None:
-        console.print(f"Model: {result.model_path}  (expost.load_model)")
-    picture = f"; picture: {folder / PICTURE}" if (folder / PICTURE).exists() else ""
-    console.print(f"Certificate: {folder / CERTIFICATE}{picture}", soft_wrap=True)
-
-
-def _render_model(table: Table, result: Tuned, larger: bool) -> None:
-    """Add the released model's setting, score and confidence bounds."""
-    if result.model is None or result.score is None:
-        return
-    settings = ", ".join(f"{key} = {value:g}" for key, value in result.params.items())
-    table.add_row("setting", settings)
-    sign, noise = (1 if larger else -1), result.details["score_noise"]
-    spread = f" ± {noise:.3f} (noise of the private score)" if noise else ""
-    table.add_row(result.details["goal"]["metric"], f"{sign * result.score:.3f}{spread}")
-    if result.bounds is not None:
-        population = result.bounds.on_population
-        side = "at least" if larger else "at most"
-        table.add_row(
-            f"with {100 * result.bounds.confidence:g} % confidence",
-            f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows"
-            + (
-                ""
-                if population is None
-                else f"; {side} {sign * population:.3f} on new rows of the same population"
-            ),
-        )
-
-
-def _render_comparison(table: Table, result: Tuned) -> None:
-    """Add the costs of two other methods."""
-    if result.comparison is None:
-        return
-    theirs = result.comparison["papernot_steinke"]
-    known = result.comparison["papernot_steinke_level"]
-    table.add_row("Papernot–Steinke", f"{theirs:.3f}  ({known:.3f} had the level been known)")
-    table.add_row(
-        "every setting",
-        f"{result.comparison['naive_composition']:.3f}  (composition up to this level)",
-    )

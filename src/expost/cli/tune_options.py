@@ -7,8 +7,6 @@ Tests: ``tests/cli/test_tune_rows.py``.
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -17,6 +15,7 @@ import typer
 
 from expost.cli.levels import parse_levels
 from expost.errors import InvalidInput
+from expost.tuning.missing_facts import NeededFacts
 
 _PANEL = "A file of rows instead of a TOML file"
 
@@ -52,7 +51,10 @@ ColumnBounds = Annotated[
 Categories = Annotated[
     list[str] | None, option("Public categories of a column, city=Bern,Zug; repeatable.")
 ]
-Booleans = Annotated[str | None, option("Columns of true and false, separated by commas.")]
+Booleans = Annotated[
+    list[str] | None,
+    option("Columns of true and false, separated by commas; repeatable."),
+]
 Dates = Annotated[
     list[str] | None,
     option("First and last day of a column, born=1900-01-01:2026-12-31; repeatable."),
@@ -67,6 +69,10 @@ TargetBounds = Annotated[str | None, option("Public bounds of a number to predic
 Rows = Annotated[
     int | None,
     option("Public number of rows; the actual number then stays private (add-remove neighbours)."),
+]
+Holdout = Annotated[
+    float | None,
+    option("Share of the rows that score models and never train them; 0.2 by default."),
 ]
 ModelName = Annotated[
     str | None,
@@ -116,6 +122,11 @@ def by_column(texts: Sequence[str] | None, name: str, read: Callable[[str], Any]
 def words(text: str | None) -> list[str] | None:
     """Return a list of texts that are separated by commas."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def all_words(texts: Sequence[str] | None) -> list[str] | None:
+    """Return the texts of a repeatable list, in which commas separate."""
+    return None if not texts else [part for text in texts for part in words(text) or ()]
 
 
 def classes_of(text: str | None) -> int | list[str] | None:
@@ -170,40 +181,40 @@ def feature_bounds(everywhere: str | None, columns: Sequence[str] | None) -> Any
     return named or bounds(everywhere, "feature_bounds")
 
 
-_OPTIONS = (
-    (r"feature_bounds\.(.+?) = .*", "--bounds {}=LOW:HIGH"),
-    (r"categories\.(.+?) = .*", "--categories {}=VALUE,VALUE"),
-    (r"dates\.(.+?) = .*", "--dates {}=FIRST:LAST"),
-    (r"booleans = (\[.*\])", "--booleans {}"),
-    (r"feature_bounds = .*", "--feature-bounds LOW:HIGH"),
-    (r"target_bounds = .*", "--target-bounds LOW:HIGH"),
-    (r"classes = .*", "--classes LABEL,LABEL"),
-    (r"target = .*", "--target COLUMN"),
-)
+_BLANKS = {
+    "feature_bounds": "--bounds {}=LOW:HIGH",
+    "categories": "--categories {}=VALUE,VALUE",
+    "booleans": "--booleans {}",
+    "dates": "--dates {}=FIRST:LAST",
+    None: "--bounds|--categories|--dates|--booleans {}=…",
+}
+_FORMS = """\
+One option per column, by what it holds:
+  numbers         --bounds COLUMN=0:120
+  text            --categories COLUMN=Bern,Zug  (all other values are "other")
+  true and false  --booleans COLUMN
+  dates           --dates COLUMN=1990-01-01:2029-12-31
+  empty cells     --missing COLUMN=40 or COLUMN=indicator, besides
+To leave columns out, list those to use: --features COLUMN,COLUMN"""
 
 
-def as_options(question: str) -> str:
-    """Return a question for public facts, asked as TOML, with the same asked as options."""
-    found = []
-    for line in question.splitlines():
-        for pattern, template in _OPTIONS:
-            match = re.fullmatch(pattern, line)
-            if match is None:
-                continue
-            name = match.group(1) if match.groups() else ""
-            if name.startswith("["):
-                name = ",".join(json.loads(name))
-            elif name.startswith('"'):
-                name = json.loads(name)
-            flag, _, value = template.format(name).partition(" ")
-            found.append(f"{flag} {shlex.quote(value)}")
-            break
-    if not found:
-        return ""
-    others = (
-        "\n(text: --categories COLUMN=A,B; true and false: --booleans COLUMN,COLUMN; dates: "
-        "--dates COLUMN=FIRST:LAST; empty cells: --missing COLUMN=40 or COLUMN=indicator; columns "
-        "to use: --features COLUMN,COLUMN)"
+def as_options(missing: NeededFacts) -> str:
+    """Return the options that give the facts that are missing, one per line."""
+    asked = (
+        (missing.target, "--target COLUMN"),
+        (missing.target_bounds, "--target-bounds LOW:HIGH"),
+        (missing.classes, "--classes LABEL,LABEL"),
+        (missing.bounds, "--feature-bounds LOW:HIGH"),
     )
-    columns = any(each.startswith("--bounds") for each in found)
-    return "as options: " + " ".join(found) + others * columns
+    lines = [f"  {text}" for wanted, text in asked if wanted]
+    for name, kind in missing.columns.items():
+        flag, _, value = _BLANKS[kind].partition(" ")
+        lines.append(f"  {flag} {_quoted(value.format(name))}")
+    return "\n".join([*lines, *([_FORMS] if missing.columns else ())])
+
+
+def _quoted(text: str) -> str:
+    """Return a word for a shell, in quotes only if its column name needs them."""
+    return (
+        text if shlex.quote(text.replace("…", "")) == text.replace("…", "") else shlex.quote(text)
+    )

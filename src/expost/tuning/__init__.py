@@ -3,7 +3,7 @@
 Training needs the extra ``[torch]``.
 
 =================  ==============================================================================
-``job``            :func:`tune`: runs a whole job.
+``job``            :func:`tune`: runs a whole job. :func:`plan_job`: its plan alone.
 ``defaults``       :func:`default_job`: a job from rows and keywords, with public defaults.
 ``example``        :data:`EXAMPLE`: a commented TOML file.
 ``config_file``    Reads TOML files; errors name the key and its line.
@@ -17,6 +17,7 @@ Training needs the extra ``[torch]``.
 ``missing_facts``  From settings to a schema; asks once for every public fact that is missing.
 ``rows``           Loads, encodes and splits the rows: zero-out or add-remove neighbours.
 ``model``          :class:`Model` and :func:`load_model`: the released model and its file.
+``model_file``     Writes and reads ``model.npz``; reading runs no code.
 ``scoring``        Scores: noisy on held-out rows, exact on public rows.
 ``candidates``     Every setting at every privacy level: DP-SGD, then a score.
 ``confidence``     By how much a noisy score must exceed the bar.
@@ -32,8 +33,17 @@ Training needs the extra ``[torch]``.
 from expost.tuning.certificate import Tuned
 from expost.tuning.defaults import default_job
 from expost.tuning.example import EXAMPLE
-from expost.tuning.job import tune
+from expost.tuning.job import plan_job, tune
 from expost.tuning.model import Model, load_model
 from expost.tuning.settings import read_settings
 
-__all__ = ["EXAMPLE", "Model", "Tuned", "default_job", "load_model", "read_settings", "tune"]
+__all__ = [
+    "EXAMPLE",
+    "Model",
+    "Tuned",
+    "default_job",
+    "load_model",
+    "plan_job",
+    "read_settings",
+    "tune",
+]

@@ -23,6 +23,7 @@ from expost.tuning.confidence import Bounds, bounds_of
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
+from expost.tuning.model_file import MODEL
 from expost.tuning.run_attempts import Step
 from expost.tuning.settings import Settings
 
@@ -206,7 +207,7 @@ def conclude(
     fitted = chosen.value if isinstance(chosen.value, Fitted) else None
     made = _step(job, number).recipe or recipe
     model = None if fitted is None else Model(made, fitted.parameters)
-    path = None if folder is None or model is None else folder / "model.npz"
+    path = None if folder is None or model is None else folder / MODEL
     if model is not None and path is not None:
         model.save(path)
     winner = _winner(job, number, chosen)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +24,13 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DATES = ("date", "timestamp")
 _NUMBERS = ("int", "uint", "float", "double", "half", "decimal", "bool")
 _TEXT = ("object", "str", "large_string", "utf8", "categor", "enum", "dictionary")
-_KINDS = ("feature_bounds", "categories", "booleans", "dates")
+KINDS = ("feature_bounds", "categories", "booleans", "dates")
+"""Kinds of facts about a column."""
+_BLANKS = {
+    "feature_bounds": "[LOW, HIGH]",
+    "categories": "[VALUE, VALUE]",
+    "dates": '["FIRST", "LAST"]',
+}
 _TOML_FORMS = (
     "# Replace a line by another form if the column holds something else:",
     "#   numbers         feature_bounds.COLUMN = [0, 120]",
@@ -42,6 +49,89 @@ _PYTHON_FORMS = (
     "# If cells may be empty:    missing={'COLUMN': 40}  (or 'indicator'); else no such row counts",
     "# To leave columns out:     features=['COLUMN', 'COLUMN']  lists those to use",
 )
+
+
+@dataclass(frozen=True)
+class NeededFacts:
+    """Public facts that are needed and not given; empty (false) if there are none.
+
+    Parameters
+    ----------
+    target, target_bounds, classes, bounds : bool
+        Whether the target column, its bounds, the classes, or the bounds of an array are needed.
+    columns : mapping of str to (str or None)
+        The columns without facts, and the kind of fact that the type of each suggests: a member of
+        ``KINDS``, or None if the source has no types.
+    """
+
+    target: bool
+    target_bounds: bool
+    classes: bool
+    bounds: bool
+    columns: Mapping[str, str | None]
+
+    def __bool__(self) -> bool:
+        """Return whether anything is missing."""
+        return any((self.target, self.target_bounds, self.classes, self.bounds, self.columns))
+
+    def as_toml(self) -> str:
+        """Return the lines to fill in and add to a job's TOML file."""
+        lines = ["[data]", *self._general(python=False)]
+        for key in (*KINDS, None):
+            listed = [name for name, kind in self.columns.items() if kind == key]
+            if key == "booleans" and listed:
+                lines.append(_line(False, key, json.dumps(listed, ensure_ascii=False)))
+            elif key is None:
+                lines += [
+                    f"feature_bounds.{_key(name)} = [LOW, HIGH]"
+                    "  # or categories, dates, booleans: see below"
+                    for name in listed
+                ]
+            else:
+                lines += [f"{key}.{_key(name)} = {_BLANKS[key]}" for name in listed]
+        return "\n".join([*lines, *(_TOML_FORMS if self.columns else ())])
+
+    def as_python(self) -> str:
+        """Return the keywords to fill in and add to a call."""
+        lines = self._general(python=True)
+        for key in KINDS:
+            listed = [name for name, kind in self.columns.items() if (kind or KINDS[0]) == key]
+            if key == "booleans" and listed:
+                lines.append(_line(True, key, json.dumps(listed, ensure_ascii=False)))
+            elif listed:
+                inner = ", ".join(f"{name!r}: {_BLANKS[key]}" for name in listed)
+                lines.append(f"{key}={{{inner}}},")
+        return "\n".join([*lines, *(_PYTHON_FORMS if self.columns else ())])
+
+    def _general(self, *, python: bool) -> list[str]:
+        """Return the lines that are about no single column."""
+        asked = (
+            (self.target, "target", '"COLUMN"', "the column to predict"),
+            (self.target_bounds, "target_bounds", "[LOW, HIGH]", "bounds of the target"),
+            (self.classes, "classes", "[LABEL, LABEL]", "every label that may occur"),
+            (self.bounds, "feature_bounds", "[LOW, HIGH]", "bounds of all features"),
+        )
+        return [_line(python, *line) for wanted, *line in asked if wanted]
+
+
+class FactsMissing(InvalidInput):
+    """Public facts about the data are missing.
+
+    Parameters
+    ----------
+    missing : NeededFacts
+        What is missing.
+    lines : str
+        The same as lines to fill in.
+    """
+
+    def __init__(self, missing: NeededFacts, lines: str) -> None:
+        super().__init__(
+            "data",
+            None,
+            f"tell what is publicly known, from public knowledge and never from the rows:\n{lines}",
+        )
+        self.missing, self.lines = missing, lines
 
 
 def schema_of(settings: DataSettings, table: Table, *, python: bool = False) -> TableSchema:
@@ -68,20 +158,11 @@ def schema_of(settings: DataSettings, table: Table, *, python: bool = False) -> 
     """
     if table.width == 0:
         raise InvalidInput("data", "no features", "give at least one column besides the target")
-    snippet = missing_facts(
-        settings,
-        table.names,
-        types=table.types,
-        python=python,
-        target=table.targets is not None,
+    missing = missing_facts(
+        settings, table.names, types=table.types, target=table.targets is not None
     )
-    if snippet is not None:
-        raise InvalidInput(
-            "data",
-            None,
-            "tell what is publicly known, from public knowledge and never from the rows:\n"
-            + snippet,
-        )
+    if missing:
+        raise FactsMissing(missing, missing.as_python() if python else missing.as_toml())
     facts = (settings.classes, settings.target_bounds, settings.integers)
     if table.names is None:
         if isinstance(settings.bounds, Mapping) or _by_name(settings):
@@ -102,10 +183,9 @@ def missing_facts(
     names: Sequence[str] | None,
     *,
     types: Sequence[str] = (),
-    python: bool = False,
     target: bool = True,
-) -> str | None:
-    """Return a snippet that asks for every public fact that is needed and not given.
+) -> NeededFacts:
+    """Return every public fact that is needed and not given.
 
     Parameters
     ----------
@@ -114,63 +194,23 @@ def missing_facts(
     names : sequence of str or None
         Names of the feature columns; None for an array without names.
     types : sequence of str
-        Their types, "" where they are not known. They only decide where a column is listed.
-    python : bool
-        Write Python keywords instead of TOML.
+        Their types, "" where they are not known. They only decide how a column is asked for.
     target : bool
         Whether the target is known.
-
-    Returns
-    -------
-    str or None
-        Lines to fill in and add to the settings; None if nothing is missing.
     """
-    lines = []
-    if not target:
-        lines.append(_line(python, "target", '"COLUMN"', "the column to predict"))
-    if settings.regression or settings.target_bounds is not None:
-        if settings.target_bounds is None:
-            lines.append(_line(python, "target_bounds", "[LOW, HIGH]", "bounds of the target"))
-    elif settings.classes is None:
-        lines.append(_line(python, "classes", "[LABEL, LABEL]", "every label that may occur"))
-    lines += _missing_columns(settings, names, types, python)
-    if not lines:
-        return None
-    return "\n".join(lines if python else ["[data]", *lines])
-
-
-def _missing_columns(
-    settings: DataSettings, names: Sequence[str] | None, types: Sequence[str], python: bool
-) -> list[str]:
-    """Return one line per column without facts, or one per kind in Python."""
-    if names is None:
-        if settings.bounds is not None:
-            return []
-        return [_line(python, "feature_bounds", "[LOW, HIGH]", "bounds of all features")]
-    kinds = dict(zip(names, types or ("",) * len(names), strict=True))
-    unknown = [name for name in names if kind_of(settings, name) is None]
-    asked: dict[str, list[str]] = {key: [] for key in _KINDS}
-    for name in unknown:
-        asked[_guess(kinds[name])].append(name)
-    if not unknown:
-        return []
-    blanks = {
-        "feature_bounds": "[LOW, HIGH]",
-        "categories": "[VALUE, VALUE]",
-        "dates": '["FIRST", "LAST"]',
+    regression = settings.regression or settings.target_bounds is not None
+    columns = {
+        name: _guess(kind)
+        for name, kind in zip(names or (), types or ("",) * len(names or ()), strict=True)
+        if kind_of(settings, name) is None
     }
-    lines = []
-    for key, listed in asked.items():
-        if not listed:
-            continue
-        if key == "booleans":
-            lines.append(_line(python, key, json.dumps(listed, ensure_ascii=False)))
-        elif python:
-            inner = ", ".join(f"{name!r}: {blanks[key]}" for name in listed)
-            lines.append(f"{key}={{{inner}}},")
-        else:
-            lines += [f"{key}.{_key(name)} = {blanks[key]}" for name in listed]
-    return [*lines, *(_PYTHON_FORMS if python else _TOML_FORMS)]
+    return NeededFacts(
+        target=not target,
+        target_bounds=regression and settings.target_bounds is None,
+        classes=not regression and settings.classes is None,
+        bounds=names is None and settings.bounds is None,
+        columns=columns,
+    )
 
 
 def kind_of(settings: DataSettings, name: str) -> str | None:
@@ -251,8 +291,10 @@ def _by_name(settings: DataSettings) -> bool:
     return any(named) or bool(settings.missing)
 
 
-def _guess(type_: str) -> str:
-    """Return the kind of fact that a column of this type most likely needs."""
+def _guess(type_: str) -> str | None:
+    """Return the kind of fact that a column of this type most likely needs; None: no type."""
+    if not type_:
+        return None
     if type_.startswith("bool"):
         return "booleans"
     if type_.startswith(_DATES):

@@ -186,11 +186,13 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
         known = frame.names
         absent = [name for name in names if name not in known]
         if absent:
-            raise InvalidInput(
-                "X",
-                f"without {', '.join(map(repr, absent[:10]))}",
-                "the model was trained with these columns" + near(absent[0], known),
+            columns = f"the column{'s' * (len(absent) > 1)} {', '.join(map(repr, absent[:10]))}"
+            error = InvalidInput("X", "a table", f"add {columns}, with which the model was trained")
+            error.args = (
+                f"X lacks {columns}, with which the model was trained"
+                + near(absent[0], known, "X has"),
             )
+            raise error
         return [frame.column(known.index(name)) for name in names]
     if frame is not None:
         found = len(frame.names)
