@@ -11,7 +11,6 @@ Tests: ``tests/tuning/test_sklearn_certificate.py``.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from expost import plots
+from expost.budget.signing import document_text
 from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import Guarantee
 from expost.selection.noise_path import PathSearch
@@ -126,7 +126,7 @@ class SearchCertificate(NoiseReducer):
             found = self.release_.value
             if isinstance(found, Fitted) and found.lead is not None:  # a count, no score
                 record["score"] = record["tuning"]["confidence"]["bound_on_scoring_rows"]
-        return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+        return document_text(record)
 
     def save(self, folder: str | Path) -> Path:
         """Write what ``expost.tune(out=…)`` writes: model, certificate and picture.
