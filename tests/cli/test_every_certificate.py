@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,9 @@ def test_models(expost, tmp_path, monkeypatch, way, bar):  # noqa: F811
     assert verdict.document["problems"] == []
     assert verdict.document["checked"] == checked
     assert verdict.code == 0
-    assert expost("certificate", "out/release.json").code == 0
+    shown = expost("certificate", "out/release.json", "--verbose")
+    assert shown.code == 0
+    assert "cannot be read" not in shown.out
 
 
 QUERIES: dict[str, list[str]] = {
@@ -90,7 +91,9 @@ def test_counts(expost, tmp_path, monkeypatch, query):  # noqa: F811
     assert done.code == 0, done.err
     verdict = expost("certificate", "verify", "count.json", "--ledger", "ledger.db", "--json")
     assert verdict.document["problems"] == []
-    assert expost("certificate", "count.json").code == 0
+    shown = expost("certificate", "count.json", "--verbose")
+    assert shown.code == 0
+    assert "cannot be read" not in shown.out
 
 
 @pytest.mark.parametrize("secret", [{}, {"n_rows": 1500}], ids=["public", "secret"])
@@ -107,8 +110,13 @@ def test_searches(expost, tmp_path, settings: dict[str, Any], secret: dict[str, 
     if settings["training"] == "dp-sgd":
         settings = settings | {"param_grid": {"epsilon": [1.0, 4.0]}, "attempts": 2}
     search = ExPostSearch(model, target=0.7, **settings, **secret).fit(X, y)
-    search.release_.save(tmp_path / "search.json", encode=lambda value: None)
-    verdict = expost("certificate", "verify", tmp_path / "search.json", "--json")
+    search.save(tmp_path / "out")
+    place = tmp_path / "out" / "release.json"
+    verdict = expost(
+        *("certificate", "verify", place, "--model", tmp_path / "out" / "model.npz", "--json")
+    )
     assert verdict.document["problems"] == []
-    document = json.loads((tmp_path / "search.json").read_text())
-    assert document["grid"] is not None
+    shown = expost("certificate", place, "--verbose")
+    assert shown.code == 0
+    assert "cannot be read" not in shown.out
+    assert "rows that were passed in Python" in shown.out

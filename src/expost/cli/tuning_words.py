@@ -138,28 +138,30 @@ def _attempts(job: Document) -> str:
 
 
 def _data(data: Document) -> str:
-    name = data["path"] or data["name"]
+    name = data.get("path") or data.get("name")
     return "rows that were passed in Python" if name is None else shown_name(name)
 
 
 def _columns(data: Document) -> list[str]:
     """One line per column: its kind, and its public bounds or categories."""
-    bounds, gaps = data["bounds"], data["missing"] or {}
+    bounds, gaps = data.get("bounds"), data.get("missing") or {}
     if bounds is not None and not isinstance(bounds, Mapping):
         low, high = bounds
         return [f"every column: number from {low:g} to {high:g}"]
     kinds = {
         name: f"number from {low:g} to {high:g}" for name, (low, high) in (bounds or {}).items()
     }
-    for name, (low, high) in (data["dates"] or {}).items():
+    for name, (low, high) in (data.get("dates") or {}).items():
         kinds[name] = f"date from {low} to {high}"
-    for name, values in (data["categories"] or {}).items():
+    for name, values in (data.get("categories") or {}).items():
         kinds[name] = "one of " + ", ".join(map(str, values)) + "; all else is 'other'"
-    kinds |= dict.fromkeys(data["booleans"] or [], "true or false")
+    kinds |= dict.fromkeys(data.get("booleans") or [], "true or false")
     if not isinstance(gaps, Mapping):
         gaps = dict.fromkeys(kinds, gaps)
+    if not kinds:
+        return [", ".join(map(shown_name, data.get("features") or []))]
     lines = []
-    for name in data["features"] or kinds:
+    for name in data.get("features") or kinds:
         gap = gaps.get(name)
         filled = "" if gap is None else f"; an empty cell counts as {_gap(gap)}"
         lines.append(shown_name(f"{name}: {kinds.get(name, 'no facts')}{filled}"))
@@ -171,11 +173,11 @@ def _gap(value: Any) -> str:
 
 
 def _target(data: Document) -> str | None:
-    name = "" if data["target"] is None else f"{shown_name(data['target'])}, "
-    if data["target_bounds"] is not None:
+    name = "" if data.get("target") is None else f"{shown_name(data.get('target'))}, "
+    if data.get("target_bounds") is not None:
         low, high = data["target_bounds"]
         return f"{name}number from {low:g} to {high:g}"
-    classes = data["classes"]
+    classes = data.get("classes")
     if classes is None:
         return None
     if not isinstance(classes, list):
@@ -186,8 +188,8 @@ def _target(data: Document) -> str | None:
 def _rows(job: Document) -> str:
     rows, data = job["rows"], job["data"]
     text = f"{rows['training']:,} for training, {rows['scoring']:,} for scoring"
-    if data["public_test"] is not None:
-        text += f" (public rows of {shown_name(data['public_test'])}, not protected)"
+    if data.get("public_test") is not None:
+        text += f" (public rows of {shown_name(data.get('public_test'))}, not protected)"
     if data["rows"] is not None:
         return f"{text}; from the stated number {data['rows']:,}, the actual one is secret"
     return f"{text}; these numbers are public"
@@ -197,7 +199,7 @@ def _model(document: Document, job: Document, verbose: bool) -> str:
     kind, value = shown_name(job["model"]["kind"]), document["value"]
     if not isinstance(value, Mapping):
         return kind
-    file = f", file {shown_name(value['model'])}" if isinstance(value["model"], str) else ""
+    file = f", file {shown_name(value['model'])}" if isinstance(value.get("model"), str) else ""
     settings = f"; {settings_words(document['params'])}" if document["params"] else ""
     digest = shown_name(value.get("sha256", ""))
     shown = digest if verbose else digest[:12] + "…"

@@ -123,6 +123,9 @@ class SearchCertificate(NoiseReducer):
                 "requests": self._made["requests"],
                 "tuning": self._terms(),
             }
+            found = self.release_.value
+            if isinstance(found, Fitted) and found.lead is not None:  # a count, no score
+                record["score"] = record["tuning"]["confidence"]["bound_on_scoring_rows"]
         return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
     def save(self, folder: str | Path) -> Path:
