@@ -17,6 +17,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate import certificate
+from expost.cli.certificate_words import bound_text
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.cli.tune_output import render
@@ -79,7 +80,7 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     bound = document["confidence"]["bound_on_scoring_rows"]
     with redirect_stdout(StringIO()) as shown:
         certificate(tmp_path / "out" / "release.json")
-    assert f"score at least │ {bound:g}" in " ".join(shown.getvalue().split())
+    assert f"at least {bound_text(bound, True)} on the scoring rows" in shown.getvalue()
 
 
 def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Run) -> None:

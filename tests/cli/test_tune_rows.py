@@ -178,8 +178,8 @@ def test_reminders_depend_on_the_settings_alone(rows: Path, run: Run) -> None:  
     done = run("rows.csv", *facts, *GOAL, "--epsilons", "1,4", "--plan")
     said = " ".join(done.stdout.split())
     assert (
-        "A row whose label is not exactly 'No' or 'Yes' is not used and scores as wrong; upper and "
-        "lower case matter." in said
+        "A row whose label is not exactly 'No' or 'Yes' is not used and lowers the score; upper "
+        "and lower case matter." in said
     )
     assert 'A value of city that is not listed counts as "other"' in said
 
@@ -193,10 +193,10 @@ def test_booleans_are_given_together_or_one_by_one(rows: Path, run: Run) -> None
 
 def test_reminders_of_other_labels() -> None:
     assert reminders({"classes": 10}, True) == [
-        "A row whose label is not a whole number from 0 to 9 is not used and scores as wrong."
+        "A row whose label is not a whole number from 0 to 9 is not used and lowers the score."
     ]
     (said,) = reminders({"classes": [-1, 1]}, True)
-    assert said == "A row whose label is not exactly '-1' or '1' is not used and scores as wrong."
+    assert said == "A row whose label is not exactly '-1' or '1' is not used and lowers the score."
     (said,) = reminders({"classes": list("abcdefgh")}, False)
     assert "'a', 'b', 'c', 'd', … or 'h' is" in said
     (said,) = reminders({"feature_bounds": {"age": [0, 1]}, "target_bounds": [0, 1]}, False)

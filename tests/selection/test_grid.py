@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
-from expost import AboveThreshold, Candidate, PureDP, RandomDropping, RenyiDP
+from expost import (
+    AboveThreshold,
+    Candidate,
+    NoisePath,
+    PathSearch,
+    PureDP,
+    RandomDropping,
+    RenyiDP,
+)
 from expost.errors import InvalidRelease
-from expost.selection.grid import grid_of, source_of
-from expost.selection.price_again import charges_of
+from expost.privacy.guarantees import ZERO_OUT
+from expost.selection.grid import OWN, grid_of, source_of
+from expost.selection.held_out import HeldOut
+from expost.selection.price_again import charges_of, rebuild
 from expost.selection.selector import Selector
+from expost.tuning.noise_reduction import PlannedPath
+from expost.tuning.run_attempts import PlannedAttempt
 from tests.contracts.doors import DOORS, every_door
 
 
@@ -62,6 +76,78 @@ def test_settings_stay_exact(selector):
         for k in (1, 2, 3)
     ]
     assert charges_of(stored(selector, candidates)) == selector.charges(candidates)
+
+
+@dataclass(frozen=True)
+class CountWithRows:
+    """A count that carries rows of its own, as a careless caller might write it."""
+
+    rows: tuple[str, ...]
+
+    def __call__(self, output: Any, data: Any) -> int:
+        return len(self.rows)
+
+
+LEVELS = [0.25, 0.5, 1.0]
+COUNT = CountWithRows(("secret-row",))
+
+
+def held_out(overhead: Any = 0.125, **settings: Any) -> HeldOut:
+    return HeldOut.for_levels(COUNT, LEVELS, overhead=overhead, bar=7, confidence=0.9, **settings)
+
+
+PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {
+    name: (selector, NoisePath(len, 3, max, 2, neighbours).levels(LEVELS, delta=delta))
+    for name, selector, neighbours, delta in [
+        ("laplace", PathSearch(target=5), "add-remove", None),
+        ("gaussian", PathSearch(target=5), "add-remove", 1e-5),
+        ("held-out", PathSearch(held_out=held_out()), ZERO_OUT, 1e-5),
+        ("exact", PathSearch(held_out=held_out(Fraction(1, 7))), ZERO_OUT, 1e-5),
+        ("rises and falls", PathSearch(held_out=held_out(monotone=False, steps=4)), ZERO_OUT, None),
+        ("planned", PlannedPath(held_out=held_out(), charged_delta=1e-3), ZERO_OUT, 1e-5),
+        ("planned, no delta", PlannedPath(target=0.8, charged_delta=0.0), ZERO_OUT, 1e-5),
+    ]
+}
+PATHS["zcdp"] = (PathSearch(target=5), NoisePath(len, 3, max).levels(rhos=LEVELS))
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_noise_paths_can_be_priced_again(name):
+    """Catches a genuine certificate of noise reduction that is called wrong."""
+    selector, candidates = PATHS[name]
+    grid = stored(selector, candidates)
+    assert charges_of(grid) == selector.charges(candidates)
+    again, levels = rebuild(grid)
+    assert again.settings() == selector.settings()
+    assert again._theorem(levels) == selector._theorem(candidates)
+
+
+def test_a_grid_names_rules_and_writes_nothing_of_them():
+    """Catches fields of a caller's function, which may hold rows, in a certificate."""
+    assert "secret-row" not in json.dumps(stored(*PATHS["held-out"]))
+
+
+@pytest.mark.parametrize("change", [{"thresholds": [1]}, {"overhead": 0.25}, {"steps": 0}], ids=str)
+def test_damaged_rules_of_held_out_rows(change):
+    """Catches a grid that the proof does not cover and that is priced all the same."""
+    grid = stored(*PATHS["held-out"])
+    grid["selector"]["held_out"] |= change
+    with pytest.raises(InvalidRelease):
+        charges_of(grid)
+
+
+def kinds(base: type = Selector) -> set[type]:
+    """Every selector of the package."""
+    own = {each for each in base.__subclasses__() if each.__module__.startswith(OWN)}
+    return own.union(*(kinds(each) for each in own)) if own else own
+
+
+def test_no_selector_is_forgotten_here():
+    """Catches a new selector whose certificates nobody has verified."""
+    tried = {type(door.selector) for door in DOORS.values()}
+    tried |= {type(selector) for selector, _ in PATHS.values()}
+    tried.add(PlannedAttempt)  # tests/tuning/test_evidence.py
+    assert {each for each in kinds() if hasattr(each, "name")} == tried
 
 
 def test_a_large_grid_is_small():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import expost
+from expost.budget.budgets import ApproxBudget
+from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 from expost.tuning.forecast import comparison
 from tests.tuning.jobs import clouds, job
@@ -88,3 +91,13 @@ def test_what_others_would_have_charged() -> None:
 def test_batches_larger_than_the_training_rows_are_refused() -> None:
     with pytest.raises(InvalidInput, match=r"search\.batch_sizes.*240 training rows"):
         forecast_of(job(search={"batch_sizes": [250]}), *clouds())
+
+
+@pytest.mark.parametrize(("bar", "rows"), [(1.0, 300), (0.97, 60)])
+def test_a_bar_that_no_score_can_clear_is_refused(tmp_path: Path, bar: float, rows: int) -> None:
+    """The margin of the noise is above what a perfect model has; nothing is charged."""
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    with pytest.raises(InvalidInput, match="no model can pass") as error:
+        expost.tune(job(goal={"at_least": bar}), *clouds(rows), ledger=ledger)
+    assert error.value.field == "at_least"
+    assert [entry.action for entry in ledger.entries()] == ["create"]

@@ -40,6 +40,39 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         load_model(tmp_path / "other.npz")
 
 
+def test_a_folder_stands_for_the_model_in_it(tmp_path: Path) -> None:
+    model = Model(
+        Recipe("logistic", "logistic", UNIT), {"weight": np.ones((1, 2)), "bias": np.zeros(1)}
+    )
+    with pytest.raises(InvalidInput, match=r"the folder has no model\.npz"):
+        load_model(tmp_path)
+    model.save(tmp_path / "model.npz")
+    assert load_model(tmp_path).recipe == model.recipe
+    assert load_model(str(tmp_path)).recipe == model.recipe
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "row.npy", "objects.npz", "short.npz", "header.npz"])
+def test_the_error_for_other_files_does_not_advise_to_read_them_unsafely(
+    name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_text("age,label\n30,yes\n")
+    if name == "row.npy":
+        np.save(file, np.ones(3))
+    if name == "objects.npz":
+        np.savez(file, expost=np.array([{"a": 1}], dtype=object))
+    if name == "short.npz":
+        np.savez(file, weight=np.ones(300))
+        file.write_bytes(file.read_bytes()[:200])
+    if name == "header.npz":
+        np.savez(file, expost=np.array("[1, 2]"))
+    with pytest.raises(InvalidInput, match="not a model that expost saved; give model") as error:
+        load_model(file)
+    assert "pickle" not in str(error.value)
+    with pytest.raises(InvalidInput, match="there is no such file"):
+        load_model(tmp_path / "missing.npz")
+
+
 def test_a_module_of_your_own(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     (tmp_path / "tiny_nets.py").write_text(

@@ -77,6 +77,7 @@ def test_a_job_without_search_pays_one_level() -> None:
     assert result.bounds.on_scoring_rows >= 0.8
     assert result.bounds.on_population < result.bounds.on_scoring_rows
     record = json.loads(result.certificate())
+    assert record["score"] == result.bounds.on_scoring_rows  # not by how much a count passed
     assert record["spent"]["epsilon"] == result.spent.epsilon
     assert "at-classic-monotone" in record["theorem"]
     assert "one noisy threshold" in record["tuning"]["scoring"]

@@ -101,7 +101,7 @@ def test_finished_attempts_are_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
-    hopeless = job(goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 2})
+    hopeless = job(goal={"at_least": 0.95}, search={"epsilons": [4]}, privacy={"attempts": 2})
     rows = clouds(noise=20.0)
     interrupted(monkeypatch, after=1)
     with pytest.raises(KeyboardInterrupt):
@@ -276,7 +276,7 @@ def test_a_simulation_does_not_go_on_as_a_real_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     hopeless = job(
-        goal={"at_least": 1.0}, search={"epsilons": [4]}, privacy={"attempts": 8, "repeats": 4}
+        goal={"at_least": 0.95}, search={"epsilons": [4]}, privacy={"attempts": 8, "repeats": 4}
     )
     rows = clouds(noise=20.0)
     interrupted(monkeypatch, after=after)

@@ -7,9 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import promises
+from expost.tuning import scoring
 from expost.tuning.candidates import Hooks, TrainAndScore, make_candidates
 from expost.tuning.model import Recipe
 from expost.tuning.scoring import Score, free_rho, with_scoring
@@ -66,9 +68,71 @@ def test_noise_has_the_promised_size() -> None:
     score, source = Score(GoalSettings("accuracy", 0.8), 0.005), SimulationRandomness(2)
     truth = np.ones(100)
     scores = [score(truth, truth, source) for _ in range(2000)]
-    assert np.std(scores) == pytest.approx(0.1, rel=0.08)
-    assert np.mean(scores) == pytest.approx(1.0, abs=0.01)
-    assert score.deviation == pytest.approx(10)
+    assert np.std(scores) == pytest.approx(0.05, rel=0.08)
+    assert np.mean(scores) == pytest.approx(1.0, abs=0.005)
+    assert score.deviation == pytest.approx(5)
+
+
+GOALS = [
+    GoalSettings("accuracy", 0.8),
+    GoalSettings("accuracy", 0.5),
+    GoalSettings("accuracy", 0.3),
+    GoalSettings("accuracy", None),
+    GoalSettings("mse", 1.0, loss_bound=4.0),
+    GoalSettings("mse", 3.5, loss_bound=4.0),
+    GoalSettings("balanced_accuracy", 0.7, class_shares=(0.2, 0.3, 0.5)),
+]
+
+
+@pytest.mark.parametrize("goal", GOALS, ids=str)
+@pytest.mark.parametrize("centred", [False, True])
+def test_one_row_moves_the_sum_by_at_most_the_sensitivity(
+    monkeypatch: pytest.MonkeyPatch, goal: GoalSettings, centred: bool
+) -> None:
+    """All predictions and truths of one row against an empty place, or against no row."""
+    score, seen = Score(goal, 0.01, centred), []
+    monkeypatch.setattr(
+        scoring.DiscreteGaussian,
+        "__call__",
+        lambda self, total, randomness: (
+            seen.append((total, self.query.sensitivity)) or Estimate(0, 1.0, "gaussian")
+        ),
+    )
+    others = np.array([0.0, 1.0, 2.0, 1.0]), np.array([0.0, 2.0, 2.0, 1.0])
+
+    def total(*row: float) -> int:
+        predicted, truth = (
+            np.append(values, each) for values, each in zip(others, row or ([], []), strict=True)
+        )
+        score(predicted, truth, SimulationRandomness(1), 5)
+        return int(seen[-1][0])
+
+    odd = (0.0, 1.0, 2.0, -5.0, 1e300, np.inf, np.nan)
+    absent = total() if centred else total(1.0, np.nan)
+    truths = (0.0, 1.0, 2.0, np.nan) if goal.class_shares else odd  # class numbers
+    moves = [abs(total(guess, truth) - absent) for guess in odd for truth in truths]
+    assert max(moves) <= score.sensitivity
+    assert {sensitivity for _, sensitivity in seen} == {score.sensitivity}
+    if goal.metric == "accuracy":
+        assert max(moves) == score.sensitivity  # and no more noise than needed
+
+
+def test_an_empty_place_does_not_lift_a_score_over_the_bar() -> None:
+    """A mean over all places that is above the bar means one over the used rows that is."""
+    for bar in (0.1, 0.3, 0.5, 0.9):
+        score = Score(GoalSettings("accuracy", bar), 0.01)
+        assert score._base <= bar
+    assert Score(GoalSettings("accuracy", 0.9), 0.01)._base == 0.5
+
+
+def test_a_metric_has_no_say_at_an_empty_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its value there would add to what one row moves."""
+    score = Score(GoalSettings("accuracy", 0.8), 1e12)
+    monkeypatch.setattr(
+        type(score.metric), "merits", lambda self, predicted, truth, steps: 2 * (predicted > 0)
+    )
+    truth = np.array([np.nan] * 9 + [1.0])
+    assert score(np.ones(10), truth, SimulationRandomness(1)) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize("prediction", [float("nan"), float("inf"), 1e300])

@@ -153,3 +153,36 @@ def test_a_renyi_budget_is_refused_before_anything_is_charged(tmp_path: Any) -> 
     with pytest.raises(InvalidInput, match="dp-sgd"):
         expost.tune(job(), X, y, ledger=book)
     assert book.standing().entries == 1  # the budget itself
+
+
+def levels_of(tables: Any, *rows: Any, **settings: Any) -> list[float]:
+    seen: list[float] = []
+
+    def look(planned: Any) -> None:
+        seen.extend(each.params["epsilon"] for step in planned.steps for each in step.candidates)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(tables, *rows, before=look, **settings)
+    return seen
+
+
+def test_no_level_is_above_the_highest_of_the_search() -> None:
+    """So ``--epsilons`` limits what a job may cost, whatever trains."""
+    config = auto()
+    config["search"]["epsilons"] = [0.5, 0.8]
+    found = levels_of(config, *blobs())
+    assert max(found) == 0.8
+    assert len(set(found)) > 3  # the levels of noise reduction are close together
+    config["search"]["epsilons"] = [0.25]  # which noise reduction cannot judge
+    assert set(levels_of(config, *blobs())) == {0.25}
+
+
+def test_levels_of_a_job_without_a_file_are_kept_by_noise_reduction() -> None:
+    X, y = blobs()
+    facts = {"at_least": 0.6, "feature_bounds": [-10, 10], "classes": [0, 1]}
+    facts |= {"training": "noise-reduction"}
+    found = levels_of(X, y, epsilons=[0.5, 0.8], **facts)
+    assert max(found) <= 0.8
+    with pytest.raises(InvalidInput, match="noise reduction has no such setting"):
+        expost.tune(X, y, learning_rates=[1.0], **facts)

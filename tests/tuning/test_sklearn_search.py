@@ -61,9 +61,9 @@ def test_it_finds_a_model_and_says_what_it_cost() -> None:
     assert found.neighbours_ == "zero-out"
     overhead = found.release_.selector["overhead"]
     last = 2 * found.best_params_["epsilon"] + overhead
-    assert found.release_.spent.epsilon == pytest.approx(last)
-    assert found.privacy_spent_.epsilon >= last
-    assert (found.n_attempts_ == 1) == (found.privacy_spent_ == found.release_.spent)
+    assert found.privacy_spent_.epsilon >= last * (1 - 1e-12)
+    assert (found.n_attempts_ == 1) == (found.privacy_spent_.epsilon == pytest.approx(last))
+    assert found.release_.spent == found.privacy_spent_
     assert 0.7 <= found.score_bound_ < found.best_score_
     assert np.mean(found.predict(X) == y) > 0.6
     assert found.best_estimator_.epsilon == found.best_params_["epsilon"]

@@ -6,9 +6,12 @@
         outcome = run()
         reserved.settle(outcome.index)
 
+Every function with a parameter ``ledger`` accepts what :func:`open_ledger` accepts.
+
 Leaving the block without ``settle``, for example by an exception or a crash, leaves the worst case
 charged. The caller must not read the data before the block is entered.
-Tests: ``tests/budget/test_charging.py``, ``tests/budget/test_crashes.py``.
+Tests: ``tests/budget/test_charging.py``, ``tests/budget/test_ledger_doors.py``,
+``tests/budget/test_crashes.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Protocol
 
+from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
@@ -67,6 +72,43 @@ class LedgerLike(Protocol):
     def kind_of(self, budget: str | None = ...) -> str:
         """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
         ...
+
+
+LedgerOrPlace = LedgerLike | str | PathLike[str] | None
+"""What every parameter ``ledger`` accepts: a ledger, its file name or database URL, or None."""
+
+
+def open_ledger(ledger: LedgerOrPlace) -> LedgerLike | None:
+    """Return a ledger as it is, and open one that is given by its file name or URL.
+
+    Parameters
+    ----------
+    ledger : Ledger, str, Path or None
+        A ledger, a file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
+
+    Returns
+    -------
+    LedgerLike or None
+        The ledger; None if None was given.
+
+    Raises
+    ------
+    LedgerError
+        There is no ledger at this place, or it cannot be used.
+    InvalidInput
+        It is neither a ledger nor the place of one.
+    """
+    if ledger is None:
+        return None
+    if isinstance(ledger, (str, PathLike)):
+        return Ledger.open(ledger)
+    if not callable(getattr(ledger, "reserve", None)) or isinstance(ledger, type):
+        raise InvalidInput(
+            "ledger",
+            getattr(ledger, "__name__", type(ledger).__name__),
+            "pass a Ledger, a file name or a database URL",
+        )
+    return ledger
 
 
 class Reserved:
@@ -128,14 +170,14 @@ class Reserved:
             self._ledger.settle(self._reservation, outcome, **more)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Account:
     """The ledger and budget that a request is charged to, and what is recorded about it.
 
     Parameters
     ----------
-    ledger : Ledger, optional
-        Without a ledger nothing is recorded.
+    ledger : Ledger, str or Path, optional
+        A ledger, or its file name or URL, which is opened. Without a ledger nothing is recorded.
     budget : str, optional
         Name of the budget. It may be omitted if the ledger has only one.
     analyst : str, optional
@@ -144,10 +186,21 @@ class Account:
         A note that is stored with the entry.
     """
 
-    ledger: LedgerLike | None = None
-    budget: str | None = None
-    analyst: str = ""
-    memo: str = ""
+    ledger: LedgerLike | None
+    budget: str | None
+    analyst: str
+    memo: str
+
+    def __init__(
+        self,
+        ledger: LedgerOrPlace = None,
+        budget: str | None = None,
+        analyst: str = "",
+        memo: str = "",
+    ) -> None:
+        given = {"ledger": open_ledger(ledger), "budget": budget, "analyst": analyst, "memo": memo}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
 
     @property
     def identity(self) -> list[Any] | None:

@@ -22,7 +22,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from hashlib import sha256
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from expost.budget import alerts, reservation_rows, totals
@@ -89,7 +89,7 @@ class Ledger(LedgerOperations):
     @classmethod
     def create(
         cls,
-        url: str | Path,
+        url: str | PathLike[str],
         budget: Budget | Guarantee,
         name: str = "default",
         *,
@@ -133,7 +133,7 @@ class Ledger(LedgerOperations):
         return cls(store)
 
     @classmethod
-    def open(cls, url: str | Path, *, read_only: bool = False) -> Ledger:
+    def open(cls, url: str | PathLike[str], *, read_only: bool = False) -> Ledger:
         """Open an existing ledger.
 
         Parameters

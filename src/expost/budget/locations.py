@@ -30,7 +30,7 @@ class Location:
         The URL is not valid or names an unsupported database.
     """
 
-    def __init__(self, url: str | Path) -> None:
+    def __init__(self, url: str | os.PathLike[str]) -> None:
         self.sql = _sqlalchemy()
         try:
             self.url = _parse(self.sql, url)
@@ -104,7 +104,7 @@ def _sqlalchemy() -> Any:
     return sqlalchemy
 
 
-def _parse(sql: Any, url: str | Path) -> Any:
+def _parse(sql: Any, url: str | os.PathLike[str]) -> Any:
     """A parsed database URL. A bare path means a SQLite file."""
     text = os.fspath(url)
     # A mistyped URL may hold a password, so it is not treated as a file name.

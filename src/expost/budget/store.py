@@ -86,7 +86,7 @@ class Store:
         which may hold a password.
     """
 
-    def __init__(self, url: str | Path, *, read_only: bool = False) -> None:
+    def __init__(self, url: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self.location = Location(url)
         self.read_only = read_only
         self._engine: Any = None

@@ -16,6 +16,7 @@ from expost.budget.reservation_rows import Reservation
 from expost.budget.rows import LedgerRows
 from expost.budget.store import Store
 from expost.budget.totals import NO_ANALYST, Standing
+from expost.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class LedgerViews:
     """
 
     def __init__(self, store: Store) -> None:
+        if not isinstance(store, Store):
+            raise InvalidInput(
+                "store",
+                type(store).__name__,  # a URL may hold a password
+                "use Ledger.open(…) for an existing ledger or Ledger.create(…) for a new one",
+            )
         self._store = store
         self._identity: str | None = None
 

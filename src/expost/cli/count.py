@@ -23,6 +23,11 @@ from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
 
 INTERRUPTED = 130
+_MANY_ROWS = (
+    "note: a person counts with up to 10 rows in a group, so the noise is made for 10 rows. If "
+    "nobody has more than R rows in a group, --max-rows-per-user R costs less; if everybody has "
+    "one row in the table, --one-row-per-user does."
+)
 
 
 class Order(StrEnum):
@@ -82,6 +87,14 @@ def count(
         int | None,
         typer.Option(help="Rows of a person that count in one group (rows: 10, else 1)."),
     ] = None,
+    one_row_per_user: Annotated[
+        bool,
+        typer.Option(
+            "--one-row-per-user",
+            help="Declare that the table has one row per person: each counts in one group, and "
+            "nothing is paid to learn what the cap drops.",
+        ),
+    ] = False,
     where: Annotated[
         list[str] | None, typer.Option(help="Condition on rows: status=active, age>=18. Repeat.")
     ] = None,
@@ -144,6 +157,7 @@ def count(
         "delta": delta,
         "private_keys": private_keys,
         "max_groups_per_user": parse_cap(max_groups_per_user),
+        "one_row_per_user": one_row_per_user,
         "order": None if order is None else order.value,
         "max_group_epsilon": max_group_epsilon,
         "confidence": confidence,
@@ -151,7 +165,9 @@ def count(
         "ratio": ratio,
     }
     if plan:
-        measure = _measure(kind, sum_column or mean_column, bounds, grid, max_rows_per_user)
+        usual = 1 if one_row_per_user else 10
+        most = max_rows_per_user or (usual if rows else 1)
+        measure = _measure(kind, sum_column or mean_column, bounds, grid, most)
         _show_plan(None if listed is None else len(listed), measure, options, plot, as_json)
         return
     if ledger is None and (budget is not None or analyst):
@@ -177,6 +193,8 @@ def count(
     else:
         options |= {"rows": rows, "max_rows_per_user": max_rows_per_user}
         function, arguments = query.count, (source,)
+    if rows and max_rows_per_user is None and not one_row_per_user and not as_json:
+        notes.print(_MANY_ROWS, highlight=False)
     run = _Run(out, _total(epsilon, delta))
     result = run.ask(function, arguments, options, as_json)
     _finish(result, certificate, plot, as_json, run.failure)
@@ -249,13 +267,13 @@ def _measure(
     column: str | None,
     bounds: tuple[float, float] | None,
     grid: float | None,
-    rows: int | None,
+    rows: int,
 ) -> Measure:
     if kind in ("sum", "mean"):
         assert bounds is not None
         assert column is not None
-        return query.value_measure(kind, column, bounds, grid, rows or 1)
-    return Measure("rows", rows=rows or 10) if kind == "rows" else Measure()
+        return query.value_measure(kind, column, bounds, grid, rows)
+    return Measure("rows", rows=rows) if kind == "rows" else Measure()
 
 
 def parse_cap(text: str | None) -> int | str | None:

@@ -84,5 +84,5 @@ def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console],
 
 def shown_up(amount: float, digits: int = 3) -> str:
     """Return a charge for display, rounded up: what is shown is never below what was paid."""
-    scale = 10**digits
-    return f"{math.ceil(Fraction(amount) * scale) / scale:.{digits}f}"
+    scale = 10**digits  # the shortest decimal of a float, so that 0.1 does not become 0.101
+    return f"{math.ceil(Fraction(repr(float(amount))) * scale) / scale:.{digits}f}"

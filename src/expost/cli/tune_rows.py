@@ -202,13 +202,13 @@ def reminders(data: Mapping[str, Any], options: bool) -> list[str]:
         texts = [str(each) for each in classes]
         letters = any(each.lower() != each.upper() for each in texts)
         found.append(
-            f"A row whose label is not exactly {_listed(texts)} is not used and scores as wrong"
+            f"A row whose label is not exactly {_listed(texts)} is not used and lowers the score"
             + ("; upper and lower case matter." if letters else ".")
         )
     elif isinstance(classes, int) and "name" not in data:
         found.append(
             f"A row whose label is not a whole number from 0 to {classes - 1} is not used and "
-            "scores as wrong."
+            "lowers the score."
         )
     if data.get("categories"):
         names = ", ".join(data["categories"])
@@ -223,7 +223,7 @@ def reminders(data: Mapping[str, Any], options: bool) -> list[str]:
             else 'missing.COLUMN = VALUE or "indicator" in [data]'
         )
         found.append(
-            f"A row with an empty or unreadable cell in {names} is not used and scores as wrong. "
+            f"A row with an empty or unreadable cell in {names} is not used and lowers the score. "
             f"If cells may be empty, give {remedy}."
         )
     return found

@@ -21,6 +21,7 @@ import numpy as np
 from expost.mechanisms.discrete_noise import DiscreteNoise, Query
 from expost.privacy.guarantees import Guarantee
 from expost.selection.candidate import Candidate
+from expost.selection.held_out import HeldOut
 
 OWN = "expost."  # the price of a selector that is defined elsewhere cannot be computed again
 
@@ -87,12 +88,16 @@ def written(value: Any) -> Any:
         return value.item()
     if isinstance(value, (list, tuple)):
         return [written(each) for each in value]
-    if is_dataclass(value) and not isinstance(value, type):
-        settings = {each.name: written(getattr(value, each.name)) for each in fields(value)}
-        return {"law": type(value).__name__, **settings}
     if callable(value):  # a rule of the caller's, of which only the name is public
         return getattr(value, "__qualname__", type(value).__qualname__)
-    return value
+    if isinstance(value, HeldOut):  # its rates follow from the promises
+        names: Iterable[str] = ("overhead", "thresholds", "steps", "monotone")
+    elif is_dataclass(value):
+        names = [each.name for each in fields(value)]
+    else:
+        return value
+    law = type(value).__name__
+    return {"law": law} | {name: written(getattr(value, name)) for name in names}
 
 
 def _kind(mechanisms: Sequence[Any]) -> str:

@@ -219,7 +219,7 @@ class PathSearch(Selector):
     def __post_init__(self) -> None:
         check_target(self.target)
         if self.held_out is not None:
-            if self.target is not None:
+            if self.target not in (None, 0.0):
                 raise InvalidInput(
                     "target", self.target, "the held-out rows have thresholds; leave it out"
                 )

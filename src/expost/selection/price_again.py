@@ -8,7 +8,7 @@ Tests: ``tests/selection/test_grid.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from fractions import Fraction
@@ -20,6 +20,8 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import guarantee_from_dict
 from expost.selection.candidate import Candidate
 from expost.selection.grid import OWN
+from expost.selection.held_out import HeldOut, rates_of
+from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
 from expost.selection.repeat_and_select import Poisson, RunCount, TruncatedNegativeBinomial
 from expost.selection.selector import Selector
 
@@ -66,7 +68,8 @@ def rebuild(grid: Mapping[str, Any]) -> tuple[Selector, list[Candidate]]:
         The grid cannot be read.
     """
     with _readable():
-        return _selector(grid["selector"]), list(_candidates(grid))
+        candidates = list(_candidates(grid))
+        return _selector(grid["selector"], candidates), candidates
 
 
 @contextmanager
@@ -85,7 +88,7 @@ def _readable() -> Iterator[None]:
 def _candidates(grid: Mapping[str, Any]) -> Iterator[Candidate]:
     """Yield candidates that can be priced and not run."""
     promises = [guarantee_from_dict(each) for each in grid["promises"]]
-    kind = grid["mechanisms"]
+    kind = "path" if grid["selector"]["name"] == PathSearch.name else grid["mechanisms"]
     levels = []
     for promise, repeats, drop_rate in grid["levels"]:
         given = promises[promise]
@@ -115,6 +118,8 @@ def _mechanism(kind: str, promise: Any) -> Any:
         return DiscreteLaplace(Query(never_run), promise.epsilon, promise.neighbours)
     if kind == "gaussian":
         return DiscreteGaussian(Query(never_run), promise.rho, promise.neighbours)
+    if kind == "path":  # sensitivity and dimension do not enter the price
+        return PathLevel(NoisePath(never_run, 1, never_run, 1, promise.neighbours), promise)
     if kind != "any":
         raise InvalidRelease("mechanisms", kind, "give queries, laplace, gaussian or any")
     return never_run
@@ -125,9 +130,13 @@ def never_run(*_: Any) -> Any:
     raise AssertionError("a grid is priced, not run")
 
 
-def _selector(settings: Mapping[str, Any]) -> Selector:
+def _selector(settings: Mapping[str, Any], candidates: Sequence[Candidate]) -> Selector:
     """Return the selector with these settings."""
-    values = {name: _read(value) for name, value in settings.items() if name != "name"}
+    values = {
+        name: _read(value) if name != "held_out" else _held_out(value, candidates)
+        for name, value in settings.items()
+        if name != "name"
+    }
     for kind in _kinds(Selector):
         same = kind.name == settings["name"]
         if same and {each.name for each in fields(kind)} == set(values):  # type: ignore[arg-type]
@@ -141,6 +150,17 @@ def _kinds(base: Any) -> Iterator[type[Selector]]:
         if kind.__module__.startswith(OWN) and hasattr(kind, "name"):
             yield kind
         yield from _kinds(kind)
+
+
+def _held_out(terms: Mapping[str, Any] | None, candidates: Sequence[Candidate]) -> HeldOut | None:
+    """Return the rule of held-out rows; its rates follow from the candidates' levels."""
+    if terms is None:
+        return None
+    overhead, thresholds = _read(terms["overhead"]), _read(terms["thresholds"])
+    rates = rates_of(
+        [float(each.guarantee.size) for each in candidates], overhead, terms["monotone"]
+    )
+    return HeldOut(never_run, overhead, thresholds, terms["steps"], terms["monotone"], rates=rates)
 
 
 def _read(value: Any) -> Any:

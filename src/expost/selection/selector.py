@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from expost._version import __version__
-from expost.budget.charging import Account, LedgerLike
+from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.checkpoint import SelectionState
 from expost.execution.codec import Codec, JsonCodec
@@ -107,7 +107,7 @@ class Selector(ABC):
         simulation: bool = False,
         progress: RunProgress | None = None,
         on_failure: OnFailure | None = None,
-        ledger: LedgerLike | None = None,
+        ledger: LedgerOrPlace = None,
         budget: str | None = None,
         analyst: str = "",
         memo: str = "",
@@ -142,9 +142,10 @@ class Selector(ABC):
         on_failure : callable, optional
             Called with (candidate index, exception) when a candidate raises, for the curator only.
             The run still counts, with the lowest rank.
-        ledger : Ledger, optional
-            The ledger that pays. The worst case is reserved before any run reads data, and settled
-            at the charge of the outcome. After a crash in between, the worst case stays charged.
+        ledger : Ledger, str or Path, optional
+            The ledger that pays, or its file name or URL. The worst case is reserved before any
+            run reads data, and settled at the charge of the outcome. After a crash in between, the
+            worst case stays charged.
         budget : str, optional
             Name of the budget in the ledger; may be left out if the ledger has only one.
         analyst : str

@@ -18,8 +18,9 @@ from expost.selection.attempts import plan_for_bar
 from expost.selection.plan import plan as make_plan
 from expost.server.datasets import ROWS
 from expost.tuning.job import tune
-from expost.tuning.job_folder import CERTIFICATE, MODEL
+from expost.tuning.job_folder import CERTIFICATE
 from expost.tuning.metrics import METRICS
+from expost.tuning.model_file import MODEL
 from expost.tuning.noise_reduction import LEVELS
 from expost.tuning.settings import Settings as JobSettings
 from expost.tuning.settings import read_settings

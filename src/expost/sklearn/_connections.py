@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from pathlib import Path
+from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 
-from expost.budget.ledger import Ledger
+from expost.budget.charging import open_ledger
 from expost.errors import InvalidInput, MissingExtra
 from expost.randomness.source import Randomness
 
@@ -65,7 +65,7 @@ class SearchConnections:
                 "this is a copy of a search with a ledger: reconnect it with "
                 "set_params(ledger=…) before fitting",
             )
-        return Ledger.open(self.ledger) if isinstance(self.ledger, (str, Path)) else self.ledger
+        return open_ledger(self.ledger)
 
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted search on the same ledger, with a clone of the estimator."""
@@ -79,7 +79,7 @@ class SearchConnections:
     def __getstate__(self) -> dict[str, Any]:
         """Return what may be copied: everything but open connections and randomness."""
         state: dict[str, Any] = dict(super().__getstate__())  # type: ignore[call-overload]
-        if state.get("ledger") is not None and not isinstance(state["ledger"], (str, Path)):
+        if state.get("ledger") is not None and not isinstance(state["ledger"], (str, PathLike)):
             state["ledger"] = None
             state["_left_ledger_behind"] = True
         if isinstance(state.get("random_state"), Randomness):

@@ -19,19 +19,19 @@ from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.advice import warn_if_weak
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, require_protection
+from expost.selection import grid
 from expost.selection.attempts import Belief, plan_attempts
 from expost.selection.candidate import Candidate
-from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
+from expost.sklearn._certificate import SearchCertificate
 from expost.sklearn._connections import SearchConnections
 from expost.sklearn._levels import check_delta, level_by
 from expost.sklearn._linear_model import source_of
-from expost.sklearn._noise_reduction import NoiseReducer, state_cost
-from expost.sklearn._scoring import FitAndScore, Fitted, score_of
+from expost.sklearn._scoring import FitAndScore, score_of
 from expost.sklearn._split import check_rows, split
 from expost.training.progress import progress_bar
 from expost.tuning.confidence import Margins
-from expost.tuning.forecast import composed, dropping, ladder_of
+from expost.tuning.forecast import dropping, ladder_of
 from expost.tuning.run_attempts import Step, make_attempts, steps_of
 from expost.tuning.several_ways import LINEAR_SHARE, share_of, uncharged
 
@@ -51,7 +51,7 @@ def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
-class ExPostSearch(NoiseReducer, SearchConnections, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Private grid search.
 
     With a ``target``, planned attempts of Algorithm 2 release the first estimator that reaches it;
@@ -170,7 +170,8 @@ class ExPostSearch(NoiseReducer, SearchConnections, MetaEstimatorMixin, BaseEsti
     privacy_spent_ : Guarantee or None
         The realised charge of all requests together; None in a simulation.
     release_ : Release
-        The release, with its certificate.
+        The release; its ``spent`` is the charge of all requests together. :meth:`certificate` and
+        :meth:`save` write it down.
 
     Notes
     -----
@@ -291,6 +292,7 @@ class ExPostSearch(NoiseReducer, SearchConnections, MetaEstimatorMixin, BaseEsti
             "randomness": source,
             "simulation": self.simulation,
             "executor": self._executor(),
+            "source": grid.source_of(X),
         }
         if ledger is not None:
             request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
@@ -303,24 +305,7 @@ class ExPostSearch(NoiseReducer, SearchConnections, MetaEstimatorMixin, BaseEsti
                 releases, refused = [release], False
             else:
                 releases, refused = make_attempts(steps, data, None, margins, **request)
-        present = [each for each in releases if each is not None]
-        release = present[-1]
-        spent = composed([each.spent for each in present])
-        self.n_attempts_, self.budget_refused_ = len(present), refused
-        self.privacy_spent_ = None if release.simulated else spent
-        self.release_ = release
-        fitted = release.value if isinstance(release.value, Fitted) else None
-        self.passed_ = fitted is not None if release.passed is None else release.passed
-        self.best_params_ = dict(release.params)
-        self.best_score_ = None if fitted is None else fitted.score
-        reduced = isinstance(steps[len(releases) - 1].selector, PathSearch)
-        self.training_ = None if fitted is None else "noise-reduction" if reduced else "dp-sgd"
-        self.score_bound_ = release.score if self.target is not None else None
-        if fitted is not None and fitted.lead is not None:
-            self.score_bound_ = fitted.bound
-        self.best_estimator_ = None if fitted is None else fitted.estimator
-        if reduced and fitted is not None:
-            state_cost(fitted.estimator, release)
+        self._conclude(steps, releases, refused=refused)
         return self
 
     def _requests(

@@ -17,6 +17,7 @@ Training needs the extra ``[torch]``.
 ``missing_facts``  From settings to a schema; asks once for every public fact that is missing.
 ``rows``           Loads, encodes and splits the rows: zero-out or add-remove neighbours.
 ``model``          :class:`Model` and :func:`load_model`: the released model and its file.
+``model_file``     Writes and reads ``model.npz``; reading runs no code.
 ``scoring``        Scores: noisy on held-out rows, exact on public rows.
 ``candidates``     Every setting at every privacy level: DP-SGD, then a score.
 ``confidence``     By how much a noisy score must exceed the bar.

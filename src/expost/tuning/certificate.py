@@ -23,6 +23,7 @@ from expost.tuning.confidence import Bounds, bounds_of
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
+from expost.tuning.model_file import MODEL
 from expost.tuning.run_attempts import Step
 from expost.tuning.settings import Settings
 
@@ -143,6 +144,10 @@ class Tuned:
         """Return the certificate as JSON, for ``Release.from_json`` and ``expost certificate``."""
         record = self.release.as_dict(encode=self._value)
         record["kind"] = "tuning"
+        value = self.release.value
+        if isinstance(value, Fitted) and value.lead is not None and self.bounds is not None:
+            # Noise reduction compared a count with its threshold; their difference is no score.
+            record["score"] = self.bounds.on_scoring_rows
         record["ledger"] = self._entries()
         record["grid"] = None  # of all attempts, in "requests"
         record["requests"] = request_records(
@@ -182,6 +187,7 @@ def conclude(
     *,
     rows: int,
     refused: bool,
+    date: str,
     folder: Path | None,
 ) -> Tuned:
     """Compose what the attempts released and cost."""
@@ -201,7 +207,7 @@ def conclude(
     fitted = chosen.value if isinstance(chosen.value, Fitted) else None
     made = _step(job, number).recipe or recipe
     model = None if fitted is None else Model(made, fitted.parameters)
-    path = None if folder is None or model is None else folder / "model.npz"
+    path = None if folder is None or model is None else folder / MODEL
     if model is not None and path is not None:
         model.save(path)
     winner = _winner(job, number, chosen)
@@ -215,7 +221,7 @@ def conclude(
         path,
         None if winner is None or job.reasons else comparison(job, winner),
         job,
-        _details(settings, job, rows, fitted, refused),
+        {"date": date, **_details(settings, job, rows, fitted, refused)},
     )
 
 

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from expost.errors import InvalidInput
+from expost.tuning.config_file import is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings
 from expost.tuning.goal_settings import GOAL_KEYS
 from expost.tuning.metrics import REGRESSION_METRICS
@@ -157,13 +158,29 @@ def job_of(
     share = 1.0 if public else 1 - _number(tables["data"]["holdout"], 0.2)
     _fill_model(tables["model"], tables["data"], regression)
     if tables["model"].get("training") == "noise-reduction":
-        del tables["search"]
+        _levels_of_search(tables["model"], tables.pop("search"))
     else:
         training = max(1, math.floor(places * share))
         _fill_search(tables["search"], tables["model"]["kind"], training)
     _fill_goal(tables["goal"], tables["data"].get("target_bounds"), regression)
     tables["privacy"].setdefault("delta", default_delta(places))
     return {table: _ordered(values, TABLES[table]) for table, values in tables.items()}
+
+
+def _levels_of_search(model: dict[str, Any], search: dict[str, Any]) -> None:
+    """Noise reduction searches levels only: up to the highest one that was asked for."""
+    from expost.tuning.noise_reduction import levels_up_to
+
+    given = search.pop("epsilons", None)
+    for key in search:
+        raise InvalidInput(
+            key, search[key], "noise reduction has no such setting; leave it out, or use dp-sgd"
+        )
+    if given is None or "levels" in model:
+        return
+    if not isinstance(given, (list, tuple)) or not all(map(is_number, given)) or not given:
+        raise InvalidInput("epsilons", given, "give a list of numbers > 0")
+    model["levels"] = list(levels_up_to(float(max(given))))
 
 
 def described(job: Any, X: Any, y: Any, settings: Mapping[str, Any]) -> tuple[Any, Any, Any]:

@@ -123,12 +123,25 @@ def _converted(spent: Guarantee, details: Mapping[str, Any]) -> Iterator[str]:
         yield "the stated ε and δ are not those of the charge"
 
 
+def _bound(details: Mapping[str, Any], made: Mapping[str, Any]) -> list[float]:
+    """Return the bound on the score that replaces a count of held-out rows, if one was compared."""
+    if made["selector"].get("held_out") is None or details["confidence"] is None:
+        return []
+    sign = 1.0 if details["goal"]["larger_is_better"] else -1.0
+    return [sign * details["confidence"]["bound_on_scoring_rows"]]
+
+
 def _chosen(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield whether what is released is not what one of the attempts released."""
-    keys = ("outcome", "params", "index", "score", "passed", "simulated", "selector")
+    keys = ("outcome", "params", "index", "passed", "simulated", "selector")
     shown = {key: document[key] for key in keys}
     made = [each for each in document["requests"]["made"] if each is not None]
-    same = [each for each in made if shown == {key: each[key] for key in keys}]
+    same = [
+        each
+        for each in made
+        if shown == {key: each[key] for key in keys}
+        and document["score"] in (each["score"], *_bound(document["tuning"], each))
+    ]
     if made and not same:
         yield "what was released is not what one of the attempts released"
     elif made and not any(document["theorem"].startswith(each["theorem"]) for each in same):

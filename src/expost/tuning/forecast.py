@@ -9,6 +9,7 @@ Tests: ``tests/tuning/test_forecast.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.rationals import exact_positive
@@ -253,6 +255,8 @@ def _to_a_bar(
         order=order,
     )
     margins = Margins.of(settings.goal.confidence, schedule, [each.runs for each in steps])
+    if settings.model.training == "dp-sgd":
+        _check_reachable(settings, candidates, margins, scoring_rows)
     made = Forecast(tuple(steps), privacy.delta, pace)
     reach = reach_of(ladder, schedule, [_by_level(made, each, ladder) for each in steps])
     first = candidates[0].mechanism
@@ -267,6 +271,34 @@ def _to_a_bar(
         margins,
         margins.margin(0, deviation, first.score.unit / scoring_rows),
         scoring_rows,
+    )
+
+
+def _check_reachable(
+    settings: Settings, candidates: Sequence[Candidate], margins: Margins, scoring_rows: int
+) -> None:
+    """Refuse a bar that not even a perfect model clears, because of the noise of its score."""
+    goal = settings.goal
+    assert goal.target is not None
+    needed = []
+    for each in {id(candidate.mechanism): candidate for candidate in candidates}.values():
+        assert isinstance(each.mechanism, TrainAndScore)
+        unit = each.mechanism.score.unit / scoring_rows
+        needed.append(margins.margin(0, deviation_of(each, scoring_rows), unit))
+    metric = goal.measure
+    room = (metric.best if metric.larger_is_better else -metric.best) - goal.target
+    margin = min(needed)
+    if margin <= room:
+        return
+    rows = math.ceil(scoring_rows * margin / room) if room > 0 else None
+    more = "more scoring rows" if rows is None else f"at least {rows} scoring rows"
+    raise InvalidInput(
+        "at_least" if goal.larger_is_better else "at_most",
+        goal.bar,
+        f"no model can pass: with {scoring_rows} scoring rows, a noisy score must clear the bar by "
+        f"{margin:.3g} even at the highest level, and the {goal.metric} is at "
+        f"{'most' if metric.larger_is_better else 'least'} {metric.best:g}. Choose another bar, "
+        f"higher levels, a lower confidence, {more}, or declare the scoring rows public",
     )
 
 

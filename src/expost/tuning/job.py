@@ -17,11 +17,12 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from expost import plots
-from expost.budget.charging import Account
+from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.dispatch import Executor
 from expost.execution.failure import OnFailure
@@ -62,7 +63,7 @@ def tune(
     X: Any = None,
     y: Any = None,
     *,
-    ledger: Any = None,
+    ledger: LedgerOrPlace = None,
     budget: str | None = None,
     analyst: str = "",
     out: str | Path | None = None,
@@ -94,8 +95,9 @@ def tune(
     X, y : array_like, optional
         The rows, if ``job`` is a mapping that names no file. If ``job`` is an array of features,
         the second argument holds the targets.
-    ledger : Ledger, optional
-        The worst case of every attempt is reserved before it reads rows.
+    ledger : Ledger, str or Path, optional
+        A ledger, or its file name or URL. The worst case of every attempt is reserved
+        before it reads rows.
     budget, analyst : str, optional
         Which budget of the ledger pays, and on whose behalf.
     out : path, optional
@@ -150,6 +152,7 @@ def tune(
         expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
     """
     source = require_protection(randomness, simulation=simulation)
+    date = datetime.now(UTC).date().isoformat()  # of the start: how long a job took is secret
     if out is not None:
         refuse_finished(Path(out))  # before the plan, which takes seconds
     ready = _prepared(
@@ -196,7 +199,7 @@ def tune(
             codec=FittedCodec(),
             executor=executor,
             stop_early=stop_early,
-            ledger=ledger,
+            ledger=account.ledger,
             budget=budget,
             analyst=analyst,
             memo=account.memo,
@@ -209,6 +212,7 @@ def tune(
             releases,
             rows=rows.places,
             refused=refused,
+            date=date,
             folder=None if journal is None else journal.folder,
         )
         if journal is not None:

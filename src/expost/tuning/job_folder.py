@@ -23,7 +23,7 @@ from expost.execution.fingerprint import fingerprint
 from expost.selection.release import Release
 from expost.tuning.candidates import FittedCodec
 
-CERTIFICATE, MODEL, PICTURE = "release.json", "model.npz", "privacy.png"
+CERTIFICATE, PICTURE = "release.json", "privacy.png"
 LEDGER, DATA = "ledger", "data"
 """Parts of a job's identity besides its settings."""
 _ATTEMPTS, _CHECKPOINT, _LOCK = "attempts.json", "checkpoint", ".lock"

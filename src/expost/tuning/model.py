@@ -1,15 +1,14 @@
 """Tuned models: parameters, the encoding of rows, and a safe file format.
 
-``model.npz`` contains the parameters and a JSON header with strings and numbers only: the kind of
-model, and the schema by which rows are encoded (names, bounds, categories, fill values, classes).
-It contains no pickle, so reading it runs no code.
+``model.npz`` (:mod:`expost.tuning.model_file`) contains the parameters and a JSON header with
+strings and numbers only: the kind of model, and the schema by which rows are encoded (names,
+bounds, categories, fill values, classes). It contains no pickle, so reading it runs no code.
 
 Tests: ``tests/tuning/test_model.py``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,13 +21,12 @@ from expost.errors import InvalidInput
 from expost.tuning.encoding import Label
 from expost.tuning.factories import factory_of, takes
 from expost.tuning.linear_outputs import linear_outputs
+from expost.tuning.model_file import read_model, write_model
 from expost.tuning.model_settings import LINEAR
 from expost.tuning.settings import Settings
 from expost.tuning.table_schema import TableSchema
 from expost.tuning.tables import cells_for
 
-_HEADER = "expost"
-_SCHEMA = 2
 PART = 512
 """Number of rows of which a torch module computes the outputs together."""
 
@@ -270,19 +268,13 @@ class Model:
         """
         recipe = self.recipe
         header = {
-            "schema": _SCHEMA,
             "kind": recipe.kind,
             "loss": recipe.loss,
             "table": recipe.schema.as_dict(),
             "input_shape": recipe.input_shape,
             "arguments": dict(getattr(recipe.factory, "arguments", {})),
         }
-        with Path(path).open("wb") as stream:
-            arrays: dict[str, Any] = {
-                f"parameter:{name}": value for name, value in self.parameters.items()
-            }
-            arrays[_HEADER] = np.array(json.dumps(header))
-            np.savez(stream, **arrays)
+        write_model(Path(path), header, self.parameters)
 
 
 def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> Model:
@@ -293,7 +285,7 @@ def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> M
     Parameters
     ----------
     path : str or Path
-        The ``.npz`` file.
+        The ``.npz`` file, or the folder of a job that contains ``model.npz``.
     factory : callable, optional
         The function or class of the job, or a function without arguments that returns an equal
         torch module. Needed if the model is a module of your own. The job's ``arguments`` are in
@@ -307,20 +299,10 @@ def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> M
     Raises
     ------
     InvalidInput
-        If the file is not a model that expost saved, or if ``factory`` is missing or makes a
-        module with other parameters.
+        If there is no such file, if it is not a model that expost saved, or if ``factory`` is
+        missing or makes a module with other parameters.
     """
-    with np.load(Path(path), allow_pickle=False) as archive:
-        if _HEADER not in archive.files:
-            raise InvalidInput("path", str(path), "not a model that expost saved")
-        header = json.loads(str(archive[_HEADER]))
-        parameters = {
-            name.partition(":")[2]: archive[name] for name in archive.files if name != _HEADER
-        }
-    if header.get("schema") != _SCHEMA:
-        raise InvalidInput(
-            "schema", header.get("schema"), f"this version reads models of schema {_SCHEMA}"
-        )
+    header, parameters = read_model(Path(path))
     shape = header["input_shape"]
     recipe = Recipe(
         header["kind"],
@@ -380,8 +362,10 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     from torch.func import functional_call, vmap
 
     from expost.training._torch.module_state import RowsApart, unchanged
+    from expost.training._torch.recurrent import make_batchable
 
     module = _made(recipe)
+    make_batchable(module)
     like = next(module.parameters())
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()

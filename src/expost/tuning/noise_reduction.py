@@ -230,6 +230,11 @@ def overhead_for(rows: int) -> float:
     return min(_MOST_OVERHEAD, _ROWS_IN_A_HUNDRED / rows)
 
 
+def levels_up_to(top: float) -> tuple[float, ...]:
+    """Return the default levels that are not above ``top``; at least one."""
+    return tuple(each for each in LEVELS if each <= top) or (top,)
+
+
 def usable_levels(epsilons: Sequence[float], scoring_rows: int | None) -> tuple[float, ...]:
     """Return the levels to look at; with private scoring those above 2ε′."""
     least = 0.0 if scoring_rows is None else 2 * overhead_for(scoring_rows)

@@ -19,9 +19,10 @@ divisors) are computed from ``data.rows``: round((1 − h)·rows) for training, 
 
 Every row is allowed. A row that cannot be encoded (:mod:`expost.tuning.table_schema`), or whose
 target is outside the public classes, becomes an empty place: it has features 0 and the target NaN,
-adds nothing to a training, and counts as wrong in private scoring (at the largest loss in a
-regression). So no error here depends on a value in a row, and data of one class are no error. Only
-rows that are declared public are checked strictly. No message contains data.
+adds nothing to a training, and counts as half right in private scoring (at half of the largest loss
+in a regression), or as wrong with noise reduction. So no error here depends on a value in a row,
+and data of one class are no error. Only rows that are declared public are checked strictly. No
+message contains data.
 
 Tests: ``tests/tuning/test_rows.py``.
 """

@@ -1,17 +1,22 @@
 """Scores of models: noisy on held-out rows, or exact on rows declared public.
 
-Private scoring. The query is the sum of the merits of the held-out rows: whole numbers of steps
-from 0 to S, each of which depends on one row alone (:mod:`expost.tuning.metrics`). One row changes
-it by at most S. It is an integer, so there is no further rounding. Discrete Gaussian noise makes
-the query ρ-zCDP. An empty place has merit 0, the worst. For the accuracy S is 1, otherwise 2^16.
+Private scoring. The query is a sum over the held-out rows. A row adds its merit minus C, where the
+merit is a whole number of steps from 0 to S that depends on this row alone
+(:mod:`expost.tuning.metrics`), and C is a public number. An empty place adds 0, so one row moves
+the sum by at most max(C, S − C). It is an integer, so there is no further rounding. Discrete
+Gaussian noise makes the query ρ-zCDP.
+
+Public number of places. C is the middle of the range, S/2, which halves the noise, or the bar if
+that is lower. The score is C plus sum / places: an empty place, and a row that cannot be used,
+counts as C. As C is not above the bar, a score above the bar means that the mean over the rows that
+can be used is above it. S is 2 for the accuracy (2^16 if the bar is below 1/2), otherwise 2^16.
 
 Secret number of rows. With add-remove neighbours the sum must not be divided by the actual number
-of rows. It is centred: each row adds its merit minus C, where C is the bar in steps, rounded up
-(the middle of the range if there is no bar), and the score is the bar plus sum / rows with the
-public number of rows. A row adds an integer between −C and S − C steps with S = 2^16; a row that is
-not there adds 0. So one row moves the sum by at most max(C, S − C). If the public number is wrong,
-the distance of the score from the bar is wrong by a factor, but a score above the bar still means
-that the mean over the actual rows is above the bar.
+of rows. C is the bar in steps, rounded up (the middle of the range if there is no bar), and the
+score is the bar plus sum / rows with the public number of rows. A row that cannot be used has merit
+0, a row that is not there adds 0. If the public number is wrong, the distance of the score from the
+bar is wrong by a factor, but a score above the bar still means that the mean over the actual rows
+is above the bar. S is 2^16.
 
 The model was trained on other rows. If a person's row is in the training part, the score is
 post-processing for this person. If the row is held out, the model does not depend on it. So
@@ -28,7 +33,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
+
+import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
@@ -125,20 +132,34 @@ class Score:
         return self.goal.measure
 
     @property
+    def _bar(self) -> Fraction | None:
+        """The bar as a share of the range from the worst to the best value; None without a bar."""
+        if self.goal.target is None:
+            return None
+        low, high = Fraction(self.metric.low), Fraction(self.metric.high)
+        worst = low if self.metric.larger_is_better else -high
+        return (Fraction(self.goal.target) - worst) / (high - low)
+
+    @property
     def _steps(self) -> int:
         """Steps of a merit."""
-        return STEPS if self.centred else self.metric.steps
+        if self.centred:
+            return STEPS
+        if self.rho is None:
+            return self.metric.steps
+        low = self._bar is not None and self._bar < Fraction(1, 2)
+        return STEPS if low else max(2, self.metric.steps)
 
     @property
     def centre(self) -> int:
-        """What each row's merit is compared with, in steps; 0 if the sum is not centred."""
-        if not self.centred:
+        """What each row's merit is compared with, in steps; 0 for exact sums over public places."""
+        if self.centred:
+            return self._steps // 2 if self._bar is None else ceil(self._bar * self._steps)
+        if self.rho is None:
             return 0
-        if self.goal.target is None:
-            return self._steps // 2
-        low, high = Fraction(self.metric.low), Fraction(self.metric.high)
-        worst = low if self.metric.larger_is_better else -high
-        return ceil((Fraction(self.goal.target) - worst) / (high - low) * self._steps)
+        return min(
+            self._steps // 2, self._steps if self._bar is None else floor(self._bar * self._steps)
+        )
 
     @property
     def _base(self) -> float:
@@ -181,7 +202,7 @@ class Score:
         ----------
         predicted, truth : ndarray
             What the metric takes, and the class numbers or values. The truth is NaN (None for
-            labels) at an empty place.
+            labels) at an empty place, or if the row cannot be used.
         randomness : Randomness
             Source of the noise.
         rows : int, optional
@@ -197,7 +218,10 @@ class Score:
         if self.rho is None and not self.centred:
             exact = self.metric.exact(predicted, truth)
             return exact if self.metric.larger_is_better else -exact
-        total = self.total(predicted, truth) - self.centre * len(truth)
+        merits = self.metric.merits(predicted, truth, self._steps)
+        if not self.centred:
+            merits = np.where(_empty(truth), self.centre, merits)
+        total = int(merits.sum()) - self.centre * len(truth)
         if self.rho is not None:
             query = Query(lambda whole: whole, sensitivity=self.sensitivity)
             noisy = DiscreteGaussian(query, self.rho)(total, randomness)
@@ -206,11 +230,11 @@ class Score:
         return self.of_sum(total, rows or len(truth))
 
     def of_sum(self, total: int, rows: int) -> float:
-        """Return the score that a sum of merits over ``rows`` places stands for."""
+        """Return the score that a sum over ``rows`` places stands for."""
         return self._base + total * self.step / rows
 
     def bar_sum(self, rows: int) -> int:
-        """Return the least sum of merits over ``rows`` places that reaches the bar."""
+        """Return the least exact sum over ``rows`` places that reaches the bar."""
         if self.centred:
             return 0
         assert self.goal.target is not None
@@ -222,3 +246,10 @@ class Score:
     def total(self, predicted: Array, truth: Array) -> int:
         """Return the sum of the merits."""
         return int(self.metric.merits(predicted, truth, self._steps).sum())
+
+
+def _empty(truth: Array) -> Array:
+    """Return which places are empty: NaN, or None among labels."""
+    if truth.dtype == object:
+        return np.array([each is None for each in truth], dtype=bool)
+    return np.isnan(truth) if truth.dtype.kind == "f" else np.zeros(len(truth), dtype=bool)

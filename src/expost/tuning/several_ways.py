@@ -37,6 +37,7 @@ from expost.tuning.noise_reduction import (
     LEVELS,
     Places,
     Way,
+    levels_up_to,
     margin_of_noisy_scores,
     margin_of_threshold,
     overhead_for,
@@ -116,6 +117,8 @@ def plan_ways(
     )
     searched = bool(settings.search.settings)
     attempts = None
+    if searched and not _any_level(settings, None if rows.public else places.scoring):
+        return by_attempts(settings)
     if searched:
         part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
         attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
@@ -152,7 +155,7 @@ def ways_of(
     if network and attempts is not None:
         limit = SHARE * min(row.epsilon_mean for row in attempts.reach)
     ways = list_ways(
-        settings.model,
+        _with_levels(settings),
         places,
         public,
         delta=settings.privacy.delta,
@@ -162,6 +165,23 @@ def ways_of(
         limit=limit,
     )
     return Plan(ways, 1 - part)
+
+
+def _with_levels(settings: Settings) -> ModelSettings:
+    """Return the model's settings with levels up to the highest one of ``search``, if given."""
+    model, given = settings.model, settings.search.epsilons
+    if model.levels is not None or not given:
+        return model
+    return replace(model, levels=levels_up_to(given[-1]))
+
+
+def _any_level(settings: Settings, scoring_rows: int | None) -> bool:
+    """Return whether noise reduction can judge a level that the search allows."""
+    try:
+        usable_levels(_with_levels(settings).levels or LEVELS, scoring_rows)
+    except InvalidInput:
+        return False
+    return True
 
 
 def list_ways(

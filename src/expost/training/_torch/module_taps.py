@@ -36,7 +36,7 @@ from expost.errors import InvalidInput
 from expost.training._torch.convolutions import pair
 from expost.training._torch.gradient_parts import Part, Stored
 from expost.training._torch.module_state import RowsApart, inside, unchanged
-from expost.training._torch.recurrent import products_of, recurrent_forward
+from expost.training._torch.recurrent import RECURRENT, linear, products_of, recurrent_forward
 from expost.training._torch.tapped_convolutions import TappedConvolution, TappedConvolutions
 from expost.training._torch.tapped_layers import (
     TappedEmbedding,
@@ -48,7 +48,6 @@ from expost.training._torch.tapped_layers import (
 )
 
 Tensor = torch.Tensor
-RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 class ModuleTaps:
@@ -239,7 +238,7 @@ class ModuleTaps:
         tapped = {tap.held["weight"]: self._forward(tap) for tap in self.taps if tap.layer is layer}
         found: dict[str, Callable[[Tensor], Tensor]] = {}
         for name, roles in products_of(layer).items():
-            plain = partial(_linear, layer, roles["weight"], roles.get("bias", ""))
+            plain = partial(linear, layer, roles["weight"], roles.get("bias", ""))
             held: Any = layer._parameters[roles["weight"]]
             found[name] = tapped.get(held, plain)
         return found
@@ -314,11 +313,6 @@ def _inside(layer: Any, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor
         return made
 
     return guarded
-
-
-def _linear(layer: nn.Module, weight: str, bias: str, x: Tensor) -> Tensor:
-    """Return the product with parameters that the layer holds at the moment of the call."""
-    return functional.linear(x, getattr(layer, weight), getattr(layer, bias) if bias else None)
 
 
 def _tapped(

@@ -11,6 +11,7 @@ Tests: ``tests/training/test_module_taps.py``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from expost.errors import InvalidInput
 
 Tensor = torch.Tensor
 Product = Callable[[Tensor], Tensor]
+RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 def suffixes(layer: nn.RNNBase) -> list[str]:
@@ -39,6 +41,27 @@ def products_of(layer: nn.RNNBase) -> dict[str, dict[str, str]]:
                 roles["bias"] = f"bias_{kind}_{suffix}"
             found[f"{kind}_{suffix}"] = roles
     return found
+
+
+def plain_products(layer: nn.RNNBase) -> dict[str, Product]:
+    """Return the products with the parameters that the layer holds at the moment of a call."""
+    return {
+        name: partial(linear, layer, roles["weight"], roles.get("bias", ""))
+        for name, roles in products_of(layer).items()
+    }
+
+
+def linear(layer: nn.Module, weight: str, bias: str, x: Tensor) -> Tensor:
+    """Return the product with parameters that the layer holds at the moment of the call."""
+    return functional.linear(x, getattr(layer, weight), getattr(layer, bias) if bias else None)
+
+
+def make_batchable(module: nn.Module) -> None:
+    """Replace the forward pass of recurrent layers by one that ``torch.func.vmap`` supports."""
+    for layer in module.modules():
+        if type(layer) in RECURRENT:
+            assert isinstance(layer, nn.RNNBase)
+            layer.__dict__["forward"] = recurrent_forward(layer, plain_products(layer))
 
 
 def recurrent_forward(layer: Any, products: dict[str, Product]) -> Callable[..., Any]:

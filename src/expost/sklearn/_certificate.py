@@ -1,0 +1,298 @@
+"""What a search releases: attributes, a certificate over all its requests, and a folder of files.
+
+The certificate has the form of one of ``expost.tune`` if there is a target: it lists every attempt
+with its charge, and the charge is their sum. Without a target there is one request, and the
+certificate is that of its selection. ``expost certificate verify`` checks both. Everything in it is
+released by ``fit`` or public, and ``privacy_spent_`` covers it.
+
+Tests: ``tests/tuning/test_sklearn_certificate.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from expost import plots
+from expost.errors import InvalidInput, InvalidRelease, MissingExtra
+from expost.privacy.guarantees import Guarantee
+from expost.selection.noise_path import PathSearch
+from expost.selection.release import Release
+from expost.sklearn._estimators import DPLogisticRegression
+from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._noise_reduction import NoiseReducer, state_cost
+from expost.sklearn._scoring import Fitted
+from expost.tuning.certificate import RELATION_IN_WORDS
+from expost.tuning.evidence import request_records
+from expost.tuning.forecast import composed
+from expost.tuning.job_folder import CERTIFICATE, PICTURE
+from expost.tuning.model import Model, Recipe
+from expost.tuning.model_file import MODEL
+from expost.tuning.rows import held_out
+from expost.tuning.run_attempts import Step
+from expost.tuning.table_schema import Column, TableSchema
+
+try:
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise MissingExtra("scikit-learn", "sklearn") from None
+
+
+class SearchCertificate(NoiseReducer):
+    """The part of :class:`~expost.sklearn.ExPostSearch` that states what was released."""
+
+    neighbours_: str
+    _rows: int
+
+    def _conclude(
+        self, steps: Sequence[Step], releases: Sequence[Release | None], *, refused: bool
+    ) -> None:
+        """Set the attributes of a fit from what its requests released."""
+        present = [each for each in releases if each is not None]
+        last = present[-1]
+        fitted = last.value if isinstance(last.value, Fitted) else None
+        reduced = isinstance(steps[len(releases) - 1].selector, PathSearch)
+        release = last if self.target is None else _composed(last, steps, present)
+        self.n_attempts_, self.budget_refused_ = len(present), refused
+        self.privacy_spent_ = None if release.simulated else release.spent
+        self.passed_ = fitted is not None if release.passed is None else release.passed
+        self.best_params_ = dict(release.params)
+        self.best_score_ = None if fitted is None else fitted.score
+        self.training_ = None if fitted is None else "noise-reduction" if reduced else "dp-sgd"
+        self.score_bound_ = release.score if self.target is not None else None
+        if fitted is not None and fitted.lead is not None:
+            # Noise reduction compares a count with its threshold; their difference is no score.
+            self.score_bound_ = fitted.bound
+            release = replace(release, score=fitted.bound)
+        self.release_ = release
+        self.best_estimator_ = None if fitted is None else fitted.estimator
+        if reduced and fitted is not None:
+            state_cost(fitted.estimator, release)
+        self._made: dict[str, Any] | None = None
+        if self.target is not None:
+            with suppress(InvalidRelease, RecursionError):  # JSON cannot hold the parameters
+                self._made = {
+                    "requests": request_records(steps, releases),
+                    "entries": [dict(each.ledger) for each in present if each.ledger is not None],
+                    "attempts": [_attempt(each) for each in present],
+                    "allowed": len(steps),
+                    "settings": len({str(c.params) for step in steps for c in step.candidates}),
+                }
+
+    def certificate(self, model: str | Path | None = None) -> str:
+        """Return the certificate of the fit as JSON: what was released, and all that it cost.
+
+        ``expost certificate`` shows it, ``expost certificate verify`` computes its price again, and
+        ``expost certificate sign`` signs it. It covers every attempt.
+
+        Parameters
+        ----------
+        model : str or Path, optional
+            A file in which you stored the released estimator. The certificate then states its
+            SHA-256 hash.
+
+        Returns
+        -------
+        str
+            The JSON text.
+
+        Raises
+        ------
+        InvalidRelease
+            JSON cannot hold the parameters of the grid.
+        """
+        check_is_fitted(self, "release_")
+        file = None if model is None else Path(model)
+        record = self.release_.as_dict(encode=lambda value: _value(value.estimator, file))
+        if self.target is not None:
+            if self._made is None:
+                raise InvalidRelease(
+                    "params", "of the grid", "a certificate holds numbers, texts and lists only"
+                )
+            record |= {
+                "kind": "tuning",
+                "ledger": self._made["entries"] or None,
+                "grid": None,  # of all attempts, in "requests"
+                "requests": self._made["requests"],
+                "tuning": self._terms(),
+            }
+        return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write what ``expost.tune(out=…)`` writes: model, certificate and picture.
+
+        ``model.npz`` is written for a ``DPLogisticRegression`` or ``DPLinearRegression``;
+        ``expost.load_model`` reads it. Other estimators have no file format that is safe to read:
+        store them yourself, and pass the file to :meth:`certificate`.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder. It is made if there is none.
+
+        Returns
+        -------
+        Path
+            The certificate, ``release.json``.
+
+        Raises
+        ------
+        InvalidInput
+            The folder contains a certificate.
+        InvalidRelease
+            JSON cannot hold the parameters of the grid.
+        """
+        check_is_fitted(self, "release_")
+        place = Path(folder)
+        if (place / CERTIFICATE).exists():
+            raise InvalidInput(
+                "folder", str(folder), f"it contains a {CERTIFICATE}; pass another folder"
+            )
+        place.mkdir(parents=True, exist_ok=True)
+        model = None
+        if isinstance(self.best_estimator_, DPLinearModel):
+            model = place / MODEL
+            as_model(self.best_estimator_).save(model)
+        text = self.certificate(model)
+        with suppress(MissingExtra):  # matplotlib is an extra; the picture is not certified
+            self._draw(place / PICTURE)
+        temporary = place / f".{CERTIFICATE}"
+        temporary.write_text(text + "\n", encoding="utf-8")
+        return temporary.replace(place / CERTIFICATE)
+
+    def _terms(self) -> dict[str, Any]:
+        """Return the public terms of a search with a target, for its certificate."""
+        assert self._made is not None
+        read, value = self._metric(), self.release_.value
+        total = self.n_rows or self._rows
+        held = 0
+        if read is not None and self.n_rows is None:
+            held = int(np.count_nonzero(held_out(total, self.holdout)))
+        elif read is not None:
+            held = round(total * self.holdout)
+        bound = self.score_bound_
+        if bound is not None and self.n_rows is not None and read is not None:
+            bound = min(bound, float(self.target or 0))  # the number of scoring rows is secret
+        names = getattr(self, "feature_names_in_", None)
+        kind = type(self.estimator)
+        pair = self.release_.spent.as_approx()
+        assert pair is not None
+        noise = value.deviation if isinstance(value, Fitted) and value.lead is None else None
+        return {
+            "data": {
+                "features": None if names is None else [str(each) for each in names],
+                "columns": getattr(self, "n_features_in_", None),
+                "holdout": self.holdout,
+                "rows": self.n_rows,
+            },
+            "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
+            "search": {"settings": self._made["settings"]},
+            "goal": {
+                "metric": "a function of public data" if read is None else read[0],
+                "larger_is_better": True,
+                "bar": float(self.target or 0),
+                "confidence": self.confidence,
+            },
+            "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
+            "neighbours": self.neighbours_,
+            "neighbours_in_words": RELATION_IN_WORDS.get(self.neighbours_, self.neighbours_),
+            "rows": {"training": total - held, "scoring": held},
+            "scoring": "a function of public data"
+            if read is None
+            else "noisy, on held-out rows disjoint from training",
+            "score_noise": noise,
+            "schedule": None,
+            "converted_at_order": None,
+            "budget_refused_another_attempt": self.budget_refused_,
+            "warnings": [],
+            "reasons": [],
+            "confidence": None
+            if bound is None
+            else {
+                "confidence": self.confidence,
+                "noisy_score": self.best_score_,
+                "bound_on_scoring_rows": bound,
+                "bound_on_population": None,
+            },
+            "spent": {"epsilon": pair.epsilon, "delta": pair.delta},
+            "attempts": self._made["attempts"],
+            "attempts_allowed": self._made["allowed"],
+            "comparison": None,
+        }
+
+    def _draw(self, path: Path) -> None:
+        """Draw the cost and the score, if the charge is an (ε, δ) pair."""
+        pair = self.release_.spent.as_approx()
+        if pair is None:
+            return
+        read, value = self._metric(), self.release_.value
+        points = []
+        if isinstance(value, Fitted):
+            points.append((pair.epsilon, value.score, value.deviation, self.release_.passed))
+        plots.draw_tuning(
+            path,
+            methods=[("expost: this search", pair.epsilon)],
+            delta=pair.delta,
+            attempts=points,
+            total_delta=pair.delta,
+            metric="score" if read is None else read[0],
+            target=self.target,
+        )
+
+
+def _composed(last: Release, steps: Sequence[Step], made: Sequence[Release]) -> Release:
+    """Return the last release, with what all requests cost and could have cost."""
+    if len(steps) == 1:
+        return last
+    spent: Guarantee = composed([each.spent for each in made])
+    worst = composed([step.charges.worst_case for step in steps])
+    theorem = f"{last.theorem}; sums of ε̃ and δ, {len(made)} of at most {len(steps)} attempts"
+    return replace(last, spent=spent, worst_case=worst, theorem=theorem, grid=None)
+
+
+def _attempt(release: Release) -> dict[str, Any]:
+    """Return what a certificate says about one attempt."""
+    value = release.value
+    return {
+        "params": release.as_dict(encode=lambda value: None)["params"],
+        "score": value.score if isinstance(value, Fitted) else None,
+        "passed": release.passed,
+        "spent": release.spent.as_dict(),
+    }
+
+
+def _value(estimator: Any, file: Path | None) -> dict[str, Any]:
+    """Return what a certificate says about a released estimator."""
+    kind = type(estimator)
+    value: dict[str, Any] = {"estimator": f"{kind.__module__}.{kind.__qualname__}"}
+    if file is not None:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        value |= {"model": file.name, "sha256": digest}
+    return value
+
+
+def as_model(estimator: DPLinearModel) -> Model:
+    """Return a fitted linear estimator as a :class:`~expost.Model`, which can be saved safely."""
+    names = getattr(estimator, "feature_names_in_", [None] * estimator.n_features_in_)
+    low, high = np.asarray(estimator._low), np.asarray(estimator._high)
+    columns = tuple(
+        Column(low=float(a), high=float(b), name=None if name is None else str(name))
+        for a, b, name in zip(low, high, names, strict=True)
+    )
+    coef, bias = np.atleast_2d(estimator.coef_), np.atleast_1d(estimator.intercept_)
+    weight, bias = coef * (high - low), bias + coef @ low
+    if isinstance(estimator, DPLogisticRegression):
+        kind = "logistic" if len(estimator.classes_) == 2 else "softmax"
+        schema = TableSchema(columns, classes=tuple(estimator.classes_.tolist()))
+        return Model(Recipe(kind, kind, schema), {"weight": weight, "bias": bias})
+    middle, half = estimator._target_scale()
+    schema = TableSchema(columns, target_bounds=(middle - half, middle + half))
+    scaled = {"weight": weight / (2 * half), "bias": (bias - middle + half) / (2 * half)}
+    return Model(Recipe("linear", "squared", schema), scaled)
