@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.cli.certificate_words import bound_text
+from expost.cli.tuning_words import bound_text
 from tests.cli.counting import expost  # noqa: F401  (a fixture)
 from tests.cli.test_every_certificate import FACTS, table
 
@@ -25,7 +26,7 @@ def words(expost, monkeypatch):  # noqa: F811
         monkeypatch.setenv("COLUMNS", "80")
         done = expost("certificate", "shown.json", *options)
         assert done.code == 0, done.err
-        assert max(map(len, done.out.splitlines())) <= 80
+        assert max(map(cell_len, done.out.splitlines())) <= 80
         return " ".join(done.out.replace("│", " ").split())
 
     return run

@@ -17,10 +17,10 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate import certificate
-from expost.cli.certificate_words import bound_text
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.cli.tune_output import render
+from expost.cli.tuning_words import bound_text
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
 from expost.tuning.job_folder import has_begun

@@ -23,9 +23,9 @@ from expost.cli.certificate_words import (
     count_rows,
     selection_rows,
     texts,
-    tuning_rows,
 )
 from expost.cli.output import Json, show
+from expost.cli.tuning_words import tuning_rows
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.selection.release import Release, plain

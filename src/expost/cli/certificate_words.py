@@ -1,4 +1,4 @@
-"""What ``expost certificate`` shows: a certificate as rows of a table, in words.
+"""What ``expost certificate`` shows: selections and counts as rows of a table, in words.
 
 A row is a name and a function that makes its text from the document. A part of the document that
 is damaged makes its row unreadable, and no other. Numbers are rounded against the reader's wishes:
@@ -8,7 +8,6 @@ charges up, and certified scores towards the bar. Tests: ``tests/cli/test_certif
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 from expost.cli.output import in_words, visible
@@ -62,6 +61,7 @@ def texts(rows: Sequence[Row], *, verbose: bool) -> list[tuple[str, str]]:
         except _UNREADABLE:
             text = "this part cannot be read"
         if text is not None:
+            text = visible(text)
             found.append((name, text if verbose else _shortened(text)))
     return found
 
@@ -78,7 +78,7 @@ def _shortened(text: str) -> str:
     return "\n".join(lines)
 
 
-def _name(value: object) -> str:
+def shown_name(value: object) -> str:
     """A name from a file: on one line, and without characters that move the cursor."""
     return visible(value).replace("\n", "\\n")
 
@@ -98,34 +98,35 @@ def _number(value: Any) -> str:
     return "[" + ", ".join(charge_text(each, 4) for each in value) + "]"
 
 
-def _value(value: Any) -> str:
+def value_words(value: Any) -> str:
     """A setting as text, a float with six digits."""
     return f"{value:g}" if isinstance(value, float) else in_words(value)
 
 
-def _settings(params: Document) -> str:
+def settings_words(params: Document) -> str:
     """The settings of the winner; its privacy level is rounded up."""
     found = [
-        f"{name} = {charge_text(value) if name == 'epsilon' else _value(value)}"
+        f"{name} = {charge_text(value) if name == 'epsilon' else value_words(value)}"
         for name, value in params.items()
     ]
-    return _name(", ".join(found) or "–")
+    return shown_name(", ".join(found) or "–")
 
 
-def _protected(relation: str, words: object = None) -> str:
+def protected_words(relation: str, words: object = None) -> str:
+    """Who is protected: the neighbouring relation in words."""
     text = words if isinstance(words, str) else _RELATIONS[relation]
-    return (
-        f"one row ({_name(relation)}): {_name(text)}. A person with several rows is protected less."
-    )
+    said = f"one row ({shown_name(relation)}): {shown_name(text)}"
+    return f"{said}. A person with several rows is protected less."
 
 
-def _signature(document: Document) -> str:
+def signature_words(document: Document) -> str:
+    """Whether the certificate is signed."""
     if document.get("signature") is None:
         return "none: whoever can write the file can change it"
     return "signed; expost certificate verify --key FILE checks by whom"
 
 
-def _entries(document: Document) -> str:
+def ledger_words(document: Document) -> str:
     """The ledger entries that paid."""
     found = document.get("ledger")
     entries = [] if found is None else found if isinstance(found, list) else [found]
@@ -133,24 +134,28 @@ def _entries(document: Document) -> str:
         return "none: no ledger was charged"
     lines = []
     for each in entries:
-        who = f" for {_name(each['analyst'])}" if each.get("analyst") else ""
+        who = f" for {shown_name(each['analyst'])}" if each.get("analyst") else ""
         lines.append(
-            f"budget {_name(each['budget'])}{who}, {_name(each['date'])}, "
-            f"entry {_name(each['reservation'])}"
+            f"budget {shown_name(each['budget'])}{who}, {shown_name(each['date'])}, "
+            f"entry {shown_name(each['reservation'])}"
         )
     return "\n".join(lines)
 
 
-def _method(document: Document, verbose: bool) -> str:
+def method_words(document: Document, verbose: bool) -> str:
+    """How the winner was found."""
     name = str(document["selector"].get("name"))
-    return _METHODS.get(name, _name(name)) + ("" if verbose else " (theorems: --verbose)")
+    return _METHODS.get(name, shown_name(name)) + ("" if verbose else " (theorems: --verbose)")
 
 
-def _technical(document: Document) -> list[Row]:
+def technical_rows(document: Document) -> list[Row]:
     """The rows of ``--verbose`` that every certificate has."""
     return [
-        ("theorem", lambda: _name(document["theorem"])),
-        ("written by", lambda: f"expost {_name(document['expost'])}, schema {document['schema']}"),
+        ("theorem", lambda: shown_name(document["theorem"])),
+        (
+            "written by",
+            lambda: f"expost {shown_name(document['expost'])}, schema {document['schema']}",
+        ),
     ]
 
 
@@ -171,16 +176,16 @@ def selection_rows(
     passed = {None: "no target", True: "yes", False: "no"}
     rows: list[Row] = [
         ("value", lambda: _outcome(document)),
-        ("settings", lambda: _settings(document["params"])),
+        ("settings", lambda: settings_words(document["params"])),
         ("score", lambda: _score(document)),
         ("target reached", lambda: passed[document["passed"]]),
         *_costs(charge(spent), charge(worst)),
-        ("protects", lambda: _protected(spent.neighbours)),
-        ("method", lambda: _method(document, verbose)),
-        ("ledger", lambda: _entries(document)),
-        ("signature", lambda: _signature(document)),
+        ("protects", lambda: protected_words(spent.neighbours)),
+        ("method", lambda: method_words(document, verbose)),
+        ("ledger", lambda: ledger_words(document)),
+        ("signature", lambda: signature_words(document)),
     ]
-    return rows + ([*_technical(document), _selector(document)] if verbose else [])
+    return rows + ([*technical_rows(document), selector_row(document)] if verbose else [])
 
 
 def _costs(spent: str, worst: str) -> list[Row]:
@@ -190,9 +195,10 @@ def _costs(spent: str, worst: str) -> list[Row]:
     ]
 
 
-def _selector(document: Document) -> Row:
+def selector_row(document: Document) -> Row:
+    """The settings of the selector."""
     settings = document["selector"]
-    return "selector", lambda: _name(
+    return "selector", lambda: shown_name(
         in_words({key: each for key, each in settings.items() if each is not None})
     )
 
@@ -202,7 +208,7 @@ def _outcome(document: Document) -> str:
         return "nothing: no candidate was released"
     if document["outcome"] == "failed":
         return "the run that was chosen failed"
-    return _name(in_words(document["value"]))
+    return shown_name(in_words(document["value"]))
 
 
 def _score(document: Document) -> str | None:
@@ -213,194 +219,6 @@ def _score(document: Document) -> str | None:
     return f"{float(score):g}"
 
 
-def tuning_rows(
-    document: Document, spent: Guarantee, worst: Guarantee, *, verbose: bool
-) -> list[Row]:
-    """Return the rows of a tuning job; the parameters are those of :func:`selection_rows`."""
-    job: Document = document["tuning"]
-    rows: list[Row] = [
-        ("result", lambda: _result(document)),
-        ("bar", lambda: _bar(job["goal"])),
-        ("score", lambda: _bounds(job)),
-        ("noisy score", lambda: _noisy(job)),
-        (
-            "privacy cost",
-            lambda: f"{_pair(job['spent'])}: all attempts, training and scoring together",
-        ),
-        ("at most", lambda: f"{charge(worst)}: certain before the job began"),
-        ("attempts", lambda: _attempts(job)),
-        ("protects", lambda: _protected(spent.neighbours, job["neighbours_in_words"])),
-        ("data", lambda: _data(job["data"])),
-        ("columns", lambda: "\n".join(_columns(job["data"])) or None),
-        ("target", lambda: _target(job["data"])),
-        ("rows", lambda: _rows(job)),
-        ("model", lambda: _model(document, job, verbose)),
-        ("method", lambda: _method(document, verbose)),
-        ("ledger", lambda: _entries(document)),
-        ("date", lambda: _date(document, job)),
-        ("signature", lambda: _signature(document)),
-        ("warnings", lambda: "\n".join(map(_name, job["warnings"])) or None),
-    ]
-    if verbose:
-        rows += [
-            *_technical(document),
-            ("charge", lambda: f"{charge(spent)} ({spent.neighbours})"),
-            ("converted at", lambda: _at_order(job)),
-            ("scoring", lambda: _name(job["scoring"])),
-            ("requests", lambda: f"{len(document['requests']['grids'])} different grids"),
-            _selector(document),
-        ]
-    return rows
-
-
-def _result(document: Document) -> str:
-    if document["outcome"] == "value":
-        reached = {True: "a model that reaches the bar", None: "the best model of one search"}
-        return reached.get(document["passed"], "a model that does not reach the bar")
-    if document["outcome"] == "failed":
-        return "no model: the training that was chosen failed"
-    return "no model: the bar was missed; what the attempts cost was paid"
-
-
-def _bar(goal: Document) -> str:
-    metric = _name(goal["metric"])
-    if goal["bar"] is None:
-        return f"none: the best {metric} was wanted"
-    sign = "≥" if goal["larger_is_better"] else "≤"
-    return f"{metric} {sign} {goal['bar']:g}, with {100 * goal['confidence']:g} % confidence"
-
-
-def bound_text(value: float, larger: bool) -> str:
-    """Return a certified bound with four digits, rounded so that it stays true."""
-    rounding = ROUND_FLOOR if larger else ROUND_CEILING
-    return f"{float(Context(prec=4, rounding=rounding).create_decimal(repr(float(value)))):.4g}"
-
-
-def _bounds(job: Document) -> str | None:
-    found, larger = job["confidence"], job["goal"]["larger_is_better"]
-    if found is None:
-        return None
-    side = "at least" if larger else "at most"
-    text = f"{side} {bound_text(found['bound_on_scoring_rows'], larger)} on the scoring rows"
-    if found["bound_on_population"] is not None:
-        population = bound_text(found["bound_on_population"], larger)
-        text += f", {side} {population} on new rows of the same population"
-    return f"{text} ({100 * found['confidence']:g} % confidence each)"
-
-
-def _noisy(job: Document) -> str | None:
-    found, noise = job["confidence"], job["score_noise"]
-    shown = [each.get("score") for each in job["attempts"] if each.get("score") is not None]
-    sign = 1 if job["goal"]["larger_is_better"] else -1
-    score = found["noisy_score"] if found is not None else sign * shown[-1] if shown else None
-    if score is None:
-        return None
-    spread = f" ± {noise:.3g} (standard deviation of its noise)" if noise else ""
-    return f"{score:.4g}{spread}"
-
-
-def _pair(numbers: Document) -> str:
-    return f"ε = {charge_text(numbers['epsilon'])}, δ = {charge_text(numbers['delta'])}"
-
-
-def _attempts(job: Document) -> str:
-    """Every attempt and its charge."""
-    made = job["attempts"]
-    lines = [f"{len(made)} of at most {job['attempts_allowed']}"]
-    if len(made) > 1:
-        lines[0] += "; their charges add up"
-    for number, each in enumerate(made, 1):
-        if "outcome" in each:
-            said = _name(each["outcome"])
-        else:
-            said = {True: "passed", False: "missed", None: "done"}[each["passed"]]
-        paid = charge(guarantee_from_dict(each["spent"])).removesuffix(", δ = 0")
-        lines.append(f"{number}: {said}, {paid}")
-    if job["budget_refused_another_attempt"]:
-        lines.append("The budget refused another attempt.")
-    return "\n".join(lines)
-
-
-def _data(data: Document) -> str:
-    name = data["path"] or data["name"]
-    return "rows that were passed in Python" if name is None else _name(name)
-
-
-def _columns(data: Document) -> list[str]:
-    """One line per column: its kind, and its public bounds or categories."""
-    bounds, gaps = data["bounds"], data["missing"] or {}
-    if bounds is not None and not isinstance(bounds, Mapping):
-        low, high = bounds
-        return [f"every column: number from {low:g} to {high:g}"]
-    kinds = {
-        name: f"number from {low:g} to {high:g}" for name, (low, high) in (bounds or {}).items()
-    }
-    for name, (low, high) in (data["dates"] or {}).items():
-        kinds[name] = f"date from {low} to {high}"
-    for name, values in (data["categories"] or {}).items():
-        kinds[name] = "one of " + ", ".join(map(str, values)) + "; all else is 'other'"
-    kinds |= dict.fromkeys(data["booleans"] or [], "true or false")
-    if not isinstance(gaps, Mapping):
-        gaps = dict.fromkeys(kinds, gaps)
-    lines = []
-    for name in data["features"] or kinds:
-        gap = gaps.get(name)
-        filled = "" if gap is None else f"; an empty cell counts as {_gap(gap)}"
-        lines.append(_name(f"{name}: {kinds.get(name, 'no facts')}{filled}"))
-    return lines
-
-
-def _gap(value: Any) -> str:
-    return "'missing'" if value == "indicator" else _value(value)
-
-
-def _target(data: Document) -> str | None:
-    name = "" if data["target"] is None else f"{_name(data['target'])}, "
-    if data["target_bounds"] is not None:
-        low, high = data["target_bounds"]
-        return f"{name}number from {low:g} to {high:g}"
-    classes = data["classes"]
-    if classes is None:
-        return None
-    if not isinstance(classes, list):
-        return f"{name}{in_words(classes)} classes"
-    return f"{name}{len(classes)} classes: {', '.join(map(_name, classes))}"
-
-
-def _rows(job: Document) -> str:
-    rows, data = job["rows"], job["data"]
-    text = f"{rows['training']:,} for training, {rows['scoring']:,} for scoring"
-    if data["public_test"] is not None:
-        text += f" (public rows of {_name(data['public_test'])}, not protected)"
-    if data["rows"] is not None:
-        return f"{text}; from the stated number {data['rows']:,}, the actual one is secret"
-    return f"{text}; these numbers are public"
-
-
-def _model(document: Document, job: Document, verbose: bool) -> str:
-    kind, value = _name(job["model"]["kind"]), document["value"]
-    if not isinstance(value, Mapping):
-        return kind
-    file = f", file {_name(value['model'])}" if isinstance(value["model"], str) else ""
-    settings = f"; {_settings(document['params'])}" if document["params"] else ""
-    digest = _name(value.get("sha256", ""))
-    shown = digest if verbose else digest[:12] + "…"
-    return f"{kind}{file}{settings}" + (f"\nSHA-256 {shown}" if digest else "")
-
-
-def _date(document: Document, job: Document) -> str | None:
-    """When the job began; older certificates have the date of their ledger entries only."""
-    if job.get("date") is not None:
-        return _name(job["date"])
-    entries = document["ledger"]
-    return _name(entries[0]["date"]) if entries else None
-
-
-def _at_order(job: Document) -> str | None:
-    order = job["converted_at_order"]
-    return None if order is None else f"Rényi order {order:g}"
-
-
 def count_rows(document: Document, *, verbose: bool) -> list[Row]:
     """Return the rows of counts, sums or means."""
     query, public = document["query"], document["public"]
@@ -409,7 +227,7 @@ def count_rows(document: Document, *, verbose: bool) -> list[Row]:
     symbol = _UNITS[unit]
     rows: list[Row] = [
         ("question", lambda: _question(query)),
-        ("data", lambda: _name(document["source"])),
+        ("data", lambda: shown_name(document["source"])),
         ("groups", lambda: _groups(public)),
         (
             "answers",
@@ -427,31 +245,31 @@ def count_rows(document: Document, *, verbose: bool) -> list[Row]:
         ),
         ("protects", lambda: _persons(document["max_groups_per_user"])),
         ("method", lambda: "noise of each group is reduced step by step; the last step is paid"),
-        ("ledger", lambda: _entries(document)),
-        ("signature", lambda: _signature(document)),
+        ("ledger", lambda: ledger_words(document)),
+        ("signature", lambda: signature_words(document)),
     ]
     if not verbose:
         return rows
     return [
         *rows,
-        *_technical(document),
+        *technical_rows(document),
         ("charge", lambda: charge(guarantee_from_dict(document["charged"]))),
     ]
 
 
 def _question(query: Document) -> str:
-    measure = _MEASURES.get(query["kind"], _name(query["kind"]))
+    measure = _MEASURES.get(query["kind"], shown_name(query["kind"]))
     text = f"number of {measure}" if query["column"] is None else f"{measure} of {query['column']}"
     if query["user"] is not None:
         text += f" (a person is a value of {query['user']})"
     if query["bounds"] is not None:
         low, high = query["bounds"]
-        text += f", values from {_value(low)} to {_value(high)}"
+        text += f", values from {value_words(low)} to {value_words(high)}"
     if query["by"]:
         text += f", by {', '.join(map(str, query['by']))}"
     if query["where"]:
         text += f", where {' and '.join(map(str, query['where']))}"
-    return _name(text)
+    return shown_name(text)
 
 
 def _groups(public: Document) -> str:
