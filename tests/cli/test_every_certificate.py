@@ -107,8 +107,8 @@ def test_searches(expost, tmp_path, settings: dict[str, Any], secret: dict[str, 
     if settings["training"] == "dp-sgd":
         settings = settings | {"param_grid": {"epsilon": [1.0, 4.0]}, "attempts": 2}
     search = ExPostSearch(model, target=0.7, **settings, **secret).fit(X, y)
-    search.release_.save(tmp_path / "search.json", encode=lambda value: None)
-    verdict = expost("certificate", "verify", tmp_path / "search.json", "--json")
+    file = search.save(tmp_path / "kept")
+    verdict = expost("certificate", "verify", file, "--json")
     assert verdict.document["problems"] == []
-    document = json.loads((tmp_path / "search.json").read_text())
-    assert document["grid"] is not None
+    document = json.loads(file.read_text())
+    assert document["requests"]["grids"]

@@ -77,7 +77,20 @@ def pipeline() -> Any:
     return search(make_pipeline(FunctionTransformer(), classifier()), {}).fit(X, y)
 
 
+def noise_reduction() -> Any:
+    X, y = clouds()
+    made = ExPostSearch(classifier(), training="noise-reduction", target=0.6)
+    return made.fit(X, y)
+
+
+def both_ways() -> Any:
+    X, y = clouds()
+    return search(training="auto").fit(X, y)
+
+
 SEARCHES = [
+    noise_reduction,
+    both_ways,
     several_attempts,
     without_a_target,
     pure_promises,
@@ -172,6 +185,9 @@ def test_a_file_of_ones_own_is_named_by_its_hash(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_same_certificate() -> None:
     found = search(attempts=1).fit(*clouds())
+    before = found.certificate()
+    found.set_params(target=0.99, confidence=0.99, n_rows=17, holdout=0.9, scoring="neg_log_loss")
+    assert found.certificate() == before  # what was true at the fit
     assert pickle.loads(pickle.dumps(found)).certificate() == found.certificate()
 
 

@@ -75,15 +75,18 @@ class SearchCertificate(NoiseReducer):
         self.best_estimator_ = None if fitted is None else fitted.estimator
         if reduced and fitted is not None:
             state_cost(fitted.estimator, release)
-        self._made: dict[str, Any] | None = None
+        # Written now: settings may be changed after the fit.
+        self._goal = self._stated_goal()
+        self._record: dict[str, Any] | None = None
         if self.target is not None:
             with suppress(InvalidRelease, RecursionError):  # JSON cannot hold the parameters
-                self._made = {
+                self._record = {
+                    "kind": "tuning",
+                    "ledger": [dict(each.ledger) for each in present if each.ledger is not None]
+                    or None,
+                    "grid": None,  # of all attempts, in "requests"
                     "requests": request_records(steps, releases),
-                    "entries": [dict(each.ledger) for each in present if each.ledger is not None],
-                    "attempts": [_attempt(each) for each in present],
-                    "allowed": len(steps),
-                    "settings": len({str(c.params) for step in steps for c in step.candidates}),
+                    "tuning": self._terms(steps, present),
                 }
 
     def certificate(self, model: str | Path | None = None) -> str:
@@ -111,18 +114,15 @@ class SearchCertificate(NoiseReducer):
         check_is_fitted(self, "release_")
         file = None if model is None else Path(model)
         record = self.release_.as_dict(encode=lambda value: _value(value.estimator, file))
-        if self.target is not None:
-            if self._made is None:
+        if self.release_.passed is not None:
+            if self._record is None:
                 raise InvalidRelease(
                     "params", "of the grid", "a certificate holds numbers, texts and lists only"
                 )
-            record |= {
-                "kind": "tuning",
-                "ledger": self._made["entries"] or None,
-                "grid": None,  # of all attempts, in "requests"
-                "requests": self._made["requests"],
-                "tuning": self._terms(),
-            }
+            record |= self._record
+            value = self.release_.value
+            if isinstance(value, Fitted) and value.lead is not None:
+                record["score"] = record["tuning"]["confidence"]["bound_on_scoring_rows"]
         return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
 
     def save(self, folder: str | Path) -> Path:
@@ -167,9 +167,18 @@ class SearchCertificate(NoiseReducer):
         temporary.write_text(text + "\n", encoding="utf-8")
         return temporary.replace(place / CERTIFICATE)
 
-    def _terms(self) -> dict[str, Any]:
+    def _stated_goal(self) -> dict[str, Any]:
+        """Return what was to be reached, in plain types."""
+        read = self._metric()
+        return {
+            "metric": "a function of public data" if read is None else read[0],
+            "larger_is_better": True,
+            "bar": None if self.target is None else float(self.target),
+            "confidence": self.confidence,
+        }
+
+    def _terms(self, steps: Sequence[Step], made: Sequence[Release]) -> dict[str, Any]:
         """Return the public terms of a search with a target, for its certificate."""
-        assert self._made is not None
         read, value = self._metric(), self.release_.value
         total = self.n_rows or self._rows
         held = 0
@@ -193,13 +202,8 @@ class SearchCertificate(NoiseReducer):
                 "rows": self.n_rows,
             },
             "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
-            "search": {"settings": self._made["settings"]},
-            "goal": {
-                "metric": "a function of public data" if read is None else read[0],
-                "larger_is_better": True,
-                "bar": float(self.target or 0),
-                "confidence": self.confidence,
-            },
+            "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
+            "goal": self._goal,
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
             "neighbours": self.neighbours_,
             "neighbours_in_words": RELATION_IN_WORDS.get(self.neighbours_, self.neighbours_),
@@ -222,8 +226,8 @@ class SearchCertificate(NoiseReducer):
                 "bound_on_population": None,
             },
             "spent": {"epsilon": pair.epsilon, "delta": pair.delta},
-            "attempts": self._made["attempts"],
-            "attempts_allowed": self._made["allowed"],
+            "attempts": [_attempt(each) for each in made],
+            "attempts_allowed": len(steps),
             "comparison": None,
         }
 
@@ -232,7 +236,7 @@ class SearchCertificate(NoiseReducer):
         pair = self.release_.spent.as_approx()
         if pair is None:
             return
-        read, value = self._metric(), self.release_.value
+        value = self.release_.value
         points = []
         if isinstance(value, Fitted):
             points.append((pair.epsilon, value.score, value.deviation, self.release_.passed))
@@ -242,8 +246,8 @@ class SearchCertificate(NoiseReducer):
             delta=pair.delta,
             attempts=points,
             total_delta=pair.delta,
-            metric="score" if read is None else read[0],
-            target=self.target,
+            metric=self._goal["metric"],
+            target=self._goal["bar"],
         )
 
 
