@@ -125,6 +125,10 @@ def test_the_charge_is_the_sum_over_all_attempts(tmp_path: Path) -> None:
     assert document["spent"]["epsilon"] == pytest.approx(sum(listed))
     assert found.release_.spent.epsilon > max(listed)
     assert "3 of at most 3 attempts" in document["theorem"]
+    data = document["tuning"]["data"]
+    assert data["bounds"] == {"column 1": [0.0, 1.0], "column 2": [0.0, 1.0]}
+    assert data["classes"] == [0, 1]
+    assert document["tuning"]["rows"] == {"training": 240, "scoring": 60}
 
 
 @pytest.mark.parametrize("key", ["epsilon", "delta"])

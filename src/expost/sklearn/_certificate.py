@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from expost.selection.release import Release
 from expost.sklearn._estimators import DPLogisticRegression
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._noise_reduction import NoiseReducer, state_cost
+from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import Fitted
 from expost.tuning.certificate import RELATION_IN_WORDS
 from expost.tuning.evidence import request_records
@@ -45,10 +47,17 @@ except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 
+_FACTS = (
+    *("path", "name", "features", "target", "bounds", "categories", "dates", "booleans"),
+    *("missing", "classes", "target_bounds", "public_test"),
+)
+
+
 class SearchCertificate(NoiseReducer):
     """The part of :class:`~expost.sklearn.ExPostSearch` that states what was released."""
 
     neighbours_: str
+    n_features_in_: int
     _rows: int
 
     def _conclude(
@@ -189,18 +198,13 @@ class SearchCertificate(NoiseReducer):
         bound = self.score_bound_
         if bound is not None and self.n_rows is not None and read is not None:
             bound = min(bound, float(self.target or 0))  # the number of scoring rows is secret
-        names = getattr(self, "feature_names_in_", None)
         kind = type(self.estimator)
         pair = self.release_.spent.as_approx()
         assert pair is not None
         noise = value.deviation if isinstance(value, Fitted) and value.lead is None else None
         return {
-            "data": {
-                "features": None if names is None else [str(each) for each in names],
-                "columns": getattr(self, "n_features_in_", None),
-                "holdout": self.holdout,
-                "rows": self.n_rows,
-            },
+            "date": datetime.now(UTC).date().isoformat(),
+            "data": self._data(),
             "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
             "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
             "goal": self._goal,
@@ -230,6 +234,29 @@ class SearchCertificate(NoiseReducer):
             "attempts_allowed": len(steps),
             "comparison": None,
         }
+
+    def _data(self) -> dict[str, Any]:
+        """Return the public facts about the rows under the names that ``expost.tune`` uses."""
+        found: dict[str, Any] = dict.fromkeys(_FACTS) | {
+            "holdout": self.holdout,
+            "rows": self.n_rows,
+        }
+        names = getattr(self, "feature_names_in_", None)
+        found["features"] = None if names is None else [str(each) for each in names]
+        model = self.estimator
+        if not isinstance(model, DPLinearModel):
+            return found
+        columns = range(1, self.n_features_in_ + 1)
+        low, high = check_bounds(model.feature_bounds, "feature_bounds", names, len(columns))
+        pairs = [list(pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+        known = found["features"] or [f"column {number}" for number in columns]
+        found["bounds"] = dict(zip(known, pairs, strict=True))
+        if isinstance(model, DPLogisticRegression):
+            found["classes"] = model._known().tolist()
+        else:
+            middle, half = model._target_scale()
+            found["target_bounds"] = [middle - half, middle + half]
+        return found
 
     def _draw(self, path: Path) -> None:
         """Draw the cost and the score, if the charge is an (ε, δ) pair."""
@@ -275,7 +302,8 @@ def _attempt(release: Release) -> dict[str, Any]:
 def _value(estimator: Any, file: Path | None) -> dict[str, Any]:
     """Return what a certificate says about a released estimator."""
     kind = type(estimator)
-    value: dict[str, Any] = {"estimator": f"{kind.__module__}.{kind.__qualname__}"}
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    value: dict[str, Any] = {"estimator": name, "model": None}
     if file is not None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         value |= {"model": file.name, "sha256": digest}
