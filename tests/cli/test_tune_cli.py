@@ -149,7 +149,7 @@ def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, ru
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(0.01, 0.01, "zero-out"))
     done = run(str(config), "--ledger", "ledger.db", "--json")
     assert done.returncode == 3
-    assert done.stdout == ""
+    assert json.loads(done.stdout)["error"]["kind"] == "BudgetRefused"
     assert "refuses" in done.stderr
     assert ledger.standing().as_dict()["settled"]["epsilon"] == 0
     assert not (tmp_path / "tuned-job" / "release.json").exists()
@@ -168,7 +168,7 @@ def test_mistakes_end_with_2(tmp_path: Path, run: Run, line: str, instead: str, 
     config = write(tmp_path, TOML.replace(line, instead))
     done = run(str(config), "--json")
     assert done.returncode == 2
-    assert done.stdout == ""
+    assert named in json.loads(done.stdout)["error"]["message"]
     assert named in done.stderr
 
 
