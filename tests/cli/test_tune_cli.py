@@ -232,3 +232,17 @@ def test_a_reservation_is_made_after_its_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         expost.tune(job(), *clouds(), out=tmp_path / "out", ledger=ledger)
     assert begun == [True]
+
+
+def test_what_a_module_prints_is_not_in_the_document(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "loud.py").write_text(
+        "from torch import nn\n\n\nclass Loud(nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(2, 2)\n        print('made')\n",
+        encoding="utf-8",
+    )
+    config = write(tmp_path, TOML.replace('kind = "logistic"', 'kind = "loud.py:Loud"'))
+    assert "loud.py" in config.read_text()
+    done = run(str(config), "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "made" in done.stderr
+    json.loads(done.stdout)

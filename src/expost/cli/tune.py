@@ -8,9 +8,10 @@ Tests: ``tests/cli/test_tune_cli.py``.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,6 +195,7 @@ def tune(
         nullcontext() if plan else _resumable(folder),
         warnings.catch_warnings(),
         executor.start(device) as pool,
+        redirect_stdout(sys.stderr),  # what a module prints is not part of the result
         _progress() as display,
     ):
         planning = display.add_task("planning", total=None, visible=False)
