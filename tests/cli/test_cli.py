@@ -106,7 +106,7 @@ def test_a_bad_certificate_is_bad_input(tmp_path, content):
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert "error" in done.stderr
-        assert done.stdout == ""
+        assert ("error" in json.loads(done.stdout)) if "--json" in arguments else not done.stdout
 
 
 def test_a_file_that_is_not_text(tmp_path):

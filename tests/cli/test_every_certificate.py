@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +111,12 @@ def test_searches(expost, tmp_path, settings: dict[str, Any], secret: dict[str, 
     if settings["training"] == "dp-sgd":
         settings = settings | {"param_grid": {"epsilon": [1.0, 4.0]}, "attempts": 2}
     search = ExPostSearch(model, target=0.7, **settings, **secret).fit(X, y)
-    search.save(tmp_path / "out")
-    place = tmp_path / "out" / "release.json"
-    verdict = expost(
-        *("certificate", "verify", place, "--model", tmp_path / "out" / "model.npz", "--json")
-    )
+    file = search.save(tmp_path / "kept")
+    verdict = expost("certificate", "verify", file, "--json")
     assert verdict.document["problems"] == []
-    shown = expost("certificate", place, "--verbose")
+    document = json.loads(file.read_text())
+    assert document["requests"]["grids"]
+    shown = expost("certificate", file, "--verbose")
     assert shown.code == 0
     assert "cannot be read" not in shown.out
     assert "rows that were passed in Python" in shown.out

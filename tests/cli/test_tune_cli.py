@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -85,8 +86,10 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
 
 def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Run) -> None:
     config = write(tmp_path)
+    X, y = clouds(noise=20.0)  # no model is much better than guessing
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
     # A model below the bar passes with a chance of at most 1 − confidence.
-    bar = "at_least = 1.0\nconfidence = 0.999999"
+    bar = "at_least = 0.9\nconfidence = 0.999999"
     config.write_text(config.read_text().replace("at_least = 0.7", bar))
     done = run(str(config), "--out", "out", "--json")
     assert done.returncode == 5, done.stderr
@@ -146,7 +149,7 @@ def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, ru
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(0.01, 0.01, "zero-out"))
     done = run(str(config), "--ledger", "ledger.db", "--json")
     assert done.returncode == 3
-    assert done.stdout == ""
+    assert json.loads(done.stdout)["error"]["kind"] == "BudgetRefused"
     assert "refuses" in done.stderr
     assert ledger.standing().as_dict()["settled"]["epsilon"] == 0
     assert not (tmp_path / "tuned-job" / "release.json").exists()
@@ -165,7 +168,7 @@ def test_mistakes_end_with_2(tmp_path: Path, run: Run, line: str, instead: str, 
     config = write(tmp_path, TOML.replace(line, instead))
     done = run(str(config), "--json")
     assert done.returncode == 2
-    assert done.stdout == ""
+    assert named in json.loads(done.stdout)["error"]["message"]
     assert named in done.stderr
 
 
@@ -229,3 +232,17 @@ def test_a_reservation_is_made_after_its_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         expost.tune(job(), *clouds(), out=tmp_path / "out", ledger=ledger)
     assert begun == [True]
+
+
+def test_what_a_module_prints_is_not_in_the_document(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "loud.py").write_text(
+        "from torch import nn\n\n\nclass Loud(nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(2, 2)\n        print('made')\n",
+        encoding="utf-8",
+    )
+    config = write(tmp_path, TOML.replace('kind = "logistic"', 'kind = "loud.py:Loud"'))
+    assert "loud.py" in config.read_text()
+    done = run(str(config), "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "made" in done.stderr
+    json.loads(done.stdout)

@@ -373,3 +373,19 @@ def test_probabilities_of_three_classes() -> None:
     assert np.allclose(model.predict_proba(rows), raw / raw.sum(axis=1, keepdims=True))
     assert model.predict(rows).tolist() == ["a", 2, "c"]
     assert model.predict_proba(rows[:0]).shape == (0, 3)
+
+
+def test_a_module_is_named_as_in_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its file and name; one module is no way to make modules."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Linear(2, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe("nets.py:make", "softmax", TableSchema.plain(((0.0, 1.0),), 2, 2))
+    parameters = {"weight": np.eye(2, dtype=np.float32), "bias": np.zeros(2, dtype=np.float32)}
+    Model(recipe, parameters).save(tmp_path / "model.npz")
+    found = load_model(tmp_path, "nets.py:make").predict(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    assert found.tolist() == [0, 1]
+    with pytest.raises(InvalidInput, match="this is one module"):
+        load_model(tmp_path, torch.nn.Linear(2, 2))

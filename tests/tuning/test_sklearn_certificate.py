@@ -77,7 +77,20 @@ def pipeline() -> Any:
     return search(make_pipeline(FunctionTransformer(), classifier()), {}).fit(X, y)
 
 
+def noise_reduction() -> Any:
+    X, y = clouds()
+    made = ExPostSearch(classifier(), training="noise-reduction", target=0.6)
+    return made.fit(X, y)
+
+
+def both_ways() -> Any:
+    X, y = clouds()
+    return search(training="auto").fit(X, y)
+
+
 SEARCHES = [
+    noise_reduction,
+    both_ways,
     several_attempts,
     without_a_target,
     pure_promises,
@@ -112,6 +125,10 @@ def test_the_charge_is_the_sum_over_all_attempts(tmp_path: Path) -> None:
     assert document["spent"]["epsilon"] == pytest.approx(sum(listed))
     assert found.release_.spent.epsilon > max(listed)
     assert "3 of at most 3 attempts" in document["theorem"]
+    data = document["tuning"]["data"]
+    assert data["bounds"] == {"column 1": [0.0, 1.0], "column 2": [0.0, 1.0]}
+    assert data["classes"] == [0, 1]
+    assert document["tuning"]["rows"] == {"training": 240, "scoring": 60}
 
 
 @pytest.mark.parametrize("key", ["epsilon", "delta"])
@@ -172,6 +189,9 @@ def test_a_file_of_ones_own_is_named_by_its_hash(tmp_path: Path) -> None:
 
 def test_a_copy_has_the_same_certificate() -> None:
     found = search(attempts=1).fit(*clouds())
+    before = found.certificate()
+    found.set_params(target=0.99, confidence=0.99, n_rows=17, holdout=0.9, scoring="neg_log_loss")
+    assert found.certificate() == before  # what was true at the fit
     assert pickle.loads(pickle.dumps(found)).certificate() == found.certificate()
 
 

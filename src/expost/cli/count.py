@@ -18,6 +18,7 @@ from expost.analytics.columns import Measure
 from expost.analytics.refinement import Answer
 from expost.budget.ledger import Ledger
 from expost.cli import count_output
+from expost.cli.count_inputs import parse_cap, read_keys, read_prior
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
@@ -71,7 +72,9 @@ def count(
     mean_column: Annotated[str | None, typer.Option("--mean", help="Average this column.")] = None,
     bounds: Annotated[
         tuple[float, float] | None,
-        typer.Option(help="Public bounds of the values; values are clipped to them."),
+        typer.Option(
+            help="Public bounds of the values, LOW HIGH or LOW:HIGH; values are clipped to them."
+        ),
     ] = None,
     grid: Annotated[
         float | None, typer.Option(help="Values are rounded to multiples of this.")
@@ -256,7 +259,7 @@ def _kind(
         raise InvalidInput("--" + chosen[1], "with --" + chosen[0], "ask for one of them")
     valued = chosen in (["sum"], ["mean"])
     if valued and bounds is None:
-        raise InvalidInput("bounds", None, f"--{chosen[0]} needs public bounds: --bounds LO HI")
+        raise InvalidInput("bounds", None, f"--{chosen[0]} needs public bounds: --bounds LOW:HIGH")
     if bounds is not None and not valued:
         raise InvalidInput("bounds", bounds, "bounds belong to --sum and --mean")
     return chosen[0] if chosen else "users"
@@ -276,20 +279,6 @@ def _measure(
     return Measure("rows", rows=rows) if kind == "rows" else Measure()
 
 
-def parse_cap(text: str | None) -> int | str | None:
-    """Return ``--max-groups-per-user`` as a number, ``auto`` or None."""
-    if text is None or text == "none":
-        return None
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInput(
-            "max_groups_per_user", text, "give a whole number, auto or none"
-        ) from None
-
-
 def _check_files(out: Path | None, certificate: Path | None) -> None:
     for name, path in (("out", out), ("certificate", certificate)):
         if path is None:
@@ -300,41 +289,6 @@ def _check_files(out: Path | None, certificate: Path | None) -> None:
             )
         if not path.resolve().parent.is_dir():
             raise InvalidInput(name, str(path), "the folder does not exist")
-
-
-def read_keys(path: Path, columns: int = 1) -> list[Any]:
-    """Return group names, one per line (a CSV row for several columns); skips empty lines."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
-    lines = [line.rstrip("\r\n") for line in text.split("\n")]
-    listed: list[Any] = [line for line in lines if line]
-    if columns > 1:
-        listed = [tuple(row) for row in csv.reader(listed)]
-    if not listed:
-        raise InvalidInput("keys", str(path), "the file names no group")
-    return listed
-
-
-def read_prior(path: Path) -> dict[str, float]:
-    """Return a CSV of group,size, with or without a header."""
-    sizes: dict[str, float] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for number, row in enumerate(csv.reader(stream), start=1):
-                try:
-                    sizes[row[0]] = float(row[1])
-                except (IndexError, ValueError):
-                    if number > 1 and row:
-                        raise InvalidInput(
-                            "prior", f"line {number}", "give lines of group,size"
-                        ) from None
-    except (UnicodeDecodeError, csv.Error):
-        raise InvalidInput("prior", str(path), "the file is not UTF-8 text of group,size") from None
-    if not sizes:
-        raise InvalidInput("prior", str(path), "the file names no group")
-    return sizes
 
 
 class _Run:

@@ -17,11 +17,11 @@ def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
         title_justify="left",
     )
     headings = (
-        "from level ε",
+        "level ε",
         "share",
         "chance to pass",
-        "total ε (mean)",
-        "total ε (90 %)",
+        "mean total ε",
+        "ε (90 %)",
         "runs",
     )
     for heading in (*headings, *(() if pace is None else ("time",))):

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from expost.selection.release import Release
 from expost.sklearn._estimators import DPLogisticRegression
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._noise_reduction import NoiseReducer, state_cost
+from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import Fitted
 from expost.tuning.certificate import RELATION_IN_WORDS
 from expost.tuning.evidence import request_records
@@ -45,10 +47,17 @@ except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 
+_FACTS = (
+    *("path", "name", "features", "target", "bounds", "categories", "dates", "booleans"),
+    *("missing", "classes", "target_bounds", "public_test"),
+)
+
+
 class SearchCertificate(NoiseReducer):
     """The part of :class:`~expost.sklearn.ExPostSearch` that states what was released."""
 
     neighbours_: str
+    n_features_in_: int
     _rows: int
 
     def _conclude(
@@ -75,15 +84,18 @@ class SearchCertificate(NoiseReducer):
         self.best_estimator_ = None if fitted is None else fitted.estimator
         if reduced and fitted is not None:
             state_cost(fitted.estimator, release)
-        self._made: dict[str, Any] | None = None
+        # Written now: settings may be changed after the fit.
+        self._goal = self._stated_goal()
+        self._record: dict[str, Any] | None = None
         if self.target is not None:
             with suppress(InvalidRelease, RecursionError):  # JSON cannot hold the parameters
-                self._made = {
+                self._record = {
+                    "kind": "tuning",
+                    "ledger": [dict(each.ledger) for each in present if each.ledger is not None]
+                    or None,
+                    "grid": None,  # of all attempts, in "requests"
                     "requests": request_records(steps, releases),
-                    "entries": [dict(each.ledger) for each in present if each.ledger is not None],
-                    "attempts": [_attempt(each) for each in present],
-                    "allowed": len(steps),
-                    "settings": len({str(c.params) for step in steps for c in step.candidates}),
+                    "tuning": self._terms(steps, present),
                 }
 
     def certificate(self, model: str | Path | None = None) -> str:
@@ -111,20 +123,14 @@ class SearchCertificate(NoiseReducer):
         check_is_fitted(self, "release_")
         file = None if model is None else Path(model)
         record = self.release_.as_dict(encode=lambda value: _value(value.estimator, file))
-        if self.target is not None:
-            if self._made is None:
+        if self.release_.passed is not None:
+            if self._record is None:
                 raise InvalidRelease(
                     "params", "of the grid", "a certificate holds numbers, texts and lists only"
                 )
-            record |= {
-                "kind": "tuning",
-                "ledger": self._made["entries"] or None,
-                "grid": None,  # of all attempts, in "requests"
-                "requests": self._made["requests"],
-                "tuning": self._terms(),
-            }
-            found = self.release_.value
-            if isinstance(found, Fitted) and found.lead is not None:  # a count, no score
+            record |= self._record
+            value = self.release_.value
+            if isinstance(value, Fitted) and value.lead is not None:
                 record["score"] = record["tuning"]["confidence"]["bound_on_scoring_rows"]
         return document_text(record)
 
@@ -170,9 +176,18 @@ class SearchCertificate(NoiseReducer):
         temporary.write_text(text + "\n", encoding="utf-8")
         return temporary.replace(place / CERTIFICATE)
 
-    def _terms(self) -> dict[str, Any]:
+    def _stated_goal(self) -> dict[str, Any]:
+        """Return what was to be reached, in plain types."""
+        read = self._metric()
+        return {
+            "metric": "a function of public data" if read is None else read[0],
+            "larger_is_better": True,
+            "bar": None if self.target is None else float(self.target),
+            "confidence": self.confidence,
+        }
+
+    def _terms(self, steps: Sequence[Step], made: Sequence[Release]) -> dict[str, Any]:
         """Return the public terms of a search with a target, for its certificate."""
-        assert self._made is not None
         read, value = self._metric(), self.release_.value
         total = self.n_rows or self._rows
         held = 0
@@ -183,26 +198,16 @@ class SearchCertificate(NoiseReducer):
         bound = self.score_bound_
         if bound is not None and self.n_rows is not None and read is not None:
             bound = min(bound, float(self.target or 0))  # the number of scoring rows is secret
-        names = getattr(self, "feature_names_in_", None)
         kind = type(self.estimator)
         pair = self.release_.spent.as_approx()
         assert pair is not None
         noise = value.deviation if isinstance(value, Fitted) and value.lead is None else None
         return {
-            "data": {
-                "features": None if names is None else [str(each) for each in names],
-                "columns": getattr(self, "n_features_in_", None),
-                "holdout": self.holdout,
-                "rows": self.n_rows,
-            },
+            "date": datetime.now(UTC).date().isoformat(),
+            "data": self._data(),
             "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
-            "search": {"settings": self._made["settings"]},
-            "goal": {
-                "metric": "a function of public data" if read is None else read[0],
-                "larger_is_better": True,
-                "bar": float(self.target or 0),
-                "confidence": self.confidence,
-            },
+            "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
+            "goal": self._goal,
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
             "neighbours": self.neighbours_,
             "neighbours_in_words": RELATION_IN_WORDS.get(self.neighbours_, self.neighbours_),
@@ -225,17 +230,40 @@ class SearchCertificate(NoiseReducer):
                 "bound_on_population": None,
             },
             "spent": {"epsilon": pair.epsilon, "delta": pair.delta},
-            "attempts": self._made["attempts"],
-            "attempts_allowed": self._made["allowed"],
+            "attempts": [_attempt(each) for each in made],
+            "attempts_allowed": len(steps),
             "comparison": None,
         }
+
+    def _data(self) -> dict[str, Any]:
+        """Return the public facts about the rows under the names that ``expost.tune`` uses."""
+        found: dict[str, Any] = dict.fromkeys(_FACTS) | {
+            "holdout": self.holdout,
+            "rows": self.n_rows,
+        }
+        names = getattr(self, "feature_names_in_", None)
+        found["features"] = None if names is None else [str(each) for each in names]
+        model = self.estimator
+        if not isinstance(model, DPLinearModel):
+            return found
+        columns = range(1, self.n_features_in_ + 1)
+        low, high = check_bounds(model.feature_bounds, "feature_bounds", names, len(columns))
+        pairs = [list(pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+        known = found["features"] or [f"column {number}" for number in columns]
+        found["bounds"] = dict(zip(known, pairs, strict=True))
+        if isinstance(model, DPLogisticRegression):
+            found["classes"] = model._known().tolist()
+        else:
+            middle, half = model._target_scale()
+            found["target_bounds"] = [middle - half, middle + half]
+        return found
 
     def _draw(self, path: Path) -> None:
         """Draw the cost and the score, if the charge is an (ε, δ) pair."""
         pair = self.release_.spent.as_approx()
         if pair is None:
             return
-        read, value = self._metric(), self.release_.value
+        value = self.release_.value
         points = []
         if isinstance(value, Fitted):
             points.append((pair.epsilon, value.score, value.deviation, self.release_.passed))
@@ -245,8 +273,8 @@ class SearchCertificate(NoiseReducer):
             delta=pair.delta,
             attempts=points,
             total_delta=pair.delta,
-            metric="score" if read is None else read[0],
-            target=self.target,
+            metric=self._goal["metric"],
+            target=self._goal["bar"],
         )
 
 
@@ -274,7 +302,8 @@ def _attempt(release: Release) -> dict[str, Any]:
 def _value(estimator: Any, file: Path | None) -> dict[str, Any]:
     """Return what a certificate says about a released estimator."""
     kind = type(estimator)
-    value: dict[str, Any] = {"estimator": f"{kind.__module__}.{kind.__qualname__}"}
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    value: dict[str, Any] = {"estimator": name, "model": None}
     if file is not None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         value |= {"model": file.name, "sha256": digest}
