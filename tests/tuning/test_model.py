@@ -343,7 +343,7 @@ def test_a_model_finds_columns_by_name(tmp_path: Path) -> None:
 
 def test_rows_that_do_not_fit_a_model() -> None:
     model, frame = tuned(), frame_of(5)
-    with pytest.raises(InvalidInput, match=r"without 'width'.*did you mean 'width_'"):
+    with pytest.raises(InvalidInput, match=r"X lacks the column 'width',.*did you mean 'width_'"):
         model.predict(frame.rename(columns={"width": "width_"}))
     with pytest.raises(InvalidInput, match="trained with 3 columns"):
         model.predict(np.zeros((4, 2)))

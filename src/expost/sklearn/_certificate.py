@@ -15,7 +15,6 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +58,7 @@ class SearchCertificate(NoiseReducer):
     neighbours_: str
     n_features_in_: int
     _rows: int
+    _date: str
 
     def _conclude(
         self, steps: Sequence[Step], releases: Sequence[Release | None], *, refused: bool
@@ -203,7 +203,7 @@ class SearchCertificate(NoiseReducer):
         assert pair is not None
         noise = value.deviation if isinstance(value, Fitted) and value.lead is None else None
         return {
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": self._date,
             "data": self._data(),
             "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
             "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
@@ -247,15 +247,17 @@ class SearchCertificate(NoiseReducer):
         if not isinstance(model, DPLinearModel):
             return found
         columns = range(1, self.n_features_in_ + 1)
-        low, high = check_bounds(model.feature_bounds, "feature_bounds", names, len(columns))
-        pairs = [list(pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
-        known = found["features"] or [f"column {number}" for number in columns]
-        found["bounds"] = dict(zip(known, pairs, strict=True))
-        if isinstance(model, DPLogisticRegression):
-            found["classes"] = model._known().tolist()
-        else:
-            middle, half = model._target_scale()
-            found["target_bounds"] = [middle - half, middle + half]
+        with suppress(InvalidInput):  # the grid sets them
+            low, high = check_bounds(model.feature_bounds, "feature_bounds", names, len(columns))
+            pairs = [list(pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+            known = found["features"] or [f"column {number}" for number in columns]
+            found["bounds"] = dict(zip(known, pairs, strict=True))
+        with suppress(InvalidInput):
+            if isinstance(model, DPLogisticRegression):
+                found["classes"] = model._known().tolist()
+            else:
+                middle, half = model._target_scale()
+                found["target_bounds"] = [middle - half, middle + half]
         return found
 
     def _draw(self, path: Path) -> None:

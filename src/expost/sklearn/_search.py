@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
@@ -278,10 +279,11 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         BudgetRefused
             The ledger cannot pay the worst case of the first attempt. Nothing was charged.
         """
+        self._date = datetime.now(UTC).date().isoformat()  # how long a fit took is secret
         ledger = self._account()
         self._check_numbers()
         self._check_training()
-        targets = check_rows(self.estimator, X, y)
+        targets = check_rows(self.estimator, X, y, self._searched_names())
         source = require_protection(source_of(self.random_state), simulation=self.simulation)
         self._rows = self.n_rows or len(targets)
         steps, margins, data = self._requests(X, targets, source)

@@ -186,10 +186,12 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
         known = frame.names
         absent = [name for name in names if name not in known]
         if absent:
+            many = "s" if len(absent) > 1 else ""
             raise InvalidInput(
                 "X",
-                f"without {', '.join(map(repr, absent[:10]))}",
-                "the model was trained with these columns" + near(absent[0], known),
+                type(X).__name__,
+                f"X lacks the column{many} {', '.join(map(repr, absent[:10]))}, with which the "
+                f"model was trained{near(absent[0], known, 'X')}",
             )
         return [frame.column(known.index(name)) for name in names]
     if frame is not None:
