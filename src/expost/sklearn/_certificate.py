@@ -27,7 +27,7 @@ from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
 from expost.sklearn._estimators import DPLogisticRegression
 from expost.sklearn._linear_model import DPLinearModel
-from expost.sklearn._noise_reduction import NoiseReducer, state_cost
+from expost.sklearn._noise_reduction import NoiseReducer, linear_step, state_cost
 from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import Fitted
 from expost.tuning.certificate import RELATION_IN_WORDS
@@ -82,7 +82,7 @@ class SearchCertificate(NoiseReducer):
             release = replace(release, score=fitted.bound)
         self.release_ = release
         self.best_estimator_ = None if fitted is None else fitted.estimator
-        if reduced and fitted is not None:
+        if fitted is not None and isinstance(linear_step(fitted.estimator), DPLinearModel):
             state_cost(fitted.estimator, release)
         # Written now: settings may be changed after the fit.
         self._goal = self._stated_goal()

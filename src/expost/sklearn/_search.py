@@ -148,7 +148,8 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
     Attributes
     ----------
     best_estimator_ : estimator or None
-        The released estimator; None if the target was missed or the winner failed to fit.
+        The released estimator; None if the target was missed or the winner failed to fit. The
+        ``privacy_spent_`` of this package's own estimators is then that of the search.
     best_params_ : dict
         Its parameters.
     best_score_ : float or None
