@@ -126,3 +126,20 @@ def test_pyplot_is_not_imported() -> None:
     """Importing pyplot would choose a backend for the user."""
     source = Path(plots.__file__).read_text(encoding="utf-8")
     assert "pyplot" not in source.replace("without pyplot", "")
+
+
+def test_costs_are_not_drawn_too_small(kept: list[Any], tmp_path: Path) -> None:
+    """Catches a figure that shows a smaller ε than the certificate."""
+    plots.draw_tuning(
+        tmp_path / "a.png",
+        methods=[("one", 0.571362)],
+        delta=1e-5,
+        attempts=[(0.571362, 0.8, 0.0, True)],
+        total_delta=1e-5,
+        metric="accuracy",
+        target=None,
+    )
+    shown = [each.get_text() for each in texts(kept[0])]
+    assert "0.572" in shown
+    assert "0.571" not in shown
+    assert any("δ = 1e-05" in each for each in shown)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.rationals import (
+    charge_text,
     count_of,
     exact,
     exact_normal,
@@ -60,6 +61,34 @@ def test_a_missing_number_is_required() -> None:
 def test_positive_means_positive(value: Any) -> None:
     with pytest.raises(InvalidInput, match="give a number > 0"):
         exact_positive(value, "x")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-5, "1e-05"),
+        (0.1, "0.1"),
+        (79.52, "79.52"),
+        (0.5713612, "0.571362"),
+        (4, "4"),
+        (0, "0"),
+        (math.inf, "inf"),
+        (10**400, "inf"),
+        (0.9999999, "1"),
+    ],
+)
+def test_charges_as_text(value: float, text: str) -> None:
+    """Catches a charge that is shown too small, and a short decimal that gets further digits."""
+    assert charge_text(value) == text
+    assert float(charge_text(0.5714, 3)) == 0.572
+
+
+@given(st.floats(0, 1e300), st.integers(1, 12))
+def test_a_charge_is_never_shown_too_small(value: float, digits: int) -> None:
+    """Catches rounding to the nearest, and rounding up by more than the last digit."""
+    shown = float(charge_text(value, digits))
+    assert shown >= value
+    assert shown <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-12) or value < 1e-300
 
 
 @given(st.fractions())

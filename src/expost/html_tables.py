@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context
+from decimal import ROUND_HALF_EVEN, Context
 from html import escape
 from math import isfinite
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from expost.privacy.base import Guarantee
+from expost.rationals import decimal_up
 
 _DIGITS = 4
 _MOST_ROWS = 60
@@ -119,8 +120,8 @@ def _number(value: float, *, up: bool = False) -> str:
     """Return a number with four significant digits, rounded up if it is a loss."""
     if not isfinite(value):
         return "∞" if value > 0 else "−∞" if value < 0 else "NaN"
-    context = Context(prec=_DIGITS, rounding=ROUND_CEILING if up else ROUND_HALF_EVEN)
-    rounded = context.create_decimal_from_float(value)
+    nearest = Context(prec=_DIGITS, rounding=ROUND_HALF_EVEN)
+    rounded = decimal_up(value, _DIGITS) if up else nearest.create_decimal_from_float(value)
     if rounded == 0:
         return "0"
     return f"{rounded:f}" if -4 <= rounded.adjusted() < 7 else f"{rounded:e}"

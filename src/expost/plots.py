@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
+from expost.rationals import charge_text
 
 __all__ = [
     "INK",
@@ -216,7 +217,7 @@ def draw_tuning(
         left.invert_yaxis()
         for place, value in enumerate(values):
             left.annotate(
-                f"{value:.3g}",
+                charge_text(value, 3),
                 (value, place),
                 xytext=(3, 0),
                 textcoords="offset points",
@@ -225,7 +226,7 @@ def draw_tuning(
             )
         left.margins(x=0.18)
         left.grid(axis="y", visible=False)
-        left.set(xlabel=f"ε at δ = {delta:g} (smaller is more private)")
+        left.set(xlabel=f"ε at δ = {charge_text(delta)} (smaller is more private)")
         left.set_title("Cost of one request, by method", loc="left")
         for passed, colour, marker, label in (
             (True, INK[0], "o", "released" if target is None else "target reached"),
@@ -248,7 +249,7 @@ def draw_tuning(
                 target, color="black", linewidth=0.8, linestyle="--", label=f"target {target:g}"
             )
         right.set(
-            xlabel=f"ε spent so far, at δ = {total_delta:g}",
+            xlabel=f"ε spent so far, at δ = {charge_text(total_delta)}",
             ylabel=f"{metric}, with noise",
             xlim=(0, 1.25 * max([each[0] for each in attempts], default=1.0)),
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from numbers import Rational
 
@@ -145,6 +145,29 @@ def round_up(value: Fraction) -> float:
 def round_down(value: Fraction) -> float:
     """Return the largest float that is at most ``value``."""
     return -round_up(-value)
+
+
+def decimal_up(value: float, digits: int) -> Decimal:
+    """Return the smallest decimal with so many digits that reads as at least ``value``.
+
+    A float is taken as its shortest decimal, so 0.1 and 1e-05 stay as they are.
+
+    Parameters
+    ----------
+    value : float
+        A finite number.
+    digits : int
+        Number of significant digits.
+    """
+    text = str(value) if isinstance(value, int) else repr(float(value))
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(text)
+
+
+def charge_text(value: float, digits: int = 6) -> str:
+    """Return a privacy loss as text: never below ``value``, with at most so many digits."""
+    if not isinstance(value, int) and not math.isfinite(value):
+        return str(float(value))
+    return f"{float(decimal_up(value, digits)):.{digits}g}"
 
 
 def pad_up(value: float, magnitude: float | None = None) -> float:

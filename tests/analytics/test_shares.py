@@ -5,14 +5,18 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
+import expost
+from expost.analytics.certificate import price_problems
 from expost.analytics.columns import Measure
 from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
 from expost.analytics.private_keys import KeySelection, gaussian_threshold, laplace_threshold
 from expost.analytics.request import make_request
+from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
 from expost.randomness.source import SimulationRandomness
 
@@ -82,3 +86,37 @@ def test_the_sensitivity_of_a_measure():
     assert Measure("sum", "v", 3, Fraction(1), -2, 5).sensitivity == 15
     assert Measure("mean", "v", 3, Fraction(1), -2, 5).sensitivity == 21
     assert Measure("rows", rows=4).sensitivity == 4
+
+
+ROWS = pa.table({"u": [1, 1, 2, 2, 3], "g": ["a", "b", "a", "a", "b"], "v": [1, 2, 3, 4, 5]})
+ASKED = {"by": "g", "user": "u", "keys": ["a", "b"], "plus_minus": 0.4, "epsilon": 1e4}
+
+
+class TestOneRowPerUser:
+    """A declaration that saves the share of dropped pairs; the caps hold all the same."""
+
+    def test_nothing_is_paid_for_the_share(self):
+        asked = request(keys=["a", "b", "c"], one_row_per_user=True)
+        assert asked.cap == 1
+        assert asked.cost_of_dropped(1) == 0
+        assert asked.counting_total(1) == asked.total
+
+    def test_a_wrong_declaration_changes_no_bound(self):
+        """A user with rows in two groups counts in one. Catches a cap that is left out."""
+        found = expost.count(ROWS, one_row_per_user=True, **ASKED)
+        assert sum(round(answer.estimate) for answer in found.answers) == 3
+        assert found.max_groups_per_user == 1
+        assert found.dropped_share is None
+        assert found.public["max_groups_per_user"] == "declared: one row per user"
+        rows = expost.count(ROWS, rows=True, one_row_per_user=True, **ASKED)
+        assert sum(round(answer.estimate) for answer in rows.answers) == 3
+        assert rows.public["max_rows_per_user"] == 1
+        assert list(price_problems(rows.certificate())) == []
+
+    @pytest.mark.parametrize(
+        "more",
+        [{"max_groups_per_user": 2}, {"max_groups_per_user": "auto"}, {"max_rows_per_user": 2}],
+    )
+    def test_other_caps_contradict_it(self, more):
+        with pytest.raises(InvalidInput, match="with one row per user it is 1"):
+            expost.sum(ROWS, "v", bounds=(0, 5), one_row_per_user=True, **(ASKED | more))

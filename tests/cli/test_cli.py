@@ -86,7 +86,7 @@ def test_certificate_as_json_is_one_document(certificate):
 
 
 def test_certificate_as_a_table(certificate):
-    done = expost("certificate", str(certificate))
+    done = expost("certificate", str(certificate), "--verbose")
     assert done.returncode == 0
     assert "ε = 2" in done.stdout
     assert "theorem:max-score" in done.stdout
@@ -106,7 +106,7 @@ def test_a_bad_certificate_is_bad_input(tmp_path, content):
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert "error" in done.stderr
-        assert done.stdout == ""
+        assert ("error" in json.loads(done.stdout)) if "--json" in arguments else not done.stdout
 
 
 def test_a_file_that_is_not_text(tmp_path):
@@ -132,4 +132,5 @@ def test_a_charge_is_never_rounded_down_for_display(value):
     for guarantee in (PureDP(value), RenyiDP((2.0, 3.0), (value, value))):
         text = describe(guarantee)
         shown = re.findall(r"ε = \[?([^\s,\])]+)", text)[0]
-        assert Fraction(value) <= Fraction(shown) <= Fraction(value) * Fraction(1001, 1000)
+        assert value <= float(shown)  # the text reads back as at least the number
+        assert Fraction(shown) <= Fraction(value) * Fraction(1001, 1000)

@@ -152,7 +152,7 @@ class TestCertificate:
         assert record["spent"] == {"epsilon": done.document["spent"]}
         assert record["max_groups_per_user"] == 2
         assert record["ledger"]["reservation"] in {e.reservation for e in ledger.entries()}
-        shown = expost("certificate", path)
+        shown = expost("certificate", path, "--verbose")
         assert shown.code == 0
         assert "the m largest" in " ".join(shown.out.split())
         assert expost("certificate", path, "--json").document == record

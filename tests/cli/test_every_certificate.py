@@ -61,7 +61,9 @@ def test_models(expost, tmp_path, monkeypatch, way, bar):  # noqa: F811
     assert verdict.document["problems"] == []
     assert verdict.document["checked"] == checked
     assert verdict.code == 0
-    assert expost("certificate", "out/release.json").code == 0
+    shown = expost("certificate", "out/release.json", "--verbose")
+    assert shown.code == 0
+    assert "cannot be read" not in shown.out
 
 
 QUERIES: dict[str, list[str]] = {
@@ -90,7 +92,9 @@ def test_counts(expost, tmp_path, monkeypatch, query):  # noqa: F811
     assert done.code == 0, done.err
     verdict = expost("certificate", "verify", "count.json", "--ledger", "ledger.db", "--json")
     assert verdict.document["problems"] == []
-    assert expost("certificate", "count.json").code == 0
+    shown = expost("certificate", "count.json", "--verbose")
+    assert shown.code == 0
+    assert "cannot be read" not in shown.out
 
 
 @pytest.mark.parametrize("secret", [{}, {"n_rows": 1500}], ids=["public", "secret"])
@@ -112,3 +116,7 @@ def test_searches(expost, tmp_path, settings: dict[str, Any], secret: dict[str, 
     assert verdict.document["problems"] == []
     document = json.loads(file.read_text())
     assert document["requests"]["grids"]
+    shown = expost("certificate", file, "--verbose")
+    assert shown.code == 0
+    assert "cannot be read" not in shown.out
+    assert "rows that were passed in Python" in shown.out

@@ -10,15 +10,22 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from rich.console import Console
 
+import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate import certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
+from expost.cli.tune_output import render
+from expost.cli.tuning_words import bound_text
+from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
-from tests.tuning.jobs import TOML, write
+from expost.tuning.job_folder import has_begun
+from tests.tuning.jobs import TOML, clouds, job, write
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,15 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     bound = document["confidence"]["bound_on_scoring_rows"]
     with redirect_stdout(StringIO()) as shown:
         certificate(tmp_path / "out" / "release.json")
-    assert f"score at least │ {bound:g}" in " ".join(shown.getvalue().split())
+    assert f"at least {bound_text(bound, True)} on the scoring rows" in shown.getvalue()
 
 
 def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Run) -> None:
     config = write(tmp_path)
+    X, y = clouds(noise=20.0)  # no model is much better than guessing
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
     # A model below the bar passes with a chance of at most 1 − confidence.
-    bar = "at_least = 1.0\nconfidence = 0.999999"
+    bar = "at_least = 0.9\nconfidence = 0.999999"
     config.write_text(config.read_text().replace("at_least = 0.7", bar))
     done = run(str(config), "--out", "out", "--json")
     assert done.returncode == 5, done.stderr
@@ -118,12 +127,29 @@ def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
     assert (tmp_path / "tuned-job-2" / "release.json").exists()
 
 
+def test_a_confidence_that_ways_share_is_explained() -> None:
+    """With several ways, the bound holds with more confidence than was asked for the job."""
+    result = expost.tune(
+        job(model={"training": "auto"}, privacy={"delta": 1e-4}),
+        *clouds(2000),
+        randomness=SimulationRandomness(1),
+        simulation=True,
+    )
+    assert result.passed
+    assert result.bounds.confidence > 0.9
+    console = Console(file=StringIO(), width=80)
+    render(console, result, Path("out"))
+    said = " ".join(console.file.getvalue().replace("│", " ").split())
+    assert f"with {100 * result.bounds.confidence:g} %" in said
+    assert "(90 % holds for the whole job" in said
+
+
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:
     config = write(tmp_path)
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(0.01, 0.01, "zero-out"))
     done = run(str(config), "--ledger", "ledger.db", "--json")
     assert done.returncode == 3
-    assert done.stdout == ""
+    assert json.loads(done.stdout)["error"]["kind"] == "BudgetRefused"
     assert "refuses" in done.stderr
     assert ledger.standing().as_dict()["settled"]["epsilon"] == 0
     assert not (tmp_path / "tuned-job" / "release.json").exists()
@@ -142,7 +168,7 @@ def test_mistakes_end_with_2(tmp_path: Path, run: Run, line: str, instead: str, 
     config = write(tmp_path, TOML.replace(line, instead))
     done = run(str(config), "--json")
     assert done.returncode == 2
-    assert done.stdout == ""
+    assert named in json.loads(done.stdout)["error"]["message"]
     assert named in done.stderr
 
 
@@ -162,9 +188,61 @@ def test_processes_of_this_machine(tmp_path: Path, run: Run) -> None:
     assert run(str(config), "--executor", "moon").returncode == 2
 
 
-def test_an_interrupted_job_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), _resumable(Path("folder [1]")):
+def test_an_interrupted_job_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "folder [1]"
+    folder.mkdir()
+    (folder / "checkpoint-1").touch()
+    with pytest.raises(KeyboardInterrupt), _resumable(folder):
         raise KeyboardInterrupt
     out, err = capsys.readouterr()
     assert not out
-    assert "--out folder [1]" in err
+    assert f"--out {folder}: same draws, one charge" in err
+
+
+def test_an_interrupted_plan_was_not_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither while the plan is made nor after it, before the first reservation."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("expost.tuning.job.forecast", "expost.tuning.job.make_attempts"):
+        monkeypatch.setattr(name, stop)
+        with pytest.raises(KeyboardInterrupt), _resumable(tmp_path / "out"):
+            expost.tune(job(), *clouds(), out=tmp_path / "out")
+        monkeypatch.undo()
+        assert "nothing was charged" in capsys.readouterr().err
+
+
+def test_a_reservation_is_made_after_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the message after Ctrl-C relies on."""
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    begun = []
+
+    def stop(*_: object, **__: object) -> None:
+        begun.append(has_begun(tmp_path / "out"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "reserve", stop)
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(job(), *clouds(), out=tmp_path / "out", ledger=ledger)
+    assert begun == [True]
+
+
+def test_what_a_module_prints_is_not_in_the_document(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "loud.py").write_text(
+        "from torch import nn\n\n\nclass Loud(nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(2, 2)\n        print('made')\n",
+        encoding="utf-8",
+    )
+    config = write(tmp_path, TOML.replace('kind = "logistic"', 'kind = "loud.py:Loud"'))
+    assert "loud.py" in config.read_text()
+    done = run(str(config), "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "made" in done.stderr
+    json.loads(done.stdout)

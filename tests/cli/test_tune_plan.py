@@ -11,6 +11,8 @@ import pytest
 import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
+from expost.cli.output import shown_up
+from expost.cli.reach_table import few_digits
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.cli.test_tune_rows import FACTS, GOAL, rows  # noqa: F401
 from tests.tuning.jobs import clouds, job, write
@@ -31,6 +33,8 @@ def test_the_plan_of_a_toml_file(tmp_path: Path, run: Run) -> None:  # noqa: F81
     before = sorted(path.name for path in tmp_path.iterdir())
     done = run(str(write(tmp_path)), "--plan", "--ledger", "ledger.db")
     assert done.returncode == 0, done.stderr
+    headings = ("level ε", "share", "chance to pass", "mean total ε", "ε (90 %)", "runs", "time")
+    assert any(all(each in line for each in headings) for line in done.stdout.splitlines())
     for word in ("The job", "rows.npz", "What to expect", "Plan", "Ledger: epsilon = 3", "nothing"):
         assert word in done.stdout
     assert [entry.action for entry in ledger.entries()] == ["create"]
@@ -71,3 +75,26 @@ def test_the_holdout_can_be_chosen(rows: Path, run: Run) -> None:  # noqa: F811
     wrong = run(*facts, "--holdout", "1.5")
     assert wrong.returncode == 2
     assert "0 < holdout < 1" in wrong.stderr
+
+
+def test_one_attempt_and_several_in_words(rows: Path, run: Run) -> None:  # noqa: F811
+    facts = ["rows.csv", *FACTS, "--at-least", "0.7", "--epsilons", "1,4", "--plan"]
+    several = run(*facts, "--attempts", "4", "--json")
+    plan = json.loads(several.stdout)["plan"]
+    said = " ".join(run(*facts, "--attempts", "4").stdout.split())
+    needed = shown_up(plan["needed_to_start"]["epsilon"])
+    assert "Plan: up to 4 attempts, until one passes, over 12 candidates." in said
+    assert f"Needed to start: ε = {needed}, the worst case of the first one" in said
+    assert f"All together cost at most ε = {shown_up(plan['worst_case']['epsilon'])}" in said
+    said = " ".join(run(*facts, "--attempts", "1").stdout.split())
+    assert "Plan: one attempt, over 12 candidates." in said
+    reduced = ["rows.csv", *FACTS, "--at-least", "0.7", "--training", "noise-reduction", "--plan"]
+    said = " ".join(run(*reduced).stdout.split())
+    assert "Plan: one request. Needed to start: ε = 4.000, the worst case" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.1234, "0.123"), (49.66, "49.7"), (188.9, "189"), (1289.6, "1,290")]
+)
+def test_numbers_of_runs(number: float, text: str) -> None:
+    assert few_digits(number) == text

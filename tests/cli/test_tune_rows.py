@@ -117,6 +117,8 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
         (["rows.csv", *FACTS, *GOAL, "--integers"], "whole numbers"),
         (["rows.csv", *FACTS, *GOAL, "--training", "fast"], "noise-reduction"),
         (["missing.csv", *FACTS, *GOAL], "no such file"),
+        (["empty.csv", *FACTS, *GOAL], "the first line must name the columns"),
+        (["header.csv", *FACTS, *GOAL], "at least two rows"),
         (
             ["job.toml", "--at-least", "0.8", "--bounds", "a=0:1"],
             "--bounds, --at-least cannot be given with job.toml, which has settings of its own",
@@ -126,9 +128,12 @@ def test_what_is_missing_is_asked_for_in_one_message(rows: Path, run: Run) -> No
     ],
 )
 def test_mistakes_end_with_2(rows: Path, run: Run, arguments: list[str], said: str) -> None:  # noqa: F811
+    (rows.parent / "empty.csv").touch()
+    (rows.parent / "header.csv").write_text("age;city;b;label\n", encoding="utf-8")
     done = run(*arguments)
     assert done.returncode == 2
     assert said in done.stderr.replace("\n", " ")
+    assert "The job" not in done.stderr  # defaults of a job that cannot run mean nothing
     assert "Traceback" not in done.stderr
 
 

@@ -69,10 +69,34 @@ def test_a_certificate_that_is_right(check, document, expost, tmp_path):  # noqa
         "valid": True,
         "checked": ["ledger", "model", "price", "signature"],
         "problems": [],
+        "not_checked": [],
     }
     words = expost("certificate", "verify", tmp_path / "certificate.json").out
     assert "signature: correct" in words
     assert "pass --key" in words
+
+
+def test_what_was_not_checked_is_said(document, expost, tmp_path):  # noqa: F811
+    """Catches "correct" that a reader takes for more than was checked."""
+    place = tmp_path / "certificate.json"
+
+    def left(change: dict[str, Any], *options: object) -> list[str]:
+        place.write_text(json.dumps(document | change))
+        found = expost("certificate", "verify", place, *options, "--json").json["not_checked"]
+        words = expost("certificate", "verify", place, *options).out
+        assert words.count("not checked:") == len(found)
+        return [each.partition(":")[0] for each in found]
+
+    ledger, model = ["--ledger", tmp_path / "ledger.db"], ["--model", tmp_path / "model.npz"]
+    assert left({}) == ["signature", "model", "ledger"]
+    assert left({}, *ledger, *model) == ["signature"]
+    assert left({}, *model) == ["signature", "ledger"]
+    assert left({"value": None, "ledger": None}) == ["signature", "ledger"]
+    shown = expost("certificate", "verify", place).out
+    assert "nothing shows that a budget paid" in " ".join(shown.split())
+    left({"kind": "tuning"}, *ledger)
+    shown = expost("certificate", "verify", place, *ledger).out
+    assert "bounds, categories, classes" in " ".join(shown.split())
 
 
 def halved(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -91,9 +92,10 @@ def _limited() -> Iterator[None]:
 
 
 def assert_refused(done: Done) -> None:
-    """Bad input: exit code 2, nothing on stdout, a reason on stderr, no traceback."""
+    """Bad input: exit code 2, no result on stdout, a reason on stderr, no traceback."""
     assert done.code == 2, done
-    assert done.out == "", done
+    if done.out:  # with --json
+        assert list(json.loads(done.out)) == ["error"], done
     assert done.err.strip(), done
     assert "Traceback" not in done.err, done
 

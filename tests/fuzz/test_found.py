@@ -213,7 +213,7 @@ def test_numbers_that_cannot_be_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "salt": "zz", "identity": 3}']
+    "content", ["", "{", "[]", '{"schema": 2}', '{"schema": 2, "salt": "zz", "identity": 3}']
 )
 def test_a_damaged_journal_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "attempts.json").write_text(content)

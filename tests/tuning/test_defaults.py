@@ -54,6 +54,16 @@ def test_defaults_depend_on_the_number_of_rows_and_not_on_values() -> None:
     assert other["search"]["epsilons"][0] < 0.25
 
 
+def test_training_of_jobs_with_and_without_a_grid() -> None:
+    """What docs/noise-reduction.md says: a job of keywords has a grid, so DP-SGD trains."""
+    X, _ = clouds()
+    made = default_job(X, at_least=0.8, feature_bounds=[0, 1], classes=2)
+    assert made["model"] == {"kind": "logistic", "training": "dp-sgd"}
+    assert 'training = "dp-sgd"' in as_toml(made)
+    del made["search"], made["model"]["training"]
+    assert read_settings(made, given_data=True).model.training == "auto"
+
+
 def test_arrays_and_keywords() -> None:
     X, y = clouds(1000)
     result = simulate(X, y, at_least=0.7, feature_bounds=(0, 1), classes=2, attempts=4)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import expost
+from expost import Release
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -70,12 +71,13 @@ def test_lora_adapters(tmp_path: Path) -> None:
     check_model(out, load("text_lora/model").make, printed)
 
 
-def test_an_opacus_loop() -> None:
+def test_an_opacus_loop(tmp_path: Path) -> None:
     for package in ("opacus", "peft", "transformers"):
         pytest.importorskip(package, reason=f"{package} is not installed")
     module = load("opacus_loop")
-    release = module.main(1000)
+    release = module.main(1000, tmp_path)
     assert release.spent.epsilon > 0
     if release.passed:
         assert release.value.accuracy >= 0.7
+        assert Release.load(tmp_path / "release.json").spent == release.spent
         assert release.params["noise"] in (1.0, 2.0)

@@ -343,8 +343,10 @@ def test_a_model_finds_columns_by_name(tmp_path: Path) -> None:
 
 def test_rows_that_do_not_fit_a_model() -> None:
     model, frame = tuned(), frame_of(5)
-    with pytest.raises(InvalidInput, match=r"X lacks the column 'width',.*did you mean 'width_'"):
+    with pytest.raises(InvalidInput, match=r"X lacks the column 'width'.*did you mean 'width_'"):
         model.predict(frame.rename(columns={"width": "width_"}))
+    with pytest.raises(InvalidInput, match=r"the columns 'width', 'side', .*; X has the columns"):
+        model.predict(frame.drop(columns="width").rename(columns={"side": "q"}))
     with pytest.raises(InvalidInput, match="trained with 3 columns"):
         model.predict(np.zeros((4, 2)))
     with pytest.raises(InvalidInput, match=r"cannot be read in 'width'\"") as error:
@@ -371,3 +373,19 @@ def test_probabilities_of_three_classes() -> None:
     assert np.allclose(model.predict_proba(rows), raw / raw.sum(axis=1, keepdims=True))
     assert model.predict(rows).tolist() == ["a", 2, "c"]
     assert model.predict_proba(rows[:0]).shape == (0, 3)
+
+
+def test_a_module_is_named_as_in_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its file and name; one module is no way to make modules."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Linear(2, 2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe("nets.py:make", "softmax", TableSchema.plain(((0.0, 1.0),), 2, 2))
+    parameters = {"weight": np.eye(2, dtype=np.float32), "bias": np.zeros(2, dtype=np.float32)}
+    Model(recipe, parameters).save(tmp_path / "model.npz")
+    found = load_model(tmp_path, "nets.py:make").predict(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    assert found.tolist() == [0, 1]
+    with pytest.raises(InvalidInput, match="this is one module"):
+        load_model(tmp_path, torch.nn.Linear(2, 2))

@@ -174,21 +174,54 @@ def test_a_lost_attempt_is_not_forgotten_by_a_second_crash(
     assert [each.release is None for each in result.attempts] == [True, False]
 
 
-@pytest.mark.parametrize("change", ["settings", "data"])
-def test_another_job_does_not_go_on_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    interrupted(monkeypatch)
+def test_another_job_does_not_go_on_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal says what differs: settings by name, the ledger, or the data."""
+    out = tmp_path / "out"
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    monkeypatch.setattr(Journal, "add", stop)
     with pytest.raises(KeyboardInterrupt):
-        expost.tune(job(), *clouds(), out=tmp_path / "out")
+        expost.tune(job(), *clouds(), out=out)
     monkeypatch.undo()
+
+    def refusal(described: dict[str, Any], *rows: Any, **how: Any) -> str:
+        with pytest.raises(CheckpointMismatch, match="another folder") as caught:
+            expost.tune(described, *rows, out=out, **how)
+        return str(caught.value).partition("unfinished job ")[2].partition(". To continue")[0]
+
     X, y = clouds()
-    if change == "data":
-        X[0, 0] += 0.1
-    with pytest.raises(CheckpointMismatch, match="another folder"):
-        expost.tune(
-            job(goal={"at_least": 0.6 if change == "settings" else 0.7}), X, y, out=tmp_path / "out"
-        )
+    other = job(goal={"at_least": 0.6}, privacy={"delta": 1e-5})
+    assert refusal(other, X, y) == "with other settings (the bar, privacy.delta)"
+    bounds = job(data={"feature_bounds": [0, 2]})
+    assert refusal(bounds, X, y) == "with other settings (data.feature_bounds)"
+    assert refusal(job(), X, y, ledger=ledger) == "that has no ledger"
+    X[0, 0] += 0.1
+    assert refusal(job(), X, y) == "with other data"
+    assert [entry.action for entry in ledger.entries()] == ["create"]
+
+
+def test_a_job_with_a_ledger_does_not_go_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
+    monkeypatch.setattr(Journal, "add", stop)
+    with pytest.raises(KeyboardInterrupt):
+        expost.tune(job(), *clouds(), out=out, ledger=ledger)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointMismatch, match="unfinished job that has a ledger"):
+        expost.tune(job(), *clouds(), out=out)
+    with pytest.raises(CheckpointMismatch, match="with another ledger, budget or analyst"):
+        expost.tune(job(), *clouds(), out=out, ledger=ledger, analyst="ana")
+
+
+def test_a_finished_folder_is_refused_before_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches seconds of planning before a refusal that needs none of it."""
+    (tmp_path / "release.json").write_text("{}")
+    monkeypatch.setattr("expost.tuning.job._prepared", stop)
+    with pytest.raises(InvalidInput, match="finished job"):
+        expost.tune(job(), *clouds(), out=tmp_path)
 
 
 def test_a_folder_is_held_by_one_process(tmp_path: Path) -> None:

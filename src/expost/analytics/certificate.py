@@ -42,8 +42,8 @@ class CountResult:
     ----------
     answers, unanswered : tuple of Answer
         Groups within the wanted error, and the others at their last look. Coverage is per group and
-        per category: a group is answered and missed, refined for free and missed, or not answered
-        and missed, with probability at most 1 − ``confidence`` each.
+        per category: a group is refined for free and missed, or it is one of the dearest, answered
+        and missed, or not answered and missed, with probability at most 1 − ``confidence`` each.
     spent, remaining : float
         In the unit of the noise (``unit``): ε without δ, ρ of zCDP with one. Everything is in it:
         the values, the choice of m, the share of dropped pairs, finding groups. It is the amount

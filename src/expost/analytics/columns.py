@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
 
@@ -97,7 +98,7 @@ def check_column(table: Any, option: str, name: str, engine: str) -> None:
     """Refuse a column that is not there, that is ambiguous, or whose type has no text."""
     known = list(table.columns)
     if name not in known:
-        raise InvalidInput(option, name, _columns_of(known))
+        raise InvalidInput(option, name, _columns_of(known, name))
     if engine in _CASELESS and sum(each.lower() == name.lower() for each in known) > 1:
         raise InvalidInput(
             option, name, f"{engine} cannot tell it from a column with other capitals; rename one"
@@ -109,14 +110,17 @@ def check_column(table: Any, option: str, name: str, engine: str) -> None:
         )
 
 
-def _columns_of(known: Sequence[str]) -> str:
+def _columns_of(known: Sequence[str], wanted: str) -> str:
     """The columns there are; not those with a line break, which may be rows drawn into a header."""
     if any("\n" in name or "\r" in name for name in known):
         return (
             f"the table has {len(known)} other columns (a name with a line break: is a quote "
             "missing in the first line?)"
         )
-    return "the table has the columns " + ", ".join(repr(each) for each in known[:50])
+    folded = {each.lower(): each for each in known}
+    close = get_close_matches(str(wanted).lower(), list(folded), n=2)
+    hint = f"did you mean {' or '.join(repr(folded[each]) for each in close)}? " if close else ""
+    return hint + "the table has the columns " + ", ".join(repr(each) for each in known[:50])
 
 
 def _text(column: Any, engine: str, collated: bool) -> Any:

@@ -305,7 +305,7 @@ def _public(request: Request, progress: Progress) -> dict[str, Any]:
         "keys": "found privately" if request.private else "listed",
         "groups": None if request.keys is None else len(request.keys),
         "max_rows_per_user": None if request.measure.kind == "users" else request.measure.rows,
-        "max_groups_per_user": "chosen privately" if request.chooses_cap else "given",
+        "max_groups_per_user": _how_capped(request),
         "total": round_up(request.total),
         "noise": request.law,
         "shares": {
@@ -314,3 +314,10 @@ def _public(request: Request, progress: Progress) -> dict[str, Any]:
             "keys": round_up(request.cost_of_keys()),
         },
     }
+
+
+def _how_capped(request: Request) -> str:
+    """Where m comes from."""
+    if request.one_row:
+        return "declared: one row per user"
+    return "chosen privately" if request.chooses_cap else "given"

@@ -21,9 +21,10 @@ holds whatever other groups do, and wherever the budget ends, because being answ
 one of the events of level n. Values of either sign (sums) add P(z_n ≤ −T_n − y) per level. The sum
 is maximised over a fine grid of y ≥ 0; by symmetry that covers y < 0.
 
-**Groups that are not answered**, and every mean, are published with half-widths that hold at all
-levels at once (union bound with the weights of :func:`shares`), because which level is the last
-one may depend on everything.
+**The last look.** Which level is a group's last one may depend on its noise. Groups that are not
+answered, and means, are then published with half-widths that hold at all levels at once (union
+bound with the weights of :func:`shares`). Where the last level is decided by the other groups
+alone (``refinement``), the half-width of a single look is enough (:func:`single_look`).
 Tests: ``tests/analytics/test_intervals.py`` (enumeration and simulation).
 """
 
@@ -125,6 +126,15 @@ def absolute_rule(levels: NoiseLevels, confidence: float) -> StoppingRule:
     widths = half_width(levels, confidence)
     nothing = np.full(len(widths), -math.inf)
     return StoppingRule(None, confidence, "absolute", 1.0, nothing, widths, widths, True)
+
+
+def single_look(levels: NoiseLevels, rule: StoppingRule) -> tuple[Floats, Floats]:
+    """Return half-widths and least estimates of a look whose level does not depend on its noise."""
+    widths = half_width(levels, rule.confidence)
+    least = rule.least
+    if rule.name == "confidence" and rule.within is not None:
+        least = widths / rule.within
+    return widths, least
 
 
 def half_width(levels: NoiseLevels, confidence: float) -> Floats:

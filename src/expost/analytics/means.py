@@ -7,7 +7,8 @@ price of one. The mean is low + R·A/(A + B).
 
 Interval. If |Â − A| ≤ w and |B̂ − B| ≤ w, then A ≤ Â + w and B ≥ B̂ − w, and A/(A + B) grows in A and
 falls in B; so A/(A + B) lies within w/(Â + B̂) of Â/(Â + B̂), as long as Â + B̂ > 0. The half-widths w
-hold at all levels and for both sums at once (union bound), so the stop decision cannot hurt.
+hold at all levels and for both sums at once (union bound), so the stop decision cannot hurt. Where
+the level is decided by the other groups (``refinement``), they hold for both sums at this level.
 Tests: ``tests/analytics/test_sums.py``.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.intervals import simultaneous_half_width
+from expost.analytics.intervals import half_width, simultaneous_half_width
 from expost.analytics.refinement import Answer, Job, Refinement
 from expost.randomness.source import Randomness
 
@@ -45,7 +46,9 @@ class MeanRefinement(Refinement):
         self._second = job.levels.estimates(second, randomness)
         self._low, self._range = low, high - low
         self._plus_minus = None if plus_minus is None else float(plus_minus)
-        self._widths = simultaneous_half_width(job.levels, (1 + job.rule.confidence) / 2)
+        each = (1 + job.rule.confidence) / 2  # of the two sums
+        self._widths = simultaneous_half_width(job.levels, each)
+        self._alone = half_width(job.levels, each)
 
     def _mean(self, level: int, group: Any) -> tuple[Any, Any]:
         """Estimates of the mean and of A + B (at least 1 grid unit)."""
@@ -60,8 +63,15 @@ class MeanRefinement(Refinement):
         return (self.job.rule.within or 0.0) * np.abs(mean)
 
     def _good(self, level: int, group: Any) -> Any:
+        return self._within(self._widths[level], level, group)
+
+    def _good_alone(self, level: int, group: Any) -> Any:
+        return self._within(self._alone[level], level, group)
+
+    def _within(self, width: float, level: int, group: Any) -> Any:
+        """Whether this half-width of the two sums is good enough."""
         mean, whole = self._mean(level, group)
-        return self._range * self._widths[level] / whole <= self._target(mean)
+        return self._range * width / whole <= self._target(mean)
 
     def _reachable(self, level: int, group: Any, wanted: int) -> Any:
         mean, whole = self._mean(level, group)
@@ -81,6 +91,7 @@ class MeanRefinement(Refinement):
         if level < 0:
             return Answer(self.groups[group], math.nan, *ends, 0.0)
         mean, whole = (float(each) for each in self._mean(level, group))
-        width = self._range * float(self._widths[level]) / whole
+        widths = self._alone if self._free[group] else self._widths
+        width = self._range * float(widths[level]) / whole
         low, high = max(ends[0], mean - width), min(ends[1], mean + width)
         return Answer(self.groups[group], mean, low, high, self.job.levels.costs[level])

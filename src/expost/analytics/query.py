@@ -34,6 +34,7 @@ def count(
     keys: Sequence[Any] | None = None,
     private_keys: bool = False,
     max_groups_per_user: int | str | None = None,
+    one_row_per_user: bool = False,
     rows: bool = False,
     max_rows_per_user: int | None = None,
     where: Sequence[str] = (),
@@ -80,6 +81,11 @@ def count(
         m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
         m dearest groups are then charged. ``"auto"`` chooses m privately. None: all groups, and
         every group is charged (with ``private_keys``: 10). For a mapping, m is your promise.
+    one_row_per_user : bool
+        Declare that the table has one row per user. Then m is 1, a user has at most one row, and
+        the share of pairs that the cap drops is not estimated, which saves 0.5 % of the budget. The
+        caps hold all the same: if the declaration is wrong, values are too low, and the guarantee
+        is unchanged.
     rows : bool
         Count rows instead of users, at most ``max_rows_per_user`` (default 10) per user and group.
     where : sequence of str
@@ -121,7 +127,8 @@ def count(
         raise InvalidInput("max_rows_per_user", max_rows_per_user, "it belongs to rows=True")
     measure = Measure()
     if rows:
-        most = count_of(max_rows_per_user or _DEFAULT_ROWS, "max_rows_per_user", at_least=1)
+        usual = 1 if one_row_per_user else _DEFAULT_ROWS
+        most = count_of(max_rows_per_user or usual, "max_rows_per_user", at_least=1)
         measure = Measure("rows", rows=most)
     options = {name: value for name, value in locals().items() if name in _REQUEST}
     return _ask(
@@ -197,8 +204,8 @@ def mean(
 _REQUEST = frozenset(
     (
         *("by", "user", "where", "within", "plus_minus", "confidence", "rule", "epsilon", "delta"),
-        *("keys", "private_keys", "max_groups_per_user", "order", "prior", "max_group_epsilon"),
-        *("ratio", "table", "delimiter"),
+        *("keys", "private_keys", "max_groups_per_user", "one_row_per_user", "order", "prior"),
+        *("max_group_epsilon", "ratio", "table", "delimiter"),
     )
 )
 _RUN = ("ledger", "budget", "analyst", "memo", "released", "on_ignored", "randomness", "simulation")

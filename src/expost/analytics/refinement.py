@@ -13,11 +13,22 @@ Strategy. All groups are refined level by level up to a level that all can affor
 below the number of groups, else a fifth of the total in all. Groups that cannot reach the wanted
 error with what is left are left where they are. What is left of the total then refines the groups
 that are cheapest to finish, one at a time (``race``). With ``given`` the groups are refined one
-after another, in their order. At the end every group is refined up to the level of the m-th dearest
-group: the sum of the m largest does not change, so this is free. Groups that stopped before are
-then published at that level, with the interval that holds at all levels at once, if it is narrower.
+after another, in their order. At the end every group is refined up to the level F of the m-th
+dearest group: the sum of the m largest does not change, so this is free.
+
+Intervals of free looks. Let g be a group whose level at the end is not above that of m other
+groups. Then F is the m-th largest level of the *other* groups. Suppose also that g changed no
+refusal: whenever the total refused a look, m other groups were at the level of g or above, so that
+leaving g out would not have lowered the charge. Then the other groups are refined in the same way
+without g (a look that is granted would be granted without g too), and F is a function F′ of the
+other groups' noise alone. It is independent of the noise of g, so P(g is such a group and its noise
+at F exceeds h_F) ≤ P(noise of level F′ exceeds h_F′) ≤ 1 − confidence, with h the half-width of a
+single look. Such groups are published at level F with half-width h_F, and are answered if that is
+within the wanted error. Up to m other groups, and those that may have changed a refusal, are
+published at the level where they stopped, or at F with the half-width that holds at all levels at
+once, whichever is narrower.
 Tests: ``tests/analytics/test_refinement.py`` (never overspends), ``test_refinement_law.py`` (law by
-enumeration, mutants).
+enumeration, mutants), ``test_free_looks.py`` (intervals of free looks).
 """
 
 from __future__ import annotations
@@ -32,7 +43,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.intervals import StoppingRule, absolute_rule, half_widths_at, make_rule
+from expost.analytics.intervals import (
+    StoppingRule,
+    absolute_rule,
+    half_widths_at,
+    make_rule,
+    single_look,
+)
 from expost.analytics.noise_levels import (
     GaussianLevels,
     LaplaceLevels,
@@ -205,10 +222,18 @@ class Charge:
     @property
     def free_level(self) -> int:
         """The level of the m-th dearest group, −1 if fewer than m groups were looked at."""
-        left = self._most
+        return self._level_of(self._most)
+
+    @property
+    def outweighed(self) -> int:
+        """The highest level at which a group adds nothing: m others are there or above."""
+        return self._level_of(self._most + 1)
+
+    def _level_of(self, rank: int) -> int:
+        """The level of the dearest group but ``rank`` − 1, −1 if it was not looked at."""
         for level in range(len(self._at) - 1, -1, -1):
-            left -= self._at[level]
-            if left <= 0:
+            rank -= self._at[level]
+            if rank <= 0:
                 return level
         return -1
 
@@ -250,13 +275,25 @@ class Refinement:
         self._estimates = job.levels.estimates(values, randomness)
         self._charge = Charge(job.levels.costs, len(groups), job.most_groups)
         self._stopped: dict[int, int] = {}  # group → the level at which it was good enough
+        self._answered: dict[int, None] = {}  # in order
+        self._free = np.zeros(len(groups), dtype=bool)  # published by the looks of the others
+        self._refused = False
+        self._weighed = np.zeros(len(groups), dtype=bool)  # may have changed a refusal
+        self._single, self._single_least = single_look(job.levels, job.rule)
 
     def __iter__(self) -> Iterator[Answer]:
-        order: list[int] = []
         for group in self._walk():
             self._stopped[group] = int(self._charge.level[group])
-            order.append(group)
-        yield from (self._answer(group) for group in order)
+        if self._charge.free_level >= 0:
+            self._free = (self._charge.level <= self._charge.outweighed) & ~self._weighed
+        for group in self._free_looks():
+            self._stopped[group] = int(self._charge.level[group])
+        free = np.flatnonzero(self._free)
+        good = dict.fromkeys(free[self._good_alone(self._charge.free_level, free)].tolist())
+        self._answered = {
+            group: None for group in self._stopped if group in good or not self._free[group]
+        } | good
+        yield from (self._answer(group) for group in self._answered)
 
     @property
     def spent(self) -> Fraction:
@@ -270,8 +307,8 @@ class Refinement:
 
     @property
     def unanswered(self) -> list[Answer]:
-        """The other groups at their last level; their intervals hold at all levels at once."""
-        others = (group for group in range(len(self.groups)) if group not in self._stopped)
+        """The other groups at their last level."""
+        others = (group for group in range(len(self.groups)) if group not in self._answered)
         return [self._answer(group) for group in others]
 
     def _walk(self) -> Iterator[int]:
@@ -281,14 +318,14 @@ class Refinement:
         else:
             yield from self._sweep()
             yield from self._race()
-        yield from self._free_looks()
 
     def _answer(self, group: int) -> Answer:
         level, rule = int(self._charge.level[group]), self.job.rule
         if level < 0:
             return Answer(self.groups[group], math.nan, -math.inf, math.inf, 0.0)
-        width, cost = float(rule.open_half_widths[level]), self.job.levels.costs[level]
-        stopped = self._stopped.get(group)
+        cost = self.job.levels.costs[level]
+        width = float((self._single if self._free[group] else rule.open_half_widths)[level])
+        stopped = None if self._free[group] else self._stopped.get(group)
         if stopped is not None and rule.half_widths[stopped] <= width:
             level, width = stopped, float(rule.half_widths[stopped])
         estimate = float(self._estimates[level, group])
@@ -302,6 +339,10 @@ class Refinement:
     def _good(self, level: int, group: Any) -> Any:
         """Whether estimates at this level are good enough."""
         return self._size(level, group) >= self.job.rule.least[level]
+
+    def _good_alone(self, level: int, group: Any) -> Any:
+        """Whether estimates are good enough where this look is the only one that matters."""
+        return self._size(level, group) >= self._single_least[level]
 
     def _reachable(self, level: int, group: Any, wanted: int) -> Any:
         """Whether the upper end of the interval at ``level`` would stop at level ``wanted``."""
@@ -317,9 +358,24 @@ class Refinement:
         level = int(self._charge.level[group]) + 1
         if level >= len(self.job.levels.costs):
             return False
-        if self._charge.after(group, level) > self.job.total:
+        if self._refuses(group, level):
             return False
         self._charge.pay(np.array([group]), level)
+        if self._refused and level > self._charge.outweighed:
+            self._weighed[group] = True
+        return True
+
+    def _refuses(self, group: int, level: int) -> bool:
+        """Whether the total cannot pay for this look; notes the groups that may matter for it.
+
+        Levels only grow, so after the first refusal a group can start to matter only when it is
+        refined itself.
+        """
+        if self._charge.after(group, level) <= self.job.total:
+            return False
+        if not self._refused:
+            self._refused = True
+            self._weighed |= self._charge.level > self._charge.outweighed
         return True
 
     def _sweep(self) -> Iterator[int]:
@@ -337,8 +393,13 @@ class Refinement:
             running = running[self._reachable(level, running, wanted)]
 
     def _free_looks(self) -> Iterator[int]:
-        """All groups up to the level of the m-th dearest one, which changes no charge."""
+        """All groups up to the level of the m-th dearest one, which changes no charge.
+
+        Yields groups that become good enough on the way, unless they are published by their last
+        look alone.
+        """
         finest = self._charge.free_level
+        self._charge.pay(np.flatnonzero(self._free & (self._charge.level < finest)), finest)
         for level in range(finest + 1):
             behind = np.flatnonzero(self._charge.level < level)
             self._charge.pay(behind, level)
@@ -362,7 +423,7 @@ class Refinement:
         """What the estimate says is still to be paid; infinite if the total cannot pay it."""
         level, costs = int(self._charge.level[group]), self.job.levels.costs
         enough = max(level, self._enough(level, group))
-        if enough >= len(costs) or self._charge.after(group, enough) > self.job.total:
+        if enough >= len(costs) or self._refuses(group, enough):
             return math.inf
         return costs[enough] - costs[level]
 

@@ -58,6 +58,7 @@ class Request:
     data: Any = field(repr=False)
     table: Any = field(repr=False, default=None)
     source: str = ""
+    one_row: bool = False
 
     @property
     def law(self) -> str:
@@ -105,7 +106,9 @@ class Request:
         return self.total * KEYS_SHARE if self.private else Fraction(0)
 
     def cost_of_dropped(self, most: int | None) -> Fraction:
-        """The price of the share of dropped pairs; nothing if no pair can be dropped."""
+        """The price of the share of dropped pairs; nothing if no pair should be dropped."""
+        if self.one_row:
+            return Fraction(0)
         capped = most is not None and (self.most_known is None or most < self.most_known)
         return self.total * DROPPED_SHARE if capped and not self.from_counts else Fraction(0)
 
@@ -175,6 +178,7 @@ def make_request(
     keys: Sequence[Any] | None = None,
     private_keys: bool = False,
     max_groups_per_user: int | str | None = None,
+    one_row_per_user: bool = False,
     order: str | None = None,
     prior: Mapping[str, float] | None = None,
     max_group_epsilon: float | None = None,
@@ -196,6 +200,8 @@ def make_request(
         sizes = {str(group): float(exact(size, "prior")) for group, size in prior.items()}
         listed = listed and tuple(sorted(listed, key=lambda group: -sizes.get(group, 0.0)))
     cap = _checked_cap(data, max_groups_per_user, private_keys)
+    if one_row_per_user:
+        cap = _one_row(measure, max_groups_per_user)
     wanted = _wanted(measure, within, plus_minus, confidence, rule)
     total = _total(epsilon, delta, private_keys)
     request = Request(
@@ -216,6 +222,7 @@ def make_request(
         total=total,
         data=_checked_counts(data) if isinstance(data, Mapping) else data,
         source=_source_name(data, table),
+        one_row=bool(one_row_per_user),
     )
     _try_jobs(request)
     if isinstance(data, Mapping):
@@ -307,6 +314,19 @@ def _checked_cap(data: Any, cap: int | str | None, private_keys: bool) -> int | 
     if count_of(cap, "max_groups_per_user", at_least=1) > _MOST_GROUPS:
         raise InvalidInput("max_groups_per_user", cap, f"give at most {_MOST_GROUPS}")
     return int(cap)
+
+
+def _one_row(measure: Measure, cap: int | str | None) -> int:
+    """m = 1 where the caller declares one row per user; the caps still hold for other tables."""
+    if cap not in (None, "none", 1):
+        raise InvalidInput(
+            "max_groups_per_user", cap, "with one row per user it is 1: leave it out"
+        )
+    if measure.kind != "users" and measure.rows != 1:
+        raise InvalidInput(
+            "max_rows_per_user", measure.rows, "with one row per user it is 1: leave it out"
+        )
+    return 1
 
 
 def _checked_keys(

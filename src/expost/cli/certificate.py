@@ -1,30 +1,35 @@
 """``expost certificate``: read a release and show what it guarantees.
 
-Tests: ``tests/cli/test_cli.py``, ``tests/fuzz/test_certificates.py``.
+Tests: ``tests/cli/test_cli.py``, ``tests/cli/test_certificate_words.py``,
+``tests/fuzz/test_certificates.py``.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from decimal import ROUND_CEILING, Context
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from expost.analytics.certificate import KIND, check_certificate
-from expost.cli import count_output
-from expost.cli.output import Json, in_words, show, visible
+from expost.cli.certificate_words import (
+    Row,
+    charge,
+    count_rows,
+    selection_rows,
+    texts,
+)
+from expost.cli.output import Json, show
+from expost.cli.tuning_words import tuning_rows
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.selection.release import Release, plain
-
-_LONGEST = 300  # characters of a value that the table shows
+from expost.tuning.evidence import KIND as TUNING
 
 
 def certificate(
@@ -33,31 +38,37 @@ def certificate(
         typer.Argument(help="A certificate written by Release.save.", exists=True, dir_okay=False),
     ],
     as_json: Json = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also show theorems, settings of the search and hash.")
+    ] = False,
 ) -> None:
-    """Show a certificate: what was released, what it cost, and which theorem guarantees it."""
+    """Show a certificate: what was released, what it cost, whom it protects, who paid."""
     record = _record(file)
-    counted = check_certificate(record) if record.get("kind") == KIND else None
-    if counted is not None:
-        show(
-            dict(counted),
-            as_json=as_json,
-            render=lambda console: count_output.render_certificate(console, counted),
-        )
-        return
-    release = Release.load(file)
-    try:
-        document = release.as_dict(encode=plain)
-    except RecursionError:
-        raise InvalidRelease(
-            "file", str(file), "its values are nested too deeply to be a certificate"
-        ) from None
+    if record.get("kind") == KIND:
+        document: Mapping[str, Any] = check_certificate(record)
+        rows, title = count_rows(record, verbose=verbose), "Certificate of counts, sums or means"
+    else:
+        release = Release.load(file)
+        try:
+            document = release.as_dict(encode=plain)
+        except RecursionError:
+            raise InvalidRelease(
+                "file", str(file), "its values are nested too deeply to be a certificate"
+            ) from None
+        tuned = record.get("kind") == TUNING and isinstance(record.get("tuning"), dict)
+        make = tuning_rows if tuned else selection_rows
+        rows = make(record, release.spent, release.worst_case, verbose=verbose)
+        title = "Certificate of a tuned model" if tuned else "Certificate of a selection"
 
     def render(console: Console) -> None:
-        """Print the table. The score of a tuned model with a bar is a lower confidence bound."""
-        bounded = record.get("kind") == "tuning" and release.passed is not None
-        _render(console, release, "score at least" if bounded else "score")
+        _table(console, title, rows, verbose)
+        if document["simulated"]:
+            console.print(
+                "[red]Simulated with seeded randomness: this release has no privacy "
+                "guarantee.[/red]"
+            )
 
-    show(document, as_json=as_json, render=render)
+    show(dict(document), as_json=as_json, render=render)
 
 
 def _record(file: Path) -> Mapping[str, Any]:
@@ -69,56 +80,16 @@ def _record(file: Path) -> Mapping[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _render(console: Console, release: Release, score: str) -> None:
-    """Print a certificate as a table."""
-    table = Table(title="Certificate", show_header=False, title_justify="left")
+def _table(console: Console, title: str, rows: Sequence[Row], verbose: bool) -> None:
+    """Print rows as a table."""
+    table = Table(title=title, show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    rows: list[tuple[str, Any]] = [
-        ("value", in_words(release.value)),
-        ("params", in_words(dict(release.params))),
-        (score, "–" if release.score is None else f"{release.score:g}"),
-        ("target reached", {None: "no target", True: "yes", False: "no"}[release.passed]),
-        ("spent", describe(release.spent)),
-        ("worst case", describe(release.worst_case)),
-        ("theorem", release.theorem),
-        (
-            "selector",
-            in_words({key: each for key, each in release.selector.items() if each is not None}),
-        ),
-    ]
-    for name, value in rows:
-        text = escape(visible(value))
-        table.add_row(
-            name,
-            text
-            if len(text) <= _LONGEST
-            else text[: _LONGEST - 1] + "…  (use --json for all of it)",
-        )
+    for name, text in texts(rows, verbose=verbose):
+        table.add_row(name, Text(text))
     console.print(table)
-    if release.simulated:
-        console.print(
-            "[red]Simulated with seeded randomness: this release has no privacy guarantee.[/red]"
-        )
 
 
 def describe(guarantee: Guarantee) -> str:
     """A guarantee in one line."""
-    numbers = guarantee.as_dict()
-    names = {"epsilon": "ε", "delta": "δ", "rho": "ρ", "orders": "orders", "epsilons": "ε"}
-    parts = [f"{names[key]} = {_number(value)}" for key, value in numbers.items() if key in names]
-    return ", ".join(parts) + f" ({guarantee.neighbours})"
-
-
-def _number(value: Any) -> str:
-    """A number, or the numbers of a curve, as text; a charge is never rounded down."""
-    if isinstance(value, (int, float)):
-        return _rounded_up(value, 6)
-    return "[" + ", ".join(_rounded_up(each, 4) for each in value) + "]"
-
-
-def _rounded_up(value: float, digits: int) -> str:
-    """The smallest number with so many digits that is at least ``value``."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value):.{digits}g}"
+    return f"{charge(guarantee)} ({guarantee.neighbours})"

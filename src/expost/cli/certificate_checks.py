@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -143,6 +143,46 @@ def model_problems(document: Mapping[str, Any], model: Path) -> Iterator[str]:
         yield "the certificate does not hold the hash of a model"
     elif hashlib.sha256(model.read_bytes()).hexdigest() != wanted:
         yield "the file is not the model that was released"
+
+
+def unchecked(document: Mapping[str, Any], checked: Collection[str]) -> list[str]:
+    """Return what the checks that were made do not cover, and what would cover it.
+
+    Parameters
+    ----------
+    document : mapping
+        The certificate.
+    checked : collection of str
+        Names of the checks that were made.
+    """
+    found, value = [], document.get("value")
+    if "signature" not in checked:
+        if document.get("kind") == tuning.KIND:
+            found.append(
+                "signature: there is none, so whoever can write the file can change what no other "
+                "check covers: columns, bounds, categories, classes, numbers of rows, bar, "
+                "confidence, certified score, date"
+            )
+        elif "ledger" not in checked:
+            found.append(
+                "signature: there is none, so whoever can write the file can change all that the "
+                "price does not depend on"
+            )
+        else:
+            found.append(
+                "signature: there is none; the digest in the ledger covers the certificate, except "
+                "a value that JSON cannot hold"
+            )
+    if "model" not in checked and isinstance(value, Mapping) and "sha256" in value:
+        found.append("model: pass --model FILE to compare the file with the hash")
+    if "ledger" not in checked:
+        entries = document.get("ledger")
+        found.append(
+            "ledger: pass --ledger FILE to compare it with the entries that the certificate names"
+            if entries
+            else "ledger: the certificate names no entry, so nothing shows that a budget paid"
+        )
+    return found
 
 
 def ledger_problems(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:

@@ -18,11 +18,17 @@ from expost.analytics.columns import Measure
 from expost.analytics.refinement import Answer
 from expost.budget.ledger import Ledger
 from expost.cli import count_output
+from expost.cli.count_inputs import parse_cap, read_keys, read_prior
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
 
 INTERRUPTED = 130
+_MANY_ROWS = (
+    "note: a person counts with up to 10 rows in a group, so the noise is made for 10 rows. If "
+    "nobody has more than R rows in a group, --max-rows-per-user R costs less; if everybody has "
+    "one row in the table, --one-row-per-user does."
+)
 
 
 class Order(StrEnum):
@@ -66,7 +72,9 @@ def count(
     mean_column: Annotated[str | None, typer.Option("--mean", help="Average this column.")] = None,
     bounds: Annotated[
         tuple[float, float] | None,
-        typer.Option(help="Public bounds of the values; values are clipped to them."),
+        typer.Option(
+            help="Public bounds of the values, LOW HIGH or LOW:HIGH; values are clipped to them."
+        ),
     ] = None,
     grid: Annotated[
         float | None, typer.Option(help="Values are rounded to multiples of this.")
@@ -82,6 +90,14 @@ def count(
         int | None,
         typer.Option(help="Rows of a person that count in one group (rows: 10, else 1)."),
     ] = None,
+    one_row_per_user: Annotated[
+        bool,
+        typer.Option(
+            "--one-row-per-user",
+            help="Declare that the table has one row per person: each counts in one group, and "
+            "nothing is paid to learn what the cap drops.",
+        ),
+    ] = False,
     where: Annotated[
         list[str] | None, typer.Option(help="Condition on rows: status=active, age>=18. Repeat.")
     ] = None,
@@ -144,6 +160,7 @@ def count(
         "delta": delta,
         "private_keys": private_keys,
         "max_groups_per_user": parse_cap(max_groups_per_user),
+        "one_row_per_user": one_row_per_user,
         "order": None if order is None else order.value,
         "max_group_epsilon": max_group_epsilon,
         "confidence": confidence,
@@ -151,7 +168,9 @@ def count(
         "ratio": ratio,
     }
     if plan:
-        measure = _measure(kind, sum_column or mean_column, bounds, grid, max_rows_per_user)
+        usual = 1 if one_row_per_user else 10
+        most = max_rows_per_user or (usual if rows else 1)
+        measure = _measure(kind, sum_column or mean_column, bounds, grid, most)
         _show_plan(None if listed is None else len(listed), measure, options, plot, as_json)
         return
     if ledger is None and (budget is not None or analyst):
@@ -177,6 +196,8 @@ def count(
     else:
         options |= {"rows": rows, "max_rows_per_user": max_rows_per_user}
         function, arguments = query.count, (source,)
+    if rows and max_rows_per_user is None and not one_row_per_user and not as_json:
+        notes.print(_MANY_ROWS, highlight=False)
     run = _Run(out, _total(epsilon, delta))
     result = run.ask(function, arguments, options, as_json)
     _finish(result, certificate, plot, as_json, run.failure)
@@ -238,7 +259,7 @@ def _kind(
         raise InvalidInput("--" + chosen[1], "with --" + chosen[0], "ask for one of them")
     valued = chosen in (["sum"], ["mean"])
     if valued and bounds is None:
-        raise InvalidInput("bounds", None, f"--{chosen[0]} needs public bounds: --bounds LO HI")
+        raise InvalidInput("bounds", None, f"--{chosen[0]} needs public bounds: --bounds LOW:HIGH")
     if bounds is not None and not valued:
         raise InvalidInput("bounds", bounds, "bounds belong to --sum and --mean")
     return chosen[0] if chosen else "users"
@@ -249,27 +270,13 @@ def _measure(
     column: str | None,
     bounds: tuple[float, float] | None,
     grid: float | None,
-    rows: int | None,
+    rows: int,
 ) -> Measure:
     if kind in ("sum", "mean"):
         assert bounds is not None
         assert column is not None
-        return query.value_measure(kind, column, bounds, grid, rows or 1)
-    return Measure("rows", rows=rows or 10) if kind == "rows" else Measure()
-
-
-def parse_cap(text: str | None) -> int | str | None:
-    """Return ``--max-groups-per-user`` as a number, ``auto`` or None."""
-    if text is None or text == "none":
-        return None
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInput(
-            "max_groups_per_user", text, "give a whole number, auto or none"
-        ) from None
+        return query.value_measure(kind, column, bounds, grid, rows)
+    return Measure("rows", rows=rows) if kind == "rows" else Measure()
 
 
 def _check_files(out: Path | None, certificate: Path | None) -> None:
@@ -282,41 +289,6 @@ def _check_files(out: Path | None, certificate: Path | None) -> None:
             )
         if not path.resolve().parent.is_dir():
             raise InvalidInput(name, str(path), "the folder does not exist")
-
-
-def read_keys(path: Path, columns: int = 1) -> list[Any]:
-    """Return group names, one per line (a CSV row for several columns); skips empty lines."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
-    lines = [line.rstrip("\r\n") for line in text.split("\n")]
-    listed: list[Any] = [line for line in lines if line]
-    if columns > 1:
-        listed = [tuple(row) for row in csv.reader(listed)]
-    if not listed:
-        raise InvalidInput("keys", str(path), "the file names no group")
-    return listed
-
-
-def read_prior(path: Path) -> dict[str, float]:
-    """Return a CSV of group,size, with or without a header."""
-    sizes: dict[str, float] = {}
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for number, row in enumerate(csv.reader(stream), start=1):
-                try:
-                    sizes[row[0]] = float(row[1])
-                except (IndexError, ValueError):
-                    if number > 1 and row:
-                        raise InvalidInput(
-                            "prior", f"line {number}", "give lines of group,size"
-                        ) from None
-    except (UnicodeDecodeError, csv.Error):
-        raise InvalidInput("prior", str(path), "the file is not UTF-8 text of group,size") from None
-    if not sizes:
-        raise InvalidInput("prior", str(path), "the file names no group")
-    return sizes
 
 
 class _Run:

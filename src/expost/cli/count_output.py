@@ -1,4 +1,4 @@
-"""How the results of ``expost count`` are shown: tables, plans, certificates."""
+"""How the results of ``expost count`` are shown: tables and plans."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from expost.analytics.certificate import CountResult
 from expost.analytics.plan import QueryPlan
 from expost.analytics.refinement import Answer
 from expost.cli.output import shown_up, visible
+from expost.privacy.charges import ShareCharges
+from expost.rationals import charge_text
 
 _SHOWN = 40
+_VAGUE = 0.5  # a share whose interval is wider says nothing
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 
 
@@ -34,48 +37,102 @@ def _groups(count: int) -> str:
 
 
 def render(console: Console, result: CountResult) -> None:
-    """Print answers, what was spent, and what is protected."""
+    """Print all groups, what was spent, and what is protected."""
     error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
-    title = f"{_groups(len(result.answers))} within {error}"
-    render_answers(console, result.answers, title, f"{result.confidence:.0%} interval")
-    unit = _UNITS[result.unit]
-    facts = result.guarantee.as_dict()
-    delta = f", δ = {facts['delta']:g}" if "delta" in facts else ""
-    console.print(
-        f"{_groups(len(result.unanswered))} not answered. "
-        f"Spent {unit} = {shown_up(result.spent, 5)}, {result.remaining:.2g} remains. "
-        f"Everything released keeps ε = {facts['epsilon']:g}{delta} for {result.protects}."
+    asked = len(result.answers) + len(result.unanswered)
+    title = f"{len(result.answers):,} of {_groups(asked)} answered within {error}"
+    render_answers(
+        console,
+        result.answers,
+        title,
+        interval=f"{result.confidence:.0%} interval",
+        unit=_UNITS[result.unit],
+        unanswered=result.unanswered,
     )
+    if result.unanswered:
+        console.print(_about_unanswered(result), highlight=False)
+    console.print(_about_spent(result), highlight=False)
     if result.dropped_share is not None:
-        share = result.dropped_share
-        console.print(
-            f"The cap dropped about {share['estimate']:.1%} of (user, group) pairs "
-            f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
+        console.print(_about_dropped(result.dropped_share), highlight=False)
+
+
+def _about_unanswered(result: CountResult) -> str:
+    """Why groups may have no answer; says nothing about rows."""
+    text = (
+        "Groups that are not answered are too small for this budget and this error; their "
+        "intervals hold all the same."
+    )
+    if result.public["keys"] == "listed" and result.query["by"]:
+        text += " Names of groups are compared letter by letter: capitals and spaces matter."
+    return text
+
+
+def _about_spent(result: CountResult) -> str:
+    """What was spent, what becomes of the rest, and what was guaranteed beforehand."""
+    unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
+    facts = result.guarantee.as_dict()
+    before = f"ε = {charge_text(facts['epsilon'])}"
+    before += f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
+    if result.unit == "rho":
+        total = f"{result.public['total']:.4g} (zCDP; the most that {before} allows)"
+    else:
+        total = f"{result.public['total']:.4g}"
+    if result.ledger is not None and not isinstance(result.charges, ShareCharges):
+        rest = f" The ledger is charged the whole {before}: one δ covers all outcomes."
+    elif result.ledger is not None:
+        rest = f" The other {result.remaining:.2g} of this request goes back to the budget."
+    else:
+        rest = f" The other {result.remaining:.2g} of this request was not used."
+    return (
+        f"Spent {unit} = {spent} of {total}.{rest}\n"
+        f"Before the data were read, at most {before} was guaranteed for any result; {unit} = "
+        f"{spent} is the privacy loss of the result above. Protected: {result.protects}."
+    )
+
+
+def _about_dropped(share: Mapping[str, float]) -> str:
+    """How much the cap dropped, if the budget is large enough to say."""
+    if share["high"] - share["low"] > _VAGUE:
+        return (
+            "The budget is too small to say how many (user, group) pairs the cap dropped; "
+            "intervals are for the capped values. If everybody has one row, --one-row-per-user "
+            "saves this estimate."
         )
+    return (
+        f"The cap dropped about {share['estimate']:.1%} of (user, group) pairs "
+        f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
+    )
 
 
 def render_answers(
     console: Console,
     answers: Sequence[Answer],
     title: str = "answers so far",
+    *,
     interval: str = "interval",
+    unit: str = "",
+    unanswered: Sequence[Answer] = (),
 ) -> None:
-    """Print a table of answers."""
+    """Print a table of answers, then of groups without one."""
     table = Table(title=title, title_justify="left")
-    for heading in ("group", "estimate", interval, "spent"):
+    spent = f"{unit} spent".strip()
+    for heading in ("group", "estimate", interval, spent, *(["answered"] if unanswered else [])):
         table.add_column(
             heading, justify="left" if heading == "group" else "right", overflow="fold"
         )
-    for answer in answers[:_SHOWN]:
-        table.add_row(
-            Text(visible(group_name(answer.group))),
-            number(answer.estimate),
-            f"{number(answer.low)} – {number(answer.high)}",
-            f"{answer.spent:.4g}",
+    listed = [(each, "yes") for each in answers] + [(each, "no") for each in unanswered]
+    for answer, answered in listed[:_SHOWN]:
+        looked = answer.estimate == answer.estimate
+        facts = (
+            number(answer.estimate) if looked else "–",
+            f"{number(answer.low)} – {number(answer.high)}" if looked else "–",
+            charge_text(answer.spent, 4),
         )
+        last = [answered] if unanswered else []
+        table.add_row(Text(visible(group_name(answer.group))), *facts, *last)
     console.print(table)
-    if len(answers) > _SHOWN:
-        console.print(f"… and {len(answers) - _SHOWN} more (--out or --json for all).")
+    if len(listed) > _SHOWN:
+        console.print(f"… and {len(listed) - _SHOWN} more (--out or --json for all).")
 
 
 def render_plan(console: Console, planned: QueryPlan) -> None:
@@ -98,33 +155,3 @@ def render_plan(console: Console, planned: QueryPlan) -> None:
     )
     if planned.threshold is not None:
         console.print(f"Groups are found privately from about {planned.threshold:,} users on.")
-
-
-def render_certificate(console: Console, record: Mapping[str, Any]) -> None:
-    """Print a certificate of a count."""
-    table = Table(title="Certificate", show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    ((unit, spent),) = record["spent"].items()
-    ((_, worst),) = record["worst_case"].items()
-    most = record["max_groups_per_user"]
-    facts = record["guarantee"]
-    query = {key: value for key, value in record["query"].items() if value not in (None, [])}
-    rows = [
-        ("query", ", ".join(f"{key} = {value}" for key, value in query.items())),
-        ("source", record["source"]),
-        ("groups per user", "any number" if most is None else f"at most {most}"),
-        ("answers", f"{len(record['answers'])} ({len(record['unanswered'])} groups not answered)"),
-        ("spent", f"{_UNITS[unit]} = {spent:.6g}"),
-        ("worst case", f"{_UNITS[unit]} = {worst:.6g}"),
-        ("guarantee", ", ".join(f"{key} = {value}" for key, value in facts.items())),
-        ("ledger", "none" if record["ledger"] is None else str(record["ledger"]["reservation"])),
-        ("rests on", record["theorem"]),
-    ]
-    for name, value in rows:
-        table.add_row(name, Text(visible(value)))
-    console.print(table)
-    if record["simulated"]:
-        console.print(
-            "[red]Simulated with seeded randomness: this release guarantees nothing.[/red]"
-        )

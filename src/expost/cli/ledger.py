@@ -32,6 +32,7 @@ from expost.budget.signing import (
     signed_head,
 )
 from expost.budget.totals import timestamp
+from expost.cli import json_errors
 from expost.cli.certificate import describe
 from expost.cli.ledger_options import Kind, OrderRule, budget_from_options, changed, parse_caps
 from expost.cli.ledger_tables import (
@@ -276,6 +277,7 @@ def watch(
         terms = budgets_of(ledger) if new else {}
         for entry in filters.keep(new, {}):
             if as_json:
+                json_errors.printed()
                 typer.echo(as_text(json.dumps(entry_document(entry), ensure_ascii=False)))
             else:
                 words = "  ".join(visible(each) for each in cells(entry, terms) if each != "")
@@ -426,6 +428,7 @@ def export(
         raise InvalidInput("format", None, "pass either --csv or --json")
     rows = [stored_fields(entry) for entry in Ledger.open(url, read_only=True).entries()]
     if as_json:
+        json_errors.printed()
         typer.echo(as_text(json.dumps({"entries": rows}, indent=2, ensure_ascii=False)))
         return
     buffer = io.StringIO()

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from expost._version import __version__
-from expost.cli import ledger, verify
+from expost.cli import json_errors, ledger, verify
 from expost.cli.audit import audit
 from expost.cli.count import count
+from expost.cli.count_inputs import CountCommand
 from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, EXIT_CODES, UNEXPECTED, notes, visible
 from expost.cli.plan import plan
 from expost.cli.remote import WithServer
@@ -24,8 +25,40 @@ from expost.cli.serve import serve
 from expost.cli.tune import tune
 from expost.errors import BudgetRefused, ExpostError
 
+_ELSEWHERE = {
+    "sum": "expost count FILE --sum COLUMN --bounds LOW:HIGH",
+    "mean": "expost count FILE --mean COLUMN --bounds LOW:HIGH",
+}
+
+
+class Commands(WithServer):
+    """All commands; other names that people try are answered with the right command."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command of the first word; ``help X`` is ``X --help``."""
+        word = args[0]
+        if word == "help":
+            if args[1:]:
+                return super().resolve_command(ctx, [*args[1:], "--help"])
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        if word in _ELSEWHERE and not ctx.params.get("server"):
+            ctx.fail(f"No such command {word!r}. Use: {_ELSEWHERE[word]}")
+        return super().resolve_command(ctx, args)
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Read the options of the group; a mistake is noted for --json."""
+        with json_errors.noted():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a mistake in its options is noted for --json."""
+        with json_errors.noted():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
-    cls=WithServer,
+    cls=Commands,
     name="expost",
     help="Utility-first differential privacy: state how accurate the answer must be, and pay only "
     "for the answer that is released.",
@@ -74,7 +107,7 @@ def options(
 
 app.command()(plan)
 app.command()(tune)
-app.command()(count)
+app.command(cls=CountCommand)(count)
 app.command()(audit)
 app.command()(serve)
 app.add_typer(verify.app, name="certificate")
@@ -89,6 +122,7 @@ def main() -> None:
 def run(command: typer.Typer) -> None:
     """Run a command and turn errors into one line on stderr and an exit code.
 
+    With ``--json`` an error is also a JSON document on stdout, unless a result is there already.
     The text of an unexpected error is not shown, because it may quote data. Set
     ``EXPOST_TRACEBACK=1`` to see the traceback.
 
@@ -97,24 +131,33 @@ def run(command: typer.Typer) -> None:
     command : typer.Typer
         The command to run, with the arguments of this process.
     """
+    json_errors.begin()
     try:
         command()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
-        notes.print(
-            f"[red]error:[/red] {escape(visible(_reason(error)))}", highlight=False, soft_wrap=True
-        )
-        sys.exit(BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT)
+        code = BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT
+        json_errors.note(type(error).__name__, _reason(error), getattr(error, "field", None))
+        _failed(visible(_reason(error)), code)
+    except SystemExit as end:
+        json_errors.show(end.code)
+        raise
     except Exception as error:
         if os.environ.get("EXPOST_TRACEBACK"):
             raise
-        notes.print(
-            f"[red]error:[/red] unexpected error ({type(error).__name__}). Amounts reserved in a "
-            "ledger stay charged. Please report this error. Set EXPOST_TRACEBACK=1 to see the "
-            "traceback; it may quote data.",
-            highlight=False,
-            soft_wrap=True,
+        reason = (
+            f"unexpected error ({type(error).__name__}). Amounts reserved in a ledger stay "
+            "charged. Please report this error. Set EXPOST_TRACEBACK=1 to see the traceback; it "
+            "may quote data."
         )
-        sys.exit(UNEXPECTED)
+        json_errors.note("Unexpected", reason)
+        _failed(reason, UNEXPECTED)
+
+
+def _failed(reason: str, code: int) -> None:
+    """Print the reason, and end with this exit code."""
+    notes.print(f"[red]error:[/red] {escape(reason)}", highlight=False, soft_wrap=True)
+    json_errors.show(code)
+    sys.exit(code)
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Output of the commands: results go to stdout, everything else goes to stderr.
 
-With ``--json``, stdout holds exactly one JSON document. The exit codes of all commands are defined
-here.
+With ``--json``, stdout holds exactly one JSON document: the result, or the error
+(``json_errors``). The exit codes of all commands are defined here.
 Tests: ``tests/cli/``, ``tests/fuzz/``.
 """
 
@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from expost.cli import json_errors
 
 FAILURE = 1
 """A check failed: an audit found a violation, or a ledger is damaged."""
@@ -77,6 +79,7 @@ def in_words(value: object, depth: int = 0) -> str:
 def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console], None]) -> None:
     """Print a result, either as JSON or by calling ``render`` on a console."""
     if as_json:
+        json_errors.printed()
         typer.echo(as_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
     else:
         render(Console(emoji=False))
@@ -84,5 +87,5 @@ def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console],
 
 def shown_up(amount: float, digits: int = 3) -> str:
     """Return a charge for display, rounded up: what is shown is never below what was paid."""
-    scale = 10**digits
-    return f"{math.ceil(Fraction(amount) * scale) / scale:.{digits}f}"
+    scale = 10**digits  # the shortest decimal of a float, so that 0.1 does not become 0.101
+    return f"{math.ceil(Fraction(repr(float(amount))) * scale) / scale:.{digits}f}"

@@ -12,7 +12,7 @@ from rich.table import Table
 from expost import plots
 from expost.cli.levels import parse_levels
 from expost.cli.output import Json, notes, show, shown_up
-from expost.cli.reach_table import reach_table
+from expost.cli.reach_table import few_digits, reach_table
 from expost.selection.attempts import BarPlan, plan_for_bar
 from expost.selection.plan import Plan
 from expost.selection.plan import plan as make_plan
@@ -113,8 +113,8 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
     runs = job.as_dict()["runs"]
     how = " (recommended)" if job.recommended else ""
     console.print(
-        f"Best of all (Algorithm 3, overhead {job.overhead:g}{how}): {job.counts.mean:.3g} runs "
-        f"expected, 90 % ≤ {runs['p90']}, at most {runs['max']}."
+        f"Best of all (Algorithm 3, overhead {job.overhead:g}{how}): "
+        f"{few_digits(job.counts.mean)} runs expected, 90 % ≤ {runs['p90']}, at most {runs['max']}."
     )
     if job.minimum_drop_level:
         console.print(

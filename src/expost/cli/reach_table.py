@@ -17,11 +17,11 @@ def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
         title_justify="left",
     )
     headings = (
-        "from level ε",
+        "level ε",
         "share",
         "chance to pass",
-        "total ε (mean)",
-        "total ε (90 %)",
+        "mean total ε",
+        "ε (90 %)",
         "runs",
     )
     for heading in (*headings, *(() if pace is None else ("time",))):
@@ -37,12 +37,17 @@ def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
             f"{100 * each.p_pass:.4g} %" if each.p_pass < 0.9999 else "> 99.99 %",
             f"{each.epsilon_mean:.3g}",
             f"{each.epsilon_p90:.3g}",
-            f"{each.runs_mean:.3g}",
+            few_digits(each.runs_mean),
         ]
         if pace is not None:
             cells.append(duration(pace.seconds(each.runs_mean)))
         table.add_row(*cells)
     return table
+
+
+def few_digits(number: float) -> str:
+    """Return a number of runs: three digits, and no exponent."""
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from expost.cli import count_output
-from expost.cli.count import parse_cap, read_keys
+from expost.cli.count_inputs import parse_cap, read_keys
 from expost.cli.levels import parse_levels
 from expost.cli.output import MISSED_BAR, Json, in_words, notes, show, visible
 from expost.errors import InvalidInput

@@ -8,9 +8,10 @@ Tests: ``tests/cli/test_tune_cli.py``.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
 from expost.tuning.job import plan_job
 from expost.tuning.job import tune as tune_model
-from expost.tuning.job_folder import CERTIFICATE
+from expost.tuning.job_folder import CERTIFICATE, has_begun
 
 
 class ExecutorName(StrEnum):
@@ -194,21 +195,23 @@ def tune(
         nullcontext() if plan else _resumable(folder),
         warnings.catch_warnings(),
         executor.start(device) as pool,
+        redirect_stdout(sys.stderr),  # what a module prints is not part of the result
         _progress() as display,
     ):
-        task = display.add_task("planning", total=None, visible=False)
+        planning = display.add_task("planning", total=None, visible=False)
+        task = display.add_task("training", total=None, visible=False)
 
         def begin() -> None:
             if asked.rows and not plan:
                 asked.show(notes)
             if not plan:
                 asked.remind(notes)
-            display.update(task, visible=True)
+            display.update(planning, visible=True)
             if not as_json and not notes.is_terminal:
                 notes.print("Planning …")
 
         def announced(planned: Forecast) -> None:
-            display.update(task, visible=False)
+            display.update(planning, visible=False)
             announce(notes, planned, asked.twice_the_holdout())
             if out is None and folder != _folder_name(job):
                 notes.print(
@@ -218,6 +221,10 @@ def tune(
                     highlight=False,
                 )
             _show_remaining(notes, opened, budget)
+
+        def advance(done: float, total: float) -> None:
+            if not display.tasks[0].visible:  # the rehearsal on made-up rows is part of the plan
+                display.update(task, completed=done, total=total, visible=True)
 
         warnings.filterwarnings("ignore", "(epsilon|delta) = ")  # announced above
         shared: dict[str, Any] = {
@@ -237,9 +244,7 @@ def tune(
                 out=folder,
                 stop_early=stop_early,
                 before=announced,
-                progress=lambda done, total: display.update(
-                    task, completed=done, total=total, visible=True
-                ),
+                progress=advance,
                 on_attempt=lambda number, most: display.update(
                     task, description=f"attempt {number} of at most {most}"
                 ),
@@ -287,7 +292,9 @@ def _resumable(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         notes.print(
             f"interrupted; to continue, run the same command with --out {folder}: "
-            "same draws, one charge",
+            "same draws, one charge"
+            if has_begun(folder)
+            else "interrupted; no attempt had begun, and nothing was charged",
             markup=False,
             soft_wrap=True,
         )

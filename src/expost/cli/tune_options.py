@@ -87,7 +87,10 @@ Integers = Annotated[
 ]
 Training = Annotated[
     str | None,
-    option("dp-sgd, noise-reduction (linear models), or auto (noise reduction, then DP-SGD)."),
+    option(
+        "dp-sgd (the default), noise-reduction (linear models), or auto (noise reduction, then "
+        "DP-SGD)."
+    ),
 ]
 Epsilons = Annotated[str | None, option("Privacy levels: 0.5,1,2 or 0.5:2:0.5.")]
 Delta = Annotated[float | None, option("δ of the whole job.")]

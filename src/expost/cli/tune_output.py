@@ -5,13 +5,14 @@ Tests: ``tests/cli/test_tune_cli.py``, ``tests/cli/test_tune_plan.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from expost.cli.output import shown_up
-from expost.cli.reach_table import duration, reach_table
+from expost.cli.reach_table import duration, few_digits, reach_table
 from expost.tuning.certificate import Tuned
 from expost.tuning.forecast import Forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE
@@ -28,15 +29,14 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
         console.print(text, highlight=False)
     if job.reasons:
         console.print(
-            f"[bold]Plan[/bold]: up to {job.attempts} requests, until one passes; "
-            f"all together at worst ε = {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
+            f"[bold]Plan[/bold]: {_up_to(job.attempts, 'request')}.\n{_to_start(job)}",
             highlight=False,
         )
         return
     if job.schedule is None:
         console.print(
             f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
-            f"{job.expected_runs:.3g} runs expected, about {duration(job.seconds)}.\n"
+            f"{few_digits(job.expected_runs)} runs expected, about {duration(job.seconds)}.\n"
             f"ε: {job.epsilon(job.charges[0]):.3g} for the first level, "
             f"{job.worst_case.epsilon:.3g} at worst (δ = {job.delta:g}).",
             highlight=False,
@@ -45,11 +45,8 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
     console.print(reach_table(job.reach, job.pace))
     misses = [job.epsilon(each.charges.nothing) for each in job.steps]
     console.print(
-        f"[bold]Plan[/bold]: up to {job.attempts} attempts over {len(job.candidates)} candidates, "
-        f"until one passes.\n"
-        f"A miss costs ε = {misses[0]:.3g} (first attempt) to {misses[-1]:.3g} (last), and "
-        f"{job.all_missed.epsilon:.3g} if every attempt misses;\n"
-        f"all attempts together at worst {job.worst_case.epsilon:.3g} (δ = {job.delta:g}, total).",
+        f"[bold]Plan[/bold]: {_up_to(job.attempts, 'attempt')}, over {len(job.candidates)} "
+        f"candidates.\n{_misses(misses, job.all_missed.epsilon)}\n{_to_start(job)}",
         highlight=False,
     )
     if job.margin:
@@ -60,6 +57,32 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
             "that.",
             highlight=False,
         )
+
+
+def _up_to(number: int, noun: str) -> str:
+    """Return how many attempts or requests a job may make."""
+    return f"one {noun}" if number == 1 else f"up to {number} {noun}s, until one passes"
+
+
+def _misses(prices: Sequence[float], together: float) -> str:
+    """Return what misses cost."""
+    if len(prices) == 1:
+        return f"A miss costs ε = {prices[0]:.3g}."
+    return (
+        f"A miss costs ε = {prices[0]:.3g} (first attempt) to {prices[-1]:.3g} (last), and "
+        f"{together:.3g} if every attempt misses."
+    )
+
+
+def _to_start(job: Forecast) -> str:
+    """Return what a budget must hold for the first request, and the worst case of all."""
+    needed, worst = shown_up(job.needed_to_start.epsilon), shown_up(job.worst_case.epsilon)
+    if job.attempts == 1:
+        return f"Needed to start: ε = {needed}, the worst case (δ = {job.delta:g})."
+    return (
+        f"Needed to start: ε = {needed}, the worst case of the first one; what it does not cost "
+        f"goes back. All together cost at most ε = {worst} (δ = {job.delta:g}, total)."
+    )
 
 
 def render(console: Console, result: Tuned, folder: Path) -> None:
@@ -124,15 +147,16 @@ def _render_model(table: Table, result: Tuned, larger: bool) -> None:
     if result.bounds is not None:
         population = result.bounds.on_population
         side = "at least" if larger else "at most"
-        table.add_row(
-            f"with {100 * result.bounds.confidence:g} % confidence",
-            f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows"
-            + (
-                ""
-                if population is None
-                else f"; {side} {sign * population:.3f} on new rows of the same population"
-            ),
-        )
+        said = f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows"
+        if population is not None:
+            said += f"; {side} {sign * population:.3f} on new rows of the same population"
+        asked = result.details["goal"]["confidence"]
+        if result.bounds.confidence > asked:
+            said += (
+                f" ({100 * asked:g} % holds for the whole job, whose ways of training share the "
+                f"other {100 * (1 - asked):g} %)"
+            )
+        table.add_row(f"with {100 * result.bounds.confidence:g} % confidence", said)
 
 
 def _render_comparison(table: Table, result: Tuned) -> None:

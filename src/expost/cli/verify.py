@@ -9,6 +9,8 @@ What each check shows:
 * ledger: the ledger has an entry for this release, with the same charges, source, outcome, amount
   and certificate.
 
+It also says what was not checked, for example without a signature or a ledger.
+
 ``expost certificate FILE`` shows a certificate, as ``expost certificate show FILE`` does.
 Tests: ``tests/cli/test_verify_cli.py``.
 """
@@ -27,7 +29,12 @@ from typer.core import TyperGroup
 from expost.budget.ledger import Ledger
 from expost.budget.signing import SigningKey, load_document, load_public, signature_problem
 from expost.cli.certificate import certificate
-from expost.cli.certificate_checks import ledger_problems, model_problems, price_problems
+from expost.cli.certificate_checks import (
+    ledger_problems,
+    model_problems,
+    price_problems,
+    unchecked,
+)
 from expost.cli.output import FAILURE, Json, notes, show, visible
 
 File = Annotated[Path, typer.Argument(help="A certificate (JSON).", exists=True, dir_okay=False)]
@@ -94,19 +101,26 @@ def verify(
         checks["ledger"] = list(ledger_problems(document, Ledger.open(ledger, read_only=True)))
     problems = [f"{name}: {text}" for name, found in checks.items() for text in found]
 
+    left = unchecked(document, checks)
+
     def render(console: Console) -> None:
         for name, found in checks.items():
             verdict = "[red]wrong[/red]" if found else "[green]correct[/green]"
             console.print(f"{name}: {verdict}", highlight=False)
             for text in found:
                 console.print(f"  {escape(visible(text))}", highlight=False)
-        if "signature" not in checks:
-            console.print("It is not signed: whoever can write the file can change it.")
-        elif public is None:
+        for text in left:
+            console.print(f"not checked: {text}", highlight=False)
+        if "signature" in checks and public is None:
             console.print("The key was taken from the certificate itself; pass --key to name it.")
 
     show(
-        {"valid": not problems, "checked": sorted(checks), "problems": problems},
+        {
+            "valid": not problems,
+            "checked": sorted(checks),
+            "problems": problems,
+            "not_checked": left,
+        },
         as_json=as_json,
         render=render,
     )

@@ -187,6 +187,7 @@ def conclude(
     *,
     rows: int,
     refused: bool,
+    date: str,
     folder: Path | None,
 ) -> Tuned:
     """Compose what the attempts released and cost."""
@@ -220,7 +221,7 @@ def conclude(
         path,
         None if winner is None or job.reasons else comparison(job, winner),
         job,
-        _details(settings, job, rows, fitted, refused),
+        {"date": date, **_details(settings, job, rows, fitted, refused)},
     )
 
 

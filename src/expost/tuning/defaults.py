@@ -7,6 +7,7 @@ that they amount to.
 
 =================  ===============================================================================
 ``model``          logistic for two classes, softmax for more, linear with ``target_bounds``
+``training``       dp-sgd, over the grid below
 ``batch_sizes``    an eighth of the training places, as a power of two, at least 16, at most 4096
 ``epochs``         as many as make 80 and 240 steps of that size (about 10 and 30), at least 1
 ``learning_rates`` 1, 2, 4 for classifiers; 0.1, 0.3 for linear; 0.5, 1, 2 for a torch module
@@ -41,7 +42,7 @@ from expost.tuning.config_file import is_number
 from expost.tuning.data_settings import DATA_KEYS, DataSettings
 from expost.tuning.goal_settings import GOAL_KEYS
 from expost.tuning.metrics import REGRESSION_METRICS
-from expost.tuning.model_settings import LINEAR, MODEL_KEYS
+from expost.tuning.model_settings import LINEAR, MODEL_KEYS, TRAININGS
 from expost.tuning.settings import PRIVACY_KEYS, SEARCH_KEYS
 from expost.tuning.tables import count_places
 
@@ -67,6 +68,7 @@ _MANY = 5000  # training places from which small levels can work
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _COMMENTS = {
     "path": "relative to this file",
+    "training": '"dp-sgd", "auto" (noise reduction first) or "noise-reduction" (no [search])',
     "holdout": "share of the rows used for scoring and never for training",
     "epsilons": "levels: the cheapest that passes is released",
     "batch_sizes": "expected size: rows are sampled",
@@ -275,10 +277,11 @@ def default_epochs(training: int, batch: float) -> list[float]:
 
 
 def _fill_model(table: dict[str, Any], data: Mapping[str, Any], regression: bool) -> None:
-    """Choose the kind of model by the kind of target."""
+    """Choose the kind of model by the kind of target; jobs of keywords have a grid for DP-SGD."""
     classes = data.get("classes")
     count = classes if isinstance(classes, int) else len(classes or ())
     table.setdefault("kind", "linear" if regression else "logistic" if count == 2 else "softmax")
+    table.setdefault("training", TRAININGS[0])
 
 
 def _fill_search(table: dict[str, Any], kind: Any, training: int) -> None:

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from expost.tuning.certificate import Tuned, conclude, picture
 from expost.tuning.defaults import described
 from expost.tuning.evidence import described_source
 from expost.tuning.forecast import Forecast, forecast
-from expost.tuning.job_folder import CERTIFICATE, PICTURE, Journal
+from expost.tuning.job_folder import CERTIFICATE, DATA, LEDGER, PICTURE, Journal, refuse_finished
 from expost.tuning.model import Recipe
 from expost.tuning.rehearsal import RowShape, rehearse
 from expost.tuning.rows import JobRows, load_rows
@@ -151,6 +152,9 @@ def tune(
         expost.tune(X, y, at_least=0.8, feature_bounds=[0, 16], classes=10)
     """
     source = require_protection(randomness, simulation=simulation)
+    date = datetime.now(UTC).date().isoformat()  # of the start: how long a job took is secret
+    if out is not None:
+        refuse_finished(Path(out))  # before the plan, which takes seconds
     ready = _prepared(
         (job, X, y, settings),
         Account(ledger, budget, analyst),
@@ -166,7 +170,16 @@ def tune(
         warnings.warn(text, stacklevel=2)
     code = [identity_of(each) for each in (recipe.factory, read.goal.function)]
     identity = json.dumps([read.public(), code, account.identity, source.simulated], sort_keys=True)
-    journal = None if out is None else Journal(Path(out), rows.whole(identity), rows.key)
+    journal = None
+    if out is not None:
+        parts = {
+            **_named(read.public()),
+            "code of the model or the metric": code,
+            "simulation": source.simulated,
+            LEDGER: account.identity,
+            DATA: rows.whole(""),
+        }
+        journal = Journal(Path(out), rows.whole(identity), rows.key, parts)
     if journal is not None:
         rows = rows.with_key(journal.key)  # the coins of an interrupted job are not tossed again
     data = rows.as_data(identity)
@@ -199,6 +212,7 @@ def tune(
             releases,
             rows=rows.places,
             refused=refused,
+            date=date,
             folder=None if journal is None else journal.folder,
         )
         if journal is not None:
@@ -338,6 +352,17 @@ def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, 
             f"the ledger's budget is at the orders {list(wanted)}; leave it out to use those",
         )
     return order or wanted
+
+
+def _named(public: dict[str, Any]) -> dict[str, str]:
+    """Return settings by the name of their key in a job, as texts that can be compared."""
+    names = {"goal.bar": "the bar", "data.bounds": "data.feature_bounds", "search.settings": "grid"}
+    found = {}
+    for table, values in public.items():
+        for key, value in values.items():
+            name = f"{table}.{key}"
+            found[names.get(name, name)] = json.dumps(value, sort_keys=True)
+    return found
 
 
 def _memo(settings: Settings) -> str:

@@ -24,7 +24,11 @@ from expost.selection.release import Release
 from expost.tuning.candidates import FittedCodec
 
 CERTIFICATE, PICTURE = "release.json", "privacy.png"
+LEDGER, DATA = "ledger", "data"
+"""Parts of a job's identity besides its settings."""
 _ATTEMPTS, _CHECKPOINT, _LOCK = "attempts.json", "checkpoint", ".lock"
+_SCHEMA = 2
+_STAYS = "What the unfinished job reserved in a ledger stays charged."
 
 
 class Journal:
@@ -38,6 +42,9 @@ class Journal:
         Settings, data and ledger of the job. An unfinished job continues only if they are equal.
     key : bytes
         Secret key of the split of the rows. An unfinished job keeps the one that it began with.
+    parts : mapping of str to object
+        The identity in parts, by the names that a refusal gives them: settings by key, then
+        ``LEDGER`` and ``DATA``. They only choose the words of the refusal.
 
     Raises
     ------
@@ -47,17 +54,15 @@ class Journal:
         If another process uses the folder, or if it contains another or a damaged job.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], key: bytes = b"") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        identity: Mapping[str, Any],
+        key: bytes = b"",
+        parts: Mapping[str, Any] | None = None,
+    ) -> None:
         self.folder = folder
-        if folder.exists() and not folder.is_dir():
-            raise InvalidInput("out", str(folder), "give a folder")
-        if (folder / CERTIFICATE).exists():
-            self.finish()  # a crash may have happened after the certificate was written
-            raise InvalidInput(
-                "out",
-                str(folder),
-                "the folder contains a finished job, which is not overwritten; give another folder",
-            )
+        refuse_finished(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -69,7 +74,7 @@ class Journal:
             # Another process may have finished after the file was opened and before it was locked.
             if not self._holds(folder / _LOCK):
                 raise CheckpointMismatch(f"{folder} is in use by another process")
-            self._record = self._read(identity, key)
+            self._record = self._read(identity, key, parts or {})
         except BaseException:
             os.close(self._lock)
             raise
@@ -119,40 +124,42 @@ class Journal:
 
     def finish(self) -> None:
         """Remove the files that must not be published."""
-        drafts = list(self.folder.glob(f".{_ATTEMPTS}.*"))  # left by interrupted writes
-        checkpoints = list(self.folder.glob(f"{_CHECKPOINT}-*"))
-        for path in (*drafts, *checkpoints, self.folder / _ATTEMPTS, self.folder / _LOCK):
-            path.unlink(missing_ok=True)
+        _clear(self.folder)
 
-    def _read(self, identity: Mapping[str, Any], key: bytes) -> dict[str, Any]:
+    def _read(
+        self, identity: Mapping[str, Any], key: bytes, parts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the record of an unfinished job, or a new record."""
         path = self.folder / _ATTEMPTS
         if not path.exists():
             salt = secrets.token_bytes(16)
             return {
-                "schema": 1,
+                "schema": _SCHEMA,
                 "salt": salt.hex(),
                 "identity": fingerprint(identity, salt),
+                "parts": {name: fingerprint(each, salt) for name, each in parts.items()},
                 "key": key.hex(),
                 "begun": 0,
                 "attempts": [],
             }
         try:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            same = record["schema"] == 1 and record["identity"] == fingerprint(
-                identity, bytes.fromhex(record["salt"])
-            )
-            same = (
-                same and isinstance(record["begun"], int) and isinstance(record["attempts"], list)
-            )
-            same = same and len(bytes.fromhex(record["key"])) == len(key)
+            whole = record["schema"] == _SCHEMA and isinstance(record["begun"], int)
+            whole = whole and isinstance(record["attempts"], list)
+            salt = bytes.fromhex(record["salt"])
+            same = len(bytes.fromhex(record["key"])) == len(key)
+            same = same and record["identity"] == fingerprint(identity, salt)
+            kept = dict(record["parts"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            same = False
+            whole, same, kept, salt = False, False, {}, b""
+        if not whole:
+            raise CheckpointMismatch(
+                f"{path} is damaged or of another version; use another folder. {_STAYS}"
+            )
         if not same:
             raise CheckpointMismatch(
-                f"{self.folder} contains an unfinished job that is damaged or has other settings, "
-                "data or ledger; use another folder (the reservation of the unfinished job stays "
-                "charged)"
+                f"{self.folder} contains an unfinished job {_difference(kept, parts, salt)}. "
+                f"To continue it, repeat its command; for another job use another folder. {_STAYS}"
             )
         made = len(record["attempts"])
         for number in range(1, made + 1):  # recorded, and stopped before it was erased
@@ -172,3 +179,70 @@ class Journal:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
+
+
+def refuse_finished(folder: Path) -> None:
+    """Refuse a folder that contains a finished job, or that is none.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; it need not exist.
+
+    Raises
+    ------
+    InvalidInput
+        If it is no folder, or contains a certificate.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput("out", str(folder), "give a folder")
+    if (folder / CERTIFICATE).exists():
+        _clear(folder)  # a crash may have happened after the certificate was written
+        raise InvalidInput(
+            "out",
+            str(folder),
+            "the folder contains a finished job, which is not overwritten; give another folder",
+        )
+
+
+def has_begun(folder: Path) -> bool:
+    """Return whether the job of a folder may have reserved anything.
+
+    The checkpoint of an attempt is written before its reservation is made.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder; it need not exist.
+    """
+    return (folder / _ATTEMPTS).exists() or any(folder.glob(f"{_CHECKPOINT}-*"))
+
+
+def _clear(folder: Path) -> None:
+    """Remove the files of a folder that must not be published."""
+    drafts = list(folder.glob(f".{_ATTEMPTS}.*"))  # left by interrupted writes
+    checkpoints = list(folder.glob(f"{_CHECKPOINT}-*"))
+    for path in (*drafts, *checkpoints, folder / _ATTEMPTS, folder / _LOCK):
+        path.unlink(missing_ok=True)
+
+
+def _difference(kept: Mapping[str, str], parts: Mapping[str, Any], salt: bytes) -> str:
+    """Return in which part an unfinished job differs; changed settings change the encoded data."""
+    now = {name: fingerprint(each, salt) for name, each in parts.items()}
+    changed = [name for name in {**kept, **now} if kept.get(name) != now.get(name)]
+    said = []
+    settings = [name for name in changed if name not in (LEDGER, DATA)]
+    if settings:
+        said.append(f"with other settings ({', '.join(settings)})")
+    if LEDGER in changed:
+        nothing = fingerprint(None, salt)
+        said.append(
+            "that has no ledger"
+            if kept.get(LEDGER) == nothing
+            else "that has a ledger"
+            if now.get(LEDGER) == nothing
+            else "with another ledger, budget or analyst"
+        )
+    if not said:
+        said.append("with other data" if DATA in changed else "that is not this one")
+    return " and ".join(said)

@@ -277,7 +277,7 @@ class Model:
         write_model(Path(path), header, self.parameters)
 
 
-def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> Model:
+def load_model(path: str | Path, factory: Callable[..., Any] | str | None = None) -> Model:
     """Load a model that ``expost tune`` or :meth:`Model.save` wrote.
 
     Reading the file runs no code. Therefore a model of your own module needs its ``factory`` again.
@@ -286,9 +286,10 @@ def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> M
     ----------
     path : str or Path
         The ``.npz`` file, or the folder of a job that contains ``model.npz``.
-    factory : callable, optional
-        The function or class of the job, or a function without arguments that returns an equal
-        torch module. Needed if the model is a module of your own. The job's ``arguments`` are in
+    factory : callable or str, optional
+        The function or class of the job, its name as in the job (``"nets.py:Net"``, from the
+        current folder), or a function without arguments that returns an equal torch module. Needed
+        if the model is a module of your own. The job's ``arguments`` are in
         the file; they are passed if the function takes them.
 
     Returns
@@ -319,11 +320,18 @@ def load_model(path: str | Path, factory: Callable[..., Any] | None = None) -> M
                 "load_model(path, function)",
             )
         arguments = header.get("arguments") or {}
+        given, kind = (None, factory) if isinstance(factory, str) else (factory, recipe.kind)
+        if given is not None and not isinstance(given, type) and hasattr(given, "state_dict"):
+            raise InvalidInput(
+                "factory",
+                f"a {type(given).__name__}",
+                "this is one module; pass the class or the function that makes it",
+            )
         made = factory_of(
-            recipe.kind,
+            kind,
             Path(),
-            given=factory,
-            arguments=arguments if takes(factory, arguments) else None,
+            given=given,
+            arguments=arguments if takes(given, arguments) else None,
             integers=recipe.schema.integers,
         )
         recipe = replace(recipe, factory=made)

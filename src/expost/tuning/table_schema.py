@@ -265,7 +265,7 @@ def find_column(wanted: str, names: Sequence[str], field: str, source: str) -> i
     raise InvalidInput(field, wanted, f"{source} has no such column{near(wanted, names)}")
 
 
-def near(wanted: str, names: Sequence[str], owner: str = "it") -> str:
+def near(wanted: str, names: Sequence[str], subject: str = "it has") -> str:
     """Return "; did you mean …?" with similar names, or the names there are."""
     folded = {name.lower(): name for name in names}
     close = get_close_matches(wanted.lower(), list(folded), n=3)
@@ -274,7 +274,7 @@ def near(wanted: str, names: Sequence[str], owner: str = "it") -> str:
     if any("\n" in name for name in names) or not names:
         return ""
     more = ", …" if len(names) > 20 else ""
-    return f"; {owner} has the columns " + ", ".join(repr(name) for name in names[:20]) + more
+    return f"; {subject} the columns " + ", ".join(repr(name) for name in names[:20]) + more
 
 
 def ordinal(text: str) -> int:

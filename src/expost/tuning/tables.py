@@ -186,13 +186,13 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
         known = frame.names
         absent = [name for name in names if name not in known]
         if absent:
-            many = "s" if len(absent) > 1 else ""
-            raise InvalidInput(
-                "X",
-                type(X).__name__,
-                f"X lacks the column{many} {', '.join(map(repr, absent[:10]))}, with which the "
-                f"model was trained{near(absent[0], known, 'X')}",
+            columns = f"the column{'s' * (len(absent) > 1)} {', '.join(map(repr, absent[:10]))}"
+            error = InvalidInput("X", "a table", f"add {columns}, with which the model was trained")
+            error.args = (
+                f"X lacks {columns}, with which the model was trained"
+                + near(absent[0], known, "X has"),
             )
+            raise error
         return [frame.column(known.index(name)) for name in names]
     if frame is not None:
         found = len(frame.names)

@@ -1,0 +1,95 @@
+"""What ``expost count`` shows on the screen: all groups, what was spent, and hints.
+
+Hints depend on the options and on what was released, never on rows.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from expost import ApproxDP, PureDP
+from expost.analytics import contribution
+from expost.budget.ledger import Ledger
+from tests.cli.counting import SIZES, count, expost, files
+
+__all__ = ["count", "expost", "files"]  # fixtures
+
+
+def words(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())
+
+
+def test_groups_without_an_answer_are_listed(count):
+    """They used to be in the file and in JSON only."""
+    done = count(epsilon=0.001)
+    assert f"0 of {len(SIZES) + 1} groups answered within 10%" in done.out
+    assert all(name in done.out for name in (*SIZES, "absent"))
+    assert "answered │" in words(done.out) or "answered ┃" in words(done.out)
+    assert "capitals and spaces matter" in words(done.out)
+
+
+def test_a_table_of_answers_has_no_column_for_the_others(count):
+    done = count("--plus-minus", 5)
+    assert "5 of 5 groups answered within ± 5" in done.out
+    assert "capitals" not in done.out
+    assert "┃ answered" not in done.out
+
+
+def test_the_hint_does_not_depend_on_the_names_in_the_table(expost, files, tmp_path):
+    """Unknown names and small groups look alike: catches a hint made from rows."""
+    keys = tmp_path / "wrong.txt"
+    keys.write_text("Large\nMIDDLE\n")
+    done = expost(
+        *("count", files[0], "--by", "g", "--user", "u", "--epsilon", 0.001, "--keys", keys)
+    )
+    assert done.code == 0
+    assert "0 of 2 groups answered" in done.out
+    assert "Large" in done.out
+    assert "capitals and spaces matter" in words(done.out)
+
+
+class TestSpent:
+    """What was spent of what, and what becomes of the rest."""
+
+    def test_the_rest_goes_back(self, count, tmp_path):
+        Ledger.create(tmp_path / "l.db", PureDP(50), "visits")
+        text = words(count("--ledger", tmp_path / "l.db").out)
+        assert " of 20. The other " in text
+        assert "of this request goes back to the budget." in text
+        assert "Before the data were read, at most ε = 20 was guaranteed" in text
+        assert "remains" not in text
+
+    def test_without_a_ledger_nothing_goes_back(self, count):
+        text = words(count().out)
+        assert "of this request was not used." in text
+        assert "budget." not in text
+
+    def test_gaussian_noise_has_its_unit(self, count):
+        text = words(count("--delta", 1e-6).out)
+        assert "ρ spent" in text
+        assert "(zCDP; the most that ε = 20, δ = 1e-06 allows)" in text
+
+    def test_a_whole_charge_is_named(self, count, tmp_path):
+        """In an (ε, δ) budget nothing goes back, whatever the noise used."""
+        Ledger.create(tmp_path / "l.db", ApproxDP(50, 1e-5), "visits")
+        text = words(count("--ledger", tmp_path / "l.db", "--delta", 1e-6).out)
+        assert "The ledger is charged the whole ε = 20, δ = 1e-06" in text
+        assert "goes back" not in text
+
+
+@pytest.mark.parametrize(("high", "shown"), [(0.83, False), (0.1, True)])
+def test_a_vague_share_is_not_shown(count, monkeypatch, high, shown):
+    """An interval from 0 % to 83 % says nothing and alarms."""
+    share = {"estimate": 0.0, "low": 0.0, "high": high, "confidence": 0.9}
+    monkeypatch.setattr(contribution, "dropped_share", lambda *_: share)
+    text = words(count("--max-groups-per-user", 1).out)
+    assert ("The cap dropped about 0.0% of (user, group) pairs (0.0% – " in text) == shown
+    assert ("too small to say how many (user, group) pairs the cap dropped" in text) != shown
+
+
+def test_rows_name_the_option_that_saves(count):
+    """Ten rows per person are assumed; the note comes before anything is charged."""
+    assert "--max-rows-per-user R costs less" in words(count("--rows").err)
+    assert count("--rows", "--max-rows-per-user", 1).err == ""
+    assert count("--rows", "--json").err == ""
