@@ -198,14 +198,13 @@ class SearchCertificate(NoiseReducer):
         bound = self.score_bound_
         if bound is not None and self.n_rows is not None and read is not None:
             bound = min(bound, float(self.target or 0))  # the number of scoring rows is secret
-        kind = type(self.estimator)
         pair = self.release_.spent.as_approx()
         assert pair is not None
         noise = value.deviation if isinstance(value, Fitted) and value.lead is None else None
         return {
             "date": self._date,
             "data": self._data(),
-            "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
+            "model": {"kind": _name(self.estimator), "training": self.training},
             "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
             "goal": self._goal,
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
@@ -301,11 +300,16 @@ def _attempt(release: Release) -> dict[str, Any]:
     }
 
 
+def _name(estimator: Any) -> str:
+    """Return the name of an estimator's class, with its module if that is not this package."""
+    kind = type(estimator)
+    own = kind.__module__.startswith("expost.")
+    return str(kind.__name__) if own else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _value(estimator: Any, file: Path | None) -> dict[str, Any]:
     """Return what a certificate says about a released estimator."""
-    kind = type(estimator)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    value: dict[str, Any] = {"estimator": name, "model": None}
+    value: dict[str, Any] = {"estimator": _name(estimator), "model": None}
     if file is not None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         value |= {"model": file.name, "sha256": digest}
