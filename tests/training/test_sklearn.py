@@ -203,7 +203,7 @@ def test_columns_by_name():
         model.predict(frame[["member", "age"]])
     with pytest.raises(InvalidInput, match="did you mean 'age'"):
         DPLogisticRegression(feature_bounds={"agee": (0, 1)}, **settings).fit(frame, labels)
-    with pytest.raises(InvalidInput, match="no pair for member"):
+    with pytest.raises(InvalidInput, match="a pair for 'member'"):
         DPLogisticRegression(feature_bounds={"age": (0, 1)}, **settings).fit(frame, labels)
 
 

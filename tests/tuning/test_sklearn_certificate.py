@@ -104,6 +104,8 @@ SEARCHES = [
 def test_every_certificate_verifies_and_covers_the_fit(made: Any, tmp_path: Path) -> None:
     found = made()
     assert found.release_.spent == found.privacy_spent_
+    if hasattr(found.best_estimator_, "privacy_spent_"):  # never the charge of one fit alone
+        assert found.best_estimator_.privacy_spent_ == found.privacy_spent_
     file = found.save(tmp_path / "kept")
     assert file == tmp_path / "kept" / "release.json"
     assert Release.load(file).spent == found.privacy_spent_

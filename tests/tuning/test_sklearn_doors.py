@@ -182,7 +182,7 @@ def test_a_pipeline_may_start_from_text_and_gaps(ledger: Ledger) -> None:
         gaps = make_pipeline(FunctionTransformer(lambda frame: frame[["age"]]), last)
         with pytest.raises(InvalidInput, match="NaN"):
             search(gaps, {}, ledger=ledger, delta=1e-5).fit(raw, y)
-    with pytest.raises(InvalidInput, match="the columns city"):
+    with pytest.raises(InvalidInput, match="encode 'city' as numbers"):
         search(ledger=ledger).fit(raw, y)
     assert charged(ledger) == []
 

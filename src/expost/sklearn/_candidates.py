@@ -6,7 +6,7 @@ with a public ``n_rows``. Tests: ``tests/tuning/test_sklearn_search.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,11 @@ class CandidateLister:
                 mechanism = FitAndScore(estimator, score, kept)
                 candidates.append(Candidate(mechanism, params, repeats=self.repeats))
         return candidates, out
+
+    def _searched_names(self) -> set[str]:
+        """Return the names of the parameters that the grid sets."""
+        grids = [self.param_grid] if isinstance(self.param_grid, Mapping) else self.param_grid
+        return {str(name) for each in grids or [] for name in (each or {})}
 
     def _score(self, targets: Any, source: Randomness) -> tuple[Any, Any, int]:
         """Return the score, which rows score, and the public number of training rows."""

@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
 from expost.sklearn._estimators import DPLogisticRegression
 from expost.sklearn._linear_model import DPLinearModel
-from expost.sklearn._noise_reduction import NoiseReducer, state_cost
+from expost.sklearn._noise_reduction import NoiseReducer, linear_step, state_cost
 from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import Fitted
 from expost.tuning.certificate import RELATION_IN_WORDS
@@ -59,6 +58,7 @@ class SearchCertificate(NoiseReducer):
     neighbours_: str
     n_features_in_: int
     _rows: int
+    _date: str
 
     def _conclude(
         self, steps: Sequence[Step], releases: Sequence[Release | None], *, refused: bool
@@ -82,7 +82,7 @@ class SearchCertificate(NoiseReducer):
             release = replace(release, score=fitted.bound)
         self.release_ = release
         self.best_estimator_ = None if fitted is None else fitted.estimator
-        if reduced and fitted is not None:
+        if fitted is not None and isinstance(linear_step(fitted.estimator), DPLinearModel):
             state_cost(fitted.estimator, release)
         # Written now: settings may be changed after the fit.
         self._goal = self._stated_goal()
@@ -198,14 +198,13 @@ class SearchCertificate(NoiseReducer):
         bound = self.score_bound_
         if bound is not None and self.n_rows is not None and read is not None:
             bound = min(bound, float(self.target or 0))  # the number of scoring rows is secret
-        kind = type(self.estimator)
         pair = self.release_.spent.as_approx()
         assert pair is not None
         noise = value.deviation if isinstance(value, Fitted) and value.lead is None else None
         return {
-            "date": datetime.now(UTC).date().isoformat(),
+            "date": self._date,
             "data": self._data(),
-            "model": {"kind": f"{kind.__module__}.{kind.__qualname__}", "training": self.training},
+            "model": {"kind": _name(self.estimator), "training": self.training},
             "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
             "goal": self._goal,
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
@@ -247,15 +246,17 @@ class SearchCertificate(NoiseReducer):
         if not isinstance(model, DPLinearModel):
             return found
         columns = range(1, self.n_features_in_ + 1)
-        low, high = check_bounds(model.feature_bounds, "feature_bounds", names, len(columns))
-        pairs = [list(pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
-        known = found["features"] or [f"column {number}" for number in columns]
-        found["bounds"] = dict(zip(known, pairs, strict=True))
-        if isinstance(model, DPLogisticRegression):
-            found["classes"] = model._known().tolist()
-        else:
-            middle, half = model._target_scale()
-            found["target_bounds"] = [middle - half, middle + half]
+        with suppress(InvalidInput):  # the grid sets them
+            low, high = check_bounds(model.feature_bounds, "feature_bounds", names, len(columns))
+            pairs = [list(pair) for pair in zip(low.tolist(), high.tolist(), strict=True)]
+            known = found["features"] or [f"column {number}" for number in columns]
+            found["bounds"] = dict(zip(known, pairs, strict=True))
+        with suppress(InvalidInput):
+            if isinstance(model, DPLogisticRegression):
+                found["classes"] = model._known().tolist()
+            else:
+                middle, half = model._target_scale()
+                found["target_bounds"] = [middle - half, middle + half]
         return found
 
     def _draw(self, path: Path) -> None:
@@ -299,11 +300,16 @@ def _attempt(release: Release) -> dict[str, Any]:
     }
 
 
+def _name(estimator: Any) -> str:
+    """Return the name of an estimator's class, with its module if that is not this package."""
+    kind = type(estimator)
+    own = kind.__module__.startswith("expost.")
+    return str(kind.__name__) if own else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _value(estimator: Any, file: Path | None) -> dict[str, Any]:
     """Return what a certificate says about a released estimator."""
-    kind = type(estimator)
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    value: dict[str, Any] = {"estimator": name, "model": None}
+    value: dict[str, Any] = {"estimator": _name(estimator), "model": None}
     if file is not None:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         value |= {"model": file.name, "sha256": digest}

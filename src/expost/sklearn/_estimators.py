@@ -6,7 +6,7 @@ What is public, which neighbours the promise is for, and which rows are refused 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -145,6 +145,10 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         middle, half = self._target_scale()
         self.coef_ = weights[0] * 2 * half
         self.intercept_ = float(biases[0]) * 2 * half + middle - half
+
+    def _target_facts(self) -> dict[str, Callable[[], object]]:
+        """Return the check of the target's range."""
+        return {"target_bounds": self._target_scale}
 
     def _target_scale(self) -> tuple[float, float]:
         """Return middle and half width of the target's public range."""
@@ -314,6 +318,10 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
     def _set(self, weights: Array, biases: Array) -> None:
         """Set the parameters and the classes."""
         self.coef_, self.intercept_, self.classes_ = weights, biases, self._known()
+
+    def _target_facts(self) -> dict[str, Callable[[], object]]:
+        """Return the check of the classes."""
+        return {"classes": self._known}
 
     def _known(self) -> Array:
         """Return the public classes, sorted."""

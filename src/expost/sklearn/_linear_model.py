@@ -17,6 +17,7 @@ Which rows ``fit`` refuses, and why a selection refuses none, is stated in
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -29,10 +30,12 @@ from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import count_of, exact_positive
+from expost.sklearn._facts import check_all, names_of
 from expost.sklearn._rows import (
     check_bounds,
     check_features,
     check_targets,
+    check_width,
     refuses_values,
 )
 from expost.training.configuration import Configuration
@@ -115,6 +118,35 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """
         self._checked(X, y)
 
+    def check_facts(self, X: Any, given: Collection[str] = ()) -> None:
+        """Refuse missing and wrong public facts, all of them in one message.
+
+        Parameters
+        ----------
+        X : array-like or data frame
+            Features. Only the types and names of its columns are looked at.
+        given : collection of str
+            Settings that are not checked, because a search sets them.
+
+        Raises
+        ------
+        InvalidInput
+            If a fact is missing or not valid, or a column holds no numbers.
+        """
+        names, columns = names_of(X)
+        facts = {
+            "X": lambda: check_width(X),
+            "feature_bounds": lambda: check_bounds(
+                self.feature_bounds, "feature_bounds", names, columns
+            ),
+            **self._target_facts(),
+        }
+        check_all(check for name, check in facts.items() if name not in given)
+
+    def _target_facts(self) -> dict[str, Callable[[], object]]:
+        """Return the checks of what must be known about the target."""
+        raise NotImplementedError
+
     def _public_rows(self, n: int | None) -> int:
         """Return the number of rows that rate and normalisation use."""
         if self.n_rows is not None:
@@ -148,6 +180,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
 
     def _checked(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Return checked rows and targets; refuse bad settings, too."""
+        self.check_facts(X)
         rows = check_features(self, X)
         names = getattr(self, "feature_names_in_", None)
         self._low, self._high = check_bounds(

@@ -115,7 +115,7 @@ class ReportEstimator:
 
 
 def state_cost(estimator: Any, release: Release) -> None:
-    """Write what the released estimator cost where a fit would write it."""
+    """Write what the released estimator cost, selection included, where a fit would write it."""
     model = linear_step(estimator)
     model.simulated_, model.promise_ = release.simulated, None
     model.privacy_spent_ = None if release.simulated else release.spent

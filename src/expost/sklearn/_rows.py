@@ -101,8 +101,8 @@ def check_width(X: Any) -> None:
     if names:
         raise InvalidInput(
             "X",
-            f"the columns {', '.join(names)}",
-            "pass numbers: encode text, categories and dates with public steps first",
+            "a table with columns that hold no numbers",
+            f"encode {', '.join(map(repr, names))} as numbers with public steps first",
         )
     if getattr(getattr(X, "dtype", None), "kind", "") == "c":
         # scikit-learn's own message would quote the rows
@@ -213,9 +213,9 @@ def check_labels(known: Array, labels: Array) -> Array:
     if _REFUSES.get() and np.isnan(places).any():
         raise InvalidInput(
             "y",
-            "labels outside the public classes (Unknown label type: continuous, NaN or not listed)",
-            "list every label that may occur in `classes`, or leave these rows out; nothing was "
-            "charged",
+            "labels outside the public classes",
+            "Unknown label type: continuous, NaN or not listed. List every label that may occur in "
+            "`classes`, or leave these rows out; nothing was charged",
         )
     return places
 
@@ -258,12 +258,15 @@ def _by_name(bounds: dict[Any, Any], field: str, names: Any) -> list[Any]:
             field, "pairs by column name", "pass a data frame, or one pair per column"
         )
     listed = [str(each) for each in names]
+    problems = []
     for name in bounds:
         if name not in listed:
             near = get_close_matches(str(name), listed, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidInput(f"{field}[{name!r}]", "unknown", f"X has no such column{hint}")
-    missing = [name for name in listed if name not in bounds]
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            problems.append(f"X has no column {name!r}{hint}")
+    missing = [repr(name) for name in listed if name not in bounds]
     if missing:
-        raise InvalidInput(field, f"no pair for {', '.join(missing)}", "pass a pair per column")
+        problems.append(f"pass a pair for {', '.join(missing)}, too")
+    if problems:
+        raise InvalidInput(field, bounds, "; ".join(problems))
     return [bounds[name] for name in listed]

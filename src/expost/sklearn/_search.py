@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
@@ -147,7 +148,8 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
     Attributes
     ----------
     best_estimator_ : estimator or None
-        The released estimator; None if the target was missed or the winner failed to fit.
+        The released estimator; None if the target was missed or the winner failed to fit. The
+        ``privacy_spent_`` of this package's own estimators is then that of the search.
     best_params_ : dict
         Its parameters.
     best_score_ : float or None
@@ -278,10 +280,11 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         BudgetRefused
             The ledger cannot pay the worst case of the first attempt. Nothing was charged.
         """
+        self._date = datetime.now(UTC).date().isoformat()  # how long a fit took is secret
         ledger = self._account()
         self._check_numbers()
         self._check_training()
-        targets = check_rows(self.estimator, X, y)
+        targets = check_rows(self.estimator, X, y, self._searched_names())
         source = require_protection(source_of(self.random_state), simulation=self.simulation)
         self._rows = self.n_rows or len(targets)
         steps, margins, data = self._requests(X, targets, source)

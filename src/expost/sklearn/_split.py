@@ -15,6 +15,7 @@ Tests: ``tests/tuning/test_sklearn_search.py``.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 
-def check_rows(estimator: Any, X: Any, y: Any) -> Array:
+def check_rows(estimator: Any, X: Any, y: Any, given: Collection[str] = ()) -> Array:
     """Refuse rows that no candidate could use; return the targets.
 
     Parameters
@@ -44,6 +45,8 @@ def check_rows(estimator: Any, X: Any, y: Any) -> Array:
         What is searched. Its tags say whether it takes NaN, sparse matrices or flat arrays.
     X, y : array-like
         Rows and targets.
+    given : collection of str
+        Parameters of the estimator that the search sets.
 
     Raises
     ------
@@ -73,11 +76,14 @@ def check_rows(estimator: Any, X: Any, y: Any) -> Array:
         what = "sample(s)" if rows == 0 else "feature(s)"
         raise InvalidInput(
             "X",
-            f"an array with 0 {what} (shape={shape or (rows,)}) while a minimum of 1 is required.",
-            "pass at least one row and one column",
+            "an empty table",
+            f"it has 0 {what} (shape={shape or (rows,)}) while a minimum of 1 is required. Pass at "
+            "least one row and one column",
         )
     targets = check_targets(y, rows)
-    if hasattr(estimator, "check_fit"):
+    if hasattr(estimator, "check_facts"):
+        estimator.check_facts(X, given)  # public facts, before gaps are looked for
+    elif hasattr(estimator, "check_fit"):
         check_width(X)  # names columns of text, before gaps in them are found
     if not isinstance(estimator, Pipeline):  # its steps may fill gaps: check_fit looks after them
         check_gaps(estimator, X)
