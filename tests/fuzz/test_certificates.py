@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from expost import Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
+from expost import Candidate, DiscreteLaplace, PureDP, Query, RandomDropping, tune
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidRelease
 from expost.randomness.source import SimulationRandomness
@@ -20,6 +20,7 @@ from expost.selection.release import Release
 from tests.fuzz.command import assert_refused, expost
 from tests.fuzz.profiles import examples
 from tests.fuzz.strategies import changed_json, damaged
+from tests.tuning.jobs import clouds
 
 CANDIDATES = [
     Candidate(DiscreteLaplace(Query(len), epsilon), {"epsilon": epsilon}, repeats=10)
@@ -57,6 +58,36 @@ def test_changed_certificates(file: Path, record: Any) -> None:
     assert (
         Release.from_json(done.out).as_dict() == document
     )  # what is shown can be read again, and says the same
+
+
+@pytest.fixture(scope="module")
+def tuned() -> dict[str, Any]:
+    """The certificate of a tuning job by noise reduction."""
+    settings = {"feature_bounds": [0, 1], "classes": 2, "delta": 1e-4}
+    result = tune(
+        *clouds(),
+        at_least=0.7,
+        training="noise-reduction",
+        randomness=SimulationRandomness(3),
+        simulation=True,
+        **settings,
+    )
+    found: dict[str, Any] = json.loads(result.certificate())
+    return found
+
+
+@examples(15)
+@given(choices=st.data())
+def test_changed_tuning_certificates(
+    file: Path, tuned: dict[str, Any], choices: st.DataObject
+) -> None:
+    """Catches a traceback while a job is shown in words or priced again."""
+    file.write_text(json.dumps(choices.draw(changed_json(tuned))), encoding="utf-8")
+    for words in (["certificate"], ["certificate", "show", "--verbose"], ["certificate", "verify"]):
+        done = expost(*words, str(file))
+        assert done.code in (0, 1, 2)
+        assert "Traceback" not in done.text
+        assert "\x1b" not in done.text
 
 
 @examples(40)
