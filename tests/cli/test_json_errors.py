@@ -80,6 +80,7 @@ def test_an_interrupted_command(count, monkeypatch):
     done = count("--json")
     assert done.code == 130
     assert done.document["error"]["exit_code"] == 130
+    assert done.document["error"]["kind"] == "Interrupted"
 
 
 def test_a_result_is_not_followed_by_an_error(count, tmp_path, monkeypatch):

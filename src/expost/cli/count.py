@@ -17,7 +17,7 @@ from expost.analytics.certificate import CountResult
 from expost.analytics.columns import Measure
 from expost.analytics.refinement import Answer
 from expost.budget.ledger import Ledger
-from expost.cli import count_output
+from expost.cli import count_output, json_errors
 from expost.cli.count_inputs import parse_cap, read_keys, read_prior
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
@@ -346,7 +346,9 @@ class _Run:
 
     def _interrupted(self, as_json: bool) -> None:
         """Show answers that were paid for and are in no file, then exit with code 130."""
-        notes.print("interrupted; what was looked at is charged")
+        reason = "interrupted; what was looked at is charged"
+        notes.print(reason)
+        json_errors.note("Interrupted", reason)
         if self._made and (self._out is None or self.failure is not None):
             document = {
                 "interrupted": True,
