@@ -16,6 +16,7 @@ from expost import PureDP
 from expost.budget.ledger import Ledger
 from expost.budget.signing import (
     SigningKey,
+    document_text,
     head_problems,
     load_document,
     load_public,
@@ -130,3 +131,14 @@ def test_documents_that_are_none(tmp_path):
         (tmp_path / "file").write_text(content)
         with pytest.raises(InvalidInput):
             load_document(tmp_path / "file", "head")
+
+
+def test_documents_as_text() -> None:
+    """Catches text that reads as another document, or that is as long as an indented one."""
+    small = {"a b": [1, {"c": 'line\n, "quoted", ε'}], "empty": {}, "none": None}
+    assert document_text(small) == json.dumps(small, indent=2, ensure_ascii=False)
+    large = {**small, "numbers": [0.1] * 10_000}
+    assert json.loads(document_text(large)) == large
+    assert len(document_text(large)) < 1.1 * len(json.dumps(large))
+    with pytest.raises(ValueError, match="JSON"):
+        document_text({"a": float("nan")})

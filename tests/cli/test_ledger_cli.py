@@ -281,10 +281,13 @@ def test_show_as_a_table(expost, ledger, path):
 def test_amounts_are_shown_in_words(expost, path):
     """Catches a Python dict where a table or an error names an amount with a δ."""
     create = ("ledger", "create", path, "--name", "visits", "--epsilon", 1, "--delta", 1e-6)
-    assert "ε = 1, δ = 1e-6" in expost(*create).out
+    created = expost(*create).out
+    assert "ε = 1 " in created
+    assert "δ = 1e-6" in created
     Ledger.open(path).reserve(ApproxDP(0.5, 1e-7), reservation_id="one")
     shown = expost("ledger", "show", path).out
-    assert "ε = 0.5, δ = 1e-7" in shown
+    assert "ε = 0.5" in shown
+    assert "δ = 1e-7" in shown
     abandoned = expost("ledger", "abandon", path, "one").out
     assert "one: charged ε = 0.5, δ = 1.00000e-7 (add-remove)" in abandoned
     assert "{" not in shown + abandoned
@@ -492,7 +495,7 @@ def test_entries_are_filtered(expost, path):
     settled = expost("ledger", "entries", path, "--state", "settled", "--json").json["entries"][1]
     assert settled["amounts"] == ["1"]
     assert len(settled["certificate"]) == 64
-    assert settled["certificate"][:12] in expost("ledger", "entries", path).out
+    assert settled["certificate"][:8] in expost("ledger", "entries", path).out
     wrong = expost("ledger", "entries", path, "--since", "yesterday")
     assert (wrong.code, wrong.out) == (2, "")
 

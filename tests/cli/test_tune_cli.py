@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -142,6 +143,11 @@ def test_a_confidence_that_ways_share_is_explained() -> None:
     said = " ".join(console.file.getvalue().replace("│", " ").split())
     assert f"with {100 * result.bounds.confidence:g} %" in said
     assert "(90 % holds for the whole job" in said
+    shown = [float(each) for each in re.findall(r"at least ([0-9.]+) on", said)]
+    certified = [result.bounds.on_scoring_rows, result.bounds.on_population]
+    for stated, bound in zip(shown, certified, strict=True):
+        assert bound - 1e-3 < stated <= bound  # never rounded to more than was certified
+    assert "noise is reduced step by step" in said
 
 
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:

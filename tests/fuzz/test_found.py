@@ -190,7 +190,8 @@ def test_a_certificate_is_shown_without_what_moves_a_terminal(tmp_path: Path) ->
     (tmp_path / "c.json").write_text(
         json.dumps({**RECORD, "theorem": "a\x1b[31m\ud800:smile:", "params": {"k": "\ud800"}})
     )
-    shown = expost("certificate", str(tmp_path / "c.json"))
+    assert "\x1b" not in expost("certificate", str(tmp_path / "c.json")).out
+    shown = expost("certificate", str(tmp_path / "c.json"), "--verbose")
     assert r"a\x1b[31m\ud800:smile:" in shown.out
     assert json.loads(expost("certificate", str(tmp_path / "c.json"), "--json").out)["params"] == {
         "k": "\ud800"

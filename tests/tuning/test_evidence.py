@@ -13,6 +13,7 @@ import expost
 from expost.budget.budgets import ApproxBudget, RenyiBudget
 from expost.budget.ledger import Ledger
 from expost.cli.certificate_checks import ledger_problems, model_problems, price_problems
+from expost.tuning.evidence import grids_of
 from tests.tuning.jobs import clouds, job
 
 HOPELESS = job(goal={"at_least": 0.96}, privacy={"attempts": 3})
@@ -63,11 +64,22 @@ def test_a_certificate_that_is_right(made, name):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_certificates_stay_small(made, name):
-    """Catches a grid that is written once per attempt."""
+    """Catches a grid or a promise that is written once per attempt."""
     document, _ = made[name]
     grids = document["requests"]["grids"]
     assert len({json.dumps(grid, sort_keys=True) for grid in grids}) == len(grids)
-    assert len(json.dumps(document["requests"])) < 60_000
+    promises = document["requests"]["promises"]
+    assert len({json.dumps(promise, sort_keys=True) for promise in promises}) == len(promises)
+    assert len(json.dumps(document["requests"])) < 20_000
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_promises_may_stand_in_the_grids(made, name):
+    """Catches a reader that knows the short form only."""
+    document = copy.deepcopy(made[name][0])
+    document["requests"]["grids"] = grids_of(document["requests"])
+    del document["requests"]["promises"]
+    assert list(price_problems(document)) == []
 
 
 def cheaper(document: dict[str, Any]) -> None:
@@ -85,9 +97,8 @@ def cheaper_everywhere(document: dict[str, Any]) -> None:
 
 def cheaper_grid(document: dict[str, Any]) -> None:
     """The candidates promise less than they did."""
-    for grid in document["requests"]["grids"]:
-        for promise in grid["promises"]:
-            promise["epsilons"] = [each / 2 for each in promise["epsilons"]]
+    for promise in document["requests"]["promises"]:
+        promise["epsilons"] = [each / 2 for each in promise["epsilons"]]
 
 
 def cheaper_overhead(document: dict[str, Any]) -> None:
@@ -164,7 +175,8 @@ def test_a_consistent_lie_is_found_by_the_ledger(made):
     """Catches a grid, charges and sums that fit one another but not what was reserved."""
     document, folder = copy.deepcopy(made["missed"][0]), made["missed"][1]
     other, _ = made["bar"]
-    document["requests"]["grids"] = other["requests"]["grids"]
+    for key in ("grids", "promises"):
+        document["requests"][key] = other["requests"][key]
     ledger = Ledger.open(folder / "ledger.db", read_only=True)
     found = list(ledger_problems(document, ledger))
     assert found != []

@@ -11,6 +11,12 @@ import pytest
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages write files."""
+    monkeypatch.chdir(tmp_path)
+
+
 def run(page: str, least: int) -> dict[str, Any]:
     blocks = re.findall(
         r"^```python\n(.*?)^```",

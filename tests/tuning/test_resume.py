@@ -103,12 +103,19 @@ def test_finished_attempts_are_not_made_again(
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
     hopeless = job(goal={"at_least": 0.95}, search={"epsilons": [4]}, privacy={"attempts": 2})
     rows = clouds(noise=20.0)
-    interrupted(monkeypatch, after=1)
+    begin = Journal.begin
+
+    def second(self: Journal) -> None:  # whether or not the draws of an attempt keep a candidate
+        begin(self)
+        if self.attempts:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "begin", second)
     with pytest.raises(KeyboardInterrupt):
         expost.tune(hopeless, *rows, ledger=ledger, out=tmp_path / "out")
     kinds = [entry.action for entry in ledger.entries()]
     assert kinds == ["create", "reserve", "settle", "reserve"]
-    recording(monkeypatch)
+    monkeypatch.undo()
     result = expost.tune(hopeless, *rows, ledger=ledger, out=tmp_path / "out")
     assert [entry.action for entry in ledger.entries()] == [*kinds, "settle"]
     assert len(result.attempts) == 2

@@ -1,19 +1,22 @@
 """Tables, filters and documents of ``expost ledger``.
 
-Amounts are shown as decimals: exact ones as they are, others with 12 digits, spent amounts rounded
-up and remaining amounts rounded down. Tests: ``tests/cli/test_ledger_cli.py``.
+Tables show amounts with 5 digits, spent amounts rounded up and remaining amounts rounded down.
+Columns without entries are left out, and words are not broken. JSON has 12 digits and all columns.
+Tests: ``tests/cli/test_ledger_cli.py``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -29,6 +32,11 @@ from expost.cli.output import visible
 from expost.errors import InvalidInput
 
 _AGO = re.compile(r"(\d{1,5})([mhdw])")
+_DIGITS = 5  # of an amount in a table
+_FREE = ("budget", "analyst", "reservation", "memo")  # columns of free text
+_FREE_WIDTH = 6
+_ID = 8  # characters of an identifier or digest in a table
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -92,13 +100,20 @@ def moment(text: str | None, field: str) -> datetime | None:
 
 def amount_text(budget: Budget, amount: Coordinates, *, up: bool = True) -> str:
     """Return an amount of a budget as text, with the names of its coordinates."""
-    numbers_ = [decimal_text(each, up=up) for each in amount]
+    numbers_ = [_short(each, up=up) for each in amount]
     if budget.kind == "approx":
         return f"ε = {numbers_[0]}, δ = {numbers_[1]}"
     if budget.kind == "renyi":
         orders = getattr(budget, "orders", ())
         return ", ".join(f"α={a:g}: {e}" for a, e in zip(orders, numbers_, strict=True))
     return numbers_[0]
+
+
+def _short(value: Fraction, *, up: bool) -> str:
+    """An amount with few digits, rounded up if it was spent and down if it remains."""
+    with localcontext(prec=_DIGITS, rounding=ROUND_CEILING if up else ROUND_FLOOR) as context:
+        rounded = context.create_decimal(Decimal(decimal_text(value, up=up)))
+    return decimal_text(Fraction(rounded), up=up)
 
 
 def standing_document(ledger: Ledger, name: str, filters: Filters) -> dict[str, Any]:
@@ -189,16 +204,15 @@ def _amounts(facts: dict[str, Any]) -> Coordinates:
 
 def render_standings(console: Console, ledger: Ledger, names: list[str], filters: Filters) -> None:
     """Print budgets, caps and open reservations as tables."""
-    table = Table(title="Ledger", title_justify="left")
-    for heading in ("budget", "kind", "limit", "settled", "held", "remaining", "entries"):
-        table.add_column(heading, overflow="fold")
+    headings = ("budget", "kind", "limit", "settled", "held", "remaining", "entries")
+    rows: list[tuple[str, ...]] = []
     notes_: list[str] = []
     for name in names:
         standing = ledger.standing(name)
-        table.add_row(*_standing_row(standing, visible(name)))
+        rows.append(_standing_row(standing, visible(name)))
         for cap in ledger.caps(name):
             if filters.analyst in (None, cap.analyst):
-                table.add_row(*_standing_row(cap, f"  cap of {visible(cap.analyst)}"))
+                rows.append(_standing_row(cap, f"  cap of {visible(cap.analyst)}"))
         if standing.renewal is not None:
             past = amount_text(standing.filter.budget, standing.renewal.past)
             notes_.append(
@@ -207,29 +221,60 @@ def render_standings(console: Console, ledger: Ledger, names: list[str], filters
                 f"a person whose data stay longer is protected by the sum only. Settled in earlier "
                 f"periods: {past}."
             )
-    waiting = _open_table(ledger, names, filters)  # a damaged ledger fails before anything is shown
-    console.print(table)
+    # A damaged ledger fails before anything is shown.
+    waiting = _open_table(ledger, names, filters, console.width)
+    console.print(_table("Ledger", headings, rows, console.width))
     for note in notes_:
         console.print(escape(note), highlight=False)
     if waiting.row_count:
         console.print(waiting)
 
 
-def _open_table(ledger: Ledger, names: list[str], filters: Filters) -> Table:
+def _open_table(ledger: Ledger, names: list[str], filters: Filters, width: int) -> Table:
     """A table of the requests that have not reported back."""
-    table = Table(title="Open reservations", title_justify="left")
-    for heading in ("reservation", "budget", "analyst", "age", "worst case", "memo"):
-        table.add_column(heading, overflow="fold")
+    headings = ("reservation", "budget", "analyst", "age", "worst case", "memo")
+    rows: list[tuple[str, ...]] = []
     for name in names:
         budget = ledger.standing(name).filter.budget
         for each in ledger.waiting(name):
             reservation = each.reservation
             if filters.analyst not in (None, reservation.analyst):
                 continue
-            worst = amount_text(budget, budget.worst(reservation.charges))
+            worst = _in_lines(amount_text(budget, budget.worst(reservation.charges)))
             cells = (reservation.id, name, reservation.analyst, age_text(each.time), worst)
-            table.add_row(*(escape(visible(cell)) for cell in (*cells, each.memo)))
+            rows.append(tuple(escape(visible(cell)) for cell in (*cells, each.memo)))
+    return _table("Open reservations", headings, rows, width)
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
+    """A table without the columns that are empty in every row.
+
+    Columns of names and memos are narrowed first; the words of the others are broken only if they
+    need more than ``width``.
+    """
+    kept = [
+        place for place, _ in enumerate(headings) if not rows or any(row[place] for row in rows)
+    ]
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    lines = {place: [line for row in rows for line in _lines(row[place])] for place in kept}
+    widths = {
+        place: max(len(text) for text in (headings[place], *lines[place]))
+        for place in kept
+        if headings[place] not in _FREE
+    }
+    free = len(kept) - len(widths)
+    fits = sum(widths.values()) + _FREE_WIDTH * free + 2 * len(kept) + 2 <= width
+    for place in kept:
+        least = widths.get(place) if fits else None
+        table.add_column(headings[place], overflow="fold", min_width=least)
+    for row in rows:
+        table.add_row(*(row[place] for place in kept))
     return table
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a cell; the date and the time of a moment are two."""
+    return text.replace(" ", "\n").split("\n") if _MOMENT.fullmatch(text) else text.split("\n")
 
 
 def age_text(time: str) -> str:
@@ -241,15 +286,20 @@ def age_text(time: str) -> str:
     return f"{max(seconds, 0):.0f} s"
 
 
+def _in_lines(amount: str) -> str:
+    """An amount with one coordinate a line."""
+    return amount.replace(", ", "\n")
+
+
 def _standing_row(standing: Standing, title: str) -> tuple[str, ...]:
     state, budget = standing.filter, standing.filter.budget
     return (
         escape(title),
         budget.kind,
-        amount_text(budget, budget.limits, up=False),
-        amount_text(budget, state.settled),
-        amount_text(budget, state.held),
-        amount_text(budget, state.remaining, up=False),
+        _in_lines(amount_text(budget, budget.limits, up=False)),
+        _in_lines(amount_text(budget, state.settled)),
+        _in_lines(amount_text(budget, state.held)),
+        _in_lines(amount_text(budget, state.remaining, up=False)),
         str(standing.entries),
     )
 
@@ -271,19 +321,34 @@ def cells(entry: Entry, budgets: dict[str, Budget]) -> tuple[object, ...]:
 
 
 HEADINGS = (
-    *("#", "time", "action", "budget", "analyst", "amount"),
-    *("reservation", "certificate", "memo"),
+    *("#", "time (UTC)", "action", "budget", "analyst", "amount"),
+    *("reserved", "release", "memo"),
 )
 
 
 def render_entries(console: Console, found: list[Entry], budgets: dict[str, Budget]) -> None:
-    """Print entries as a table."""
-    table = Table(title=f"{len(found)} entries", title_justify="left")
-    for heading in HEADINGS:
-        table.add_column(heading, overflow="fold")
+    """Print entries as a table; the name of a single budget is in its title."""
+    names = {entry.budget for entry in found}
+    rows = []
     for entry in found:
-        table.add_row(*(escape(visible(each)) for each in cells(entry, budgets)))
-    console.print(table)
+        number, _, action, name, analyst, amount, reservation, release, memo = map(
+            str, cells(entry, budgets)
+        )
+        shown = [number, _time_text(entry.time), action, name if len(names) > 1 else "", analyst]
+        shown += [_in_lines(amount), reservation[:_ID], release[:_ID], memo]
+        rows.append([escape(visible(each)) for each in shown])
+    of = f" of {escape(visible(names.pop()))}" if len(names) == 1 else ""
+    console.print(_table(f"{len(found)} entries{of}", HEADINGS, rows, console.width))
+    if any(len(entry.reservation) > _ID for entry in found):
+        console.print("Identifiers and digests are shortened; --json shows them in full.")
+
+
+def _time_text(time: str) -> str:
+    """A moment in UTC to the second, in two words; the text itself if it is no moment."""
+    try:
+        return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, TypeError, OverflowError):
+        return str(time)
 
 
 def budgets_of(ledger: Ledger) -> dict[str, Budget]:

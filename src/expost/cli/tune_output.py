@@ -11,8 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from expost.cli.certificate_words import method_words
 from expost.cli.output import shown_up
 from expost.cli.reach_table import duration, few_digits, reach_table
+from expost.cli.tuning_words import bound_text
 from expost.tuning.certificate import Tuned
 from expost.tuning.forecast import Forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE
@@ -117,7 +119,8 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     _render_comparison(table, result)
     relation = result.details["neighbours"]
     table.add_row("neighbours", f"{relation}: {result.details['neighbours_in_words']}")
-    table.add_row("rests on", result.release.theorem)
+    how = method_words({"selector": result.release.selector}, verbose=True)
+    table.add_row("method", f"{how} (theorems: expost certificate FILE --verbose)")
     console.print(table)
     if not result.passed and goal["bar"] is not None:
         console.print(
@@ -147,9 +150,11 @@ def _render_model(table: Table, result: Tuned, larger: bool) -> None:
     if result.bounds is not None:
         population = result.bounds.on_population
         side = "at least" if larger else "at most"
-        said = f"{side} {sign * result.bounds.on_scoring_rows:.3f} on the scoring rows"
+        certain = bound_text(sign * result.bounds.on_scoring_rows, larger)
+        said = f"{side} {certain} on the scoring rows"
         if population is not None:
-            said += f"; {side} {sign * population:.3f} on new rows of the same population"
+            said += f"; {side} {bound_text(sign * population, larger)} on new rows of the same "
+            said += "population"
         asked = result.details["goal"]["confidence"]
         if result.bounds.confidence > asked:
             said += (

@@ -17,7 +17,6 @@ Tests: ``tests/cli/test_verify_cli.py``.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +26,13 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from expost.budget.ledger import Ledger
-from expost.budget.signing import SigningKey, load_document, load_public, signature_problem
+from expost.budget.signing import (
+    SigningKey,
+    document_text,
+    load_document,
+    load_public,
+    signature_problem,
+)
 from expost.cli.certificate import certificate
 from expost.cli.certificate_checks import (
     ledger_problems,
@@ -69,8 +74,7 @@ def sign(
     """Sign a certificate with an Ed25519 key."""
     signed = SigningKey.load(key).sign(load_document(file, "certificate"))
     place = out or file
-    text = json.dumps(signed, indent=2, allow_nan=False, ensure_ascii=False)
-    place.write_text(text + "\n", encoding="utf-8")
+    place.write_text(document_text(signed) + "\n", encoding="utf-8")
     notes.print(f"signed: {place}")
 
 

@@ -11,7 +11,6 @@ Tests: ``tests/tuning/test_sklearn_certificate.py``.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from expost.budget.signing import document_text
 from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import ADD_REMOVE, Guarantee
 from expost.selection.noise_path import PathSearch
@@ -130,7 +130,7 @@ class SearchCertificate(NoiseReducer):
             value = self.release_.value
             if isinstance(value, Fitted) and value.lead is not None:
                 record["score"] = record["tuning"]["confidence"]["bound_on_scoring_rows"]
-        return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+        return document_text(record)
 
     def save(self, folder: str | Path) -> Path:
         """Write the released model and the certificate to a folder, as ``expost.tune(out=…)`` does.

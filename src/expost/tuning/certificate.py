@@ -7,13 +7,13 @@ Tests: ``tests/tuning/test_certificate.py``.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from expost.budget.signing import document_text
 from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee
 from expost.selection.candidate import Candidate
@@ -161,7 +161,7 @@ class Tuned:
             "attempts_allowed": self.forecast.attempts,
             "comparison": self.comparison,
         }
-        return json.dumps(record, indent=2, allow_nan=False, ensure_ascii=False)
+        return document_text(record)
 
     def _entries(self) -> list[dict[str, Any]] | None:
         """Return the ledger entries that paid, one per attempt; None without a ledger."""

@@ -1,7 +1,8 @@
 """The requests of a tuning job in its certificate, so that its price can be computed again.
 
 A certificate holds under ``requests``: ``grids``, the distinct grids of the planned requests
-(:mod:`expost.selection.grid`); ``planned``, the number of the grid of each planned request, in runs
+(:mod:`expost.selection.grid`), with numbers in place of their promises; ``promises``, the distinct
+promises of all grids; ``planned``, the number of the grid of each planned request, in runs
 as [grid, length]; and ``made``, the certificate of each request that was made, without its value
 and with the number of its grid. A request whose outcome a crash lost is None: it is charged at its
 worst case. Tests: ``tests/tuning/test_evidence.py``.
@@ -56,13 +57,50 @@ def request_records(steps: Sequence[Step], releases: Sequence[Release | None]) -
             record["grid"] = planned[min(place, len(planned) - 1)]
         made.append(record)
     runs = [[number, len(list(run))] for number, run in groupby(planned)]
-    return {"grids": grids, "planned": runs, "made": made}
+    return {**_shared(grids), "planned": runs, "made": made}
+
+
+def _shared(grids: Sequence[Any]) -> dict[str, Any]:
+    """Return grids whose promises are stored once for all of them."""
+    numbers: dict[str, int] = {}
+    promises: list[Any] = []
+    found: list[Any] = []
+    for grid in grids:
+        if grid is None:  # of a selector that this package does not define
+            found.append(None)
+            continue
+        places = []
+        for promise in grid["promises"]:
+            text = canonical(promise)
+            if text not in numbers:
+                numbers[text] = len(promises)
+                promises.append(promise)
+            places.append(numbers[text])
+        found.append({**grid, "promises": places})
+    return {"promises": promises, "grids": found}
+
+
+def grids_of(requests: Mapping[str, Any]) -> list[Any]:
+    """Return the grids of a certificate, each with its promises.
+
+    A file may also state the promises in the grids themselves.
+    """
+    shared = requests.get("promises", [])
+    return [
+        grid
+        if grid is None
+        else {
+            **grid,
+            "promises": [shared[p] if isinstance(p, int) else p for p in grid["promises"]],
+        }
+        for grid in requests["grids"]
+    ]
 
 
 def made_records(document: Mapping[str, Any]) -> list[dict[str, Any] | None]:
     """Return the certificates of the requests that were made, each with its grid."""
     requests = document["requests"]
-    grids = requests["grids"]
+    grids = grids_of(requests)
     return [
         None if made is None else {**made, "grid": grids[made["grid"]]} for made in requests["made"]
     ]
@@ -82,7 +120,7 @@ def price_problems(document: Mapping[str, Any], priced: Callable[[Any], Charges]
     planned = [number for number, length in requests["planned"] for _ in range(length)]
     if not planned or not requests["made"]:
         raise InvalidRelease("requests", "the certificate's", "no request is listed")
-    charges = [priced(grid) for grid in requests["grids"]]
+    charges = [priced(grid) for grid in grids_of(requests)]
     spent = []
     for place, made in enumerate(requests["made"]):
         number = planned[min(place, len(planned) - 1)]
