@@ -72,6 +72,13 @@ def public_score() -> Any:
     return search(scoring=lambda fitted: float(np.mean(fitted.predict(X) == y))).fit(X, y)
 
 
+def secret_number_of_rows() -> Any:
+    """An add-remove promise and a public score: nothing may tell the number of rows."""
+    X, y = clouds()
+    public = {"scoring": lambda fitted: float(np.mean(fitted.predict(X) == y))}
+    return search(NearestNoisyMean(), {}, guarantee=pure, epsilons=[2.0], **public).fit(X, y)
+
+
 def pipeline() -> Any:
     X, y = clouds()
     return search(make_pipeline(FunctionTransformer(), classifier()), {}).fit(X, y)
@@ -96,6 +103,7 @@ SEARCHES = [
     pure_promises,
     secret_rows,
     public_score,
+    secret_number_of_rows,
     pipeline,
 ]
 
@@ -131,6 +139,14 @@ def test_the_charge_is_the_sum_over_all_attempts(tmp_path: Path) -> None:
     assert data["bounds"] == {"column 1": [0.0, 1.0], "column 2": [0.0, 1.0]}
     assert data["classes"] == [0, 1]
     assert document["tuning"]["rows"] == {"training": 240, "scoring": 60}
+
+
+def test_a_secret_number_of_rows_is_not_in_the_certificate() -> None:
+    found = secret_number_of_rows()
+    assert found.neighbours_ == "add-remove"
+    document = json.loads(found.certificate())
+    assert document["tuning"]["rows"] is None
+    assert document["tuning"]["data"]["rows"] is None
 
 
 @pytest.mark.parametrize("key", ["epsilon", "delta"])

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from expost import plots
 from expost.budget.signing import document_text
 from expost.errors import InvalidInput, InvalidRelease, MissingExtra
-from expost.privacy.guarantees import Guarantee
+from expost.privacy.guarantees import ADD_REMOVE, Guarantee
 from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
 from expost.sklearn._estimators import DPLogisticRegression
@@ -33,7 +32,7 @@ from expost.sklearn._scoring import Fitted
 from expost.tuning.certificate import RELATION_IN_WORDS
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import composed
-from expost.tuning.job_folder import CERTIFICATE, PICTURE
+from expost.tuning.job_folder import CERTIFICATE
 from expost.tuning.model import Model, Recipe
 from expost.tuning.model_file import MODEL
 from expost.tuning.rows import held_out
@@ -85,7 +84,6 @@ class SearchCertificate(NoiseReducer):
         if fitted is not None and isinstance(linear_step(fitted.estimator), DPLinearModel):
             state_cost(fitted.estimator, release)
         # Written now: settings may be changed after the fit.
-        self._goal = self._stated_goal()
         self._record: dict[str, Any] | None = None
         if self.target is not None:
             with suppress(InvalidRelease, RecursionError):  # JSON cannot hold the parameters
@@ -135,7 +133,7 @@ class SearchCertificate(NoiseReducer):
         return document_text(record)
 
     def save(self, folder: str | Path) -> Path:
-        """Write what ``expost.tune(out=…)`` writes: model, certificate and picture.
+        """Write the released model and the certificate to a folder, as ``expost.tune(out=…)`` does.
 
         ``model.npz`` is written for a ``DPLogisticRegression`` or ``DPLinearRegression``;
         ``expost.load_model`` reads it. Other estimators have no file format that is safe to read:
@@ -170,21 +168,9 @@ class SearchCertificate(NoiseReducer):
             model = place / MODEL
             as_model(self.best_estimator_).save(model)
         text = self.certificate(model)
-        with suppress(MissingExtra):  # matplotlib is an extra; the picture is not certified
-            self._draw(place / PICTURE)
         temporary = place / f".{CERTIFICATE}"
         temporary.write_text(text + "\n", encoding="utf-8")
         return temporary.replace(place / CERTIFICATE)
-
-    def _stated_goal(self) -> dict[str, Any]:
-        """Return what was to be reached, in plain types."""
-        read = self._metric()
-        return {
-            "metric": "a function of public data" if read is None else read[0],
-            "larger_is_better": True,
-            "bar": None if self.target is None else float(self.target),
-            "confidence": self.confidence,
-        }
 
     def _terms(self, steps: Sequence[Step], made: Sequence[Release]) -> dict[str, Any]:
         """Return the public terms of a search with a target, for its certificate."""
@@ -195,6 +181,8 @@ class SearchCertificate(NoiseReducer):
             held = int(np.count_nonzero(held_out(total, self.holdout)))
         elif read is not None:
             held = round(total * self.holdout)
+        # Where a row may be added or removed, only a stated number of rows is public.
+        secret = self.n_rows is None and self.neighbours_ == ADD_REMOVE
         bound = self.score_bound_
         if bound is not None and self.n_rows is not None and read is not None:
             bound = min(bound, float(self.target or 0))  # the number of scoring rows is secret
@@ -206,11 +194,16 @@ class SearchCertificate(NoiseReducer):
             "data": self._data(),
             "model": {"kind": _name(self.estimator), "training": self.training},
             "search": {"settings": len({repr(c.params) for s in steps for c in s.candidates})},
-            "goal": self._goal,
+            "goal": {
+                "metric": "a function of public data" if read is None else read[0],
+                "larger_is_better": True,
+                "bar": float(self.target or 0),
+                "confidence": self.confidence,
+            },
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
             "neighbours": self.neighbours_,
             "neighbours_in_words": RELATION_IN_WORDS.get(self.neighbours_, self.neighbours_),
-            "rows": {"training": total - held, "scoring": held},
+            "rows": None if secret else {"training": total - held, "scoring": held},
             "scoring": "a function of public data"
             if read is None
             else "noisy, on held-out rows disjoint from training",
@@ -258,25 +251,6 @@ class SearchCertificate(NoiseReducer):
                 middle, half = model._target_scale()
                 found["target_bounds"] = [middle - half, middle + half]
         return found
-
-    def _draw(self, path: Path) -> None:
-        """Draw the cost and the score, if the charge is an (ε, δ) pair."""
-        pair = self.release_.spent.as_approx()
-        if pair is None:
-            return
-        value = self.release_.value
-        points = []
-        if isinstance(value, Fitted):
-            points.append((pair.epsilon, value.score, value.deviation, self.release_.passed))
-        plots.draw_tuning(
-            path,
-            methods=[("expost: this search", pair.epsilon)],
-            delta=pair.delta,
-            attempts=points,
-            total_delta=pair.delta,
-            metric=self._goal["metric"],
-            target=self._goal["bar"],
-        )
 
 
 def _composed(last: Release, steps: Sequence[Step], made: Sequence[Release]) -> Release:
