@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
+from expost.cli import tuning_words
 from expost.cli.tuning_words import bound_text
 from tests.cli.counting import expost  # noqa: F401  (a fixture)
 from tests.cli.test_every_certificate import FACTS, table
@@ -112,3 +113,17 @@ def test_long_lists_are_cut(tuned, words):
 def test_bounds_stay_true(value, larger, text):
     """Catches a bound that promises more than was certified."""
     assert bound_text(value, larger) == text
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lines"),
+    [
+        ([0.0, 49.0], ["every column: number from 0 to 49"]),
+        ([[0.0, 49.0]], ["every column: number from 0 to 49"]),
+        ([[0, 1], [-2, 2]], ["column 0: number from 0 to 1", "column 1: number from -2 to 2"]),
+        ({"age": [0, 9]}, ["age: number from 0 to 9"]),
+    ],
+)
+def test_bounds_of_columns(bounds, lines):
+    """In every form in which a job states them."""
+    assert tuning_words._columns({"bounds": bounds}) == lines

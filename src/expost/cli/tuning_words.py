@@ -6,7 +6,7 @@ Tests: ``tests/cli/test_certificate_words.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
@@ -146,8 +146,11 @@ def _columns(data: Document) -> list[str]:
     """One line per column: its kind, and its public bounds or categories."""
     bounds, gaps = data.get("bounds"), data.get("missing") or {}
     if bounds is not None and not isinstance(bounds, Mapping):
-        low, high = bounds
-        return [f"every column: number from {low:g} to {high:g}"]
+        pairs = bounds if isinstance(bounds[0], Sequence) else [bounds]
+        lines = [f"number from {low:g} to {high:g}" for low, high in pairs]
+        if len(lines) == 1:
+            return [f"every column: {lines[0]}"]
+        return [f"column {place}: {text}" for place, text in enumerate(lines)]
     kinds = {
         name: f"number from {low:g} to {high:g}" for name, (low, high) in (bounds or {}).items()
     }
