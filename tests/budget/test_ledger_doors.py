@@ -67,6 +67,11 @@ def ask_tune(ledger: Any) -> None:
     expost.tune(job(goal={"at_least": 0.05}), X, y, ledger=ledger)
 
 
+def ask_plan(ledger: Any) -> None:
+    X, y = clouds()
+    expost.plan_job(job(goal={"at_least": 0.05}), X, y, ledger=ledger)
+
+
 def ask_search(ledger: Any) -> None:
     X, y = clouds()
     found = ExPostSearch(NearestNoisyMean(), {}, epsilons=[1.0], guarantee=pure, ledger=ledger)
@@ -91,6 +96,7 @@ DOORS: dict[str, tuple[Callable[[Any], None], Any]] = {
     "sum": (ask_valued(expost.sum), PureDP(100)),
     "mean": (ask_valued(expost.mean), PureDP(100)),
     "tune": (ask_tune, ApproxDP(1000, 0.1, "zero-out")),
+    "plan_job": (ask_plan, ApproxDP(1000, 0.1, "zero-out")),
     "ExPostSearch": (ask_search, PureDP(100, "zero-out")),
     "PrivateStudy.search": (ask_study, PureDP(100)),
 }
@@ -114,7 +120,7 @@ def test_every_form_is_charged_once(door: str, form: str, tmp_path: Path) -> Non
     assert ledger.verify() == []
     actions = [entry.action for entry in ledger.entries()]
     assert actions == ["create", *["reserve", "settle"] * (len(actions) // 2)]
-    assert len(actions) > 1
+    assert len(actions) > 1 or door == "plan_job"  # which charges nothing
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -289,7 +289,7 @@ def test_amounts_are_shown_in_words(expost, path):
     assert "ε = 0.5" in shown
     assert "δ = 1e-7" in shown
     abandoned = expost("ledger", "abandon", path, "one").out
-    assert "one: charged ε = 0.5, δ = 1.00000e-7 (add-remove)" in abandoned
+    assert "one: charged ε = 0.5, δ = 1e-07 (add-remove)" in abandoned
     assert "{" not in shown + abandoned
 
 

@@ -45,6 +45,7 @@ ENTRIES: dict[str, str] = {
     "function:mean": "test_analytics.py",
     "command:count": "test_analytics.py",
     "function:tune": "test_tuning.py",
+    "function:plan_job": "test_tuning.py",
     "command:tune": "test_tuning.py",
 }
 

@@ -418,3 +418,21 @@ def test_lines_are_what_a_writer_writes():
     assert [[float(cell) for cell in row] for row in csv.reader(io.StringIO(text))] == [
         [*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True)
     ]
+
+
+def test_a_plan_is_the_same_for_all_neighbours():
+    """It is made of the settings and the number of places; only its times are measured."""
+
+    def planned(X: Any, y: Any) -> dict[str, Any]:
+        X, y = (np.concatenate([each] * 10) for each in (X, y))
+        document = expost.plan_job(job(data={"feature_bounds": [0, 1]}), X, y).as_dict()
+        return {key: value for key, value in document.items() if not key.startswith("seconds")}
+
+    X, y = data()
+    tame = planned(X, y)
+    for row in NUMBERS.values():
+        X, y = data()
+        X[4], y[4] = row[:2], row[2]
+        assert planned(X, y) == tame
+    X, _ = data()
+    assert planned(X, np.zeros(N)) == tame  # one class only
