@@ -15,6 +15,7 @@ from expost.cli.certificate_words import method_words
 from expost.cli.output import shown_up
 from expost.cli.reach_table import duration, few_digits, reach_table
 from expost.cli.tuning_words import bound_text
+from expost.rationals import charge_text
 from expost.tuning.certificate import Tuned
 from expost.tuning.forecast import Forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE
@@ -39,8 +40,8 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
         console.print(
             f"[bold]Plan[/bold]: one request over {len(job.candidates)} candidates, "
             f"{few_digits(job.expected_runs)} runs expected, about {duration(job.seconds)}.\n"
-            f"ε: {job.epsilon(job.charges[0]):.3g} for the first level, "
-            f"{job.worst_case.epsilon:.3g} at worst (δ = {job.delta:g}).",
+            f"ε: {charge_text(job.epsilon(job.charges[0]), 3)} for the first level, "
+            f"{charge_text(job.worst_case.epsilon, 3)} at worst (δ = {job.delta:g}).",
             highlight=False,
         )
         return
@@ -69,10 +70,11 @@ def _up_to(number: int, noun: str) -> str:
 def _misses(prices: Sequence[float], together: float) -> str:
     """Return what misses cost."""
     if len(prices) == 1:
-        return f"A miss costs ε = {prices[0]:.3g}."
+        return f"A miss costs ε = {charge_text(prices[0], 3)}."
+    first, last = charge_text(prices[0], 3), charge_text(prices[-1], 3)
     return (
-        f"A miss costs ε = {prices[0]:.3g} (first attempt) to {prices[-1]:.3g} (last), and "
-        f"{together:.3g} if every attempt misses."
+        f"A miss costs ε = {first} (first attempt) to {last} (last), and "
+        f"{charge_text(together, 3)} if every attempt misses."
     )
 
 

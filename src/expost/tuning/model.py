@@ -373,7 +373,6 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     from expost.training._torch.recurrent import make_batchable
 
     module = _made(recipe)
-    make_batchable(module)
     like = next(module.parameters())
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()
@@ -392,6 +391,7 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         torch.default_generator.manual_seed(0)
         padded = torch.cat([part, part.new_zeros(-len(part) % 16, *part.shape[1:])])
         with unchanged(module), RowsApart():
+            make_batchable(module)
             return vmap(one_row, randomness="same")(padded)[: len(part)]
 
     def total(part: Any) -> Any:

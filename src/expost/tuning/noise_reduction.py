@@ -350,12 +350,13 @@ def margin_of_threshold(way: Way, rows: int, epsilon: float) -> float:
 def margin_of_noisy_scores(way: Way, rows: int, epsilon: float) -> float:
     """Return that share if every level had a noisy score of its own at no further cost.
 
-    The looks up to a level then share its μ²: a level has only what it adds to the one before.
+    The looks up to a level then share its μ²: a level has only what it adds to the one before. One
+    row moves a centred count by half a row (:mod:`expost.tuning.scoring`).
     """
     share = way.delta / len(way.epsilons)
     place = min(range(len(way.epsilons)), key=lambda i: abs(way.epsilons[i] - epsilon))
     here = gaussian_mu(way.epsilons[place], share)
     before = gaussian_mu(way.epsilons[place - 1], share) if place else 0.0
-    deviation = 1 / math.sqrt(here**2 - before**2)
+    deviation = 0.5 / math.sqrt(here**2 - before**2)
     allowed = (1 - way.confidence) / len(way.epsilons)
     return -NormalDist().inv_cdf(allowed) * deviation / rows

@@ -251,5 +251,5 @@ class Score:
 def _empty(truth: Array) -> Array:
     """Return which places are empty: NaN, or None among labels."""
     if truth.dtype == object:
-        return np.array([each is None for each in truth], dtype=bool)
+        return np.array([each is None or each != each for each in truth], dtype=bool)
     return np.isnan(truth) if truth.dtype.kind == "f" else np.zeros(len(truth), dtype=bool)

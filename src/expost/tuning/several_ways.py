@@ -30,7 +30,7 @@ import numpy as np
 
 from expost.errors import InvalidInput
 from expost.privacy.gaussian_profile import gaussian_mu
-from expost.rationals import round_down
+from expost.rationals import charge_text, round_down
 from expost.tuning.model import Recipe
 from expost.tuning.model_settings import LINEAR, ModelSettings
 from expost.tuning.noise_reduction import (
@@ -352,7 +352,8 @@ def reasons_of(
     if attempts is not None:
         cheapest = attempts.epsilon(attempts.charges[0])
         found.append(
-            f"Then {attempts.attempts} attempts with DP-SGD: a pass costs {cheapest:.3g} or more."
+            f"Then {attempts.attempts} attempts with DP-SGD: a pass costs "
+            f"{charge_text(cheapest, 3)} or more."
         )
     way = plan.ways[-1]
     middle = way.epsilons[len(way.epsilons) // 2]

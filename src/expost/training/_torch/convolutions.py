@@ -28,17 +28,9 @@ class Convolution:
         self.inputs, self.outputs, self.kernels = layer.in_channels, layer.out_channels, kernels
         self.patch = self.kernel[0] * self.kernel[1] * self.inputs
 
-    def _fused(self, x: Tensor) -> Any:
-        """Return the module of kernels, or None if the kernels do not support the images."""
-        if self.kernels is None or x.dtype != torch.float32:
-            return None
-        from expost.training._torch import convolution_kernels
-
-        return convolution_kernels
-
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the convolutions: models × examples × outputs × height × width."""
-        kernels = self._fused(x)
+        kernels = fused(self.kernels, x)
         if kernels is not None:
             whole = weight.view(-1, self.outputs, self.inputs, *self.kernel)
             found: Tensor = kernels.convolve(x.contiguous(), whole, bias, self.stride, self.padding)
@@ -49,7 +41,7 @@ class Convolution:
 
     def slopes(self, slope: Tensor, weight: Tensor, size: tuple[int, ...]) -> Tensor:
         """Return the slopes at the images, whose height and width are ``size``."""
-        kernels = self._fused(slope)
+        kernels = fused(self.kernels, slope)
         if kernels is not None:
             whole = weight.view(-1, self.outputs, self.inputs, *self.kernel)
             found: Tensor = kernels.convolution_slopes(
@@ -64,7 +56,7 @@ class Convolution:
 
     def gradients(self, x: Tensor, slope: Tensor) -> Tensor:
         """Return the gradient of the weight of every example: models × examples × size."""
-        kernels = self._fused(x)
+        kernels = fused(self.kernels, x)
         if kernels is not None:
             found: Tensor = kernels.convolution_gradients(
                 x.contiguous(), slope.contiguous(), self.kernel, self.stride, self.padding
@@ -102,6 +94,15 @@ class Convolution:
 def pair(value: Any) -> list[int]:
     """Return a setting for both axes."""
     return [int(value), int(value)] if isinstance(value, int) else [int(each) for each in value]
+
+
+def fused(kernels: Any, x: Tensor) -> Any:
+    """Return the kernels of convolutions and group normalisation, or None if ``x`` has none."""
+    if kernels is None or x.dtype != torch.float32:
+        return None
+    from expost.training._torch import convolution_kernels
+
+    return convolution_kernels
 
 
 def kernels_of(device: str) -> Any:

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from expost.training._torch.convolutions import fused
 from expost.training._torch.gradient_parts import Outer, Part, Positions, Stored, Tokens
 
 Tensor = torch.Tensor
@@ -252,14 +253,6 @@ class TappedGroupNorm(TappedLayer):
         images = x.shape[0] * x.shape[1] * x.shape[2]
         return images, channels, x.numel() // max(1, images * channels)
 
-    def _fused(self, x: Tensor) -> Any:
-        """Return the module of kernels, or None if they do not support the images."""
-        if self.kernels is None or x.dtype != torch.float32:
-            return None
-        from expost.training._torch import convolution_kernels
-
-        return convolution_kernels
-
     def _lines(self, x: Tensor) -> Tensor:
         """Return models × images × channels × pixels."""
         _, channels, pixels = self._sizes(x)
@@ -267,9 +260,9 @@ class TappedGroupNorm(TappedLayer):
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         weight, bias = self.values["weight"], self.values["bias"]
-        alone, fused = len(weight) == 1, self._fused(x)
-        if fused is not None:
-            out, *kept = fused.group_norm(
+        alone, kernels = len(weight) == 1, fused(self.kernels, x)
+        if kernels is not None:
+            out, *kept = kernels.group_norm(
                 self._lines(x).contiguous(), weight, bias, self.layer.num_groups, self.layer.eps
             )
             return out.view(x.shape), (*kept, {})
@@ -291,10 +284,10 @@ class TappedGroupNorm(TappedLayer):
 
     def backward(self, call: Call) -> Tensor:
         weight, slope = self.values["weight"], call.slope
-        fused = self._fused(slope)
-        if fused is not None:
+        kernels = fused(self.kernels, slope)
+        if kernels is not None:
             mean, deviation, sums = call.kept
-            made, *sums["parts"] = fused.group_norm_slopes(
+            made, *sums["parts"] = kernels.group_norm_slopes(
                 self._lines(slope).contiguous(),
                 self._lines(call.inputs).contiguous(),
                 mean,
@@ -327,7 +320,7 @@ class TappedGroupNorm(TappedLayer):
     def _of_call(self, call: Call) -> tuple[Tensor, Tensor]:
         """Return the gradients of weight and bias of one call: models × examples × channels."""
         shape = call.slope.shape[:4]
-        if self._fused(call.slope) is not None:
+        if fused(self.kernels, call.slope) is not None:
             sums = call.kept[2]
             if not sums:  # the layer before needs no slope
                 self.backward(call)
