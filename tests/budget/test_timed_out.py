@@ -90,9 +90,7 @@ def test_a_lock_that_comes_too_late_is_given_back(
     assert [entry.action for entry in ledger.entries()] == ["create", "reserve"]
 
 
-def test_random_time_limits(
-    ledger: Ledger, other: Other, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_time_limits(ledger: Ledger, other: Other, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever gives up and whoever goes on: every writer holds the file alone."""
     real, unlocked, refused = store.LedgerRows.append, [], []
 

@@ -18,7 +18,7 @@ journal back would remove entries. Hard links are refused always, and network fi
 
 The descriptors stay open as long as a ledger uses the file: closing any descriptor of a file drops
 the locks that SQLite holds on it in this process.
-Tests: ``tests/budget/test_file_names.py``.
+Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``.
 """
 
 from __future__ import annotations

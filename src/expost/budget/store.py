@@ -11,8 +11,12 @@ Writers of one process that wait together are committed together: the first of t
 and then runs the requests of all who came until then, in their order, in one transaction
 (:meth:`Store.write`). Processes follow one another: to let one process commit for another, requests
 and answers would have to be handed over durably, which costs the commits that it saves.
+
+A store remembers the last entry that it read or wrote. Every transaction looks whether that entry
+is still there, and refuses a database in which it is not: an older copy took its place.
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_concurrency.py``,
-``tests/budget/test_crashes.py``, ``tests/fuzz/test_ledger_urls.py``.
+``tests/budget/test_crashes.py``, ``tests/budget/test_restored_copies.py``,
+``tests/fuzz/test_ledger_urls.py``.
 """
 
 from __future__ import annotations
@@ -203,9 +207,7 @@ class Store:
             file.sync()
 
     @contextmanager
-    def reading(
-        self, *, any_journal: bool = False, continued: bool = True
-    ) -> Iterator[LedgerRows]:
+    def reading(self, *, any_journal: bool = False, continued: bool = True) -> Iterator[LedgerRows]:
         """Open a transaction with a consistent view for reading.
 
         ``any_journal`` accepts a file of any schema, and ``continued`` False one that does not
