@@ -89,9 +89,7 @@ class Filter:
             )
         return replace(self, held=_add(self.held, worst))
 
-    def settle(
-        self, worst: Coordinates, realised: Coordinates, *, earlier: bool = False
-    ) -> Filter:
+    def settle(self, worst: Coordinates, realised: Coordinates, *, earlier: bool = False) -> Filter:
         """Replace a held worst case by the charge of the outcome.
 
         Parameters

@@ -229,9 +229,7 @@ def renewal_of(rows: LedgerRows, budget: str, analyst: str = NO_ANALYST) -> Rene
         return None if row[0] == NEVER else Renewal(row[0], row[1], amounts(row[2]))
 
 
-def renew(
-    rows: LedgerRows, head: tuple[int, str], budget: str
-) -> tuple[tuple[int, str], str, str]:
+def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[tuple[int, str], str, str]:
     """Begin a new period if its time has come; return the head, the period and the time.
 
     One look at the clock decides the period and is the time of the entries, also at midnight.
