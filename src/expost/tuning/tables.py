@@ -23,7 +23,7 @@ import numpy as np
 from expost.analytics.text_lines import read_header
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
-from expost.tuning.column_cells import Frame, block_of, flat, frame_of
+from expost.tables.column_cells import Frame, block_of, flat, frame_of
 from expost.tuning.data_settings import DataSettings
 from expost.tuning.table_schema import find_column, near
 
