@@ -4,6 +4,7 @@
 ``guarantees``        PureDP, ApproxDP, ZCDP, RenyiDP: add, compare, convert
 ``tight_conversion``  from a Rényi divergence to ε at a given δ, on plain numbers
 ``conversions``       from an (ε, δ) target to the zCDP guarantee of a Gaussian mechanism
+``profiles``          privacy profiles: δ for every ε, of one request
 ``charges``           a table: one guarantee per outcome of a selection
 ``dpsgd``             Rényi curves of DP-SGD, and the noise that a target needs
 ``orders``            the default Rényi orders

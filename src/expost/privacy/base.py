@@ -30,6 +30,7 @@ from expost.rationals import Number, count_of, exact, round_down, round_up
 
 if TYPE_CHECKING:
     from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP
+    from expost.privacy.profiles import Profile
 
 ADD_REMOVE = "add-remove"
 """Neighbouring data sets differ by the presence of one person."""
@@ -229,6 +230,16 @@ class Guarantee(ABC):
         """
         return None
 
+    @abstractmethod
+    def as_profile(self) -> Profile:
+        """Return the privacy profile that this guarantee implies, for the price of one request.
+
+        Returns
+        -------
+        Profile
+            δ for every ε, rounded up. Profiles are never added up.
+        """
+
     def as_zero_out(self) -> Self:
         """Return the guarantee for zero-out neighbours that this guarantee implies.
 
@@ -256,16 +267,19 @@ class Guarantee(ABC):
 
     def as_dict(self) -> dict[str, Any]:
         """Return a form that JSON can hold; ``guarantee_from_dict`` reads it back."""
-        numbers = {
-            field.name: list(value)
-            if isinstance(value := getattr(self, field.name), tuple)
-            else value
-            for field in fields(self)  # type: ignore[arg-type]
-        }
-        return {"kind": self.kind, **numbers}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        record = {name: plain(value) for name, value in values.items() if value is not None}
+        return {"kind": self.kind, **record}
 
 
-def set_fields(instance: Guarantee, **values: object) -> None:
+def plain(value: Any) -> Any:
+    """Return a field of a guarantee or of a profile as JSON holds it."""
+    if isinstance(value, tuple):
+        return [plain(part) for part in value]
+    return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def set_fields(instance: object, **values: object) -> None:
     """Set fields of a frozen record while it is created."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)

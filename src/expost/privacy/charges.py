@@ -217,6 +217,7 @@ def _scaled(charge: Guarantee, share: Fraction) -> Guarantee:
         return round_up(Fraction(value) * share)
 
     record = charge.as_dict()
+    record.pop("profile", None)  # of the whole, not of a share
     return guarantee_from_dict(
         {key: part(value) if key in _SCALED else value for key, value in record.items()}
     )

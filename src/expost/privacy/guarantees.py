@@ -32,6 +32,8 @@ from expost.privacy.base import (
     check_relation,
     set_fields,
 )
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import Profile, PureProfile, RenyiProfile, check_profile
 from expost.privacy.tight_conversion import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
 from expost.rationals import Number, exact, round_up
 
@@ -89,6 +91,9 @@ class PureDP(Guarantee):
 
     def as_approx(self) -> ApproxDP:
         return self.to_approx(0)
+
+    def as_profile(self) -> Profile:
+        return PureProfile(self.epsilon)
 
     def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
         return None if orders is None else self.to_renyi(orders)
@@ -169,6 +174,9 @@ class ApproxDP(Guarantee):
     def as_approx(self) -> ApproxDP:
         return self
 
+    def as_profile(self) -> Profile:
+        return PureProfile(self.epsilon, self.delta)
+
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         """Return a Rényi curve; possible only if δ = 0, where this guarantee is pure.
 
@@ -237,6 +245,9 @@ class ZCDP(Guarantee):
     def as_zcdp(self) -> ZCDP:
         return self
 
+    def as_profile(self) -> Profile:
+        return self.to_renyi(DEFAULT_ORDERS).as_profile()
+
     def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
         return None if orders is None else self.to_renyi(orders)
 
@@ -271,11 +282,15 @@ class RenyiDP(Guarantee):
         One finite bound ≥ 0 per order; stored as floats, rounded up.
     neighbours : str, default "add-remove"
         The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+    profile : Profile, optional
+        A privacy profile of the same mechanism, which prices a single request more sharply. It is
+        dropped where guarantees are added or compared: profiles do not add up.
     """
 
     orders: tuple[float, ...]
     epsilons: tuple[float, ...]
     neighbours: str = ADD_REMOVE
+    profile: Profile | None = None
     kind: ClassVar[str] = "renyi"
 
     def __post_init__(self) -> None:
@@ -286,8 +301,15 @@ class RenyiDP(Guarantee):
                 "epsilons", self.epsilons, f"give one number per order, {len(orders)} in total"
             )
         set_fields(
-            self, orders=orders, epsilons=epsilons, neighbours=check_relation(self.neighbours)
+            self,
+            orders=orders,
+            epsilons=epsilons,
+            neighbours=check_relation(self.neighbours),
+            profile=None if self.profile is None else check_profile(self.profile),
         )
+
+    def as_profile(self) -> Profile:
+        return self.profile or RenyiProfile(self.orders, self.epsilons)
 
     def at(self, order: float) -> float:
         """Return a bound of the divergence at one order.
@@ -350,7 +372,8 @@ class RenyiDP(Guarantee):
         self, other: RenyiDP, function: Callable[[Fraction, Fraction], Fraction]
     ) -> RenyiDP:
         pairs = zip(self.epsilons, other.epsilons, strict=True)
-        return replace(self, epsilons=tuple(apply_up(function, a, b) for a, b in pairs))
+        sums = tuple(apply_up(function, a, b) for a, b in pairs)
+        return replace(self, epsilons=sums, profile=None)  # profiles do not add up
 
     def _numbers(self, other: RenyiDP) -> Iterable[tuple[float, float]]:
         return zip(self.epsilons, other.epsilons, strict=True)
