@@ -1,0 +1,482 @@
+"""Everything that a module can reach and change, and how it is set back after each pass.
+
+The number of passes of a step depends on rows: on the size of a sample, and on a row on which the
+module raises. A pass must therefore leave nothing behind: its result may depend on parameters, rows
+and seeds only. :class:`ReachableState` walks from the module through attributes, containers,
+tensors, arrays, closures, defaults and attributes of functions, and, in code that is not of an
+installed package, through attributes of classes and the global names that functions use. It
+remembers what it finds, and sets it back bit for bit. What it cannot set back (iterators, scripted
+modules, objects of compiled code that it does not know) is refused when the module is read.
+
+State that no object of Python holds (files, the clock, globals of installed packages) is not seen;
+a module whose outputs change between two equal passes is refused for that
+(:mod:`expost.training._torch.module_taps`). Tests: ``tests/training/test_reachable_state.py``.
+"""
+
+from __future__ import annotations
+
+import array
+import io
+import operator
+import random
+import sys
+import sysconfig
+import threading
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from expost.errors import InvalidInput
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")})
+# packages whose objects hold nothing that a forward pass would keep
+_OPAQUE = {"_abc", "_frozen_importlib", "ast", "importlib", "inspect", "logging", "typing"}
+_OPAQUE |= {"decimal", "datetime", "fractions", "pathlib", "re", "uuid", "weakref", "expost"}
+_MISSING = object()
+
+
+class ReachableState:
+    """The state of all objects that a module can reach, as it was when this was made.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module.
+    *others : object
+        Further objects that it is given.
+
+    Attributes
+    ----------
+    objects : dict of int to object
+        What can be changed and is set back, by identity.
+    changed : set of int
+        The identities of those that a pass has changed so far.
+    """
+
+    def __init__(self, module: nn.Module, *others: Any) -> None:
+        self.objects: dict[int, Any] = {}
+        self.changed: set[int] = set()
+        self._seen: dict[int, Any] = {}
+        self._restorers: list[tuple[int, Callable[[], bool]]] = []
+        self._pending: list[tuple[Any, str]] = [
+            (each, type(each).__name__) for each in (*others, module)
+        ]
+        while self._pending:
+            self._visit(*self._pending.pop())
+        self._generators: list[tuple[int, Callable[[], bool]]] = [
+            (id(random), _generator(random.getstate, random.setstate)),
+            (id(np.random), _generator(np.random.get_state, np.random.set_state)),
+        ]
+        self.watching = True  # whether passes are over zeros
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Set everything back afterwards, also after an exception."""
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def restore(self) -> None:
+        """Set everything back."""
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        for key, restored in self._restorers:
+            if restored() and not capturing:
+                self.changed.add(key)
+        # Global generators are the whole program's. They are set back only if the module was seen
+        # to draw from them in a pass over zeros: passes differ in rows only.
+        for key, restored in self._generators:
+            if (self.watching or key in self.changed) and restored():
+                self.changed.add(key)
+
+    def shares(self, other: ReachableState) -> bool:
+        """Return whether two modules cannot be used by two threads at once.
+
+        They can if they have no module in common, and no object that a pass has changed.
+        """
+        common = self.objects.keys() & other.objects.keys()
+        changed = self.changed | other.changed
+        return bool(changed & {id(random), id(np.random)}) or any(
+            key in changed or isinstance(self.objects[key], nn.Module) for key in common
+        )
+
+    def _add(self, value: Any, restored: Callable[[], bool]) -> None:
+        self.objects[id(value)] = value
+        self._restorers.append((id(value), restored))
+
+    def _walk(self, path: str, *values: Any) -> None:
+        self._pending += [(value, path) for value in values]
+
+    def _visit(self, value: Any, path: str) -> None:
+        """Remember one object, and what it refers to."""
+        kind = type(value)
+        if id(value) in self._seen or kind is object or isinstance(value, _ATOMS):
+            return
+        if _top(kind) in _OPAQUE:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            self._add(value, _tensor(value))
+            self._walk(f"{path}.grad", value.grad if value.is_leaf else None)
+            if value.layout == torch.sparse_coo:
+                self._walk(path, value._indices(), value._values())
+        elif isinstance(value, np.ndarray):
+            self._add(value, _array(value))
+            self._walk(path, *(value.ravel() if value.dtype == object else ()))
+        elif isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._walk(path, value.__self__, value.__func__)
+        elif isinstance(value, partial):
+            self._walk(path, value.func, value.args, value.keywords)
+        elif isinstance(value, staticmethod | classmethod):
+            self._walk(path, value.__func__)
+        elif isinstance(value, property):
+            self._walk(path, value.fget, value.fset)
+        elif isinstance(value, type):
+            if not _library_class(value):
+                self._add(value, _attributes(value))
+                used = [each for name, each in vars(value).items() if name != "__init__"]
+                self._walk(path, *value.__mro__[1:-1], *used)
+        else:
+            self._instance(value, kind, path)
+        own = getattr(value, "__dict__", None)  # also of tensors, functions, kinds of containers
+        if isinstance(own, dict) and not isinstance(value, type):
+            self._add(own, _container(own))
+            for name, held in list(own.items()):
+                self._walk(f"{path}.{name}", held)
+
+    def _instance(self, value: Any, kind: type, path: str) -> None:
+        """Remember an object that is neither a tensor nor a function nor a class."""
+        known = True
+        if isinstance(value, list | dict | set | deque | bytearray | array.array):
+            self._add(value, _container(value))
+            self._walk(f"{path}[…]", *(value.values() if isinstance(value, dict) else value))
+        elif isinstance(value, tuple | frozenset):
+            self._walk(f"{path}[…]", *value)
+        elif isinstance(value, torch.Generator):
+            self._add(value, _generator(value.get_state, value.set_state))
+        elif isinstance(value, random.Random):
+            self._add(value, _generator(value.getstate, value.setstate))
+        elif isinstance(value, np.random.Generator):
+            self._walk(path, value.bit_generator)
+        elif isinstance(value, np.random.RandomState | np.random.BitGenerator):
+            self._add(value, _generator(*_numpy_state(value)))
+        elif hasattr(kind, "cache_clear"):  # functools.lru_cache
+            self._add(value, lambda: bool(value.cache_clear()))
+        elif isinstance(value, types.MappingProxyType):
+            self._walk(path, *value.values())
+        elif isinstance(value, torch.jit.ScriptModule | threading.local | io.IOBase):
+            known = False
+        elif isinstance(value, nn.Module):
+            self.objects[id(value)] = value
+        else:
+            known = hasattr(value, "__dict__") or _top(kind) in ("torch", "numpy")
+        slots = [
+            name
+            for parent in kind.__mro__
+            for name in _names(vars(parent).get("__slots__", ()))
+            if name not in ("__dict__", "__weakref__")
+        ]
+        if slots:
+            self._add(value, _slots(value, slots))
+            self._walk(path, *(getattr(value, name, None) for name in slots))
+        elif not known or (hasattr(kind, "__next__") and not hasattr(value, "__dict__")):
+            raise InvalidInput(
+                "model",
+                f"{path}, of type {kind.__name__}",
+                "what a pass changes there cannot be set back, so the rows of one step could act "
+                "on the next; use numbers, lists, tensors or arrays",
+            )
+        self._walk(path, kind)
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        """Remember a function's cells, defaults, and the global names that its code uses."""
+        for cell in function.__closure__ or ():
+            with suppress(ValueError):  # an empty cell
+                self._walk(path, cell.cell_contents)
+            self._add(cell, _cell(cell))
+        self._walk(path, function.__defaults__, function.__kwdefaults__)
+        ours = str(function.__module__).startswith("expost.")
+        if ours or _in_library(function.__code__.co_filename):
+            return
+        names = _used(function.__code__)
+        self._bindings(function.__globals__, names, path)
+        for name in names:
+            module = function.__globals__.get(name)
+            if isinstance(module, types.ModuleType) and not _library_module(module):
+                self._bindings(vars(module), names, name)
+
+    def _bindings(self, table: dict[str, Any], names: set[str], path: str) -> None:
+        """Remember what these names of a table of globals stand for."""
+        values = {name: table.get(name, _MISSING) for name in names}
+        self._restorers.append((id(table), lambda: _rebind(table, values)))
+        for name, value in values.items():
+            if not isinstance(value, types.ModuleType):
+                self._walk(name, value)
+
+
+def _top(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _used(code: types.CodeType) -> set[str]:
+    """Return the names that code uses, with those of functions inside it."""
+    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(code.co_names).union(*map(_used, inner))
+
+
+def _in_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) or "-packages" in file or file.startswith("<frozen")
+
+
+def _library_module(module: types.ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    top = module.__name__.partition(".")[0]
+    return top in _OPAQUE or top in sys.stdlib_module_names or bool(file and _in_library(file))
+
+
+def _library_class(kind: type) -> bool:
+    if kind.__module__ == "__main__":
+        return False
+    module = sys.modules.get(kind.__module__)
+    return module is not None and _library_module(module)
+
+
+def _same_items(one: Any, other: Any) -> bool:
+    """Return whether two containers hold the very same objects, in the same order."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _container(value: Any) -> Callable[[], bool]:
+    """Return what sets a container back to its items."""
+    if isinstance(value, dict):
+        keys, values = list(value), list(value.values())
+
+        def restored() -> bool:
+            if _same_items(value, keys) and _same_items(value.values(), values):
+                return False
+            value.clear()
+            value.update(zip(keys, values, strict=True))
+            return True
+
+        return restored
+    if isinstance(value, bytearray | array.array):
+        plain = value[:]
+
+        def written() -> bool:
+            if value == plain:
+                return False
+            value[:] = plain
+            return True
+
+        return written
+    items = list(value)
+
+    def refilled() -> bool:
+        if _same_items(value, items):
+            return False
+        value.clear()
+        value.update(items) if isinstance(value, set) else value.extend(items)
+        return True
+
+    return refilled
+
+
+def _rebind(table: dict[str, Any], values: dict[str, Any]) -> bool:
+    """Let names of a table stand for what they stood for before."""
+    changed = False
+    for name, value in values.items():
+        if table.get(name, _MISSING) is not value:
+            changed = True
+            if value is _MISSING:
+                del table[name]
+            else:
+                table[name] = value
+    return changed
+
+
+def _attributes(kind: type) -> Callable[[], bool]:
+    """Return what sets the attributes of a class back."""
+    before = dict(vars(kind))
+
+    def restored() -> bool:
+        now = vars(kind)
+        new = [name for name in now if name not in before]
+        other = [name for name in before if now.get(name, _MISSING) is not before[name]]
+        for name in new:
+            delattr(kind, name)
+        for name in other:
+            setattr(kind, name, before[name])
+        return bool(new or other)
+
+    return restored
+
+
+def _slots(value: Any, names: list[str]) -> Callable[[], bool]:
+    """Return what sets the slots of an object back."""
+    before = {name: getattr(value, name, _MISSING) for name in names}
+
+    def restored() -> bool:
+        other = [name for name in names if getattr(value, name, _MISSING) is not before[name]]
+        for name in other:
+            if before[name] is _MISSING:
+                object.__delattr__(value, name)
+            else:
+                object.__setattr__(value, name, before[name])
+        return bool(other)
+
+    return restored
+
+
+def _cell(cell: types.CellType) -> Callable[[], bool]:
+    """Return what sets a variable of a closure back."""
+
+    def content() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return _MISSING
+
+    before = content()
+
+    def restored() -> bool:
+        if content() is before:
+            return False
+        if before is _MISSING:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = before
+        return True
+
+    return restored
+
+
+def _tensor(value: torch.Tensor) -> Callable[[], bool]:
+    """Return what sets a tensor back: the bytes of its memory, and which memory it is."""
+    if value.layout != torch.strided or value.is_meta:
+        return lambda: False  # its parts are walked
+    alias, leaf = value.detach(), value.is_leaf
+    gradient, needed = (value.grad, value.requires_grad) if leaf else (None, False)
+    memory = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
+    before = memory.clone()
+
+    def restored() -> bool:
+        changed = False
+        if (
+            value.data_ptr() != alias.data_ptr()
+            or value.stride() != alias.stride()
+            or (value.shape != alias.shape or value.dtype != alias.dtype)
+        ):
+            value.data = alias
+            changed = True
+        if leaf and (value.grad is not gradient or value.requires_grad != needed):
+            value.grad = gradient
+            value.requires_grad_(needed)
+            changed = True
+        if memory.is_cuda and torch.cuda.is_current_stream_capturing():
+            memory.copy_(before)  # in the recorded graph, where nothing can be compared
+        elif not torch.equal(memory, before):
+            memory.copy_(before)
+            changed = True
+        return changed
+
+    return restored
+
+
+def _array(value: np.ndarray[Any, Any]) -> Callable[[], bool]:
+    """Return what sets an array back."""
+    before, writeable = value.copy(), value.flags.writeable
+
+    def restored() -> bool:
+        if value.shape == before.shape and value.tobytes() == before.tobytes():
+            return False
+        value.flags.writeable = True
+        if value.shape != before.shape:
+            value.resize(before.shape, refcheck=False)
+        value[...] = before
+        value.flags.writeable = writeable
+        return True
+
+    return restored
+
+
+def _generator(get: Callable[[], Any], put: Callable[[Any], None]) -> Callable[[], bool]:
+    """Return what sets a generator of random numbers back."""
+    before = get()
+
+    def restored() -> bool:
+        if _equal(get(), before):
+            return False
+        put(before)
+        return True
+
+    return restored
+
+
+def _numpy_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    if isinstance(value, np.random.RandomState):
+        return value.get_state, value.set_state
+    return lambda: value.state, lambda state: setattr(value, "state", state)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two states of a generator are equal."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other))
+    if isinstance(one, dict):
+        return all(_equal(one[name], other[name]) for name in one)
+    if isinstance(one, tuple):
+        return all(_equal(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+_ATOMS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    slice,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.ModuleType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    type(Ellipsis),
+    type(NotImplemented),
+    type(threading.Lock()),
+    type(threading.RLock()),
+    operator.itemgetter,
+    operator.attrgetter,
+    np.generic,
+    np.dtype,
+    np.ufunc,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+)
