@@ -82,7 +82,7 @@ class Counts(nn.Module):
         self.deque, self.bytes, self.words = collections.deque([0]), bytearray(2), array("i", [0])
         self.counter, self.closed = collections.Counter(), closed()
         self.torch_numbers = torch.Generator().manual_seed(1)
-        self.numpy_numbers, self.numbers = np.random.default_rng(1), random.Random(1)  # noqa: S311
+        self.numpy_numbers, self.numbers = np.random.default_rng(1), random.Random(1)
         self.old_numbers = np.random.RandomState(1)
         self.odd = {
             "iterator": itertools.count(),
@@ -176,7 +176,7 @@ class Counts(nn.Module):
         return count + self.numbers.random() + self.numpy_numbers.random() + self.old_numbers.rand()
 
     def _global_numbers(self):
-        return random.random() + np.random.rand()  # noqa: NPY002, S311
+        return random.random() + np.random.rand()
 
     def forward(self, x):
         scale = 1 + self.count()

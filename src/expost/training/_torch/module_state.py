@@ -95,7 +95,7 @@ class RowsApart(TorchFunctionMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.errors: list[tuple[str, str]] = []
 
     def __torch_function__(

@@ -273,7 +273,7 @@ def _container(value: Any) -> Callable[[], bool]:
 
         return restored
     if isinstance(value, bytearray | array.array):
-        plain = value[:]
+        plain: Any = value[:]
 
         def written() -> bool:
             if value == plain:
@@ -412,7 +412,7 @@ def _array(value: np.ndarray[Any, Any]) -> Callable[[], bool]:
     return restored
 
 
-def _generator(get: Callable[[], Any], put: Callable[[Any], None]) -> Callable[[], bool]:
+def _generator(get: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[], bool]:
     """Return what sets a generator of random numbers back."""
     before = get()
 
