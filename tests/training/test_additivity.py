@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from expost.training._torch.modules import ModuleSums
+from expost.training.exact_noise import clip_bound
 from tests.training.zoo import CLASSES, OPERATIONS, ZOO, rows_of
 
 CLIP = 0.5
@@ -18,11 +19,14 @@ CLIP = 0.5
 IGNORED = ("operation index_fill",)
 
 
-def wanted_of(module, X, y):
+def wanted_of(name, module, X, y):
     """Return the clipped gradient of every row; zero if torch raises or it is not finite."""
     trained = [value for value in module.parameters() if value.requires_grad]
     found = []
     for row, label in zip(X, y, strict=True):
+        if name == "operation grid sample" and not np.isfinite(row).all():
+            found.append(np.zeros(sum(value.numel() for value in trained)))
+            continue  # torch itself may end the process
         try:
             outputs = module(torch.from_numpy(row[None]))
             loss = functional.cross_entropy(outputs, torch.tensor([int(label)]))
@@ -45,7 +49,8 @@ def summing(module, factory, X, y, *, exact):
     sums = ModuleSums(module, factory, X, y, "softmax", "cpu", exact=exact)
     sums.careful = True
     flat = torch.cat([value.detach().flatten() for value in sums.parameters.trained.values()])
-    flat, clips = flat.double()[None], torch.tensor([CLIP], dtype=torch.float64)
+    least = clip_bound(CLIP, sums.width, sums.rows).clip  # lower than CLIP by all rounding
+    flat, clips = flat.double()[None], torch.tensor([least], dtype=torch.float64)
 
     def add(rows, using=sums):
         places = torch.as_tensor(rows, dtype=torch.int64)[None]
@@ -67,7 +72,7 @@ def test_a_sum_is_the_sum_of_its_rows(name, exact):
     X, hostile = rows_of(shape, tokens=tokens)
     y = np.arange(len(X)) % CLASSES * 1.0
     # the reference has a module of its own: it does not set anything back
-    wanted = wanted_of(factory(), X, y)
+    wanted = wanted_of(name, factory(), X, y)
     sums, add = summing(factory(), factory, X, y, exact=exact)
     whole = add(range(len(X)))
     alone = np.array([add([row]) for row in range(len(X))])

@@ -16,6 +16,7 @@ a module whose outputs change between two equal passes is refused for that
 from __future__ import annotations
 
 import array
+import dis
 import io
 import operator
 import random
@@ -207,14 +208,14 @@ class ReachableState:
         ours = str(function.__module__).startswith("expost.")
         if ours or _in_library(function.__code__.co_filename):
             return
-        names = _used(function.__code__)
-        self._bindings(function.__globals__, names, path)
+        names, attributes = _used(function.__code__)
+        self._bindings(function.__globals__, names)
         for name in names:
             module = function.__globals__.get(name)
             if isinstance(module, types.ModuleType) and not _library_module(module):
-                self._bindings(vars(module), names, name)
+                self._bindings(vars(module), attributes)
 
-    def _bindings(self, table: dict[str, Any], names: set[str], path: str) -> None:
+    def _bindings(self, table: dict[str, Any], names: set[str]) -> None:
         """Remember what these names of a table of globals stand for."""
         values = {name: table.get(name, _MISSING) for name in names}
         self._restorers.append((id(table), lambda: _rebind(table, values)))
@@ -231,10 +232,14 @@ def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _used(code: types.CodeType) -> set[str]:
-    """Return the names that code uses, with those of functions inside it."""
-    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return set(code.co_names).union(*map(_used, inner))
+def _used(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """Return the global names and the names of attributes in code and functions inside it."""
+    inside = [_used(each) for each in code.co_consts if isinstance(each, types.CodeType)]
+    named = {each.argval for each in dis.get_instructions(code) if each.opname.endswith("_GLOBAL")}
+    return (
+        named.union(*(each for each, _ in inside)),
+        set(code.co_names).union(*(each for _, each in inside)),
+    )
 
 
 def _in_library(file: str) -> bool:
