@@ -113,5 +113,7 @@ def test_another_encoder_is_refused() -> None:
         other.transform(np.zeros((1, 6)))
     with pytest.raises(InvalidInput, match="torch module"):
         Encoder(lambda: 5, 5, shape=(6,)).transform(np.zeros((1, 6)))
+    with pytest.raises(InvalidInput, match="does not return 4 numbers"):
+        Encoder(linear_layer, 4, shape=(6,)).transform(np.zeros((1, 6)))
     with pytest.raises(InvalidInput, match="shape"):
         Encoder(linear_layer, 5)
