@@ -226,7 +226,7 @@ class Features:
         if isinstance(X, np.ndarray) and X.ndim != 1:
             return X.reshape(len(X), prod(X.shape[1:])) if X.ndim else block_of(X)
         if isinstance(X, (list, tuple)) or (hasattr(X, "__array__") and np.ndim(X) != 1):
-            return block_of(X, objects=True)
+            return block_of(X)
         return [flat(X)]
 
 
