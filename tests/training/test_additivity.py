@@ -19,11 +19,13 @@ CLIP = 0.5
 IGNORED = ("operation index_fill",)
 
 
-def wanted_of(name, module, X, y):
+def wanted_of(name, factory, X, y):
     """Return the clipped gradient of every row; zero if torch raises or it is not finite."""
-    trained = [value for value in module.parameters() if value.requires_grad]
-    found = []
+    module, found = factory(), []
     for row, label in zip(X, y, strict=True):
+        if name == "counts passes":
+            module = factory()
+        trained = [value for value in module.parameters() if value.requires_grad]
         if name == "operation grid sample" and not np.isfinite(row).all():
             found.append(np.zeros(sum(value.numel() for value in trained)))
             continue  # torch itself may end the process
@@ -71,8 +73,7 @@ def test_a_sum_is_the_sum_of_its_rows(name, exact):
     factory, shape, tokens = ZOO[name]
     X, hostile = rows_of(shape, tokens=tokens)
     y = np.arange(len(X)) % CLASSES * 1.0
-    # the reference has a module of its own: it does not set anything back
-    wanted = wanted_of(name, factory(), X, y)
+    wanted = wanted_of(name, factory, X, y)
     sums, add = summing(factory(), factory, X, y, exact=exact)
     whole = add(range(len(X)))
     alone = np.array([add([row]) for row in range(len(X))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ Factory = Callable[[], nn.Module]
 
 
 class Summary(nn.Module):
-    """Makes CLASSES numbers of any output: three weighted sums, or a layer."""
+    """Makes CLASSES numbers of any output by a layer."""
 
-    def __init__(self, body: Any, shape: tuple[int, ...], *, tokens: bool, whole: bool) -> None:
+    def __init__(self, body: Any, shape: tuple[int, ...], *, tokens: bool) -> None:
         super().__init__()
-        self.body, self.whole = body, whole
+        self.body = body
         with torch.no_grad():
             zeros = torch.zeros(1, *shape, dtype=torch.float64)
             width = self.made(zeros.long() if tokens else zeros).numel()
@@ -66,7 +67,7 @@ def add(name: str, shape: tuple[int, ...], make: Factory, *, tokens: bool = Fals
     def factory() -> nn.Module:
         torch.manual_seed(7)
         body = make().double()
-        return Summary(body, shape, tokens=tokens, whole=False).double()
+        return Summary(body, shape, tokens=tokens).double()
 
     assert name not in ZOO
     ZOO[name] = factory, shape, tokens
@@ -109,7 +110,7 @@ def layers() -> None:
             lambda k=kind: k(3, 4, num_layers=2, bidirectional=True, batch_first=True),
         )
     add("LSTM with projections", (4, 3), lambda: nn.LSTM(3, 4, proj_size=2, batch_first=True))
-    for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
+    for kind in (nn.GRUCell, nn.RNNCell):
         add(kind.__name__, (3,), lambda k=kind: k(3, 4))
     for name, options in {
         "plain": {},
@@ -135,16 +136,16 @@ def layers() -> None:
     add("bilinear", (5,), lambda: Calls(lambda x, inner: inner(x, x), nn.Bilinear(5, 5, 3)))
     add("PReLU", (4, 3), lambda: nn.Sequential(nn.Conv1d(4, 4, 1), nn.PReLU(4)))
     for name, layer in {
-        "max pool": nn.MaxPool2d(2, return_indices=False),
-        "mean pool": nn.AvgPool2d(2),
-        "adaptive pool": nn.AdaptiveMaxPool2d(2),
-        "local response": nn.LocalResponseNorm(2),
-        "unfold": nn.Unfold(2),
-        "shuffle": nn.PixelShuffle(2),
-        "upsample": nn.Upsample(scale_factor=2, mode="bilinear"),
-        "Lp pool": nn.LPPool2d(2, 2),
+        "max pool": lambda: nn.MaxPool2d(2),
+        "mean pool": lambda: nn.AvgPool2d(2),
+        "adaptive pool": lambda: nn.AdaptiveMaxPool2d(2),
+        "local response": lambda: nn.LocalResponseNorm(2),
+        "unfold": lambda: nn.Unfold(2),
+        "shuffle": lambda: nn.PixelShuffle(2),
+        "upsample": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
+        "Lp pool": lambda: nn.LPPool2d(2, 2),
     }.items():
-        add(name, (4, 4, 4), lambda each=layer: nn.Sequential(nn.Conv2d(4, 4, 1), each))
+        add(name, (4, 4, 4), lambda each=layer: nn.Sequential(nn.Conv2d(4, 4, 1), each()))
 
 
 def structures() -> None:
@@ -267,7 +268,7 @@ def structures() -> None:
 
     add("own function", (4,), lambda: Calls(lambda x, a: Own.apply(a(x)), nn.Linear(4, 4)))
     functions = {
-        "in place": lambda x, a: a(x).relu_().mul_(2),
+        "in place": lambda x, a: a(x).mul_(2).relu_(),
         "across the batch": lambda x, a: a(x - x.mean(0)) / x.shape[0],
         "over rows": lambda x, a: torch.softmax(a(x), 0),
         "sorted": lambda x, a: a(x.sort(1).values).cumsum(1),
@@ -307,7 +308,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "scatter": lambda w, x, i: w.scatter(0, i[None], x[None]),
     "scatter_add": lambda w, x, i: w.scatter_add(1, i[:, None], x[:, None]),
     "scatter_reduce": lambda w, x, i: w.scatter_reduce(0, i[None], x[None], "amax"),
-    "scatter in place": lambda w, x, i: (w * 1).scatter_(0, i[None], x[None]),
+    "scatter in place": lambda w, x, i: (w * x).scatter_(0, i[None], x[None]),
     "index_add": lambda w, x, i: w.index_add(0, i, torch.outer(x, x)),
     "index_copy": lambda w, x, i: w.index_copy(0, torch.argsort(x), torch.outer(x, x)),
     "index_fill": lambda w, x, i: w.index_fill(0, i[:2], 0.5),
@@ -317,9 +318,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "index_put adds": lambda w, x, i: (w * x[0]).index_put((i,), w, accumulate=True),
     "index_reduce": lambda w, x, i: w.index_reduce(0, i, torch.outer(x, x), "prod"),
     "masked_fill": lambda w, x, i: w.masked_fill(x > 0, 0.0),
-    "masked_scatter": lambda w, x, i: w.masked_scatter(
-        torch.eye(4).bool(), x.to(w.dtype) * w[0]
-    ),
+    "masked_scatter": lambda w, x, i: w.masked_scatter(torch.eye(4).bool(), x.to(w.dtype) * w[0]),
     "embedding": lambda w, x, i: functional.embedding(i, w),
     "embedding with padding": lambda w, x, i: functional.embedding(i, w, 1),
     "embedding of the row": lambda w, x, i: functional.embedding(i, torch.outer(x, w[0])),
@@ -343,7 +342,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "cummax": lambda w, x, i: (w * x).cummax(0).values,
     "cumprod": lambda w, x, i: (w * x).cumprod(0),
     "logcumsumexp": lambda w, x, i: torch.logcumsumexp(w * x, 0),
-    "searchsorted": lambda w, x, i: w[torch.searchsorted(torch.arange(3.0).double(), x).clamp(0, 3)],
+    "searchsorted": lambda w, x, i: w[
+        torch.searchsorted(torch.arange(3.0).double(), x).clamp(0, 3)
+    ],
     "grid sample": lambda w, x, i: functional.grid_sample(
         w[None, None], x.reshape(1, 1, 2, 2), padding_mode="border", align_corners=False
     ),
@@ -365,7 +366,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "solve triangular": lambda w, x, i: torch.linalg.solve_triangular(
         _spd(w, x).tril(), x[:, None], upper=False
     ),
-    "lstsq": lambda w, x, i: torch.linalg.lstsq(_spd(w, x), x[:, None]).solution,
+    "lstsq": lambda w, x, i: (
+        torch.linalg.lstsq(_spd(w, x.nan_to_num()), x.nan_to_num()[:, None]).solution
+    ),
     "lu": lambda w, x, i: torch.linalg.lu(_spd(w, x))[2],
     "lu solve": lambda w, x, i: torch.linalg.lu_solve(
         *torch.linalg.lu_factor(_spd(w, x)), x[:, None]
@@ -417,10 +420,6 @@ def transformers() -> None:
             {"vocab_size": TOKENS, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
             | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
         ),
-        "OPT": (
-            "OPTModel",
-            sizes | plain | {"ffn_dim": 8, "word_embed_proj_dim": 8, "dropout": 0.0},
-        ),
         "GPTNeoX": ("GPTNeoXModel", sizes | plain | {"hidden_dropout": 0.0}),
         "Llama": ("LlamaModel", sizes | plain | grouped),
         "Mistral": ("MistralModel", sizes | plain | grouped),
@@ -449,7 +448,7 @@ def transformers() -> None:
             self.inner = getattr(library, kind)(config)
 
         def forward(self, x):
-            return self.inner(input_ids=x, attention_mask=torch.ones_like(x))[0]
+            return self.inner(input_ids=x)[0]
 
     for name, (kind, settings) in known.items():
         add(
@@ -463,10 +462,8 @@ def transformers() -> None:
 layers()
 structures()
 operations()
-try:
+with suppress(ImportError):
     transformers()
-except ImportError:
-    pass
 
 
 def rows_of(shape: tuple[int, ...], *, tokens: bool) -> tuple[np.ndarray, list[int]]:
