@@ -97,7 +97,7 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     """Print the result as a table."""
     record = result.record()
     goal = record["goal"]
-    delta = charge_text(result.spent.delta)
+    delta, private = charge_text(result.spent.delta), record["privacy"]["scoring"] == "private"
     if not result.passed:
         missed = "The bar was missed" if goal["bar"] is not None else "Every training failed"
         paid = (
@@ -113,7 +113,7 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     if result.model is not None:
         for name, text in (
             ("setting", settings_words(result.params)),
-            ("noisy score" if record["score_noise"] else "score", score_words(record)),
+            ("noisy score" if private else "score", score_words(record)),
             ("certified", bounds_words(record)),
         ):
             if text is not None:
