@@ -132,7 +132,7 @@ class Features:
             raise InvalidInput(
                 "X", f"rows of {columns} values", f"give rows of {self.columns or 'some'} values"
             )
-        rows = len(cells) if block else len(cells[0])
+        rows = row_count(cells)
         bound = self._bound(columns)
         found = np.empty((rows, self._width(columns) + 1))
         chunk = max(1, _CHUNK // columns)
@@ -265,6 +265,11 @@ def number_block(cells: Cells) -> Floats:
     if isinstance(cells, np.ndarray):
         return numbers(cells)
     return np.column_stack([numbers(column) for column in cells])
+
+
+def row_count(cells: Cells) -> int:
+    """Return the number of rows."""
+    return len(cells) if isinstance(cells, np.ndarray) else len(cells[0])
 
 
 def column_list(cells: Cells) -> list[Array]:
