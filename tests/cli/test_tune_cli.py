@@ -22,10 +22,10 @@ from expost.cli.certificate import certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.cli.tune_output import render
-from expost.tuning.words import bound_text
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
 from expost.tuning.job_folder import has_begun
+from expost.tuning.words import bound_text
 from tests.tuning.jobs import TOML, clouds, job, write
 
 
