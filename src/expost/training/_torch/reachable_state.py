@@ -35,12 +35,12 @@ import torch
 from torch import nn
 
 from expost.errors import InvalidInput
+from expost.training._torch import set_back
 
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")})
 # packages whose objects hold nothing that a forward pass would keep
 _OPAQUE = {"_abc", "_frozen_importlib", "ast", "importlib", "inspect", "logging", "typing"}
 _OPAQUE |= {"decimal", "datetime", "fractions", "pathlib", "re", "uuid", "weakref", "expost"}
-_MISSING = object()
 
 
 class ReachableState:
@@ -72,8 +72,8 @@ class ReachableState:
         while self._pending:
             self._visit(*self._pending.pop())
         self._generators: list[tuple[int, Callable[[], bool]]] = [
-            (id(random), _generator(random.getstate, random.setstate)),
-            (id(np.random), _generator(np.random.get_state, np.random.set_state)),
+            (id(random), set_back.generator(random.getstate, random.setstate)),
+            (id(np.random), set_back.generator(np.random.get_state, np.random.set_state)),
         ]
         self.watching = True  # whether passes are over zeros
 
@@ -124,12 +124,12 @@ class ReachableState:
             return
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
-            self._add(value, _tensor(value))
+            self._add(value, set_back.tensor(value))
             self._walk(f"{path}.grad", value.grad if value.is_leaf else None)
             if value.layout == torch.sparse_coo:
                 self._walk(path, value._indices(), value._values())
         elif isinstance(value, np.ndarray):
-            self._add(value, _array(value))
+            self._add(value, set_back.array(value))
             self._walk(path, *(value.ravel() if value.dtype == object else ()))
         elif isinstance(value, types.FunctionType):
             self._function(value, path)
@@ -143,14 +143,14 @@ class ReachableState:
             self._walk(path, value.fget, value.fset)
         elif isinstance(value, type):
             if not _library_class(value):
-                self._add(value, _attributes(value))
+                self._add(value, set_back.attributes(value))
                 used = [each for name, each in vars(value).items() if name != "__init__"]
                 self._walk(path, *value.__mro__[1:-1], *used)
         else:
             self._instance(value, kind, path)
         own = getattr(value, "__dict__", None)  # also of tensors, functions, kinds of containers
         if isinstance(own, dict) and not isinstance(value, type):
-            self._add(own, _container(own))
+            self._add(own, set_back.container(own))
             for name, held in list(own.items()):
                 self._walk(f"{path}.{name}", held)
 
@@ -158,18 +158,18 @@ class ReachableState:
         """Remember an object that is neither a tensor nor a function nor a class."""
         known = True
         if isinstance(value, list | dict | set | deque | bytearray | array.array):
-            self._add(value, _container(value))
+            self._add(value, set_back.container(value))
             self._walk(f"{path}[…]", *(value.values() if isinstance(value, dict) else value))
         elif isinstance(value, tuple | frozenset):
             self._walk(f"{path}[…]", *value)
         elif isinstance(value, torch.Generator):
-            self._add(value, _generator(value.get_state, value.set_state))
+            self._add(value, set_back.generator(value.get_state, value.set_state))
         elif isinstance(value, random.Random):
-            self._add(value, _generator(value.getstate, value.setstate))
+            self._add(value, set_back.generator(value.getstate, value.setstate))
         elif isinstance(value, np.random.Generator):
             self._walk(path, value.bit_generator)
         elif isinstance(value, np.random.RandomState | np.random.BitGenerator):
-            self._add(value, _generator(*_numpy_state(value)))
+            self._add(value, set_back.generator(*set_back.numpy_state(value)))
         elif hasattr(kind, "cache_clear"):  # functools.lru_cache
             self._add(value, lambda: bool(value.cache_clear()))
         elif isinstance(value, types.MappingProxyType):
@@ -187,7 +187,7 @@ class ReachableState:
             if name not in ("__dict__", "__weakref__")
         ]
         if slots:
-            self._add(value, _slots(value, slots))
+            self._add(value, set_back.slots(value, slots))
             self._walk(path, *(getattr(value, name, None) for name in slots))
         elif not known or (hasattr(kind, "__next__") and not hasattr(value, "__dict__")):
             raise InvalidInput(
@@ -203,7 +203,7 @@ class ReachableState:
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # an empty cell
                 self._walk(path, cell.cell_contents)
-            self._add(cell, _cell(cell))
+            self._add(cell, set_back.cell(cell))
         self._walk(path, function.__defaults__, function.__kwdefaults__)
         ours = str(function.__module__).startswith("expost.")
         if ours or _in_library(function.__code__.co_filename):
@@ -217,8 +217,8 @@ class ReachableState:
 
     def _bindings(self, table: dict[str, Any], names: set[str]) -> None:
         """Remember what these names of a table of globals stand for."""
-        values = {name: table.get(name, _MISSING) for name in names}
-        self._restorers.append((id(table), lambda: _rebind(table, values)))
+        values = {name: table.get(name, set_back.MISSING) for name in names}
+        self._restorers.append((id(table), set_back.rebind(table, values)))
         for name, value in values.items():
             if not isinstance(value, types.ModuleType):
                 self._walk(name, value)
@@ -257,196 +257,6 @@ def _library_class(kind: type) -> bool:
         return False
     module = sys.modules.get(kind.__module__)
     return module is not None and _library_module(module)
-
-
-def _same_items(one: Any, other: Any) -> bool:
-    """Return whether two containers hold the very same objects, in the same order."""
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-
-
-def _container(value: Any) -> Callable[[], bool]:
-    """Return what sets a container back to its items."""
-    if isinstance(value, dict):
-        keys, values = list(value), list(value.values())
-
-        def restored() -> bool:
-            if _same_items(value, keys) and _same_items(value.values(), values):
-                return False
-            value.clear()
-            value.update(zip(keys, values, strict=True))
-            return True
-
-        return restored
-    if isinstance(value, bytearray | array.array):
-        plain: Any = value[:]
-
-        def written() -> bool:
-            if value == plain:
-                return False
-            value[:] = plain
-            return True
-
-        return written
-    items = list(value)
-
-    def refilled() -> bool:
-        if _same_items(value, items):
-            return False
-        value.clear()
-        value.update(items) if isinstance(value, set) else value.extend(items)
-        return True
-
-    return refilled
-
-
-def _rebind(table: dict[str, Any], values: dict[str, Any]) -> bool:
-    """Let names of a table stand for what they stood for before."""
-    changed = False
-    for name, value in values.items():
-        if table.get(name, _MISSING) is not value:
-            changed = True
-            if value is _MISSING:
-                del table[name]
-            else:
-                table[name] = value
-    return changed
-
-
-def _attributes(kind: type) -> Callable[[], bool]:
-    """Return what sets the attributes of a class back."""
-    before = dict(vars(kind))
-
-    def restored() -> bool:
-        now = vars(kind)
-        new = [name for name in now if name not in before]
-        other = [name for name in before if now.get(name, _MISSING) is not before[name]]
-        for name in new:
-            delattr(kind, name)
-        for name in other:
-            setattr(kind, name, before[name])
-        return bool(new or other)
-
-    return restored
-
-
-def _slots(value: Any, names: list[str]) -> Callable[[], bool]:
-    """Return what sets the slots of an object back."""
-    before = {name: getattr(value, name, _MISSING) for name in names}
-
-    def restored() -> bool:
-        other = [name for name in names if getattr(value, name, _MISSING) is not before[name]]
-        for name in other:
-            if before[name] is _MISSING:
-                object.__delattr__(value, name)
-            else:
-                object.__setattr__(value, name, before[name])
-        return bool(other)
-
-    return restored
-
-
-def _cell(cell: types.CellType) -> Callable[[], bool]:
-    """Return what sets a variable of a closure back."""
-
-    def content() -> Any:
-        try:
-            return cell.cell_contents
-        except ValueError:
-            return _MISSING
-
-    before = content()
-
-    def restored() -> bool:
-        if content() is before:
-            return False
-        if before is _MISSING:
-            del cell.cell_contents
-        else:
-            cell.cell_contents = before
-        return True
-
-    return restored
-
-
-def _tensor(value: torch.Tensor) -> Callable[[], bool]:
-    """Return what sets a tensor back: the bytes of its memory, and which memory it is."""
-    if value.layout != torch.strided or value.is_meta:
-        return lambda: False  # its parts are walked
-    alias, leaf = value.detach(), value.is_leaf
-    gradient, needed = (value.grad, value.requires_grad) if leaf else (None, False)
-    memory = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
-    before = memory.clone()
-
-    def restored() -> bool:
-        changed = False
-        if (
-            value.data_ptr() != alias.data_ptr()
-            or value.stride() != alias.stride()
-            or (value.shape != alias.shape or value.dtype != alias.dtype)
-        ):
-            value.data = alias
-            changed = True
-        if leaf and (value.grad is not gradient or value.requires_grad != needed):
-            value.grad = gradient
-            value.requires_grad_(needed)
-            changed = True
-        if memory.is_cuda and torch.cuda.is_current_stream_capturing():
-            memory.copy_(before)  # in the recorded graph, where nothing can be compared
-        elif not torch.equal(memory, before):
-            memory.copy_(before)
-            changed = True
-        return changed
-
-    return restored
-
-
-def _array(value: np.ndarray[Any, Any]) -> Callable[[], bool]:
-    """Return what sets an array back."""
-    before, writeable = value.copy(), value.flags.writeable
-
-    def restored() -> bool:
-        if value.shape == before.shape and value.tobytes() == before.tobytes():
-            return False
-        value.flags.writeable = True
-        if value.shape != before.shape:
-            value.resize(before.shape, refcheck=False)
-        value[...] = before
-        value.flags.writeable = writeable
-        return True
-
-    return restored
-
-
-def _generator(get: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[], bool]:
-    """Return what sets a generator of random numbers back."""
-    before = get()
-
-    def restored() -> bool:
-        if _equal(get(), before):
-            return False
-        put(before)
-        return True
-
-    return restored
-
-
-def _numpy_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    if isinstance(value, np.random.RandomState):
-        return value.get_state, value.set_state
-    return lambda: value.state, lambda state: setattr(value, "state", state)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two states of a generator are equal."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return bool(np.array_equal(one, other))
-    if isinstance(one, dict):
-        return all(_equal(one[name], other[name]) for name in one)
-    if isinstance(one, tuple):
-        return all(_equal(a, b) for a, b in zip(one, other, strict=True))
-    return bool(one == other)
 
 
 _ATOMS = (
