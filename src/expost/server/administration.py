@@ -188,13 +188,14 @@ class Administration:
         open_: dict[str, tuple[Fraction, str]] = {}
         by_analyst: dict[str, Fraction] = {}
         charged: dict[str, Fraction] = {}
-        for entry in self._ledgers.shown(
+        entries = self._ledgers.shown(
             lambda hidden: [
                 entry
                 for entry in self._ledgers.ledger.entries()
                 if entry.budget == name and entry.reservation not in hidden
             ]
-        ):
+        )
+        for entry in entries:
             facts = entry.facts
             if entry.action == RESERVE:
                 open_[entry.reservation] = Fraction(facts["worst"][0]), facts.get("period", "")
