@@ -392,6 +392,11 @@ def test_for_how_many_rows_the_second_way_is_proved(
     problem = ConvexProblem(loss, places, width, regularisation, classes, crowd=16)
     assert 2 * solver_module.most_rows(problem, 2.0**-53) >= 16 * places
     assert 2 * solver_module.most_rows(problem, 2.0**-64) >= min(2500 * places, 2**24)
+    for unit in (2.0**-53, 2.0**-64):
+        rows = solver_module.most_rows(problem, unit)
+        visited = 2 * solver_module.actual(problem, rows).radius + problem.tolerance / 4
+        error = problem.rounding_of(rows, visited, unit)
+        assert error <= regularisation * problem.tolerance / 4
     there = solver_module.actual(problem, 2**24)
     assert (there.radius + problem.tolerance) * 2.0**-53 <= problem.tolerance / 4
 

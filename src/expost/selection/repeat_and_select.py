@@ -156,8 +156,9 @@ class TruncatedNegativeBinomial(RunCount):
 
         With L = ln(1/γ) it is (1−γ)/γ·η/(1−e^{−ηL}), and for η < 0 the same is
         (1−γ)·|η|·e^{(1+η)L}/(1−e^{−|η|L}). Near η = −1 the first form divides large numbers, with
-        the error of e^{|η|L}; the second has the exact 1+η in its exponent. A call of exp changes by the relative error of its
-        exponent times the exponent; this and a dozen roundings are added.
+        the error of e^{|η|L}; the second has the exact 1+η in its exponent. A call of exp changes
+        by the relative error of its exponent times the exponent; this and a dozen roundings are
+        added.
         """
         gamma, eta, length = (
             exact(self.gamma, "gamma"),

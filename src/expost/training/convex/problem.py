@@ -167,12 +167,12 @@ class ConvexProblem:
         """Return a bound on the error of a gradient of ``rows`` rows at a point of this norm.
 
         The terms, to first order in ε (``unit``, 2^{−53} for float64) and with room to spare. A
-        logit is a sum of ``width`` products: width·ε·|w|. The residuals (probabilities minus labels, or
-        predictions minus targets) change by at most that much per logit, and their own evaluation
-        adds 64·K·ε. Sums over rows are made in parts of 4,096 rows, and the parts are added: (4,096
-        + rows/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2 (squared:
-        |w| + 1) per row, after division by n. The regularisation and the update of the point add
-        4ε·M|w|.
+        logit is a sum of ``width`` products: width·ε·|w|. The residuals (probabilities minus
+        labels, or predictions minus targets) change by at most that much per logit, and their own
+        evaluation adds 64·K·ε. Sums over rows are made in parts of 4,096 rows, and the parts are
+        added: (4,096 + rows/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2
+        (squared: |w| + 1) per row, after division by n. The regularisation and the update of the
+        point add 4ε·M|w|.
         """
         crowd = max(1.0, rows / self.places)
         logit = self.width * unit * length * math.sqrt(self.outputs)
