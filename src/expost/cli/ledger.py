@@ -34,6 +34,7 @@ from expost.budget.signing import (
 from expost.budget.totals import timestamp
 from expost.cli import json_errors
 from expost.cli.certificate import describe
+from expost.cli.json_errors import as_text
 from expost.cli.ledger_options import Kind, OrderRule, budget_from_options, changed, parse_caps
 from expost.cli.ledger_tables import (
     Filters,
@@ -47,7 +48,7 @@ from expost.cli.ledger_tables import (
     standing_document,
     stored_fields,
 )
-from expost.cli.output import FAILURE, Json, as_text, notes, show, visible
+from expost.cli.output import FAILURE, Json, notes, show, visible
 from expost.errors import InvalidInput
 
 app = typer.Typer(

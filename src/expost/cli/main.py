@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -132,6 +133,9 @@ def run(command: typer.Typer) -> None:
         The command to run, with the arguments of this process.
     """
     json_errors.begin()
+    for stream in (sys.stdout, sys.stderr):  # answers are paid for: no letter may end the output
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         command()
     except (ExpostError, OSError, UnicodeDecodeError) as error:

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from expost.cli import json_errors
+from expost.cli.json_errors import as_text
 
 FAILURE = 1
 """A check failed: an audit found a violation, or a ledger is damaged."""
@@ -39,11 +40,6 @@ _DEEPEST = 4  # levels of nesting that a table shows
 notes = Console(stderr=True, emoji=False)  # without emoji, ":a:" in a name is shown as it is
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
-
-
-def as_text(text: str) -> str:
-    """Escape lone surrogates, which UTF-8 streams reject. JSON reads the escapes back."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def visible(text: object) -> str:
