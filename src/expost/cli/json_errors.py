@@ -29,17 +29,6 @@ class _State:
 _state = _State()
 
 
-def as_text(document: str) -> str:
-    """Return a JSON document that stdout can hold. JSON reads the escapes back.
-
-    Lone surrogates are escaped, and everything beyond ASCII where stdout is not UTF-8.
-    """
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if encoding.lower().replace("-", "") == "utf8":
-        return document.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(letter if letter.isascii() else json.dumps(letter)[1:-1] for letter in document)
-
-
 def begin() -> None:
     """Forget what an earlier command of this process did."""
     _state.printed, _state.error = False, None
@@ -75,5 +64,4 @@ def show(code: object) -> None:
         return
     _state.printed = True
     error = _state.error or {"kind": "Stopped", "message": "the command was stopped", "field": None}
-    document = {"error": error | {"exit_code": code}}
-    typer.echo(as_text(json.dumps(document, indent=2, ensure_ascii=False)))
+    typer.echo(json.dumps({"error": error | {"exit_code": code}}, indent=2))

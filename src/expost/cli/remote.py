@@ -127,7 +127,7 @@ def count(
     arguments = (dataset,) if kind == "count" else (dataset, column)
     result = getattr(desk, kind)(*arguments, memo=memo, key=key, **options)
     for warning in result.warnings:
-        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True, markup=False)
+        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     show(
         result.as_dict(),
         as_json=as_json,
@@ -135,7 +135,7 @@ def count(
     )
     if certificate is not None:
         result.save(certificate)
-        notes.print(f"certificate: {certificate}", markup=False)
+        notes.print(f"certificate: {certificate}")
 
 
 @app.command()
