@@ -16,6 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = (
     "_version",
     "errors",
+    "secret_files",
     "rationals",
     "arrays",
     "randomness",

@@ -130,6 +130,7 @@ def _columns(data: Document) -> list[str]:
     for name, values in (data.get("categories") or {}).items():
         kinds[name] = "one of " + ", ".join(map(str, values)) + "; all else is 'other'"
     kinds |= dict.fromkeys(data.get("booleans") or [], "true or false")
+    kinds |= dict.fromkeys(data.get("texts") or [], "text, as hashed n-grams")
     if not isinstance(gaps, Mapping):
         gaps = dict.fromkeys(kinds, gaps)
     if not kinds:
