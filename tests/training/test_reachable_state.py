@@ -382,3 +382,26 @@ def test_what_was_added_to_or_taken_from_an_object_comes_back():
     assert torch.equal(layer.weight, before)
     assert layer.weight.requires_grad
     assert layer.weight.grad is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("how", ["buffer", "frozen", "number", "nested", "closure"])
+def test_state_is_set_back_in_recorded_steps(how):
+    """64 steps: most of them are replayed from a graph, without Python."""
+
+    def made():
+        module = Counts(how).double()
+        module.head.weight.data *= 0.1
+        return module
+
+    X = np.random.default_rng(0).integers(0, 5, (20, 4))
+    y = np.arange(20) % CLASSES
+    settings = [Configuration(0.05, 64, 20, 1.0, noise_multiplier=0)]
+    found = [
+        Fleet(made, settings).train(
+            X, y, randomness=SimulationRandomness(1), simulation=True, device=device
+        )[0]
+        for device in ("cpu", "cuda")
+    ]
+    for name, value in found[0].parameters.items():
+        assert np.allclose(found[1].parameters[name], value, rtol=1e-6, atol=1e-8)

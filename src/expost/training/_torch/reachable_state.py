@@ -65,6 +65,7 @@ class ReachableState:
         self.objects: dict[int, Any] = {}
         self.changed: set[int] = set()
         self._seen: dict[int, Any] = {}
+        self._memories: set[int] = set()
         self._restorers: list[tuple[int, Callable[[], bool]]] = []
         self._pending: list[tuple[Any, str]] = [
             (each, type(each).__name__) for each in (*others, module)
@@ -124,7 +125,7 @@ class ReachableState:
             return
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
-            self._add(value, set_back.tensor(value))
+            self._add(value, set_back.tensor(value, self._memories))
             self._walk(f"{path}.grad", value.grad if value.is_leaf else None)
             if value.layout == torch.sparse_coo:
                 self._walk(path, value._indices(), value._values())

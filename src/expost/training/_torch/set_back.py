@@ -10,6 +10,7 @@ from __future__ import annotations
 import array as arrays
 import types
 from collections.abc import Callable
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ MISSING = object()  # a name that stands for nothing
 
 def _same_items(one: Any, other: Any) -> bool:
     """Return whether two containers hold the very same objects, in the same order."""
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def container(value: Any) -> Callable[[], bool]:
@@ -129,36 +130,44 @@ def cell(cell: types.CellType) -> Callable[[], bool]:
     return restored
 
 
-def tensor(value: torch.Tensor) -> Callable[[], bool]:
-    """Return what sets a tensor back: the bytes of its memory, and which memory it is."""
+def tensor(value: torch.Tensor, memories: set[int]) -> Callable[[], bool]:
+    """Return what sets a tensor back: the bytes of its memory, and which memory it is.
+
+    ``memories`` are the addresses of those that are remembered already, as views share theirs.
+    """
     if value.layout != torch.strided or value.is_meta:
         return lambda: False  # its parts are walked
     alias, leaf = value.detach(), value.is_leaf
+    where = _where(value)
     gradient, needed = (value.grad, value.requires_grad) if leaf else (None, False)
     memory = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value.untyped_storage())
-    before = memory.clone()
+    if memory.data_ptr() in memories:
+        memory = memory[:0]
+    memories.add(memory.data_ptr())
+    before, written = memory.clone(), False
 
     def restored() -> bool:
-        changed = False
-        if (
-            value.data_ptr() != alias.data_ptr()
-            or value.stride() != alias.stride()
-            or (value.shape != alias.shape or value.dtype != alias.dtype)
-        ):
+        nonlocal written
+        changed = _where(value) != where
+        if changed:
             value.data = alias
-            changed = True
         if leaf and (value.grad is not gradient or value.requires_grad != needed):
             value.grad = gradient
             value.requires_grad_(needed)
             changed = True
         if memory.is_cuda and torch.cuda.is_current_stream_capturing():
-            memory.copy_(before)  # in the recorded graph, where nothing can be compared
+            if written:  # nothing can be compared while a graph is recorded; passes are alike
+                memory.copy_(before)
         elif not torch.equal(memory, before):
             memory.copy_(before)
-            changed = True
+            written = changed = True
         return changed
 
     return restored
+
+
+def _where(value: torch.Tensor) -> tuple[Any, ...]:
+    return value.data_ptr(), value.shape, value.stride(), value.dtype
 
 
 def array(value: np.ndarray[Any, Any]) -> Callable[[], bool]:
