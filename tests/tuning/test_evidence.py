@@ -54,7 +54,7 @@ def test_the_level_of_a_released_model_is_computed_again(made):
     """The certificate names the accountant; verification repeats it for the level."""
     document, _ = made["bar"]
     assert document["outcome"] == "value" or document["index"] is not None
-    assert document["tuning"]["accountant"] == "privacy loss distribution and Rényi DP"
+    assert document["tuning"]["accountant"] == "privacy loss distribution and zCDP"
     promises = document["requests"]["promises"]
     assert all(promise["profile"]["parts"][0]["kind"] == "dp-sgd" for promise in promises)
     forged = copy.deepcopy(document)

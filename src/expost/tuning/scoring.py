@@ -110,8 +110,8 @@ def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
     RenyiDP
         The pointwise maximum of the two curves, and of the two profiles.
     """
-    score = ZCDP(rho, training.neighbours).to_renyi(training.orders)
-    worst = training.at_worst(score)
+    score = ZCDP(rho, training.neighbours)
+    worst = training.at_worst(score.to_renyi(training.orders))
     if training.profile is None:
         return worst
     return replace(worst, profile=LargestProfile((training.profile, score.as_profile())))
