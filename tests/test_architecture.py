@@ -17,6 +17,7 @@ ROOMS = (
     "_version",
     "errors",
     "secret_files",
+    "small_files",
     "rationals",
     "arrays",
     "randomness",
