@@ -86,6 +86,7 @@ class Counts(nn.Module):
         self.old_numbers = np.random.RandomState(1)
         self.odd = {
             "iterator": itertools.count(),
+            "flat array": np.arange(1e6).flat,
             "generator": (number for number in range(10**6)),
             "file": io.StringIO("0123456789" * 100),
             "thread": threading.local(),
@@ -93,7 +94,7 @@ class Counts(nn.Module):
 
     def count(self):
         """Return how many passes there were."""
-        if self.how in ("iterator", "generator"):
+        if self.how in ("iterator", "generator", "flat array"):
             return next(self.odd)
         if self.how == "file":
             return int(self.odd.read(1))
@@ -188,7 +189,7 @@ RESTORED = [
     *("nested", "config", "slots", "containers", "closure", "default", "attribute", "global"),
     *("class", "numbers", "global_numbers"),
 ]
-REFUSED = ["iterator", "generator", "file", "thread"]
+REFUSED = ["iterator", "generator", "flat array", "file", "thread"]
 
 
 def trained(factory, X, y, *, models=1, threads=1, epochs=2):
