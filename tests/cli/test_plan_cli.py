@@ -12,6 +12,7 @@ KEYS = {
     "charge_paper",
     "charge_repeat_and_select",
     "charge_composition",
+    "bound",
     "order",
     "shift",
     "keep_probability",

@@ -40,7 +40,8 @@ def test_pure_charges_are_rounded_up():
 
 def priced(*charges: float) -> Priced:
     values = np.array(charges)
-    return Priced(values, np.full(len(values), 8.0), np.ones(len(values)))
+    bounds = ("T1",) * len(values)
+    return Priced(values, np.full(len(values), 8.0), np.ones(len(values)), bounds)
 
 
 def problem(nothing: float) -> SimpleNamespace:

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,12 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import Profile
 from expost.rationals import Number, exact, pad_up, round_down
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
 from expost.selection.drop_level import log_keep_probability
 from expost.selection.renyi.competitor_bounds import METHODS
+from expost.selection.renyi.profile_charges import least_epsilon, price_by_profiles
 from expost.selection.renyi.sharp_charges import Priced, Problem, price
 
 _LATER = 12  # about this many larger orders are tried for charges at a fixed order
@@ -241,8 +244,10 @@ def renyi_problem(
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
     log_keep = np.array([log_keep_probability(overhead * h, rate * h, minimum) for rate in rates])
-    weigh_nothing = earlier_only or (
-        allow_nothing and (claim.delta is None or claim.method == "paper")
+    sharp_claim = claim.delta is not None and claim.method == "sharp"
+    # Algorithm 2: "nothing" needs no δ by (T3). Algorithm 3: it has the same probability anyway.
+    weigh_nothing = (earlier_only and not sharp_claim) or (
+        allow_nothing and not earlier_only and (claim.delta is None or claim.method == "paper")
     )
     log_weights, log_weight_nothing = _weights(
         rated.groups, candidates, log_keep, copies, weights, weigh_nothing
@@ -262,7 +267,14 @@ def renyi_problem(
         earlier_only=earlier_only,
         method=claim.method,
         log_delta=None if claim.delta is None else math.log(claim.delta),
+        profiles=tuple(_profile(each.guarantee) for each in rated.groups if sharp_claim),
     )
+
+
+@lru_cache(maxsize=4096)
+def _profile(guarantee: Guarantee) -> Profile:
+    """Return the profile of a promise; remembered, because its fields are checked every time."""
+    return guarantee.as_profile()
 
 
 def price_renyi(
@@ -276,7 +288,7 @@ def price_renyi(
             "almost surely nothing is kept; raise it or the repeats, or lower minimum_drop_level",
         )
     if claim.delta is not None:
-        priced: tuple[Priced, ...] = (price(problem),)
+        priced: tuple[Priced, ...] = (_standalone(problem),)
     else:
         places = [int(np.searchsorted(rated.orders, order)) for order in claim.orders]
         priced = tuple(_at_order(problem, place) for place in places)
@@ -287,6 +299,63 @@ def price_renyi(
             "no order and shift gives a finite charge; try 'sharp', or other drop rates",
         )
     return RenyiTable(_table(candidates, rated.groups, problem, priced, claim), problem, priced)
+
+
+def _standalone(problem: Problem) -> Priced:
+    """Return the charges of an (ε̃, δ) claim: the least of what is proven.
+
+    (T1) at every order, (T3), and composition of what an outcome depends on all give outcome i a
+    hockey stick of at most its share w_i·δ. The shares sum to at most 1, so any of them may be
+    taken outcome by outcome. Composition of all copies bounds all outcomes together, without
+    shares; so it replaces the charges of all candidates at once, if it is below every one of them.
+    "Nothing" is charged by (T3), needs no δ, and may stand beside both. The published bound need
+    not be tried: at equal orders and shifts (T1) is never above it (β = α). Proofs: docs/theory.md.
+    """
+    if not problem.profiles:
+        return price(problem)
+    groups = len(problem.rates)
+    best = price_by_profiles(problem)
+    best = best.or_less(price(problem, known=best.charges))
+    best = best.or_less(_composition(problem, np.log(problem.copies) + problem.log_weights))
+    everything = _composition(problem, np.zeros(groups), whole=True)
+    if float(everything.charges[0]) < float(best.charges[:groups].min()):
+        best = best.or_less(everything)
+    return best
+
+
+def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -> Priced:
+    """Return what running and composing the copies before and with each winner costs.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is priced.
+    log_shares : array of shape (groups,)
+        ln of the share of δ of all copies of a group together.
+    whole : bool
+        Whether to compose all copies for every winner. In Algorithm 3 all are composed anyway.
+    """
+    assert problem.log_delta is not None
+    each = problem.copies[:, None] * problem.curves
+    everything = np.broadcast_to(each.sum(axis=0), each.shape)
+    totals = (everything if whole or not problem.earlier_only else np.cumsum(each, axis=0)) * (
+        1 + len(each) * 2.0**-50
+    )
+    conversion = np.array([problem.conversion(order) for order in problem.orders.tolist()])
+    converted = totals + conversion - log_shares[:, None] / (problem.orders - 1)
+    places = converted.argmin(axis=1)
+    charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(each)), places])
+    alone = len(each) == 1 or (problem.earlier_only and not whole)
+    if problem.copies[0] == 1 and alone:  # a single run: its own profile
+        own = least_epsilon(problem.profiles[0], float(log_shares[0] + problem.log_delta))
+        charges[0] = min(charges[0], own)
+    rest = problem.outcomes - len(each)  # "nothing" of Algorithm 2
+    return Priced(
+        np.append(charges, [charges[-1] if whole else np.inf] * rest),
+        np.append(problem.orders[places], [np.nan] * rest),
+        np.full(problem.outcomes, np.nan),
+        ("composition",) * problem.outcomes,
+    )
 
 
 def _at_order(problem: Problem, place: int) -> Priced:
@@ -334,8 +403,8 @@ def _or_composition(problem: Problem, place: int, here: Priced, best: Priced) ->
     if not (nothing_holds and total < float(best.charges[:groups].min())):
         return best
     charges, orders, shifts = here.charges.copy(), here.orders.copy(), here.shifts.copy()
-    charges[:groups], orders[:groups], shifts[:groups] = total, order, 0.0
-    return Priced(charges, orders, shifts)
+    charges[:groups], orders[:groups], shifts[:groups] = total, order, np.nan
+    return Priced(charges, orders, shifts, ("composition",) * groups + here.bounds[groups:])
 
 
 def _weights(
