@@ -54,6 +54,16 @@ def test_known_values(ten_levels):
         assert level["charge"] < level["charge_paper"] < level["charge_composition"] * 2
 
 
+def test_an_ordinary_job_is_priced_at_a_useful_order():
+    """Batch 256 of 60,000 for ten epochs: the search once ended at order 2 and asked for 16.7."""
+    job = ["--epsilons", "1.0", "--configurations", "162", "--sampling-rate", "0.0043"]
+    done = expost("plan", *job, "--epochs", "10", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["charges_to_a_bar"][0] <= 2.1
+    assert plan["levels"][0]["charge"] <= min(2.2, plan["levels"][0]["charge_paper"])
+
+
 def test_runs_are_consistent(ten_levels):
     runs = ten_levels["runs"]
     assert runs["p50"] <= runs["p90"] <= runs["p99"] <= runs["max"]

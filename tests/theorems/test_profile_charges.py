@@ -52,9 +52,9 @@ class FiniteProfile:
     accountant = "enumeration"
 
     def delta(self, epsilons: Any) -> Array:
-        factor = np.exp(np.asarray(epsilons, dtype=float))[..., None]
         p, q = np.array(self.here), np.array(self.there)
         with np.errstate(invalid="ignore", over="ignore"):
+            factor = np.exp(np.asarray(epsilons, dtype=float))[..., None]
             pairs = [np.where(b > 0, a - factor * b, a) for a, b in ((p, q), (q, p))]
         return np.max([np.maximum(each, 0.0).sum(axis=-1) for each in pairs], axis=0)
 
@@ -113,7 +113,7 @@ class Case:
         allowed = np.exp(moments[:count] + kept) * deltas * self.problem.copies
         found = []
         for law, other in (self.pair, self.pair[::-1]):
-            factor = np.exp(loss[:count] + epsilons)[:, None]
+            factor = np.exp(np.minimum(loss[:count] + epsilons, 600.0))[:, None]
             sticks = np.maximum(law.low - factor * other.high, 0.0).sum(axis=1)
             ratio = sticks / np.maximum(allowed, 1e-300)
             if self.problem.earlier_only:
@@ -178,7 +178,7 @@ def adversary(statement: str, overhead: float = 0.02) -> Case:
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_an_instance_comes_within_one_percent(statement: str) -> None:
     """At γs equal to the ε of both candidates δ̂ is 0: only the coupling is paid, and needed."""
-    case = adversary(statement)
+    case = adversary(statement, overhead=0.2)
     shift = math.ceil(0.5 / case.problem.rates[0] / float(case.problem.step)) * float(
         case.problem.step
     )
@@ -247,18 +247,12 @@ def test_mutant_that_charges_nothing_for_a_miss_is_rejected() -> None:
 
 def test_mutant_that_forgets_the_redraw_is_rejected() -> None:
     """Hockey sticks of the conditioned law are larger by 1/(1 − P_⊥)."""
-    rng = np.random.default_rng(27)
-    case = Case.of(Instance(*_leaky(), [1], [1.0]), "drawn again", 0.05)
+    leak = np.array([[0.5, 0.4999, 0.0001]]), np.array([[0.5, 0.0001, 0.4999]])
+    case = Case.of(Instance(*leak, [1], [1.0]), "drawn again", 0.05)
     shift, epsilons = float(case.problem.step), np.zeros(1)
-    assert case.used(shift, epsilons, 10 * shift).max() <= 1 + 0.02
+    assert 0.9 < case.used(shift, epsilons).max() <= 1
     forgetful = replace(case, problem=replace(case.problem, conditioned=False))
     assert forgetful.used(shift, epsilons).max() > 1.5
-    assert rng is not None
-
-
-def _leaky() -> tuple[Array, Array]:
-    """A mechanism that often names its data set."""
-    return np.array([[0.5, 0.5, 0.0]]), np.array([[0.5, 0.0, 0.5]])
 
 
 # The factor of one competitor, and the inverse of a profile.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil, exp, inf, isnan, log
+from math import ceil, exp, inf, isnan, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from expost.privacy.conversions import gaussian_for
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
 from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import GaussianProfile
 from expost.randomness.source import Randomness
 from expost.rationals import count_of, exact_positive
 from expost.selection.candidate import Candidate
@@ -242,13 +243,13 @@ def plan(
 def level_promises(
     epsilons: Sequence[float], delta: float, sampling_rate: float | None, epochs: float | None
 ) -> list[Guarantee]:
-    """Return a Rényi curve for each level: Gaussian-like, or DP-SGD calibrated to the level."""
+    """Return a promise for each level: Gaussian noise, or DP-SGD calibrated to the level."""
     if (sampling_rate is None) != (epochs is None):
         raise InvalidInput(
             "sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither"
         )
     if sampling_rate is None or epochs is None:
-        return [gaussian_for(epsilon, delta).to_renyi(DEFAULT_ORDERS) for epsilon in epsilons]
+        return [gaussian_promise(epsilon, delta) for epsilon in epsilons]
     if not 0 < sampling_rate <= 1:
         raise InvalidInput("sampling_rate", sampling_rate, "give a number with 0 < rate ≤ 1")
     steps = ceil(exact_positive(epochs, "epochs") / Fraction(sampling_rate))
@@ -259,6 +260,13 @@ def level_promises(
         dpsgd_curve(sampling_rate=sampling_rate, noise_multiplier=float(noise), steps=steps)
         for noise in noises
     ]
+
+
+def gaussian_promise(epsilon: float, delta: float) -> RenyiDP:
+    """Return the curve and the profile of the Gaussian noise that is (ε, δ)-DP by zCDP."""
+    promise = gaussian_for(epsilon, delta)
+    mu = sqrt(2 * promise.rho) * (1 + 2.0**-50)
+    return replace(promise.to_renyi(DEFAULT_ORDERS), profile=GaussianProfile(mu))
 
 
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:

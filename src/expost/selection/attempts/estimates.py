@@ -108,7 +108,9 @@ class RenyiEstimates:
         h, edges = float(problem.step), problem.lattice.edges
         rates = problem.rates[first:]
         log_keep = np.array([log_keep_probability(overhead * h, rate * h) for rate in rates])
-        total = float(np.logaddexp.reduce(np.log(problem.copies[first:] * attempt.repeats) + log_keep))
+        total = float(
+            np.logaddexp.reduce(np.log(problem.copies[first:] * attempt.repeats) + log_keep)
+        )
         log_delta = np.log(self._delta * delta_shares)[:, None]
         earlier = 0.0 if first == 0 else self._cumulated[first - 1]
         columns: list[Floats] = []
