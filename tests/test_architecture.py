@@ -25,6 +25,8 @@ ROOMS = (
     "budget",
     "execution",
     "selection",
+    "tables",
+    "features",
     "plots",
     "analytics",
     "training",

@@ -22,6 +22,7 @@ MODULES = (
     "expost.audit",
     "expost.budget",
     "expost.errors",
+    "expost.features",
     "expost.privacy",
     "expost.sklearn",
     "expost.training",

@@ -4,10 +4,10 @@ State how accurate an answer must be. expost finds a cheap private way to get th
 only what the released answer cost.
 
 Everything listed in ``__all__`` is public, as is what these modules list: ``expost.privacy``,
-``expost.budget``, ``expost.training``, ``expost.audit``, ``expost.sklearn``, ``expost.errors`` and
-the modules of ``expost.integrations``. All other modules are internal and may change without
-notice. ``tests/test_public_names.py`` checks the lists, and that the documents and examples use no
-other name.
+``expost.budget``, ``expost.training``, ``expost.features``, ``expost.audit``, ``expost.sklearn``,
+``expost.errors`` and the modules of ``expost.integrations``. All other modules are internal and may
+change without notice. ``tests/test_public_names.py`` checks the lists, and that the documents and
+examples use no other name.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ _LAZY = {
     "tune": "expost.tuning.job",
     "connect": "expost.server.client",
     "audit": "expost.audit",
+    "features": "expost.features",
     "sklearn": "expost.sklearn",
     "training": "expost.training",
 }

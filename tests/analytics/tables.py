@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+import expost
+from expost import SimulationRandomness
 from expost.analytics.columns import GROUP, USER, Measure, pair_columns
 from expost.analytics.contribution import GroupValues, measured, run_totals, totals
 from expost.analytics.engine import fetch
@@ -68,3 +73,43 @@ def numbers(source: Any, keys: list[str], **options: Any) -> list[int]:
 def selected(rows: Any, contributions: int) -> dict[str, int]:
     found = run_totals(totals(measured(rows, Measure(), None, "s"), contributions, "s"))
     return dict(zip(found.groups, found.first.tolist(), strict=True))
+
+
+def odd_rows() -> pa.Table:
+    """Many rows per person, skewed, with gaps and repeated values; text as it comes from CSV."""
+    generator = np.random.default_rng(3)
+    numbers = np.minimum(1 + generator.geometric(0.25, 300), 30)
+    users = np.repeat(np.arange(300), numbers)
+    size = len(users)
+    values = np.round(generator.exponential(12, size))
+    gap = generator.random(size) < 0.1
+    return pa.table(
+        {
+            "u": [f"person {user}" for user in users],
+            "g": [f"g{place}" for place in np.minimum(generator.geometric(0.4, size), 6)],
+            "v": [None if missing else float(v) for missing, v in zip(gap, values, strict=True)],
+        }
+    )
+
+
+def ask_everything(source: Any, table: str | None = None) -> list[Any]:
+    """Every statistic with one salt and one noise: the released documents without the source."""
+    released = []
+    listed = {"keys": [f"g{place}" for place in range(1, 7)], "max_groups_per_user": 2}
+    private = {"private_keys": True, "delta": 1e-2, "max_groups_per_user": "auto"}
+    for kind, more in (
+        ("count", listed),
+        ("rows", listed),
+        ("sum", listed),
+        ("mean", listed),
+        ("sum", private | {"plus_minus": 500}),
+    ):
+        options: dict[str, Any] = {"by": "g", "user": "u", "epsilon": 5.0, "table": table} | more
+        options |= {"randomness": SimulationRandomness(4), "simulation": True}
+        if kind in ("count", "rows"):
+            result = expost.count(source, rows=kind == "rows", **options)
+        else:
+            call = getattr(expost, kind)
+            result = call(source, "v", bounds=(0, 40), max_rows_per_user=3, **options)
+        released.append(result.as_dict())
+    return released

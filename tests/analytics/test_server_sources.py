@@ -14,11 +14,38 @@ from expost.analytics.columns import pair_columns
 from expost.analytics.sources import open_source
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
-from tests.analytics.tables import EXACT, INJECTIONS, counted, numbers, selected
+from tests.analytics.tables import (
+    EXACT,
+    INJECTIONS,
+    ask_everything,
+    counted,
+    numbers,
+    odd_rows,
+    selected,
+)
 
 
 def connect(url: str) -> psycopg.Connection:
     return psycopg.connect(url, autocommit=True)
+
+
+def test_postgresql_answers_like_a_file(postgres_url):
+    """One salt gives one answer for every statistic; other engines: test_capped_rows."""
+    rows = odd_rows()
+    with connect(postgres_url) as connection:
+        connection.execute("CREATE TABLE t (u text, g text, v double precision)")
+        with connection.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO t VALUES (%s, %s, %s)",
+                list(zip(*rows.to_pydict().values(), strict=True)),
+            )
+    assert ask_everything(postgres_url, "t") == ask_everything(rows)
+
+
+@pytest.mark.slow
+def test_spark_answers_like_a_file(spark):
+    rows = odd_rows()
+    assert ask_everything(spark.createDataFrame(rows.to_pandas())) == ask_everything(rows)
 
 
 class TestPostgreSQL:

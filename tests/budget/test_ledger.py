@@ -453,7 +453,10 @@ def test_a_worst_case_below_the_price_is_found(url):
     )
     sql(ledger, "UPDATE expost_reservations SET worst = '[\"1/2\"]'")
     sql(ledger, "UPDATE expost_totals SET held = '[\"1/2\"]'")
-    (problem,) = ledger.verify()
+    (problem,) = Ledger.open(url).verify()
+    assert "worst case" in problem
+    problem, seen = ledger.verify()  # this handle knows the entry that was rewritten
+    assert "no longer has entry 2" in seen
     assert "worst case" in problem
 
 

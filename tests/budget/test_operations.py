@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest
 
 from expost import ZCDP, ApproxDP, Charges, PureDP
 from expost.budget import alerts, periods
+from expost.budget.budgets import PureBudget
+from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger
+from expost.budget.replay import Period, Replay
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 
 TABLE = Charges.from_list([PureDP(0.5)], PureDP(0.0))
@@ -132,6 +136,118 @@ def test_time_that_goes_back_renews_nothing(url, clock):
         with pytest.raises(BudgetRefused):
             ledger.reserve(PureDP(0.5))
     assert ledger.verify() == []
+
+
+@pytest.mark.parametrize("close", ["settle", "abandon"])
+@pytest.mark.parametrize("analyst", ["", "ann"])
+def test_a_job_that_is_open_over_midnight(url, clock, close, analyst):
+    """Catches a charge that is booked on another day than the one that admitted it."""
+    ledger = Ledger.create(url, PureDP(1), "visits", caps={"ann": PureDP(1)}, renews="day")
+    clock.moment = datetime(2026, 1, 31, 23, 59, tzinfo=UTC)
+    late = ledger.reserve(TABLE, analyst=analyst)
+    clock.moment = datetime(2026, 2, 1, 0, 1, tzinfo=UTC)
+    early = ledger.reserve(PureDP(0.5), analyst=analyst)
+    with pytest.raises(BudgetRefused):
+        ledger.reserve(PureDP(0.25), analyst=analyst)  # the open one is held until it is settled
+    if close == "settle":
+        ledger.settle(late, 0)
+        spent = TABLE[0].epsilon
+    else:
+        spent = ledger.abandon(late).epsilon
+    for who in {"", analyst}:
+        standing = ledger.standing(analyst=who)
+        assert standing.renewal is not None
+        assert standing.renewal.past == (Fraction(spent),)
+        assert (standing.filter.settled, standing.filter.held) == ((0,), (Fraction(1, 2),))
+    assert ledger.remaining() == 0.5
+    ledger.settle(early, 0)
+    ledger.settle(ledger.reserve(PureDP(0.5), analyst=analyst), 0)
+    assert ledger.remaining() == 0
+    assert ledger.verify() == []
+    named = [e.facts["period"] for e in ledger.entries() if e.action == "reserve"]
+    assert named == ["2026-01-31", "2026-02-01", "2026-02-01"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_charge_is_booked_in_the_period_that_admitted_it(fast_folder, clock, seed):
+    """Against a model: the sums of each day are those of the requests it admitted."""
+    draw = random.Random(seed)
+    ledger = Ledger.create(
+        fast_folder / "ledger.db", PureDP(3), caps={"ann": PureDP(2)}, renews="day"
+    )
+    clock.moment = datetime(2026, 3, 1, 22, tzinfo=UTC)
+    table = Charges.from_list([PureDP(0.25), PureDP(1)], PureDP(0))
+    waiting, by_day = [], {}
+    for _ in range(60):
+        clock.moment += timedelta(hours=draw.choice([0, 1, 5]))
+        act, who = draw.random(), draw.choice(["", "ann"])
+        if act < 0.55 or not waiting:
+            day = str(clock.moment.date())
+            try:
+                waiting.append((ledger.reserve(table, analyst=who), day, who))
+            except BudgetRefused:
+                continue
+            still = sum(1 for _, of_day, _ in waiting if of_day == day)
+            assert by_day.get((day, ""), 0) + still <= 3
+        else:
+            job, day, of = waiting.pop(draw.randrange(len(waiting)))
+            outcome = draw.choice([None, 0, 1])
+            spent = {None: 0, 0: 0.25, 1: 1}[outcome]
+            if draw.random() < 0.2:
+                ledger.abandon(job)
+                spent = 1
+            else:
+                ledger.settle(job, outcome)
+            for place in {"", of}:
+                by_day[day, place] = by_day.get((day, place), 0) + spent
+        for place in ("", "ann"):
+            state = ledger.standing(analyst=place)
+            present = state.renewal.period
+            past = sum(v for (d, w), v in by_day.items() if w == place and d < present)
+            held = sum(1 for _, _, of in waiting if place in ("", of))
+            assert state.renewal.past == (past,)
+            assert state.filter.settled == (by_day.get((present, place), 0),)
+            assert state.filter.held == (held,)
+    assert ledger.verify() == []
+
+
+def test_a_cap_that_is_removed_and_set_again_in_a_later_period(url, clock):
+    """Catches a past that the entries and the totals remember differently."""
+    ledger = Ledger.create(url, PureDP(1), caps={"ann": PureDP(1)}, renews="day")
+    ledger.settle(ledger.reserve(PureDP(0.5), analyst="ann"), 0)
+    clock.moment += timedelta(days=1)
+    ledger.reserve(PureDP(0.25))
+    ledger.change_budget(None, "not needed", analyst="ann")
+    ledger.change_budget(PureDP(1), "needed", analyst="ann")
+    assert ledger.verify() == []
+
+
+def test_an_edited_period_is_found(url, clock):
+    """Catches a reservation that was moved to another day."""
+    ledger = Ledger.create(url, PureDP(1), renews="day")
+    ledger.reserve(PureDP(0.5))
+    entry = list(ledger.entries())[-1]
+    (problem,) = [
+        line
+        for line in Replay(
+            filters={("default", ""): Filter.empty(PureBudget(1))},
+            periods={"default": Period("day", "2026-02-01")},
+        ).check([entry])
+        if "period" in line
+    ]
+    assert "another period" in problem
+
+
+def test_the_clock_is_read_once(url, monkeypatch):
+    """Catches a reservation whose time is on another day than its period."""
+    moments = iter(
+        [datetime(2026, 1, 31, 12, tzinfo=UTC), datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)]
+    )
+    monkeypatch.setattr("expost.budget.totals.now", lambda rows: next(moments))
+    ledger = Ledger.create(url, PureDP(1), renews="day")
+    reserved = ledger.reserve(PureDP(0.5))
+    assert reserved.time == "2026-01-31T23:59:59.000+00:00"
+    assert list(ledger.entries())[-1].facts["period"] == "2026-01-31"
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,20 @@ def test_keys_are_kept(key, tmp_path):
         SigningKey.load(tmp_path / "bad")
 
 
+@pytest.mark.parametrize("bit", range(9))
+def test_keys_that_others_can_use_are_refused(key, tmp_path, bit):
+    """Catches a private key that is used although others may have it, whichever bit says so."""
+    file = tmp_path / "key"
+    file.chmod(0o600 | 1 << bit)
+    if not 1 << bit & 0o077:
+        assert SigningKey.load(file).public == key.public
+        return
+    with pytest.raises(InvalidInput, match=f"mode is {0o600 | 1 << bit:03o}") as refused:
+        SigningKey.load(file)
+    assert str(file) in str(refused.value)
+    assert "chmod 600 " in str(refused.value)
+
+
 def test_every_change_breaks_the_signature(key):
     """Catches a field that is not signed."""
     document = {"spent": {"epsilon": 0.5}, "list": [1, {"a": None}], "text": "ε"}

@@ -580,6 +580,28 @@ def test_keys_and_heads(expost, path, ledger, tmp_path):
     assert expost("ledger", "verify", path, "--key", tmp_path / "key.pub").code == 2
 
 
+@pytest.mark.parametrize("command", ["ledger keys", "ledger head", "certificate sign"])
+def test_a_key_that_others_can_read_signs_nothing(expost, path, ledger, tmp_path, command):
+    """Catches a signature by somebody who may not be the owner of the key."""
+    key, document, out = tmp_path / "a key", tmp_path / "release.json", tmp_path / "out.json"
+    document.write_text('{"spent": 1}')
+    arguments = {
+        "ledger keys": (key,),
+        "ledger head": (path, "--key", key, "--out", out),
+        "certificate sign": (document, "--key", key, "--out", out),
+    }[command]
+    expost("ledger", "keys", key)
+    key.chmod(0o640)
+    refused = expost(*command.split(), *arguments)
+    words = " ".join(refused.err.replace("\n", "").split())
+    assert refused.code == 2
+    assert "640" in words
+    assert f"chmod 600 '{key}'".replace(" ", "") in words.replace(" ", "")
+    assert not out.exists()
+    key.chmod(0o600)
+    assert expost(*command.split(), *arguments).code == 0
+
+
 def test_upgrade_and_recover(expost, path, ledger, tmp_path):
     """Catches commands that say nothing, or that touch a ledger which needs neither."""
     assert expost("ledger", "upgrade", path).code == 2

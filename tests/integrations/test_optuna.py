@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,7 @@ def test_one_trial_per_release_with_its_charge(storage: Any) -> None:
         assert trial.user_attrs["spent"] == release.spent.as_dict()
         assert trial.user_attrs["worst_case"] == release.worst_case.as_dict()
         assert trial.user_attrs["theorem"] == release.theorem
-        assert trial.datetime_start == trial.datetime_complete  # no duration of the runs
+        assert trial.datetime_start == trial.datetime_complete == datetime(1970, 1, 1)
     assert study.study.best_value == max(each.score or 0 for each in releases)
     again = PrivateStudy(SPACE, storage=storage, study_name="s")
     assert len(again.study.trials) == 3
@@ -79,6 +81,30 @@ def test_the_file_holds_no_losing_parameter(tmp_path: Path) -> None:
 
     assert found(release.params["shift"])  # test of the test
     assert not any(found(each) for each in losers)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+def test_no_file_holds_a_time(tmp_path: Path, kind: str) -> None:
+    """Times of trials tell how long the searches between them took, and so how many runs."""
+    path = tmp_path / "study"
+    storage: Any = f"sqlite:///{path}"
+    if kind == "journal":
+        backend = optuna.storages.journal.JournalFileBackend(str(path))
+        storage = optuna.storages.JournalStorage(backend)
+    study = PrivateStudy(SPACE, storage=storage)
+    before = time.time()
+    missed = AboveThreshold(overhead=0.5, target=1e9)
+    for selector in (RandomDropping(0.01), missed):
+        study.search(mechanism, selector, DATA, n=5, score=float)
+    today = datetime.fromtimestamp(before)
+    content = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    assert b"1970-01-01" in content  # test of the test: times are stored as text
+    for form in (f"{today:%Y-%m-%d}", f"{datetime.fromtimestamp(before, UTC):%Y-%m-%d}"):
+        assert form.encode() not in content
+    assert str(int(before))[:7].encode() not in content
+    assert {each.duration for each in study.study.trials} == {timedelta(0)}
+    columns = study.study.trials_dataframe()  # what people export
+    assert columns["datetime_start"].nunique() == columns["datetime_complete"].nunique() == 1
 
 
 def test_a_miss_and_a_failure_have_no_value(storage: Any) -> None:

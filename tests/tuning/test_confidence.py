@@ -9,7 +9,7 @@ import pytest
 
 from expost.mechanisms.discrete_noise import DiscreteLaplace, Query
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.confidence import Margins, bounds_of
+from expost.tuning.confidence import TOO_FEW, Margins, bounds_of, population_bound
 
 ROWS = 400
 DEVIATION = 8.0 / ROWS
@@ -31,7 +31,7 @@ def test_a_margin_grows_with_confidence_runs_and_noise() -> None:
 
 
 def test_bounds_are_ordered() -> None:
-    bounds = bounds_of(margins(), 0, 0.85, DEVIATION, 1 / ROWS, ROWS, 1.0)
+    bounds = bounds_of(margins(), 0, 0.85, DEVIATION, 1 / ROWS, ROWS, 1.0, empty=0.5, worst=0.0)
     assert bounds.on_population < bounds.on_scoring_rows < bounds.noisy
     record = bounds.as_dict(larger_is_better=True)
     assert set(record) == {
@@ -39,10 +39,25 @@ def test_bounds_are_ordered() -> None:
         "noisy_score",
         "bound_on_scoring_rows",
         "bound_on_population",
+        "why_no_bound_on_population",
     }
     flipped = bounds.as_dict(larger_is_better=False)
     assert flipped["noisy_score"] == -0.85
     assert flipped["bound_on_scoring_rows"] > flipped["noisy_score"]
+
+
+def test_the_bound_is_the_least_over_all_shares_of_usable_rows() -> None:
+    """Catches a bound that holds for one share of usable rows only."""
+    empty, sampled = 0.5, 0.1
+    for certain in (0.501, 0.51, 0.54, 0.56, 0.7):
+        found, why = population_bound(certain, empty, sampled, -100.0)
+        assert found is not None
+        assert why is None
+        inverse = 1 / np.sqrt(np.geomspace(1e-6, 1, 100_001))
+        least = np.min(empty + (certain - empty) * inverse**2 - sampled * inverse)
+        assert found == pytest.approx(least, abs=1e-6)
+    assert population_bound(0.5, empty, sampled, 0.0) == (None, TOO_FEW)
+    assert population_bound(0.504, empty, sampled, 0.0) == (None, TOO_FEW)  # below the worst score
 
 
 def wrong_certificates(terms: Margins, truth: float, jobs: int, seed: int) -> int:

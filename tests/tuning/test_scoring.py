@@ -121,8 +121,8 @@ def test_an_empty_place_does_not_lift_a_score_over_the_bar() -> None:
     """A mean over all places that is above the bar means one over the used rows that is."""
     for bar in (0.1, 0.3, 0.5, 0.9):
         score = Score(GoalSettings("accuracy", bar), 0.01)
-        assert score._base <= bar
-    assert Score(GoalSettings("accuracy", 0.9), 0.01)._base == 0.5
+        assert score.empty <= bar
+    assert Score(GoalSettings("accuracy", 0.9), 0.01).empty == 0.5
 
 
 def test_a_metric_has_no_say_at_an_empty_place(monkeypatch: pytest.MonkeyPatch) -> None:

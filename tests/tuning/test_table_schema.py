@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expost.errors import InvalidInput
+from expost.tables.encoding import class_numbers, days, label_text, numbers, truths
 from expost.tuning.data_settings import DataSettings
-from expost.tuning.encoding import class_numbers, days, label_text, numbers, truths
 from expost.tuning.missing_facts import missing_facts
 from expost.tuning.rows import load_rows
 from expost.tuning.settings import read_settings

@@ -192,10 +192,20 @@ def _within_floats(column: Any) -> Any:
 
 def grid_units(column: Any, measure: Measure, engine: str) -> Any:
     """Return values in grid units, clipped to the bounds; what is no number is NULL."""
+    ibis = ibis_module()
     value = number(column, engine, "column")
     edge = 2.0**60 * float(measure.grid)  # before the division, so that nothing overflows
-    scaled = (value.clip(-edge, edge) / float(measure.grid) + 0.5).floor()
-    return scaled.clip(float(measure.low), float(measure.high)).cast("int64")
+    # Not clip: on some engines that repeats its input, so that nested ones grow exponentially.
+    known = _between(value.fill_null(0.0), -edge, edge)
+    scaled = (known / float(measure.grid) + 0.5).floor().cast("int64")
+    units = _between(scaled, measure.low, measure.high)  # bounds are whole numbers, so is the type
+    return value.notnull().ifelse(units, ibis.null("int64"))
+
+
+def _between(value: Any, low: Any, high: Any) -> Any:
+    """A value that is not NULL, clipped."""
+    ibis = ibis_module()
+    return ibis.greatest(ibis.literal(low), ibis.least(ibis.literal(high), value))
 
 
 def _condition(table: Any, text: str, engine: str, collated: bool) -> Any:

@@ -5,8 +5,11 @@ group), ties broken by the group's name. The salt is fresh for each request and 
 groups that a user keeps are a function of this user's rows and the salt only, so one user's
 presence changes nobody else's rows, and at most m values by at most the sensitivity each. This
 holds for every salt and every hash function; a good hash only makes the choice fair. Of a user's
-rows in one group at most ``rows`` are kept (sums and means: those with the smallest hash of their
-value; rows of equal value cannot be told apart, so it does not matter which of them is kept).
+rows in one group at most ``rows`` are kept (sums and means): those with the smallest hash of (salt,
+user, group, value, occurrence), where occurrence numbers the user's rows of equal value, which
+cannot be told apart. So every user keeps a sample of their own rows without replacement, and
+different users keep different ones. The hash is MD5 of the same bytes in DuckDB, PostgreSQL and
+Spark: one salt gives one answer on every engine.
 
 **m chosen privately** (:func:`choose_cap`). Each user has one number, the groups they are in. The
 exponential mechanism looks for the least m that at most a share q of all users is above: its
@@ -38,8 +41,8 @@ from expost.randomness import coins
 from expost.randomness.source import Randomness
 
 _FIRST, _SECOND, _WHO = "expost_first", "expost_second", "expost_who"
-_DROPPED, _RANK = "expost_dropped", "expost_rank"
-_MOST_CAP = 1000  # the largest m that is chosen privately
+_DROPPED, _RANK, _OCCURRENCE = "expost_dropped", "expost_rank", "expost_occurrence"
+MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
 _ABOUT_DROPPED = Fraction(4, 5)  # of the price of the share, the rest is for the kept pairs
 
@@ -48,15 +51,21 @@ _ABOUT_DROPPED = Fraction(4, 5)  # of the price of the share, the rest is for th
 class GroupValues:
     """Values per group in grid units. Private: never shown as they are.
 
-    ``second`` holds Σ(high − v) of a mean, where ``first`` holds Σ(v − low). ``dropped`` is the
-    number of pairs that the cap left out, at most m per user.
+    ``second`` holds Σ(high − v) of a mean, where ``first`` holds Σ(v − low). ``users`` holds the
+    users that count in a group. ``dropped`` is the number of pairs that the cap left out, at most m
+    per user.
     """
 
     groups: tuple[str, ...]
     first: npt.NDArray[np.int64] = field(repr=False)
     second: npt.NDArray[np.int64] | None = field(repr=False, default=None)
+    users: npt.NDArray[np.int64] = field(repr=False, default_factory=lambda: np.zeros(0, np.int64))
     dropped: int = field(repr=False, default=0)
-    kept: int = field(repr=False, default=0)
+
+    @property
+    def kept(self) -> int:
+        """The number of (user, group) pairs that the cap kept."""
+        return int(self.users.sum())
 
     def on(self, keys: Sequence[str]) -> GroupValues:
         """Return the values of the listed groups; absent ones are 0."""
@@ -67,7 +76,7 @@ class GroupValues:
             return np.where(chosen >= 0, np.append(values, 0)[chosen], 0)
 
         second = None if self.second is None else pick(self.second)
-        return GroupValues(tuple(keys), pick(self.first), second, self.dropped, self.kept)
+        return GroupValues(tuple(keys), pick(self.first), second, pick(self.users), self.dropped)
 
 
 def new_salt(randomness: Randomness) -> str:
@@ -75,8 +84,13 @@ def new_salt(randomness: Randomness) -> str:
     return f"{randomness.bits(128):032x}"
 
 
-def measured(rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str) -> Any:
-    """Return one row per user and group with what the user contributes there."""
+def measured(
+    rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str, *, collated: bool = True
+) -> Any:
+    """Return one row per user and group with what the user contributes there.
+
+    ``collated`` says that equal users may be written differently (a collation, −0.0).
+    """
     ibis = ibis_module()
     rows = rows.filter(rows[GROUP].notnull() & rows[USER].notnull())
     if measure.column is not None:
@@ -88,9 +102,12 @@ def measured(rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str)
     if measure.kind == "rows":
         counted = rows.group_by([USER, GROUP]).aggregate(**{_FIRST: ibis._.count()})
         return counted.mutate(**{_FIRST: counted[_FIRST].clip(upper=measure.rows).cast("int64")})
-    order = [_hash(rows, [rows[VALUE].cast("string")], salt), rows[VALUE]]
-    place = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
-    rows = rows.mutate(**{_RANK: place}).filter(ibis._[_RANK] < measure.rows)
+    alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
+    occurrence = ibis.row_number().over(alike).cast("string")
+    rows = rows.mutate(**{_WHO: _user_text(rows, collated), _OCCURRENCE: occurrence})
+    order = [_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
+    rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
+    rows = rows.mutate(**{_RANK: rank}).filter(ibis._[_RANK] < measure.rows)
     low = measure.low if measure.kind == "mean" else 0
     sums = {_FIRST: (rows[VALUE] - low).sum().cast("int64")}
     if measure.kind == "mean":
@@ -99,19 +116,16 @@ def measured(rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str)
 
 
 def totals(pairs: Any, most: int | None, salt: str, *, collated: bool = True) -> Any:
-    """Return the query for one row per group: sums over the pairs that the cap keeps.
-
-    ``collated`` says that equal users may be written differently (a collation, −0.0).
-    """
+    """Return the query for one row per group: sums over the pairs that the cap keeps."""
     ibis = ibis_module()
     names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
     if most is None:
         sums = {name: pairs[name].sum().cast("int64") for name in names}
         return pairs.group_by(GROUP).aggregate(**sums, **{_RANK: pairs.count()})
     pairs = pairs.mutate(**{_WHO: _user_text(pairs, collated)})
-    order = [_hash(pairs, [pairs[_WHO], pairs[GROUP]], salt), pairs[GROUP]]
-    place = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
-    ranked = pairs.mutate(**{_RANK: place}).filter(ibis._[_RANK] < 2 * most)
+    order = [_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
+    rank = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
+    ranked = pairs.mutate(**{_RANK: rank}).filter(ibis._[_RANK] < 2 * most)
     kept = ranked[_RANK] < most
     sums = {name: kept.ifelse(ranked[name], 0).sum().cast("int64") for name in names}
     left_out = {_DROPPED: kept.ifelse(0, 1).sum(), _RANK: kept.ifelse(1, 0).sum()}
@@ -130,8 +144,8 @@ def run_totals(query: Any) -> GroupValues:
         tuple(str(found[GROUP][place]) for place in order),
         column(_FIRST),
         column(_SECOND) if _SECOND in found else None,
+        column(_RANK),
         sum(map(int, found.get(_DROPPED, []))),
-        sum(map(int, found[_RANK])),
     )
 
 
@@ -166,22 +180,27 @@ def _user_text(pairs: Any, collated: bool) -> Any:
     return byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
 
 
-def _hash(rows: Any, parts: list[Any], salt: str) -> Any:
-    """A hash of texts by the engine's own function: any will do for privacy, see above."""
+def _hash(rows: Any, names: list[str], salt: str) -> Any:
+    """MD5 of the salt and some columns: any hash will do for privacy, see above."""
     ibis = ibis_module()
     text = ibis.literal(salt)
-    for part in parts:
-        text = text + "\x1f" + part
+    for name in names:
+        text = text + "\x1f" + rows[name].cast("string")
     engine = ibis.get_backend(rows).name
-    name = {"duckdb": "hash", "postgres": "md5", "pyspark": "xxhash64"}.get(engine)
-    if name is None:
-        return text.hash()
-    result = {"hash": "uint64", "md5": "string", "xxhash64": "int64"}[name]
-    return ibis.udf.scalar.builtin(_one, name=name, signature=(("string",), result))(text)
+    if engine == "postgres":  # bytes: a text would be sorted by the collation of the database
+        utf8 = _builtin("convert_to", ("string", "string"), "binary")(text, "UTF8")
+        return _builtin("decode", ("string", "string"), "binary")(
+            _builtin("md5", ("binary",), "string")(utf8), "hex"
+        )
+    if engine in ("duckdb", "pyspark"):
+        return _builtin("md5", ("string",), "string")(text)
+    return text.hash()
 
 
-def _one(value: Any) -> Any:
-    """The shape of a function of one text."""
+def _builtin(name: str, inputs: tuple[str, ...], output: str) -> Any:
+    """A function of the engine; Ibis wants a Python function to read the parameters from."""
+    shape = (lambda value: None) if len(inputs) == 1 else (lambda value, how: None)
+    return ibis_module().udf.scalar.builtin(shape, name=name, signature=(inputs, output))
 
 
 def choose_cap(
@@ -195,7 +214,7 @@ def choose_cap(
 
     ``users``: groups → users.
     """
-    candidates = _candidates(min(groups, _MOST_CAP))
+    candidates = _candidates(min(groups, MOST_CAP))
     everybody = sum(users.values())
     quality = []
     before = everybody

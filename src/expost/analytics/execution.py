@@ -97,7 +97,9 @@ def _values(
         numbers = np.array([request.data.get(key, 0) for key in listed], dtype=np.int64)
         return listed, GroupValues(tuple(listed), numbers)
     salt = contribution.new_salt(randomness)
-    pairs = contribution.measured(request.rows(), request.measure, request.keys, salt)
+    pairs = contribution.measured(
+        request.rows(), request.measure, request.keys, salt, collated=request.collated
+    )
     progress.most = _cap(request, progress, pairs, randomness)
     limit = progress.most
     if limit is not None and request.most_known is not None and limit >= request.most_known:
@@ -122,22 +124,8 @@ def _values(
     assert progress.most is not None
     progress.selection = request.selection(progress.most)
     progress.side += request.cost_of_keys()
-    counts = values.first
-    if request.measure.kind != "users":
-        users = replace(request.measure, kind="users", column=None)
-        counts = (
-            contribution.run_totals(
-                contribution.totals(
-                    contribution.measured(request.rows(), users, None, salt),
-                    limit,
-                    salt,
-                    collated=request.collated,
-                )
-            )
-            .on(values.groups)
-            .first
-        )
-    passed = progress.selection.select(counts, randomness)
+    # The candidates and their counts are those of the rows that are measured, and of no other.
+    passed = progress.selection.select(values.users, randomness)
     found = [group for group, keep in zip(values.groups, passed, strict=True) if keep]
     return found, values.on(found)
 

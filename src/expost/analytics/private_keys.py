@@ -1,11 +1,17 @@
 """Which groups exist, privately: noisy counts above a threshold.
 
-Each user keeps at most m groups, chosen by a salted hash (``contribution``). Group counts then
-change by at most one in at most m groups. Noise is added to the counts of the groups that occur,
-and a group is released if its noisy count reaches the threshold t. A group of one user that occurs
-in only one of two neighbouring tables is released with probability p = P(1 + Z ≥ t); of at most m
-such groups none is released with probability at least (1 − p)^m. The other groups cost what their
-noise costs. So with 1 − (1 − p)^m ≤ δ the selection is
+Each user keeps at most m groups, chosen by a salted hash (``contribution``). The count of a group
+is the number of users who keep it. A group of count 0 does not occur, whoever has rows in it; noise
+is added to the counts of the groups that occur, and a group is released if its noisy count reaches
+the threshold t.
+
+*At most m groups are new.* Let one table have user u in addition. Which groups the others keep does
+not depend on u, so the counts differ in the groups that u keeps, at most m, by one each. A group
+occurs in only one of the two tables if u alone keeps it: then its count is 1 there and 0 in the
+other. Groups of which u has rows but which u does not keep (rank m and above) have the same count,
+possibly 0, in both. A new group is released with probability p = P(1 + Z ≥ t); of at most m new
+groups none is released with probability at least (1 − p)^m. The other groups cost what their noise
+costs. So with 1 − (1 − p)^m ≤ δ the selection is, in both directions,
 
 - Laplace, scale m/ε: (ε, δ)-DP (Korolova et al. 2009);
 - Gaussian, variance m/(2ρ): ρ-zCDP except with probability δ, that is δ-approximate ρ-zCDP
@@ -58,14 +64,17 @@ class KeySelection:
     def select(
         self, counts: npt.NDArray[np.int64], randomness: Randomness
     ) -> npt.NDArray[np.bool_]:
-        """Return which groups are released, given their counts after the cap."""
+        """Return which groups are released, given their counts after the cap.
+
+        A group of count 0 is never released: in the neighbouring table it may not be listed at all.
+        """
         cost = exact_positive(self.cost, "cost")
         if self.noise == "laplace":
             noise = samplers.discrete_laplace(self.contributions / cost, len(counts), randomness)
         else:
             variance = Fraction(self.contributions) / (2 * cost)
             noise = samplers.discrete_gaussian(variance, len(counts), randomness)
-        return np.asarray(counts + noise >= self.threshold)
+        return np.asarray((counts > 0) & (counts + noise >= self.threshold))
 
 
 def best_selection(rho: float, delta: float, contributions: int) -> KeySelection:

@@ -138,6 +138,13 @@ def make_job(
     if last < least:
         field = "epsilon" if max_group is None else "max_group_epsilon"
         raise InvalidInput(field, float(last), f"too little for any noise: give ≥ {float(least):g}")
+    if wanted.plus_minus is None and least * most > total:
+        raise InvalidInput(
+            "epsilon",
+            float(total),
+            f"the first look at {most} groups would cost {float(least * most):.3g}: give a larger "
+            "epsilon, a coarser grid, or fewer groups (per user)",
+        )
     if wanted.plus_minus is not None:
         levels = _absolute_levels(law, wanted, sensitivity)
         if levels.costs[0] > total:
@@ -218,6 +225,10 @@ class Charge:
             at[previous] -= 1
         at[level] += 1
         return Fraction(self._largest(at), self._unit)
+
+    def at_most(self, level: int) -> Fraction:
+        """Return the charge if m groups were at ``level`` and none above: no sum is larger."""
+        return Fraction(min(self._most, len(self.level)) * self._costs[level], self._unit)
 
     @property
     def free_level(self) -> int:
@@ -384,7 +395,7 @@ class Refinement:
         all_count = self.job.most_groups >= len(self.groups)
         wanted = len(self.job.levels.costs) - 1 if all_count else self.job.shared
         for level in range(self.job.shared + 1):
-            if not len(running):
+            if not len(running) or self._charge.at_most(level) > self.job.total:
                 return
             self._charge.pay(running, level)
             good = self._good(level, running)
@@ -409,7 +420,8 @@ class Refinement:
 
     def _race(self) -> Iterator[int]:
         """Refine the group that is cheapest to finish, as far as the total allows."""
-        others = (group for group in range(len(self.groups)) if group not in self._stopped)
+        looked = np.flatnonzero(self._charge.level >= 0).tolist()
+        others = (group for group in looked if group not in self._stopped)
         waiting = [(self._need(group), group) for group in others]
         heapq.heapify(waiting)
         while waiting:

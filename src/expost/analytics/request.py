@@ -18,6 +18,7 @@ import numpy as np
 
 from expost.analytics import columns, contribution
 from expost.analytics.columns import SEPARATOR, TOTAL, Measure
+from expost.analytics.contribution import MOST_CAP
 from expost.analytics.engine import check_compiles
 from expost.analytics.intervals import check_confidence, check_within
 from expost.analytics.private_keys import KeySelection, best_selection, check
@@ -291,9 +292,10 @@ def _in_unit(epsilon: Fraction, delta: float | None) -> Fraction:
 
 def _try_jobs(request: Request) -> None:
     """Build the job for the largest and the smallest cap, so that no setting fails later."""
-    groups = request.most_known or 2
-    caps = {request.cap} if request.cap != AUTO else {1, groups}
+    largest = min(request.most_known or MOST_CAP, MOST_CAP)
+    caps = {request.cap} if request.cap != AUTO else {1, largest}
     for cap in caps:
+        groups = request.most_known or (cap if isinstance(cap, int) else MOST_CAP)
         request.job(groups, cap if isinstance(cap, int) else None)
         if request.private:
             assert isinstance(cap, int)

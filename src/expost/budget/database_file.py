@@ -18,7 +18,7 @@ journal back would remove entries. Hard links are refused always, and network fi
 
 The descriptors stay open as long as a ledger uses the file: closing any descriptor of a file drops
 the locks that SQLite holds on it in this process.
-Tests: ``tests/budget/test_file_names.py``.
+Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ _NETWORK = frozenset(
     ]
 )
 _MARKER_AT, _MARKER_SIZE = 60, 4  # user_version in the header of a SQLite file
+_COUNTER_AT = 24  # SQLite's counter of changes
 _WAL_AT = 18  # 2 in the header if the file is in WAL mode
 _MAGIC = b"SQLite format 3\x00"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -102,6 +103,7 @@ class DatabaseFile:
         self._path, self._local = path, local
         self._mutex = threading.RLock()
         self._depth = 0
+        self._waiter: _Waiter | None = None
 
     def __del__(self) -> None:
         for descriptor in (self._reader, self._writer):
@@ -178,6 +180,11 @@ class DatabaseFile:
         header = os.pread(self._reader, _WAL_AT + 1, 0)
         return header.startswith(_MAGIC) and header[_WAL_AT:] == b"\x02"
 
+    def stamp(self) -> tuple[int, int]:
+        """Return SQLite's counter of changes, and when the file was last written to."""
+        counter = os.pread(self._reader, 4, _COUNTER_AT)
+        return int.from_bytes(counter, "big"), os.fstat(self._reader).st_mtime_ns
+
     def marker(self) -> int:
         """Return the token of the name whose transaction is not known to be finished, or 0."""
         return int.from_bytes(os.pread(self._reader, _MARKER_SIZE, _MARKER_AT), "big")
@@ -235,34 +242,42 @@ class DatabaseFile:
 
     def _flock(self, kind: int, left: float, seconds: float) -> None:
         """Take the lock. The kernel queues those who wait, so that they follow one another."""
-        try:
-            fcntl.flock(self._reader, kind | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            pass
-        # A blocking call has no time limit, so a helper thread makes it.
-        waiter = _Waiter(self, kind)
-        waiter.start()
+        waiter = self._waiter
+        if waiter is None or not waiter.is_waiting():
+            try:
+                fcntl.flock(self._reader, kind | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                # A blocking call has no time limit, so a helper thread makes it.
+                waiter = self._waiter = _Waiter(self)
+                waiter.start()
+        # The lock belongs to the open file, not to a thread: a helper that was left by a request
+        # which timed out would also give up the lock of the next one. So the next one takes it on.
         if not waiter.wait(max(left, 0.0)):
             raise _busy(seconds)
 
 
 class _Waiter(threading.Thread):
-    """Waits for the lock of a file. If nobody waits for it any more, it gives the lock back."""
+    """Waits to hold a file alone. If nobody waits for the lock any more, it gives the lock back."""
 
-    def __init__(self, file: DatabaseFile, kind: int) -> None:
-        super().__init__(daemon=True)
-        self._file, self._kind = file, kind
+    def __init__(self, file: DatabaseFile) -> None:
+        super().__init__(daemon=True, target=self._take, args=(file,))
         self._state = threading.Condition()
         self._done = self._given_up = False
 
-    def run(self) -> None:
-        fcntl.flock(self._file._reader, self._kind)
+    def _take(self, file: DatabaseFile) -> None:
+        fcntl.flock(file._reader, fcntl.LOCK_EX)
         with self._state:
             self._done = True
             if self._given_up:
-                fcntl.flock(self._file._reader, fcntl.LOCK_UN)
+                fcntl.flock(file._reader, fcntl.LOCK_UN)
             self._state.notify_all()
+
+    def is_waiting(self) -> bool:
+        """Return whether the lock is still to come; if so, it is kept for the next request."""
+        with self._state:
+            self._given_up = False
+            return not self._done
 
     def wait(self, seconds: float) -> bool:
         """Return whether the lock was obtained in time."""
@@ -270,8 +285,7 @@ class _Waiter(threading.Thread):
             try:
                 self._state.wait_for(lambda: self._done, seconds)
             finally:
-                if not self._done:
-                    self._given_up = True
+                self._given_up = not self._done
             return self._done
 
 

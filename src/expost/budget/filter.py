@@ -89,7 +89,7 @@ class Filter:
             )
         return replace(self, held=_add(self.held, worst))
 
-    def settle(self, worst: Coordinates, realised: Coordinates) -> Filter:
+    def settle(self, worst: Coordinates, realised: Coordinates, *, earlier: bool = False) -> Filter:
         """Replace a held worst case by the charge of the outcome.
 
         Parameters
@@ -98,6 +98,9 @@ class Filter:
             The worst case that was reserved.
         realised : tuple of Fraction
             The charge of the released outcome.
+        earlier : bool, default False
+            Whether the request was admitted in an earlier period, whose limit it was held against.
+            Its charge belongs to that period, so that it ends to be held and nothing more.
 
         Returns
         -------
@@ -127,7 +130,8 @@ class Filter:
                 "worst", self.budget.describe(worst), "this amount is not held; reserve it first"
             )
         held = tuple(before - less for before, less in zip(self.held, worst, strict=True))
-        return replace(self, settled=_add(self.settled, realised), held=held)
+        settled = self.settled if earlier else _add(self.settled, realised)
+        return replace(self, settled=settled, held=held)
 
     def _used(self) -> Coordinates:
         return _add(self.settled, self.held)

@@ -240,7 +240,7 @@ class Ledger(LedgerOperations):
             check_memo(memo)
             check_name(analyst or "everybody", "analyst")
             name, _ = totals.find_budget(rows, budget, analyst)
-            head = totals.renew(rows, head, name)
+            head, period, time = totals.renew(rows, head, name)
             filters = totals.filters_of(rows, name, analyst)
             worst = filters[0].budget.worst(table)
             nexts = [each.reserve(worst) for each in filters]
@@ -255,8 +255,9 @@ class Ledger(LedgerOperations):
                 "charges": described[0],
                 "request": new.request,
                 "secret": new.secret,
-            } | ({} if origin is None else {"source": origin})
-            time = totals.timestamp()
+            }
+            detail |= {"source": origin} if origin is not None else {}
+            detail |= {"period": period} if period else {}
             totals.append(rows, head, RESERVE, name, analyst, identity, detail, memo, time)
             totals.update_totals(rows, nexts, name, analyst)
             reservation_rows.insert(rows, new, recorded)

@@ -2,8 +2,12 @@
 
 A renewing budget limits what is admitted in each calendar period (UTC). A person whose data stay in
 the data set over several periods is protected by the sum over these periods, not by the limit of
-one of them: after n periods the total is at most n times the limit. Requests that are still open
-when a period begins are held in the new period, too.
+one of them: after n periods the total is at most n times the limit.
+
+A charge belongs to the period in which its request was admitted, which the entry of the reservation
+names: the worst case was held against that period's limit. A request that is still open when a
+period begins is held in the new period, too, until it is settled; this only makes the test of new
+requests stricter.
 
 The time is that of the server (PostgreSQL) or of the client (SQLite). A clock that is set forward
 renews early, and the entry shows it. Tests: ``tests/budget/test_operations.py``.

@@ -58,6 +58,7 @@ class ReplayedRequest:
     entry: int
     request: str = ""
     secret: str = ""
+    period: str = ""
     binary: bool = False
     status: str = "open"
     outcome: str | None = None
@@ -191,6 +192,8 @@ class Replay:
             if not entry.analyst or place not in self.filters:
                 return "removes a cap that is not there"
             del self.filters[place]
+            if entry.budget in self.periods:
+                self.periods[entry.budget].past.pop(entry.analyst, None)
             return None
         terms = budget_from_dict(record)
         if terms.kind != self.filters[entry.budget, ""].budget.kind:
@@ -209,8 +212,8 @@ class Replay:
         settled = held = zero
         for job in self.jobs.values():
             if (job.budget, job.analyst) == (budget, analyst):
-                settled = _add(settled, zero if job.spent is None else job.spent)
-                held = _add(held, job.worst if job.spent is None else zero)
+                settled = add(settled, zero if job.spent is None else job.spent)
+                held = add(held, job.worst if job.spent is None else zero)
         return settled, held
 
     def _renew(self, entry: Entry) -> str | None:
@@ -222,7 +225,7 @@ class Replay:
         for place in [place for place in self.filters if place[0] == entry.budget]:
             state = self.filters[place]
             zero = (Fraction(0),) * len(state.settled)
-            period.past[place[1]] = _add(period.past.get(place[1], zero), state.settled)
+            period.past[place[1]] = add(period.past.get(place[1], zero), state.settled)
             self.filters[place] = replace(state, settled=zero)
         return None
 
@@ -237,13 +240,17 @@ class Replay:
             entry=entry.sequence,
             request=facts.get("request", ""),
             secret=facts.get("secret", ""),
+            period=facts.get("period", ""),
             binary=self.binary,
         )
         places = self._places(entry)
         fits = all(self.filters[place].admits(worst) for place in places)
         for place in places:
             state = self.filters[place]
-            self.filters[place] = replace(state, held=_add(state.held, worst))
+            self.filters[place] = replace(state, held=add(state.held, worst))
+        present = self.periods.get(entry.budget, Period("", "")).period
+        if facts.get("period", present) != present:
+            return "reserves in another period than the present one"
         return None if fits else f"overspends the budget {entry.budget!r}"
 
     def _finish(self, entry: Entry) -> str | None:
@@ -255,9 +262,15 @@ class Replay:
         spent = numbers(entry.facts["spent"])
         if entry.action == ABANDON and spent != job.worst:
             return "abandons a reservation for less than its worst case"
+        period = self.periods.get(entry.budget, Period("", ""))
+        earlier = "" < job.period < period.period
         after = {
-            place: self.filters[place].settle(job.worst, spent) for place in self._places(entry)
+            place: self.filters[place].settle(job.worst, spent, earlier=earlier)
+            for place in self._places(entry)
         }
+        for _, who in after if earlier else ():
+            zero = (Fraction(0),) * len(spent)
+            period.past[who] = add(period.past.get(who, zero), spent)
         self.filters.update(after)
         job.status, job.outcome = _STATUS[entry.action], entry.facts.get("outcome")
         job.spent, job.finished_binary = spent, self.binary
@@ -342,7 +355,8 @@ def _meaning(binary: bool) -> AbstractContextManager[None]:
     return binary_amounts() if binary else nullcontext()
 
 
-def _add(first: Coordinates, second: Coordinates) -> Coordinates:
+def add(first: Coordinates, second: Coordinates) -> Coordinates:
+    """Return the sum of two amounts."""
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 

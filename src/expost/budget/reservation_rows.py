@@ -18,7 +18,7 @@ from expost.budget.hash_chain import canonical, digest
 from expost.budget.replay import texts
 from expost.budget.requests import LONGEST_IDENTITY, check_name
 from expost.budget.rows import LedgerRows
-from expost.budget.totals import amounts, readable, update_totals
+from expost.budget.totals import amounts, book_earlier, readable, renewal_of, update_totals
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
@@ -200,15 +200,34 @@ def finish(
     status: str,
     outcome: str | None,
 ) -> None:
-    """Replace the worst case by the realised charge in the totals, and close the reservation."""
-    nexts = [each.settle(row.worst, realised) for each in filters]
+    """Replace the worst case by the realised charge in the totals, and close the reservation.
+
+    The charge is booked in the period in which the request was admitted.
+    """
+    earlier = admitted_earlier(rows, row)
+    nexts = [each.settle(row.worst, realised, earlier=earlier) for each in filters]
     update_totals(rows, nexts, row.budget, row.analyst)
+    if earlier:
+        book_earlier(rows, realised, row.budget, row.analyst)
     rows.change(
         "UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i",
         s=status,
         o=outcome,
         i=row.id,
     )
+
+
+def admitted_earlier(rows: LedgerRows, row: StoredReservation) -> bool:
+    """Whether a request was admitted before the present period of its budget.
+
+    The entry of the reservation says in which one. Entries of expost 0.2 do not; their charges are
+    booked in the period in which they are settled.
+    """
+    renewal = renewal_of(rows, row.budget)
+    entry = None if renewal is None else rows.entry(row.entry)
+    if renewal is None or entry is None:
+        return False
+    return "" < str(entry.facts.get("period", "")) < renewal.period
 
 
 @lru_cache(maxsize=8)  # few, because a table of charges may be long

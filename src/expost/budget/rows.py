@@ -75,6 +75,7 @@ class LedgerRows:
     ) -> None:
         self.backend = backend
         self.changed = False
+        self.last: tuple[int, str] = (0, "")  # number and hash of the entry that was last written
         self._before_change = before_change
         self._cursor = connection.cursor()
 
@@ -167,6 +168,16 @@ class LedgerRows:
             raise LedgerError("the ledger is damaged at its head; run: expost ledger verify")
         return sequence, str(last)
 
+    def read_last(self) -> tuple[int, str]:
+        """Return the number and hash of the last entry; (0, "") where the head is damaged."""
+        head = self.first("SELECT sequence, hash FROM expost_head WHERE place = 1")
+        return (head[0], str(head[1])) if head and type(head[0]) is int else (0, "")
+
+    def hash_of(self, sequence: int) -> str | None:
+        """Return the hash of the entry with this number, or None."""
+        row = self.first("SELECT hash FROM expost_entries WHERE sequence = :s", s=sequence)
+        return None if row is None else str(row[0])
+
     def append(self, entry: Entry) -> None:
         """Write an entry after the last one and make it the last one."""
         self.change(_APPEND, **vars(entry))
@@ -175,6 +186,7 @@ class LedgerRows:
             s=entry.sequence,
             h=entry.hash,
         )
+        self.last = (entry.sequence, entry.hash)
 
     def entry(self, sequence: int) -> Entry | None:
         """Return the entry with this number, or None."""

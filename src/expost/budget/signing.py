@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from expost.budget.hash_chain import canonical
 from expost.errors import InvalidInput, MissingExtra
+from expost.secret_files import require_private
 
 if TYPE_CHECKING:
     from expost.budget.views import LedgerViews
@@ -84,7 +85,10 @@ class SigningKey:
 
     @classmethod
     def load(cls, path: str | Path) -> SigningKey:
-        """Read a private key from a file that :meth:`create` wrote."""
+        """Read a private key from a file that :meth:`create` wrote.
+
+        A file that others than its owner can read or write is refused.
+        """
         return cls(_read_key(Path(path), "private"))
 
     @property
@@ -315,6 +319,8 @@ def _write_new(path: Path, text: str, mode: int) -> None:
 
 def _read_key(path: Path, kind: str) -> bytes:
     try:
+        if kind == "private":
+            require_private(path, "key")
         words = path.read_text(encoding="ascii").split()
     except OSError as error:
         raise InvalidInput("key", str(path), f"cannot be read: {error.strerror}") from None

@@ -11,8 +11,12 @@ Writers of one process that wait together are committed together: the first of t
 and then runs the requests of all who came until then, in their order, in one transaction
 (:meth:`Store.write`). Processes follow one another: to let one process commit for another, requests
 and answers would have to be handed over durably, which costs the commits that it saves.
+
+A store remembers the last entry that it read or wrote. Every transaction looks whether that entry
+is still there, and refuses a database in which it is not: an older copy took its place.
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_concurrency.py``,
-``tests/budget/test_crashes.py``, ``tests/fuzz/test_ledger_urls.py``.
+``tests/budget/test_crashes.py``, ``tests/budget/test_restored_copies.py``,
+``tests/fuzz/test_ledger_urls.py``.
 """
 
 from __future__ import annotations
@@ -91,6 +95,8 @@ class Store:
         self.read_only = read_only
         self._engine: Any = None
         self._file: DatabaseFile | None = None
+        self._seen: tuple[int, str] = (0, "")  # number and hash of the last entry that was seen
+        self._stamp = (0, 0)
         self.start_anew()
         _STORES.add(self)
 
@@ -154,6 +160,7 @@ class Store:
             raise LedgerError(f"there is no ledger at {place}; make one with: expost ledger create")
         with self.reading(any_journal=True) as rows:
             found = rows.schema()
+            self._seen = max(self._seen, rows.read_last())
         if found > SCHEMA_VERSION:
             raise LedgerError(
                 f"the ledger has schema {found}, but this version of expost reads schema "
@@ -200,8 +207,13 @@ class Store:
             file.sync()
 
     @contextmanager
-    def reading(self, *, any_journal: bool = False) -> Iterator[LedgerRows]:
-        """Open a transaction with a consistent view for reading."""
+    def reading(self, *, any_journal: bool = False, continued: bool = True) -> Iterator[LedgerRows]:
+        """Open a transaction with a consistent view for reading.
+
+        ``any_journal`` accepts a file of any schema, and ``continued`` False one that does not
+        continue what was seen before.
+        """
+        seen = self._seen  # before the view is taken, which cannot be older
         # Closing returns the connection to the pool, which ends the transaction.
         with _ACTIVITY.transaction(), self._guard(), ExitStack() as stack:
             if self.backend != "sqlite":
@@ -215,6 +227,9 @@ class Store:
                     rows.run("BEGIN")
                     # SQLite takes its lock for reading at the first read, not at BEGIN.
                     rows.run("SELECT COUNT(*) FROM sqlite_master").fetchall()
+            if continued and not any_journal:
+                self._require_continued(rows, seen)
+                self._seen = max(self._seen, rows.read_last())
             yield rows
 
     @contextmanager
@@ -222,13 +237,13 @@ class Store:
         """Open a transaction that excludes other writers; it commits durably or not at all."""
         if self.read_only:
             raise LedgerError("the ledger was opened for reading only")
+        seen = self._seen
         with _ACTIVITY.transaction(), self._guard():
-            if self.backend == "sqlite":
-                with self._writing_file() as rows:
-                    yield rows
-            else:
-                with self._writing_server() as rows:
-                    yield rows
+            begin = self._writing_file if self.backend == "sqlite" else self._writing_server
+            with begin() as rows:
+                self._require_continued(rows, seen)
+                yield rows
+            self._seen = max(self._seen, rows.last)
 
     def write(self, work: Callable[[LedgerRows], Result]) -> Result:
         """Run ``work`` in a transaction and return its result when it is durable.
@@ -330,7 +345,34 @@ class Store:
                     )
             else:
                 file.check_journal(path)
-            yield file
+            # SQLite keeps pages while a counter in the file is the one it knows. If the counter
+            # went back, a connection may know it from another history: use new connections.
+            stamp = file.stamp()
+            if stamp[0] <= self._stamp[0] and stamp != self._stamp:
+                self.close()
+            try:
+                yield file
+            finally:
+                self._stamp = file.stamp()
+
+    def rolled_back(self, rows: LedgerRows, seen: tuple[int, str] | None = None) -> str | None:
+        """Say that an entry that was seen is gone: an older copy took the ledger's place."""
+        sequence, last = self._seen if seen is None else seen
+        if sequence == 0 or rows.hash_of(sequence) == last:
+            return None
+        return (
+            f"it no longer has entry {sequence}, which was in it before (an older copy was put in "
+            "its place while it was open)"
+        )
+
+    def _require_continued(self, rows: LedgerRows, seen: tuple[int, str]) -> None:
+        """Refuse a ledger that does not continue what was seen in it."""
+        problem = self.rolled_back(rows, seen)
+        if problem is not None:
+            raise LedgerError(
+                f"the ledger could not be used: {problem}; put the newest copy back, because what "
+                "was charged later is not in this one. The request was not recorded"
+            )
 
     def _database_file(self) -> DatabaseFile | None:
         """The open SQLite file; None for other databases."""

@@ -22,7 +22,7 @@ from expost.budget.budgets import budget_from_dict
 from expost.budget.filter import Filter
 from expost.budget.hash_chain import CAP, CREATE, RENEW, Entry, canonical
 from expost.budget.periods import NEVER, now, period_at
-from expost.budget.replay import numbers, texts
+from expost.budget.replay import add, numbers, texts
 from expost.budget.requests import check_name
 from expost.budget.rows import SCHEMA_VERSION, LedgerRows
 from expost.errors import InvalidInput, LedgerError
@@ -229,27 +229,48 @@ def renewal_of(rows: LedgerRows, budget: str, analyst: str = NO_ANALYST) -> Rene
         return None if row[0] == NEVER else Renewal(row[0], row[1], amounts(row[2]))
 
 
-def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[int, str]:
-    """Begin a new period if its time has come, and return the head."""
+def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[tuple[int, str], str, str]:
+    """Begin a new period if its time has come; return the head, the period and the time.
+
+    One look at the clock decides the period and is the time of the entries, also at midnight.
+    """
     state = renewal_of(rows, budget)
-    if state is None or (period := period_at(state.every, now(rows))) <= state.period:
-        return head
-    head = append(rows, head, RENEW, budget, NO_ANALYST, "", {"period": period}, "")
+    if state is None:
+        return head, NEVER, timestamp()
+    moment = now(rows)
+    time = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    if (period := period_at(state.every, moment)) <= state.period:
+        return head, state.period, time
+    head = append(rows, head, RENEW, budget, NO_ANALYST, "", {"period": period}, "", time)
     places = rows.all(
         "SELECT analyst, settled, past FROM expost_totals WHERE budget = :b", b=budget
     )
     for who, settled, past in places:
-        before = zip(amounts(past), amounts(settled), strict=True)
         rows.change(
             "UPDATE expost_totals SET settled = :s, past = :z, period = :p "
             "WHERE budget = :b AND analyst = :a",
             s=canonical(["0"] * len(amounts(settled))),
-            z=canonical(texts(tuple(a + b for a, b in before))),
+            z=canonical(texts(add(amounts(past), amounts(settled)))),
             p=period,
             b=budget,
             a=who,
         )
-    return head
+    return head, period, time
+
+
+def book_earlier(rows: LedgerRows, spent: Coordinates, budget: str, analyst: str) -> None:
+    """Add a charge to what was settled in earlier periods, for the budget and the cap."""
+    for who in dict.fromkeys((NO_ANALYST, analyst)):
+        row = rows.first(
+            "SELECT past FROM expost_totals WHERE budget = :b AND analyst = :a", b=budget, a=who
+        )
+        if row is not None:
+            rows.change(
+                "UPDATE expost_totals SET past = :z WHERE budget = :b AND analyst = :a",
+                z=canonical(texts(add(amounts(row[0]), spent))),
+                b=budget,
+                a=who,
+            )
 
 
 def append(

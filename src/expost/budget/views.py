@@ -214,8 +214,9 @@ class LedgerViews:
         list of str
             One line per problem; empty if the ledger is sound.
         """
-        with self._store.reading() as rows:
-            return problems_of(rows)
+        with self._store.reading(continued=False) as rows:
+            rolled_back = self._store.rolled_back(rows)
+            return problems_of(rows) + ([] if rolled_back is None else [f"head: {rolled_back}"])
 
 
 def problems_of(rows: LedgerRows) -> list[str]:

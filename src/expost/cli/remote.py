@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +23,7 @@ from expost.cli.count_inputs import parse_cap, read_keys
 from expost.cli.levels import parse_levels
 from expost.cli.output import MISSED_BAR, Json, in_words, notes, show, visible
 from expost.errors import InvalidInput
+from expost.secret_files import require_private
 from expost.server.client import Connection, connect
 
 app = typer.Typer(no_args_is_help=True, help="Ask a desk (expost serve).")
@@ -54,8 +54,7 @@ def read_token(file: Path | None) -> str:
         if not token:
             raise InvalidInput("token", None, "set EXPOST_TOKEN, or give --token-file FILE")
         return token
-    if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise InvalidInput("token-file", str(file), "only its owner may read it: chmod 600")
+    require_private(file, "token-file")
     return file.read_text(encoding="ascii").strip()
 
 

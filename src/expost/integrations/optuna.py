@@ -5,6 +5,7 @@ candidates ran and what the losers scored is secret. :class:`PrivateStudy` takes
 from Optuna distributions, lists the candidates from it by a public rule (a grid, or draws from a
 public seed), runs a selector of this package, and stores one trial per release: the winner's
 parameters, its released score, and its charge. Dashboards and plots of Optuna then show these.
+Every trial has the same time, 1 January 1970: how long a search took tells how many candidates ran.
 
 Trials in the clear are refused: a study that holds any is not used, and the study that
 :attr:`PrivateStudy.study` returns cannot ask, tell, optimise, enqueue or add. A person who opens
@@ -19,6 +20,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import cache
 from itertools import product
 from typing import Any
@@ -35,6 +37,7 @@ __all__ = ["PrivateStudy", "public_settings"]
 
 _MARK = "expost:release"
 _MOST_SETTINGS = 100_000
+_NO_TIME = datetime(1970, 1, 1)  # without a zone, as Optuna stores times
 
 
 def public_settings(
@@ -223,6 +226,7 @@ class PrivateStudy:
             distributions={name: self.space[name] for name in inside},
             user_attrs={_MARK: True} | {key: attributes[key] for key in sorted(attributes)},
         )
+        trial.datetime_start = trial.datetime_complete = _NO_TIME  # its duration is secret
         study = self.study
         study._storage.create_new_trial(study._study_id, template_trial=trial)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from expost.errors import InvalidInput
+from expost.secret_files import require_private
 
 DEFAULT_PORT = 8400
 DEFAULT_TICK = 10.0
@@ -123,8 +124,7 @@ class Settings:
         path = self.home / "proxy.key"
         if not path.exists():
             return None
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise InvalidInput("proxy.key", "the file", "only its owner may read it: chmod 600")
+        require_private(path, "proxy.key")
         key = path.read_bytes().strip()
         if len(key) < 32:
             raise InvalidInput("proxy.key", "the file", "give at least 32 bytes")

@@ -220,6 +220,7 @@ class SearchCertificate(NoiseReducer):
                 "noisy_score": self.best_score_,
                 "bound_on_scoring_rows": bound,
                 "bound_on_population": None,
+                "why_no_bound_on_population": "a search in scikit-learn states none",
             },
             "spent": {"epsilon": pair.epsilon, "delta": pair.delta},
             "attempts": [_attempt(each) for each in made],

@@ -24,6 +24,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.failure import attempt
+from expost.tables.column_cells import cells_of, frame_of, list_cells, typed
 
 try:
     from sklearn.exceptions import DataConversionWarning
@@ -67,6 +68,7 @@ def check_features(estimator: Any, X: Any, *, reset: bool = True) -> Array:
     InvalidInput
         A column is not numeric, the shape is wrong, or a value is not a finite number.
     """
+    X = table_of(X)
     check_width(X)
     rows = np.asarray(
         validate_data(
@@ -81,6 +83,14 @@ def check_features(estimator: Any, X: Any, *, reset: bool = True) -> Array:
     if _REFUSES.get():
         check_finite(rows)
     return rows
+
+
+def table_of(X: Any) -> Any:
+    """Return a list of rows as an array, read row by row; other tables as they are.
+
+    The error of a conversion would state the length of a text or the shape of a row.
+    """
+    return typed(list_cells(X)) if isinstance(X, (list, tuple)) else X
 
 
 def check_finite(rows: Array) -> None:
@@ -109,9 +119,6 @@ def check_width(X: Any) -> None:
         raise InvalidInput("X", "complex numbers", "Complex data not supported; pass real numbers")
     shape = getattr(X, "shape", None)
     axes = len(shape) if isinstance(shape, tuple) else None
-    if axes is None and isinstance(X, (list, tuple)):
-        array = attempt(np.asarray, X)
-        axes = array.ndim if isinstance(array, np.ndarray) else None
     if axes is not None and axes != 2:
         raise InvalidInput(
             "X",
@@ -163,10 +170,10 @@ def check_targets(y: Any, rows: int) -> Array:
         )
     if hasattr(y, "toarray"):
         raise InvalidInput("y", "a sparse matrix", "pass a flat array with one target per row")
-    converted = attempt(np.asarray, y)
-    if not isinstance(converted, np.ndarray):
+    targets = attempt(np.asarray if frame_of(y) is not None else cells_of, y)
+    if not isinstance(targets, np.ndarray):
         raise InvalidInput("y", type(y).__name__, "pass a flat array with one target per row")
-    targets: Array = converted
+    targets = typed(targets)
     if targets.ndim == 2 and targets.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected; it is flattened.",

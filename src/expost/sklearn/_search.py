@@ -28,6 +28,7 @@ from expost.sklearn._certificate import SearchCertificate
 from expost.sklearn._connections import SearchConnections
 from expost.sklearn._levels import check_delta, level_by
 from expost.sklearn._linear_model import source_of
+from expost.sklearn._rows import table_of
 from expost.sklearn._scoring import FitAndScore, score_of
 from expost.sklearn._split import check_rows, split
 from expost.training.progress import progress_bar
@@ -284,6 +285,7 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         ledger = self._account()
         self._check_numbers()
         self._check_training()
+        X = table_of(X)
         targets = check_rows(self.estimator, X, y, self._searched_names())
         source = require_protection(source_of(self.random_state), simulation=self.simulation)
         self._rows = self.n_rows or len(targets)

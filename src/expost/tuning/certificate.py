@@ -18,8 +18,8 @@ from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
-from expost.tuning.candidates import Fitted
-from expost.tuning.confidence import Bounds, bounds_of
+from expost.tuning.candidates import Fitted, TrainAndScore
+from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, bounds_of
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.model import Model, Recipe
@@ -216,7 +216,7 @@ def conclude(
         attempts,
         job.in_epsilon_delta(spent),
         job.in_epsilon_delta(worst),
-        None if fitted is None else _certified(settings, job, number, fitted),
+        _certified(job, number, chosen),
         model,
         path,
         None if winner is None or job.reasons else comparison(job, winner),
@@ -254,23 +254,27 @@ def _winner(job: Forecast, number: int, release: Release) -> Candidate | None:
     return _step(job, number).candidates[release.index]
 
 
-def _certified(settings: Settings, job: Forecast, number: int, fitted: Fitted) -> Bounds | None:
-    if fitted.bounds is not None or job.margins is None:
-        return fitted.bounds
-    number -= sum(step.recipe is not None for step in job.steps)
-    metric, target = settings.goal.measure, settings.goal.target
-    assert target is not None
-    private = settings.privacy.scoring == "private"
-    secret = private and settings.data.relation == ADD_REMOVE  # the number of scoring rows
+def _certified(job: Forecast, number: int, release: Release) -> Bounds | None:
+    fitted = release.value
+    if not isinstance(fitted, Fitted) or fitted.bounds is not None or job.margins is None:
+        return fitted.bounds if isinstance(fitted, Fitted) else None
+    winner = _winner(job, number, release)
+    assert winner is not None
+    assert isinstance(winner.mechanism, TrainAndScore)
+    score = winner.mechanism.score
+    assert score.goal.target is not None
+    rows: int | str = job.scoring_rows if score.metric.by_rows else NOT_A_MEAN
     return bounds_of(
         job.margins,
-        number,
+        number - sum(step.recipe is not None for step in job.steps),
         fitted.score,
         fitted.deviation,
         fitted.unit,
-        None if secret or not metric.by_rows else job.scoring_rows,
-        metric.spread,
-        target if secret else math.inf,
+        SECRET_ROWS if score.centred else rows,
+        score.metric.spread,
+        empty=score.empty,
+        worst=score.worst,
+        most=score.goal.target if score.centred else math.inf,
     )
 
 

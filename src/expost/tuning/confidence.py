@@ -13,13 +13,23 @@ m − 1 (Canonne, Kamath and Steinke 2020, Proposition 25), so one unit of the c
 margin. The same argument makes "score less margin" a lower confidence bound for the score on the
 scoring rows of whatever is released.
 
-For the population the rows are taken as a random sample that is independent of the training rows:
-by Hoeffding's inequality the empirical score of a fixed model exceeds its expectation by more than
-range·√(ln(R_t/β_t)/(2n)) with probability at most β_t/R_t, where the range is that of one row's
-value: 1 for the accuracy, the weight of the rarest class for a balanced accuracy with public
-shares, the loss bound for a clipped loss. An empty place has the worst value, which only lowers the
-score. Half of 1 − confidence then goes to the noise and half to the sampling. A metric that is no
-mean over rows (the area under the ROC curve) has no such bound here.
+For the population the usable rows are taken as a random sample that is independent of the training
+rows; "new rows" are usable ones, too. Let n be the public number of places, u the secret number of
+usable rows, p = u/n, v̄ the mean over the usable rows, θ its expectation, and c what an empty place
+counts for (:mod:`expost.tuning.scoring`), so that the score without noise is s = c + p·(v̄ − c).
+
+- Noise: s ≥ L, the noisy score less its margin, except with probability β_t/(2R_t).
+- Sampling: by Hoeffding's inequality v̄ ≤ θ + r·√(ln(2R_t/β_t)/(2u)) = θ + h/√p, except with
+  probability β_t/(2R_t). Here r is the range of one row's value (1 for the accuracy, the weight of
+  the rarest class for an accuracy weighted by class shares, the loss bound for a clipped loss), and
+  h = r·√(ln(2R_t/β_t)/(2n)).
+
+Together, with x = 1/√p ≥ 1: θ ≥ c + (L − c)·x² − h·x. p is not known, so the least value over all
+x ≥ 1 is certified. If L > c it is at x = max(1, h/(2(L − c))): L − h where 2(L − c) ≥ h, otherwise
+c − h²/(4(L − c)). If L ≤ c there is no bound; without any usable row s = c, so L > c is then an
+error of the noise. This holds for every share of empty places. A bound that is not above the worst
+value says nothing and is left out, and a metric that is not an average over rows (the area under
+the ROC curve) has no such bound here.
 
 If the actual number of scoring rows is secret, the score is the bar plus sum/m with a public
 number m, and the sum is centred at the bar. A margin then bounds sum/m. If the actual number is
@@ -94,12 +104,41 @@ class Margins:
         return part * (1 - self.confidence) * self.shares[attempt] / max(self.runs[attempt], 1.0)
 
     def sampling(self, attempt: int, rows: int, spread: float) -> float:
-        """Return how far a score on ``rows`` rows may lie above its expectation.
+        """Return h: how far a mean over ``rows`` rows may lie above its expectation.
 
         ``spread`` is the range of one row's value (:attr:`expost.tuning.metrics.Metric.spread`).
         Half of the allowed error is used.
         """
         return spread * math.sqrt(-math.log(self._allowed(attempt, 0.5)) / (2 * rows))
+
+
+SECRET_ROWS = "the actual number of scoring rows is secret"
+NOT_A_MEAN = "the metric is not an average over rows"
+TOO_FEW = "too few scoring rows for a bound that holds however many of them can be used"
+
+
+def population_bound(
+    certain: float, empty: float, sampled: float, worst: float
+) -> tuple[float | None, str | None]:
+    """Return a lower bound for the expected score of a usable row, or None and why there is none.
+
+    Parameters
+    ----------
+    certain : float
+        L, a lower bound for the score over all places.
+    empty : float
+        c, what an empty place counts for.
+    sampled : float
+        h, how far a mean over as many rows as there are places may lie above its expectation.
+    worst : float
+        The worst score.
+    """
+    lead = certain - empty
+    if lead > 0:
+        bound = certain - sampled if 2 * lead >= sampled else empty - sampled**2 / (4 * lead)
+        if bound > worst:
+            return bound, None
+    return None, TOO_FEW
 
 
 @dataclass(frozen=True)
@@ -115,14 +154,17 @@ class Bounds:
     on_scoring_rows : float
         Lower bound for the score on the scoring rows, without noise.
     on_population : float or None
-        Lower bound for the expected score on new rows of the same population; None if there is no
-        proven one.
+        Lower bound for the expected score on new usable rows of the same population; None if there
+        is no proven one.
+    why_none : str or None
+        Why there is no bound for the population.
     """
 
     confidence: float
     noisy: float
     on_scoring_rows: float
     on_population: float | None
+    why_none: str | None = None
 
     def as_dict(self, *, larger_is_better: bool) -> dict[str, Any]:
         """Return the bounds in the metric's own direction (a squared error has upper bounds)."""
@@ -134,6 +176,7 @@ class Bounds:
             "bound_on_population": (
                 None if self.on_population is None else sign * self.on_population
             ),
+            "why_no_bound_on_population": self.why_none,
         }
 
 
@@ -143,8 +186,11 @@ def bounds_of(
     noisy: float,
     deviation: float,
     unit: float,
-    rows: int | None,
+    rows: int | str,
     spread: float,
+    *,
+    empty: float,
+    worst: float,
     most: float = math.inf,
 ) -> Bounds:
     """Return the bounds of a model that attempt ``attempt`` released as passed.
@@ -157,20 +203,24 @@ def bounds_of(
         Number of the attempt.
     noisy, deviation, unit : float
         The score, the standard deviation of its noise, and its smallest step.
-    rows : int or None
-        Number of scoring rows; None if there is no bound for the population.
+    rows : int or str
+        Number of scoring places; or why there is no bound for the population.
     spread : float
         The range of one row's value.
+    empty, worst : float
+        The score of an empty place, and the worst score.
     most : float
         The most that can be certified for the scoring rows: the bar, if their number is secret.
     """
-    population = None
-    if rows is not None:
+    population, why = None, rows if isinstance(rows, str) else None
+    if not isinstance(rows, str):
+        certain = noisy - margins.margin(attempt, deviation, unit, part=0.5)
         sampled = margins.sampling(attempt, rows, spread)
-        population = noisy - margins.margin(attempt, deviation, unit, part=0.5) - sampled
+        population, why = population_bound(certain, empty, sampled, worst)
     return Bounds(
         margins.confidence,
         noisy,
         min(most, noisy - margins.margin(attempt, deviation, unit)),
         population,
+        why,
     )

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
+from expost.tables.encoding import Label, label_text, truths
 from expost.tuning.config_file import ConfigTable, is_number
-from expost.tuning.encoding import Label, label_text, truths
 from expost.tuning.table_schema import Bounds
 
 BUILT_IN = ("digits", "breast_cancer")

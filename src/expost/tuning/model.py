@@ -18,7 +18,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.tuning.encoding import Label
+from expost.tables.encoding import Label
 from expost.tuning.factories import factory_of, takes
 from expost.tuning.linear_outputs import linear_outputs
 from expost.tuning.model_file import read_model, write_model

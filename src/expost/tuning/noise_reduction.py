@@ -44,7 +44,7 @@ from expost.training.convex import (
     minimise,
 )
 from expost.tuning.candidates import Fitted
-from expost.tuning.confidence import Bounds
+from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, population_bound
 from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Recipe
 from expost.tuning.predictions import predictions, truths
@@ -161,11 +161,15 @@ class Finish:
         metric = self.goal.measure
         truth = truths(metric, self.recipe, self.public_y)
         predicted = predictions(metric, self.recipe, parameters, self.public_X)
-        score = Score(self.goal, None)(predicted, truth, Randomness())
-        population = None
+        exact = Score(self.goal, None)
+        score = exact(predicted, truth, Randomness())
+        population: float | None = None
+        why: str | None = NOT_A_MEAN
         if metric.by_rows:
-            population = score - sampling(self.confidence, self.looks, len(truth), metric.spread)
-        return Fitted(parameters, score, bounds=Bounds(self.confidence, score, score, population))
+            sampled = sampling(self.confidence, self.looks, len(truth), metric.spread)
+            population, why = population_bound(score, exact.worst, sampled, exact.worst)
+        bounds = Bounds(self.confidence, score, score, population, why)
+        return Fitted(parameters, score, bounds=bounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,14 +208,20 @@ class Report:
         longer = margin + math.ceil(math.log(2) * (margin + 1) / per_look)
         noisy = self.score.of_sum(count, self.rows)
         certain: float = self.score.of_sum(count - margin, self.rows)
-        population = None
+        population: float | None = None
+        why: str | None = SECRET_ROWS
         if self.score.centred:  # the number of rows is secret: only the bar is certified
             certain = min(certain, self.score.of_sum(0, self.rows))
         else:
             spread = self.score.metric.spread
             sampled = sampling(self.confidence, self.looks, self.rows, spread, part=0.5)
-            population = self.score.of_sum(count - longer, self.rows) - sampled
-        bounds = Bounds(self.confidence, noisy, certain, population)
+            population, why = population_bound(
+                self.score.of_sum(count - longer, self.rows),
+                self.score.empty,
+                sampled,
+                self.score.worst,
+            )
+        bounds = Bounds(self.confidence, noisy, certain, population, why)
         return replace(fitted, score=noisy, lead=float(count - threshold), bounds=bounds)
 
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import ceil, floor
 
 import numpy as np
@@ -126,12 +127,12 @@ class Score:
         if not self.metric.by_rows and (self.rho is not None or self.centred):
             raise InvalidInput("goal.metric", self.goal.metric, "it needs public scoring rows")
 
-    @property
+    @cached_property
     def metric(self) -> Metric:
         """The metric."""
         return self.goal.measure
 
-    @property
+    @cached_property
     def _bar(self) -> Fraction | None:
         """The bar as a share of the range from the worst to the best value; None without a bar."""
         if self.goal.target is None:
@@ -140,7 +141,7 @@ class Score:
         worst = low if self.metric.larger_is_better else -high
         return (Fraction(self.goal.target) - worst) / (high - low)
 
-    @property
+    @cached_property
     def _steps(self) -> int:
         """Steps of a merit."""
         if self.centred:
@@ -150,7 +151,7 @@ class Score:
         low = self._bar is not None and self._bar < Fraction(1, 2)
         return STEPS if low else max(2, self.metric.steps)
 
-    @property
+    @cached_property
     def centre(self) -> int:
         """What each row's merit is compared with, in steps; 0 for exact sums over public places."""
         if self.centred:
@@ -162,12 +163,16 @@ class Score:
         )
 
     @property
-    def _base(self) -> float:
-        """The score of a sum of 0."""
+    def worst(self) -> float:
+        """The worst score."""
+        return self.metric.low if self.metric.larger_is_better else -self.metric.high
+
+    @property
+    def empty(self) -> float:
+        """The score of a sum of 0, which is what an empty place counts for."""
         if self.centred and self.goal.target is not None:
             return self.goal.target
-        worst = self.metric.low if self.metric.larger_is_better else -self.metric.high
-        return worst + self.centre * self.step
+        return self.worst + self.centre * self.step
 
     @property
     def sensitivity(self) -> int:
@@ -231,7 +236,7 @@ class Score:
 
     def of_sum(self, total: int, rows: int) -> float:
         """Return the score that a sum over ``rows`` places stands for."""
-        return self._base + total * self.step / rows
+        return self.empty + total * self.step / rows
 
     def bar_sum(self, rows: int) -> int:
         """Return the least exact sum over ``rows`` places that reaches the bar."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.tuning.encoding import Label, class_numbers, days, numbers, places, truths
+from expost.tables.encoding import Label, class_numbers, days, numbers, places, truths
 
 Bounds = tuple[tuple[float, float], ...]
 

@@ -23,7 +23,7 @@ import numpy as np
 from expost.analytics.text_lines import read_header
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
-from expost.tuning.column_cells import Frame, block_of, flat, frame_of
+from expost.tables.column_cells import Frame, block_of, flat, frame_of
 from expost.tuning.data_settings import DataSettings
 from expost.tuning.table_schema import find_column, near
 
@@ -152,15 +152,13 @@ def given_table(X: Any, y: Any, settings: DataSettings) -> Table:
         return _of_columns(frame, settings, "the data frame", targets)
     if targets is None:
         raise InvalidInput("y", None, "give one target per row, or a data frame and its target")
-    return _array_table(X, targets, objects=settings.integers)
+    return _array_table(X, targets)
 
 
-def _array_table(
-    X: Any, targets: Array, source: str = "the array", *, objects: bool = False
-) -> Table:
+def _array_table(X: Any, targets: Array, source: str = "the array") -> Table:
     """Return an array of rows as a table that remembers the shape of a row."""
     shape = tuple(np.shape(X)[1:]) if hasattr(X, "shape") else ()
-    block = block_of(X, objects=objects)
+    block = block_of(X)
     return Table(block, targets, source=source, shape=shape if len(shape) > 1 else None)
 
 

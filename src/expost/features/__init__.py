@@ -1,0 +1,53 @@
+"""Public maps of one row to numbers: features that were fixed without the data cost no privacy.
+
+A linear model on good features needs far less ε than a model that must learn them. All features
+here are stateless transformers with scikit-learn's interface. The features of a row do not depend
+on other rows, bit for bit; every row has a norm of at most 1 and a constant column; and no row
+makes them fail (:mod:`expost.features.base`).
+
+=================================  =================================================================
+pictures                           :class:`OrientedGradients`
+columns of a table                 :class:`Columns` of :class:`Numbers`, :class:`SignedLogarithm`,
+                                   :class:`Bins`, :class:`OneHot`, :class:`Booleans`, :class:`Dates`
+text                               :class:`HashedText`
+a function or a frozen module      :class:`Function`, :class:`Encoder`
+on top of other features           :class:`RandomFourier`, in a :class:`Chain`
+by public facts                    :func:`auto_features`
+from a file                        :func:`features_from_dict`
+=================================  =================================================================
+"""
+
+from expost.features.base import Features
+from expost.features.choice import auto_features, features_from_dict
+from expost.features.columns import (
+    Bins,
+    Booleans,
+    Dates,
+    Numbers,
+    OneHot,
+    SignedLogarithm,
+)
+from expost.features.combined import Chain, Columns
+from expost.features.fourier import RandomFourier
+from expost.features.functions import Encoder, Function
+from expost.features.pictures import OrientedGradients
+from expost.features.text import HashedText
+
+__all__ = [
+    "Bins",
+    "Booleans",
+    "Chain",
+    "Columns",
+    "Dates",
+    "Encoder",
+    "Features",
+    "Function",
+    "HashedText",
+    "Numbers",
+    "OneHot",
+    "OrientedGradients",
+    "RandomFourier",
+    "SignedLogarithm",
+    "auto_features",
+    "features_from_dict",
+]
