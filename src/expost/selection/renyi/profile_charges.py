@@ -169,7 +169,7 @@ def near_epsilon(profile: Profile, log_delta: Floats) -> Floats:
 
     The value is interpolated, so it is not a bound.
     """
-    epsilons, table = _table(profile)
+    epsilons, table = _table(profile)  # type: ignore[arg-type]  # profiles are hashable
     found = np.interp(-log_delta, -table, epsilons)
     return np.where(log_delta < table[-1], np.inf, found)
 
@@ -179,7 +179,7 @@ def least_epsilon(profile: Profile, log_delta: float) -> float:
 
     The profile itself is asked at the ε that is returned.
     """
-    epsilons, table = _table(profile)
+    epsilons, table = _table(profile)  # type: ignore[arg-type]
     place = int(np.searchsorted(-table, -log_delta))
     if place == len(table):
         return math.inf

@@ -197,14 +197,9 @@ class Priced:
         """Return the smaller charge of each outcome; both must give it the same share of δ."""
         less = other.charges < self.charges
         return Priced(
-            *(
-                np.where(less, theirs, ours)
-                for ours, theirs in (
-                    (self.charges, other.charges),
-                    (self.orders, other.orders),
-                    (self.shifts, other.shifts),
-                )
-            ),
+            np.where(less, other.charges, self.charges),
+            np.where(less, other.orders, self.orders),
+            np.where(less, other.shifts, self.shifts),
             tuple(np.where(less, other.bounds, self.bounds).tolist()),
         )
 
