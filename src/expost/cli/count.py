@@ -151,7 +151,7 @@ def count(
     """Answers per group, each within the wanted error, as many groups as the budget allows."""
     plots.check_path(plot)
     _check_files(out, certificate)
-    listed = None if keys is None else read_keys(keys, len(by or ()))
+    listed = None if keys is None else read_keys(keys, by or ())
     kind = _kind(rows, sum_column, mean_column, bounds)
     options: dict[str, Any] = {
         "within": within,

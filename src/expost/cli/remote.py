@@ -111,7 +111,7 @@ def count(
         "size": size,
         "rows": rows or None,
         "where": where,
-        "keys": None if keys is None else read_keys(keys, len(by or ())),
+        "keys": None if keys is None else read_keys(keys, by or ()),
         "private_keys": private_keys or None,
         "max_groups_per_user": parse_cap(max_groups_per_user),
         "confidence": confidence,

@@ -13,6 +13,7 @@ Tests: ``tests/privacy/test_guarantees.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
@@ -33,7 +34,7 @@ from expost.privacy.base import (
     set_fields,
 )
 from expost.privacy.orders import DEFAULT_ORDERS
-from expost.privacy.profiles import Profile, PureProfile, RenyiProfile, check_profile
+from expost.privacy.profiles import Profile, PureProfile, RenyiProfile, check_profile, least_epsilon
 from expost.privacy.tight_conversion import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
 from expost.rationals import Number, exact, round_up
 
@@ -387,7 +388,7 @@ class RenyiDP(Guarantee):
         return self.on(orders)
 
     def to_approx(self, delta: Number) -> ApproxDP:
-        """Return (ε, δ) with the tight conversion at the best tabulated order.
+        """Return (ε, δ) with the tight conversion at the best tabulated order, or by the profile.
 
         See :meth:`Guarantee.to_approx` for the parameters; δ must be > 0.
         """
@@ -395,6 +396,8 @@ class RenyiDP(Guarantee):
         best = min(
             tight_epsilon(a, e, log_delta) for a, e in zip(self.orders, self.epsilons, strict=True)
         )
+        if self.profile is not None:
+            best = least_epsilon(self.profile, math.exp(log_delta) * (1 - 2.0**-40), best)
         return ApproxDP(max(0.0, best), delta, self.neighbours)  # type: ignore[arg-type]
 
 
