@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import mpmath
@@ -31,7 +32,10 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.guarantees import Guarantee
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import GaussianProfile
 from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
 from tests.theorems import finite
 from tests.theorems.finite_renyi import ORDERS, Array, exact_curves, log_moment, random_pair
@@ -408,6 +412,17 @@ def test_certificates_name_the_theorem_that_was_used() -> None:
         runs = Poisson(3) if law == "poisson" else TruncatedNegativeBinomial(law, 0.2)
         selector = RepeatAndSelect(runs, delta=1e-6 if kind == "delta" else None)
         assert name in selector._theorem([candidate(promises[kind])]), (law, kind)
+
+
+@pytest.mark.parametrize("law", [Poisson(20), TruncatedNegativeBinomial(1, 0.05)])
+def test_the_profile_of_a_run_is_not_that_of_the_selection(law: RunCount) -> None:
+    """A profile kept by accident would charge a selection of twenty runs like one run."""
+    plain = gaussian_for(0.5, 1e-6).to_renyi(DEFAULT_ORDERS)
+    sharp = replace(plain, profile=GaussianProfile(math.sqrt(2 * 1e-3)))
+    selector = RepeatAndSelect(law, delta=1e-6)
+    charges = [selector.charges([candidate(each)])[0].size for each in (plain, sharp)]
+    assert charges[0] == charges[1] > sharp.to_approx(1e-6).size
+    assert law.renyi_charge(sharp).profile is None
 
 
 def test_the_theorem_names_the_bounds_that_a_charge_may_rest_on() -> None:

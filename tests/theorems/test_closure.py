@@ -157,4 +157,4 @@ def test_requests_at_the_same_time_cost_their_sum(rule: Rule) -> None:
         nearest = max(nearest, used / max(allowed, SLACK))
         broken += desk.used((rule, last_first)) > allowed + SLACK
     assert nearest > 0.5
-    assert broken > 150  # an order of answers that depends on the data is not covered
+    assert broken > 10  # an order of answers that depends on the data is not covered
