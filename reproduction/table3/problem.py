@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.errors import InvalidInput
+from expost.privacy.dpsgd import RENYI, calibrate_noise
 from expost.privacy.guarantees import RenyiDP, tight_epsilon
+from expost.privacy.orders import INTEGER_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
@@ -85,9 +87,7 @@ class TableProblem:
         Each has exactly the promise of the plan that was executed.
         """
         grid = [(epsilon, setting) for epsilon in levels for setting in bank.settings]
-        curves = _curves(
-            [_configuration(setting, epsilon, bank.delta) for epsilon, setting in grid], bank.n
-        )
+        curves = _curves(grid, bank.n, bank.delta)
         cells = [cell for epsilon in levels for cell in bank.level(epsilon)]
         sign = 1.0 if task.metric == "accuracy" else -1.0
         candidates = tuple(
@@ -159,21 +159,37 @@ def variance_of(bank: Bank) -> float:
     return float(variance)
 
 
-def _configuration(setting: GridSetting, epsilon: float, delta: float) -> Configuration:
-    """Return the training configuration of a setting at a level."""
-    return Configuration(
-        setting.learning_rate,
-        setting.epochs,
-        setting.batch_size,
-        setting.clip,
-        epsilon=epsilon,
-        delta=delta,
+def _curves(grid: Sequence[tuple[float, GridSetting]], n: int, delta: float) -> list[RenyiDP]:
+    """Return the promises on their common orders; equal promises are one object.
+
+    The noise of the bank's trainings was calibrated by Rényi curves at whole orders.
+    """
+    schedules = plans(
+        [
+            Configuration(
+                setting.learning_rate,
+                setting.epochs,
+                setting.batch_size,
+                setting.clip,
+                noise_multiplier=1.0,
+            )
+            for _, setting in grid
+        ],
+        n,
     )
-
-
-def _curves(configurations: Sequence[Configuration], n: int) -> list[RenyiDP]:
-    """Return the promises on their common orders; equal promises are one object."""
-    found = [curve for curve in promises(plans(configurations, n)) if curve is not None]
+    noises = calibrate_noise(
+        sampling_rates=[each.sampling_rate for each in schedules],
+        steps=[each.steps for each in schedules],
+        epsilons=[epsilon for epsilon, _ in grid],
+        delta=delta,
+        orders=INTEGER_ORDERS,
+        accountant=RENYI,
+    )
+    executed = [
+        each._replace(noise_multiplier=noise)
+        for each, noise in zip(schedules, noises.tolist(), strict=True)
+    ]
+    found = [curve for curve in promises(executed) if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in found)))
     cut = {id(curve): curve.on(orders) for curve in found}
     return [cut[id(curve)] for curve in found]
