@@ -17,7 +17,6 @@ import numpy as np
 from expost.errors import InvalidInput
 from expost.privacy.dpsgd import RENYI, calibrate_noise
 from expost.privacy.guarantees import RenyiDP, tight_epsilon
-from expost.privacy.orders import INTEGER_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import Configuration, plans, promises
@@ -87,7 +86,7 @@ class TableProblem:
         Each has exactly the promise of the plan that was executed.
         """
         grid = [(epsilon, setting) for epsilon in levels for setting in bank.settings]
-        curves = _curves(grid, bank.n, bank.delta)
+        curves = _curves(grid, bank)
         cells = [cell for epsilon in levels for cell in bank.level(epsilon)]
         sign = 1.0 if task.metric == "accuracy" else -1.0
         candidates = tuple(
@@ -159,12 +158,13 @@ def variance_of(bank: Bank) -> float:
     return float(variance)
 
 
-def _curves(grid: Sequence[tuple[float, GridSetting]], n: int, delta: float) -> list[RenyiDP]:
+def _curves(grid: Sequence[tuple[float, GridSetting]], bank: Bank) -> list[RenyiDP]:
     """Return the promises on their common orders; equal promises are one object.
 
-    The noise of the bank's trainings was calibrated by Rényi curves at whole orders.
+    The noise is the one that was trained with: a bank that names no accountant was calibrated by
+    Rényi curves.
     """
-    schedules = plans(
+    planned = plans(
         [
             Configuration(
                 setting.learning_rate,
@@ -175,21 +175,20 @@ def _curves(grid: Sequence[tuple[float, GridSetting]], n: int, delta: float) -> 
             )
             for _, setting in grid
         ],
-        n,
+        bank.n,
     )
     noises = calibrate_noise(
-        sampling_rates=[each.sampling_rate for each in schedules],
-        steps=[each.steps for each in schedules],
+        sampling_rates=[plan.sampling_rate for plan in planned],
+        steps=[plan.steps for plan in planned],
         epsilons=[epsilon for epsilon, _ in grid],
-        delta=delta,
-        orders=INTEGER_ORDERS,
-        accountant=RENYI,
+        delta=bank.delta,
+        accountant=str(bank.details.get("accountant", RENYI)),
     )
-    executed = [
-        each._replace(noise_multiplier=noise)
-        for each, noise in zip(schedules, noises.tolist(), strict=True)
+    noisy = [
+        plan._replace(noise_multiplier=noise)
+        for plan, noise in zip(planned, noises.tolist(), strict=True)
     ]
-    found = [curve for curve in promises(executed) if curve is not None]
+    found = [curve for curve in promises(noisy) if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in found)))
     cut = {id(curve): curve.on(orders) for curve in found}
     return [cut[id(curve)] for curve in found]

@@ -62,6 +62,7 @@ def tuning_rows(
             *technical_rows(document),
             ("charge", lambda: f"{charge(spent)} ({spent.neighbours})"),
             ("converted at", lambda: _at_order(job)),
+            ("noise calibrated by", lambda: shown_name(job.get("accountant") or "") or None),
             ("scoring", lambda: shown_name(job["scoring"])),
             ("requests", lambda: f"{len(document['requests']['grids'])} different grids"),
             selector_row(document),

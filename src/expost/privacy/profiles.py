@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -25,7 +26,8 @@ from expost.errors import InvalidGuarantee
 from expost.privacy.base import check_list, check_loss, check_orders, plain, set_fields
 from expost.privacy.gaussian_profile import gaussian_delta
 from expost.privacy.loss_distribution import covers, training_loss
-from expost.rationals import count_of
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.rationals import count_of, round_up
 
 _PAD = 2.0**-44  # the margin of rationals.pad_up
 
@@ -170,6 +172,29 @@ class RenyiProfile(_Record):
 
 
 @dataclass(frozen=True)
+class ZCDPProfile(_Record):
+    """The profile that ρ-zCDP implies, by the tight conversion at the best default order.
+
+    Parameters
+    ----------
+    rho : float
+        ρ ≥ 0.
+    """
+
+    rho: float
+    kind: ClassVar[str] = "zcdp"
+    accountant: ClassVar[str] = "zCDP"
+
+    def __post_init__(self) -> None:
+        set_fields(self, rho=check_loss(self.rho, "rho"))
+
+    def _delta(self, epsilons: Floats) -> Floats:
+        rho = Fraction(self.rho)
+        curve = tuple(round_up(rho * Fraction(order)) for order in DEFAULT_ORDERS)
+        return RenyiProfile(DEFAULT_ORDERS, curve).delta(epsilons)
+
+
+@dataclass(frozen=True)
 class DPSGDProfile(_Record):
     """The profile of DP-SGD with Poisson sampling, by its privacy loss distribution.
 
@@ -240,7 +265,14 @@ class LargestProfile(_Record):
 
 _KINDS: dict[str, type[Any]] = {
     cls.kind: cls
-    for cls in (PureProfile, GaussianProfile, RenyiProfile, DPSGDProfile, LargestProfile)
+    for cls in (
+        PureProfile,
+        GaussianProfile,
+        ZCDPProfile,
+        RenyiProfile,
+        DPSGDProfile,
+        LargestProfile,
+    )
 }
 
 

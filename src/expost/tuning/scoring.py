@@ -83,7 +83,9 @@ def free_rho(training: RenyiDP, delta: float | None = None) -> float:
     )
     if delta is not None and training.profile is not None:
         epsilon = training.to_approx(delta).epsilon
-        rho = min(rho, gaussian_for(epsilon, delta).rho) if epsilon > 0 else rho
+        if epsilon > 0:
+            # a little less than for all orders, as the curve has some only
+            rho = min(rho, 0.998 * gaussian_for(epsilon, delta).rho)
     if rho <= 0:
         raise InvalidInput(
             "guarantee",
@@ -108,8 +110,8 @@ def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
     RenyiDP
         The pointwise maximum of the two curves, and of the two profiles.
     """
-    score = ZCDP(rho, training.neighbours).to_renyi(training.orders)
-    worst = training.at_worst(score)
+    score = ZCDP(rho, training.neighbours)
+    worst = training.at_worst(score.to_renyi(training.orders))
     if training.profile is None:
         return worst
     return replace(worst, profile=LargestProfile((training.profile, score.as_profile())))
