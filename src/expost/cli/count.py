@@ -220,10 +220,10 @@ def _finish(
     )
     if certificate is not None:
         result.save(certificate)
-        notes.print(f"certificate: {certificate}", markup=False)
+        notes.print(f"certificate: {certificate}")
     if plot is not None:
         plots.draw_counts(result, plot)
-        notes.print(f"figure: {plot}", markup=False)
+        notes.print(f"figure: {plot}")
     if failure is not None:
         raise failure
 
@@ -243,7 +243,7 @@ def _show_plan(
     )
     if plot is not None:
         plans.draw(planned, plot)
-        notes.print(f"figure: {plot}", markup=False)
+        notes.print(f"figure: {plot}")
 
 
 def _kind(
