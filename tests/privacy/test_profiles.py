@@ -14,13 +14,16 @@ from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import dpsgd_curve
 from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP, guarantee_from_dict
 from expost.privacy.profiles import (
+    DPSGDProfile,
     GaussianProfile,
     LargestProfile,
     Profile,
     PureProfile,
     RenyiProfile,
+    ZCDPProfile,
     profile_from_dict,
 )
+from expost.selection.repeat_and_select import Poisson, TruncatedNegativeBinomial
 
 CURVE = RenyiDP((1.5, 2.0, 8.0), (0.1, 0.2, 1.0))
 PROFILES: list[Profile] = [
@@ -28,6 +31,8 @@ PROFILES: list[Profile] = [
     PureProfile(0.7, 1e-3),
     GaussianProfile(0.4),
     RenyiProfile(CURVE.orders, CURVE.epsilons),
+    ZCDPProfile(0.08),
+    DPSGDProfile(0.1, 1.0, 5),
     LargestProfile((PureProfile(0.2), GaussianProfile(0.4))),
 ]
 
@@ -98,6 +103,10 @@ def test_profiles_are_never_added_or_compared() -> None:
         {"kind": "gaussian", "mu": -1.0},
         {"kind": "gaussian", "mu": 0.0},
         {"kind": "renyi", "orders": [2.0], "epsilons": [1.0, 2.0]},
+        {"kind": "zcdp", "rho": -1.0},
+        {"kind": "dp-sgd", "sampling_rate": 2.0, "noise_multiplier": 1.0, "steps": 1},
+        {"kind": "dp-sgd", "sampling_rate": 0.1, "noise_multiplier": 1e-9, "steps": 1},
+        {"kind": "dp-sgd", "sampling_rate": 0.1, "noise_multiplier": 1.0, "steps": 1.5},
         {"kind": "largest", "parts": []},
         {"kind": "largest", "parts": ["x"]},
     ],
@@ -116,3 +125,17 @@ def test_other_things_are_no_profiles() -> None:
         PureProfile(1.0).delta([-0.1])
     with pytest.raises(InvalidGuarantee, match="epsilons"):
         PureProfile(1.0).delta([math.nan])
+
+
+def test_the_charge_of_a_selection_has_no_profile_of_one_candidate() -> None:
+    """Catches a price of many runs that converts by the profile of a single one."""
+    promise = dpsgd_curve(sampling_rate=0.01, noise_multiplier=1.0, steps=100)
+    bare = replace(promise, profile=None)
+    assert promise.profile is not None
+    charges = Charges((promise, promise * 2), (0, 1), promise)
+    for level in (*charges.levels, charges.nothing):
+        assert isinstance(level, RenyiDP)
+        assert level.profile is None
+    for law in (Poisson(20), TruncatedNegativeBinomial(1, 0.05)):
+        assert law.renyi_charge(promise) == law.renyi_charge(bare)
+        assert law.renyi_charge(promise).to_approx(1e-6) == law.renyi_charge(bare).to_approx(1e-6)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from expost import (
     ZCDP,
@@ -31,7 +34,11 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.guarantees import Guarantee
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import GaussianProfile
+from expost.rationals import exact
 from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
 from tests.theorems import finite
 from tests.theorems.finite_renyi import ORDERS, Array, exact_curves, log_moment, random_pair
@@ -410,14 +417,25 @@ def test_certificates_name_the_theorem_that_was_used() -> None:
         assert name in selector._theorem([candidate(promises[kind])]), (law, kind)
 
 
-def test_charges_at_fixed_orders_name_the_elementary_bounds() -> None:
-    """At fixed orders a charge may be plain composition, or rest on a larger order."""
+@pytest.mark.parametrize("law", [Poisson(20), TruncatedNegativeBinomial(1, 0.05)])
+def test_the_profile_of_a_run_is_not_that_of_the_selection(law: RunCount) -> None:
+    """A profile kept by accident would charge a selection of twenty runs like one run."""
+    plain = gaussian_for(0.5, 1e-6).to_renyi(DEFAULT_ORDERS)
+    sharp = replace(plain, profile=GaussianProfile(math.sqrt(2 * 1e-3)))
+    selector = RepeatAndSelect(law, delta=1e-6)
+    charges = [selector.charges([candidate(each)])[0].size for each in (plain, sharp)]
+    assert charges[0] == charges[1] > sharp.to_approx(1e-6).size
+    assert law.renyi_charge(sharp).profile is None
+
+
+def test_the_theorem_names_the_bounds_that_a_charge_may_rest_on() -> None:
+    """At fixed orders composition or a larger order; with a δ composition or profiles."""
     for make in (RandomDropping, AboveThreshold):
         bar = {} if make is RandomDropping else {"target": 1.0}
         at_order = make(0.1, order=8.0, **bar)._theorem([candidate(ZCDP(0.1))])
         assert "plain composition" in at_order
         alone = make(0.1, delta=1e-6, **bar)._theorem([candidate(ZCDP(0.1))])
-        assert "plain composition" not in alone
+        assert "(T3), or plain composition" in alone
         paper = make(0.1, order=8.0, method="paper", **bar)._theorem([candidate(ZCDP(0.1))])
         assert "plain composition" not in paper
 
@@ -490,3 +508,35 @@ def test_whole_scores_are_ranked_exactly() -> None:
         Candidate(lambda data, randomness, n=n: n, guarantee=PureDP(0)) for n in (2**60, 2**60 + 1)
     ]
     assert RandomDropping(1.0).select(given, None).value == 2**60 + 1
+
+
+@given(
+    st.one_of(
+        st.floats(-15, -0.1).map(lambda power: 10**power - 1),  # close to -1
+        st.floats(-0.999, 50),
+        st.sampled_from([-0.999999, -1e-300, 0.0, 1e-300, 1e-9, 1e9]),
+    ),
+    st.one_of(
+        st.floats(-290, -1e-3).map(lambda power: 10**power),
+        st.floats(-15, -0.4).map(lambda power: 1 - 10**power),
+    ),
+)
+@example(-0.999999, 5.349601434572105e-239)
+@example(-0.5, 4.007379771263506e-284)
+def test_the_mean_number_of_runs_is_rounded_up(shape: float, gamma: float) -> None:
+    """The public call: δ is charged E[K] times, for every shape > -1 and every γ."""
+    runs = TruncatedNegativeBinomial(shape, gamma)
+    delta = 0.1 / runs.mean
+    charge = RepeatAndSelect(runs).charges([candidate(ApproxDP(0.5, delta))])[0]
+    with mpmath.workdps(700):
+        eta, g = (mpmath.mpf(each.numerator) / each.denominator for each in _exact(shape, gamma))
+        few = (1 - g) / g
+        mean = few / mpmath.log(1 / g) if eta == 0 else eta * few / (1 - g**eta)
+        exponent = max(0, min(-shape, 1 + shape)) * -math.log(gamma)  # of the better of two forms
+        assert mean <= runs.mean <= mean * (1 + mpmath.mpf(5e-15 + 1e-15 * exponent))
+        assert mean * mpmath.mpf(delta) <= charge.delta
+
+
+def _exact(*numbers: float) -> list[Fraction]:
+    """Numbers as expost reads them."""
+    return [exact(number, "number") for number in numbers]

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from expost.errors import InvalidInput
 from expost.training.convex import (
@@ -318,3 +320,88 @@ def test_bad_settings(arguments: dict[str, Any]) -> None:
     good: dict[str, Any] = {"loss": "softmax", "places": 5, "width": 2, "regularisation": 0.1}
     with pytest.raises(InvalidInput):
         ConvexProblem(**{**good, **arguments})
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> ConvexProblem:
+    """A problem whose rounding just allows 16 times the public number of rows."""
+    problem = ConvexProblem("logistic", 5, 2, 0.1, crowd=16)
+    share = problem.tolerance * problem.regularisation / (4.1 * problem.rounding)
+    real = ConvexProblem.rounding_of
+
+    def rounding_of(self: ConvexProblem, rows: int, length: float, *unit: float) -> float:
+        return share * real(self, rows, length, *unit)
+
+    monkeypatch.setattr(ConvexProblem, "rounding_of", rounding_of)
+    return problem
+
+
+def test_the_tolerance_is_public_for_any_number_of_rows(
+    coarse: ConvexProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a tolerance that grows with the secret number of rows, and a way 2 without digits."""
+    generator = np.random.default_rng(3)
+    X = np.array([ANGLES[place] for place in generator.integers(0, 6, 64 * coarse.places)])
+    y = generator.integers(0, 2, len(X)).astype(float)
+    used = set()
+
+    def certified(problem: ConvexProblem, *rest: Any) -> bool:
+        used.add(problem.tolerance)
+        return False
+
+    monkeypatch.setattr(solver_module, "certified", certified)
+    found = minimise(coarse, X, y)
+    assert used == {coarse.tolerance}
+    assert found.dtype == np.float64
+    assert np.linalg.norm(found - true_minimiser(coarse, X, y)) <= coarse.tolerance
+
+
+def test_many_rows_take_wider_numbers(
+    coarse: ConvexProblem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches steps in float64 where its rounding exceeds a quarter of the tolerance."""
+    kinds = []
+    real = ConvexProblem.gradient
+
+    def gradient(self: ConvexProblem, weights: Any, *rest: Any) -> Any:
+        kinds.append(weights.dtype)
+        return real(self, weights, *rest)
+
+    monkeypatch.setattr(ConvexProblem, "gradient", gradient)
+    for times, kind in ((16, np.float64), (64, np.longdouble)):
+        kinds.clear()
+        X = np.tile(ANGLES[:5], (times, 1))
+        counted(coarse, X, np.arange(len(X)) % 2.0)
+        assert set(kinds) == {np.dtype(kind)}
+    narrow = solver_module.most_rows(coarse, 2.0**-53)
+    assert 16 * coarse.places <= 2 * narrow < 64 * coarse.places
+    assert solver_module.most_rows(coarse, 2.0**-64) >= 64 * narrow
+
+
+@given(
+    st.sampled_from(["logistic", "softmax"]),
+    st.integers(1, 10**7),
+    st.integers(1, 10**4),
+    st.floats(-6, 6).map(lambda power: 10**power),
+    st.integers(2, 1000),
+)
+def test_for_how_many_rows_the_second_way_is_proved(
+    loss: str, places: int, width: int, regularisation: float, classes: int
+) -> None:
+    """The tolerance is proved for the rows that the documentation states, for every problem."""
+    problem = ConvexProblem(loss, places, width, regularisation, classes, crowd=16)
+    assert 2 * solver_module.most_rows(problem, 2.0**-53) >= 16 * places
+    assert 2 * solver_module.most_rows(problem, 2.0**-64) >= min(2500 * places, 2**24)
+    for unit in (2.0**-53, 2.0**-64):
+        rows = solver_module.most_rows(problem, unit)
+        visited = 2 * solver_module.actual(problem, rows).radius + problem.tolerance / 4
+        error = problem.rounding_of(rows, visited, unit)
+        assert error <= regularisation * problem.tolerance / 4
+    there = solver_module.actual(problem, 2**24)
+    assert (there.radius + problem.tolerance) * 2.0**-53 <= problem.tolerance / 4
+
+
+def test_least_squares_need_a_public_number_of_rows() -> None:
+    """Catches a sensitivity that holds for some secret numbers of rows only."""
+    with pytest.raises(InvalidInput, match="crowd"):
+        ConvexProblem("squared", 5, 2, 0.1, crowd=16)

@@ -191,7 +191,7 @@ def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
     """P(|aX + bY| > t) for Laplace X, Y of scale 1 and a ≥ b ≥ 0."""
     alike = large - small < 1e-6 * large  # equal up to rounding: the larger one for both
     equal = (1 + t / (2 * large)) * np.exp(-t / large)
-    other = np.square(small) * np.exp(-t / np.maximum(small, 1e-300))
+    other = np.square(small) * np.exp(-t / np.maximum(small, 1e-9 * large))
     between = np.where(alike, 1.0, np.square(large) - np.square(small))
     unequal = (np.square(large) * np.exp(-t / large) - other) / between
     return np.asarray(np.where(alike, equal, unequal))

@@ -29,6 +29,7 @@ import numpy as np
 from expost.analytics.arrow_cells import parquet_rows, tame_scanner
 from expost.analytics.engine import ibis_module
 from expost.analytics.text_lines import read_header, read_json_lines, read_lines
+from expost.analytics.views import check_plan, check_view, require_rowwise
 from expost.errors import InvalidInput, MissingExtra
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
@@ -179,6 +180,8 @@ def _read_sqlite(path: Path, table: str, columns: Sequence[str]) -> Any:
         known = [row[0] for row in rows]
         if not known:
             raise InvalidInput("table", table, "the database has no such table")
+        views = "SELECT name, sql FROM sqlite_master WHERE type = 'view'"
+        check_view(table, dict(connection.execute(views).fetchall()), "sqlite")
         wanted = [name for name in columns if name in known] or known
         listed = ", ".join(f"CAST({_quoted(name)} AS TEXT)" for name in wanted)
         found = connection.execute(f"SELECT {listed} FROM {_quoted(table)}").fetchall()
@@ -226,12 +229,13 @@ def _named(connection: Any, table: str) -> Any:
     if connection.name == "pyspark" and ("/" in table or table.endswith(".parquet")):
         return connection.read_parquet(table)
     try:
-        return connection.table(table)
+        opened = connection.table(table)
     except Exception:
         schema, _, name = table.partition(".")
         if not name:
             raise
-        return connection.table(name, database=schema)
+        opened = connection.table(name, database=schema)
+    return require_rowwise(opened)
 
 
 def _engine() -> Any:
@@ -254,16 +258,18 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
     """
     ibis = ibis_module()
     if isinstance(data, ibis.Table):
-        return data
+        return require_rowwise(data)
     if type(data).__module__.startswith("pyspark."):
         return _spark_table(data)
     try:
         from pyarrow import dataset
 
-        rows = dataset.dataset(_arrow_table(data))
+        rows = dataset.dataset(_arrow_table(data, columns))
         return ibis.memtable(tame_scanner(rows, columns).to_table())
     except ImportError:
         raise MissingExtra("pyarrow", "analytics") from None
+    except InvalidInput:
+        raise
     except Exception:
         raise InvalidInput(
             "table",
@@ -273,10 +279,11 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
         ) from None
 
 
-def _arrow_table(data: Any) -> Any:
+def _arrow_table(data: Any, columns: Sequence[str]) -> Any:
     """A pandas, polars or pyarrow table, records, or columns by name, as an Arrow table.
 
-    Lists have no types: their values are text. The names of records are those of all records.
+    Lists have no types: their values are text. Records have the columns that will be used, whether
+    any record has them or not; what is no record is a row of gaps.
     """
     import pyarrow as pa
 
@@ -287,9 +294,10 @@ def _arrow_table(data: Any) -> Any:
     if type(data).__module__.partition(".")[0] == "polars":
         return (data.collect() if hasattr(data, "collect") else data).to_arrow()
     if isinstance(data, (list, tuple)):
-        records = [each if isinstance(each, Mapping) else {} for each in data]
-        names = dict.fromkeys(name for each in records for name in each)
-        data = {name: [each.get(name) for each in records] for name in names}
+        if 2 * sum(isinstance(row, Mapping) for row in data) < len(data):
+            raise InvalidInput("table", "a list", "most rows are no records: give mappings")
+        records = [row if isinstance(row, Mapping) else {} for row in data]
+        data = {name: [row.get(name) for row in records] for name in columns}
     if isinstance(data, Mapping):
         texts = {name: [_cell_text(cell) for cell in cells] for name, cells in data.items()}
         return pa.table({name: pa.array(cells, pa.string()) for name, cells in texts.items()})
@@ -313,15 +321,24 @@ def without_objects(data: Any) -> Any:
         if str(kind) in ("object", "category") or getattr(kind, "storage", None) == "python"
     ]
     columns = {place: data.iloc[:, place] for place in range(data.shape[1])}
+    kind = ArrowDtype(pa.string())
     for place in odd:
-        texts = pa.array([_cell_text(value) for value in columns[place]], pa.string())
-        kind = ArrowDtype(pa.string())
+        texts = pa.array(_cell_texts(columns[place]), pa.string())
         columns[place] = type(columns[place])(texts, index=data.index, dtype=kind)
     if not odd:
         return data
     made = type(data)(columns, index=data.index)
     made.columns = data.columns
     return made
+
+
+def _cell_texts(series: Any) -> list[str | None]:
+    """A column of pandas as text, cell by cell."""
+    if str(series.dtype) != "category":
+        return [_cell_text(cell) for cell in series]
+    # each category once: a gap among whole numbers would turn the cells into floats
+    texts = [_cell_text(label) for label in series.cat.categories.to_numpy(dtype=object)]
+    return [texts[code] if code >= 0 else None for code in series.cat.codes]
 
 
 def _cell_text(value: Any) -> str | None:
@@ -342,6 +359,7 @@ def _cell_text(value: Any) -> str | None:
 def _spark_table(frame: Any) -> Any:
     """A Spark data frame, under a name of its own in its session."""
     ibis = ibis_module()
+    check_plan(frame)
     name = f"expost_{id(frame):x}"
     frame.createOrReplaceTempView(name)
     return ibis.pyspark.connect(frame.sparkSession).table(name)

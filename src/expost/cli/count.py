@@ -154,7 +154,7 @@ def count(
     """Answers per group, each within the wanted error, as many groups as the budget allows."""
     plots.check_path(plot)
     _check_files(out, certificate)
-    listed = None if keys is None else read_keys(keys, len(by or ()))
+    listed = None if keys is None else read_keys(keys, by or ())
     kind = _kind(rows, sum_column, mean_column, bounds)
     most_rows = parse_rows(max_rows_per_user)
     options: dict[str, Any] = {
@@ -223,10 +223,10 @@ def _finish(
     )
     if certificate is not None:
         result.save(certificate)
-        notes.print(f"certificate: {certificate}", markup=False)
+        notes.print(f"certificate: {certificate}")
     if plot is not None:
         plots.draw_counts(result, plot)
-        notes.print(f"figure: {plot}", markup=False)
+        notes.print(f"figure: {plot}")
     if failure is not None:
         raise failure
 
@@ -246,7 +246,7 @@ def _show_plan(
     )
     if plot is not None:
         plans.draw(planned, plot)
-        notes.print(f"figure: {plot}", markup=False)
+        notes.print(f"figure: {plot}")
 
 
 def _kind(

@@ -6,12 +6,15 @@ Tests: ``tests/cli/test_count_cli.py``, ``tests/cli/test_count_inputs.py``.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
 from expost.errors import InvalidInput
+from expost.small_files import read_small
 
 _BOUNDS = "--bounds"
 
@@ -62,16 +65,22 @@ def parse_rows(text: str | None) -> int | str | None:
         raise InvalidInput("max_rows_per_user", text, "give a whole number or auto") from None
 
 
-def read_keys(path: Path, columns: int = 1) -> list[Any]:
-    """Return group names, one per line (a CSV row for several columns); skips empty lines."""
+def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
+    """Return group names, one per line (a CSV row for several columns); skips empty lines.
+
+    A first line that names the columns is a header.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_small(path, "keys", "utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
     lines = [line.rstrip("\r\n") for line in text.split("\n")]
     listed: list[Any] = [line for line in lines if line]
-    if columns > 1:
+    if len(columns) > 1:
         listed = [tuple(row) for row in csv.reader(listed)]
+    header = next(csv.reader(line for line in lines if line), [])
+    if columns and header == list(columns):
+        del listed[0]
     if not listed:
         raise InvalidInput("keys", str(path), "the file names no group")
     return listed
@@ -81,15 +90,15 @@ def read_prior(path: Path) -> dict[str, float]:
     """Return a CSV of group,size, with or without a header."""
     sizes: dict[str, float] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for number, row in enumerate(csv.reader(stream), start=1):
-                try:
-                    sizes[row[0]] = float(row[1])
-                except (IndexError, ValueError):
-                    if number > 1 and row:
-                        raise InvalidInput(
-                            "prior", f"line {number}", "give lines of group,size"
-                        ) from None
+        lines = StringIO(read_small(path, "prior", "utf-8-sig"), newline="")
+        for number, row in enumerate(csv.reader(lines), start=1):
+            try:
+                sizes[row[0]] = float(row[1])
+            except (IndexError, ValueError):
+                if number > 1 and row:
+                    raise InvalidInput(
+                        "prior", f"line {number}", "give lines of group,size"
+                    ) from None
     except (UnicodeDecodeError, csv.Error):
         raise InvalidInput("prior", str(path), "the file is not UTF-8 text of group,size") from None
     if not sizes:

@@ -25,6 +25,7 @@ from expost.cli.output import MISSED_BAR, Json, in_words, notes, show, visible
 from expost.errors import InvalidInput
 from expost.secret_files import require_private
 from expost.server.client import Connection, connect
+from expost.small_files import read_small
 
 app = typer.Typer(no_args_is_help=True, help="Ask a desk (expost serve).")
 ledger_app = typer.Typer(no_args_is_help=True, help="Budgets of the desk.")
@@ -55,7 +56,7 @@ def read_token(file: Path | None) -> str:
             raise InvalidInput("token", None, "set EXPOST_TOKEN, or give --token-file FILE")
         return token
     require_private(file, "token-file")
-    return file.read_text(encoding="ascii").strip()
+    return read_small(file, "token-file", "ascii").strip()
 
 
 def _desk(context: typer.Context) -> Connection:
@@ -111,7 +112,7 @@ def count(
         "size": size,
         "rows": rows or None,
         "where": where,
-        "keys": None if keys is None else read_keys(keys, len(by or ())),
+        "keys": None if keys is None else read_keys(keys, by or ()),
         "private_keys": private_keys or None,
         "max_groups_per_user": parse_cap(max_groups_per_user),
         "confidence": confidence,
@@ -126,7 +127,7 @@ def count(
     arguments = (dataset,) if kind == "count" else (dataset, column)
     result = getattr(desk, kind)(*arguments, memo=memo, key=key, **options)
     for warning in result.warnings:
-        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True, markup=False)
+        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     show(
         result.as_dict(),
         as_json=as_json,
@@ -134,7 +135,7 @@ def count(
     )
     if certificate is not None:
         result.save(certificate)
-        notes.print(f"certificate: {certificate}", markup=False)
+        notes.print(f"certificate: {certificate}")
 
 
 @app.command()
@@ -165,11 +166,10 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Tune a model on the rows of a desk. The exit code is 5 if the bar was missed."""
-    with config.open("rb") as stream:
-        try:
-            tables = tomllib.load(stream)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput("config", str(config), f"it is not TOML: {error}") from None
+    try:
+        tables = tomllib.loads(read_small(config, "config"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput("config", str(config), f"it is not TOML: {error}") from None
     result = _desk(context).tune(dataset, tables, memo=memo, key=key)
     if out is not None:
         result.save(out)

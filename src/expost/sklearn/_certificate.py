@@ -47,7 +47,7 @@ except ImportError:
 
 _FACTS = (
     *("path", "name", "features", "target", "bounds", "categories", "dates", "booleans"),
-    *("missing", "classes", "target_bounds", "public_test"),
+    *("texts", "shape", "missing", "classes", "target_bounds", "public_test"),
 )
 
 
@@ -199,6 +199,7 @@ class SearchCertificate(NoiseReducer):
                 "larger_is_better": True,
                 "bar": float(self.target or 0),
                 "confidence": self.confidence,
+                **({} if read is None else self._described()),
             },
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
             "neighbours": self.neighbours_,

@@ -12,7 +12,8 @@ reduction with a small regularisation, which needs more and reaches more. The la
 end, unless attempts with DP-SGD follow: their misses cost little, but a pass costs about twice a
 level. For a network, all noise reduction together may cost at most ``SHARE`` of what its
 attempts are expected to cost at the bar that is easiest for them, so that no bar that only the
-network reaches costs much more.
+network reaches costs much more. A way whose first level costs more than its part of that is left
+out: with few scoring rows low levels cannot be judged.
 
 A linear regression has one way, by second moments.
 
@@ -123,6 +124,8 @@ def plan_ways(
         part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
         attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
     plan = ways_of(settings, recipe, places, rows.public, attempts)
+    if not plan.ways:  # the attempts then have the whole δ and the whole 1 − confidence
+        return by_attempts(settings)
     return _joined(settings, recipe, rows, places, plan, attempts)
 
 
@@ -233,9 +236,10 @@ def list_ways(
             kept = levels_before_another(
                 levels, each_delta, rank, classes, places.training, limit / len(chosen)
             )
-        ways.append(
-            Way(regularisation, kept, each_delta, each_confidence, norm_bound=model.norm_bound)
-        )
+        if kept:
+            ways.append(
+                Way(regularisation, kept, each_delta, each_confidence, norm_bound=model.norm_bound)
+            )
     return tuple(ways)
 
 
@@ -257,7 +261,7 @@ def levels_before_another(
     places: int,
     limit: float = np.inf,
 ) -> tuple[float, ...]:
-    """Return the levels of a way that is followed by another one; at least one.
+    """Return the levels of a way that is followed by another one; none if all exceed ``limit``.
 
     Parameters
     ----------
@@ -276,8 +280,8 @@ def levels_before_another(
     """
     end = END * 5**rank * max(_LEAST_OUTPUTS, classes or 1) / places
     share = delta / len(levels)
-    kept = tuple(each for each in levels if each <= limit and gaussian_mu(each, share) <= end)
-    return kept or tuple(levels[:1])
+    affordable = tuple(each for each in levels if each <= limit)
+    return tuple(each for each in affordable if gaussian_mu(each, share) <= end) or affordable[:1]
 
 
 def _joined(

@@ -35,7 +35,8 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.training._torch.convolutions import pair
 from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.module_state import RowsApart, inside, unchanged
+from expost.training._torch.module_state import OnlyRowwise, RowError, RowsApart, inside
+from expost.training._torch.reachable_state import ReachableState
 from expost.training._torch.recurrent import RECURRENT, linear, products_of, recurrent_forward
 from expost.training._torch.tapped_convolutions import TappedConvolution, TappedConvolutions
 from expost.training._torch.tapped_layers import (
@@ -78,11 +79,13 @@ class ModuleTaps:
         kernels: Any = None,
     ) -> None:
         self.module, self.exact, self.kernels = module, exact, kernels
+        self.state = ReachableState(module)
+        self.errors: list[tuple[str, str]] | None = None  # of a pass over zeros
         self.anchor = torch.zeros((), device=blank.device, requires_grad=True)
         self.taps = _tapped(module, names, exact, kernels)
         self.rest = [name for name in names if name not in self._tapped_names()]
-        self._special = [
-            layer for layer in module.modules() if type(layer) in (nn.Embedding, *RECURRENT)
+        self._recurrent: list[Any] = [
+            layer for layer in module.modules() if type(layer) in RECURRENT
         ]
         # where the module holds each trained parameter, which may be in several layers
         self._places: dict[str, list[tuple[Any, str]]] = {
@@ -96,6 +99,7 @@ class ModuleTaps:
         }
         self._levels: tuple[int, ...] = ()
         self._sizes = (1, 1)
+        self._raised: list[tuple[str, str]] = []
         self._probe(names, blank)
 
     def _tapped_names(self) -> set[str]:
@@ -105,6 +109,8 @@ class ModuleTaps:
         self, X: Tensor, values: dict[str, Tensor], own: dict[str, Tensor] | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs of a batch, and the per-example copies of the other parameters.
+
+        The caller sets ``state`` back when it needs nothing of the pass any more.
 
         ``X`` is models × examples × …, ``values`` are models × the shape of the parameter. Outputs
         are models × examples × outputs.
@@ -137,14 +143,19 @@ class ModuleTaps:
 
         shared = None if own is not None else 0
         each = vmap(one, in_dims=(0, shared), randomness="different")
-        with unchanged(self.module), self._installed(), RowsApart(), torch.enable_grad():
+        apart = RowsApart()
+        with self._installed(), apart, torch.enable_grad():
             if self.exact:
                 alone = {
                     name: value if own is not None else value[0] for name, value in given.items()
                 }
-                return each(X[0], alone)[None], copies
-            made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
-            return made, copies
+                made = each(X[0], alone)[None]
+            else:
+                made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
+        if self.errors is not None and apart.errors != self.errors:
+            raise RowError
+        self._raised = apart.errors
+        return made, copies
 
     def gradients(self, outputs: Tensor, copies: dict[str, Tensor], slopes: Tensor) -> list[Part]:
         """Return the parts of the gradients of all parameters that are used."""
@@ -168,10 +179,15 @@ class ModuleTaps:
             values = {name: value.detach()[None] for name, value in names.items()}
             held = {name: value for name, value in names.items() if value.requires_grad}
             try:
-                found = _reached(self.outputs(X, values, own={})[0], held) & self._tapped_names()
+                with self.state.kept():
+                    with OnlyRowwise() as seen:  # type: ignore[no-untyped-call]
+                        outputs = self.outputs(X, values, own={})[0]
+                    if seen.refusal is not None:
+                        raise seen.refusal
+                    found = _reached(outputs, held) & self._tapped_names()
                 if not found:
                     # with the copies of the other parameters, too
-                    loose = _reached(self.outputs(X, values)[0], held)
+                    loose = _reached(self._repeated(X, values), held)
                     if loose:
                         raise InvalidInput(
                             "model",
@@ -190,24 +206,38 @@ class ModuleTaps:
             for tap in self.taps:
                 tap.calls = []
             if not found:
+                self.errors, self.state.watching = self._raised, False
                 return
             self.taps = [tap for tap in self.taps if not found & set(tap.trained.values())]
             self.rest = [name for name in names if name not in self._tapped_names()]
 
+    def _repeated(self, X: Tensor, values: dict[str, Tensor]) -> Tensor:
+        """Return the outputs of a pass that was made before; refuse a module if they differ."""
+        made = []
+        for _ in range(2):
+            with torch.random.fork_rng(), self.state.kept():
+                made.append(self.outputs(X, values)[0])
+        before, after = (outputs.detach().nan_to_num() for outputs in made)
+        least = 1e-3 if X.is_cuda else 0.0  # sums on CUDA may add in any order
+        if before.shape != after.shape or not torch.allclose(before, after, rtol=least, atol=least):
+            raise InvalidInput(
+                "model",
+                type(self.module).__name__,
+                "its outputs change from one pass over zeros to the next, so it keeps a state that "
+                "cannot be set back",
+            )
+        return made[1]
+
     @contextmanager
     def _installed(self) -> Iterator[None]:
-        """Replace ``forward`` of tapped layers, recurrent layers and embeddings."""
+        """Replace ``forward`` of tapped layers and recurrent layers."""
         replaced: dict[nn.Module, Callable[..., Any]] = {
             tap.layer: self._forward(tap)
             for tap in self.taps
             if not isinstance(tap.layer, nn.RNNBase)
         }
-        for layer in self._special:
-            replaced[layer] = (
-                recurrent_forward(layer, self._products(layer))
-                if isinstance(layer, nn.RNNBase)
-                else _inside(layer, replaced.get(layer, layer.forward))
-            )
+        for layer in self._recurrent:
+            replaced[layer] = recurrent_forward(layer, self._products(layer))
         before = {layer: layer.__dict__.get("forward") for layer in replaced}
         try:
             for layer, forward in replaced.items():
@@ -251,7 +281,10 @@ class ModuleTaps:
                 raise Untappable(tap)  # inside a further transformation of the user's
             x = self._physical(input)
             with temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
-                out = tap(x)
+                # Whether a call fails must not depend on a row: the output of a token outside the
+                # vocabulary is NaN, so the norm is not finite, and the example adds nothing.
+                tokens = isinstance(tap, TappedEmbedding)
+                out = inside(x, tap.layer.num_embeddings, tap) if tokens else tap(x)
             if self.exact:
                 out = out[0]
             for level in self._levels:
@@ -297,22 +330,6 @@ def _reached(outputs: Tensor, held: Mapping[str, Tensor]) -> set[str]:
         return set()
     used = torch.autograd.grad(outputs.sum(), list(held.values()), allow_unused=True)
     return {name for name, value in zip(held, used, strict=True) if value is not None}
-
-
-def _inside(layer: Any, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return an embedding's forward pass that does not fail on tokens outside the vocabulary.
-
-    Whether a call fails must not depend on a row. The output of such a token is NaN, so the norm of
-    the example's gradient is not finite, and it adds nothing.
-    """
-
-    def guarded(input: Tensor) -> Tensor:
-        made = inside(input, layer.num_embeddings, forward)
-        if layer.padding_idx is not None:  # vmap forgets that this token has no gradient
-            made = torch.where((input == layer.padding_idx).unsqueeze(-1), made.detach(), made)
-        return made
-
-    return guarded
 
 
 def _tapped(

@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -68,9 +69,9 @@ class ConvexProblem:
     crowd : int
         1 if there are at most ``places`` rows. More if the actual number is secret: then G is a
         bound at every point, which holds for any number of rows, and the tolerance is chosen for
-        the rounding of ``crowd`` times ``places`` rows. For more rows the solver takes smaller
-        steps (:func:`~expost.training.convex.solver.minimise`). Squared loss has no bound at every
-        point: there the actual number may be at most ``crowd`` times ``places``.
+        the rounding of ``crowd`` times ``places`` rows. For more rows the solver keeps the same
+        tolerance (:func:`~expost.training.convex.solver.minimise`). Squared loss has no bound at
+        every point, so that its number of rows must be public: ``crowd`` is 1.
     """
 
     loss: str
@@ -86,6 +87,8 @@ class ConvexProblem:
         for name in ("places", "width"):
             count_of(getattr(self, name), name, at_least=1)
         count_of(self.classes, "classes", at_least=2)
+        if self.loss == "squared" and self.crowd > 1:
+            raise InvalidInput("crowd", self.crowd, "squared loss needs a public number of rows: 1")
         if not 1e-6 <= self.regularisation <= 1e6:
             raise InvalidInput(
                 "regularisation", self.regularisation, "give a number from 1e-6 to 1e6"
@@ -144,31 +147,44 @@ class ConvexProblem:
 
     @property
     def rounding(self) -> float:
-        """A bound on the error of a computed gradient at points of norm at most 2R + 1."""
-        return self.rounding_of(self.crowd * self.places, 2 * self.radius + 1)
+        """A bound on the error of a computed gradient at the points that the solver visits."""
+        return self.rounding_of(self.crowd * self.places, self.reach)
 
-    def rounding_of(self, rows: int, length: float) -> float:
+    @property
+    def reach(self) -> float:
+        """A bound on the norm of the points that :func:`~.solver.counted` visits: 2R + tolerance.
+
+        Where rounding decides the tolerance, a quarter of it is below 1.
+        """
+        return 2 * self.radius + 1 + self._least_gradient / self.regularisation
+
+    @property
+    def _least_gradient(self) -> float:
+        """The tolerance times λ where rounding does not matter."""
+        return 1e-3 * self.row_gradient / self.places
+
+    def rounding_of(self, rows: int, length: float, unit: float = _EPS) -> float:
         """Return a bound on the error of a gradient of ``rows`` rows at a point of this norm.
 
-        The terms, to first order in ε = 2^{−53} and with room to spare. A logit is a sum of
-        ``width`` products: width·ε·|w|. The residuals (probabilities minus labels, or
-        predictions minus targets) change by at most that much per logit, and their own evaluation
-        adds 64·K·ε. Sums over rows are made in parts of 4,096 rows, and the parts are added: (4,096
-        + rows/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2 (squared:
-        |w| + 1) per row, after division by n. The regularisation and the update of the point add
-        4ε·M|w|.
+        The terms, to first order in ε (``unit``, 2^{−53} for float64) and with room to spare. A
+        logit is a sum of ``width`` products: width·ε·|w|. The residuals (probabilities minus
+        labels, or predictions minus targets) change by at most that much per logit, and their own
+        evaluation adds 64·K·ε. Sums over rows are made in parts of 4,096 rows, and the parts are
+        added: (4,096 + rows/4,096 + 16)·ε times the sum of absolute terms, whose norm is at most √2
+        (squared: |w| + 1) per row, after division by n. The regularisation and the update of the
+        point add 4ε·M|w|.
         """
         crowd = max(1.0, rows / self.places)
-        logit = self.width * _EPS * length * math.sqrt(self.outputs)
-        residual = logit + 64 * self.outputs * _EPS * (length if self.loss == "squared" else 1.0)
+        logit = self.width * unit * length * math.sqrt(self.outputs)
+        residual = logit + 64 * self.outputs * unit * (length if self.loss == "squared" else 1.0)
         most = length + 1 if self.loss == "squared" else math.sqrt(2)
-        summed = (PART + rows / PART + 16) * _EPS * most
-        return 2 * (crowd * (residual + summed) + 4 * _EPS * self.smoothness_of(crowd) * length)
+        summed = (PART + rows / PART + 16) * unit * most
+        return 2 * (crowd * (residual + summed) + 4 * unit * self.smoothness_of(crowd) * length)
 
     @property
     def tolerance(self) -> float:
         """The distance to the minimiser that the solver guarantees; public."""
-        gradient = max(1e-3 * self.row_gradient / self.places, 4 * self.rounding)
+        gradient = max(self._least_gradient, 4 * self.rounding)
         return gradient / self.regularisation
 
     @property
@@ -177,12 +193,12 @@ class ConvexProblem:
         return (self.exact_sensitivity + 2 * self.tolerance) * _ROUNDED_UP
 
     def gradient(self, weights: Floats, X: Array, y: Array) -> Floats:
-        """Return the gradient of F; ``weights`` has the shape (width, outputs).
+        """Return the gradient of F, in the precision of ``weights``, of shape (width, outputs).
 
         ``X`` has rows of norm at most 1 (zero rows are absent) and ``y`` valid targets.
         """
         total = np.zeros_like(weights)
-        for rows, targets in parts_of(X, y):
+        for rows, targets in parts_of(X, y, weights.dtype):
             total += rows.T @ self._residuals(rows @ weights, targets)
         return np.asarray(total / self.places + self.regularisation * weights)
 
@@ -210,7 +226,7 @@ class ConvexProblem:
         return np.where(valid, numbers, 0.0), valid
 
 
-def parts_of(X: Array, y: Array) -> Iterator[tuple[Floats, Array]]:
-    """Yield parts of at most 4,096 rows in float64."""
+def parts_of(X: Array, y: Array, dtype: Any = np.float64) -> Iterator[tuple[Floats, Array]]:
+    """Yield parts of at most 4,096 rows."""
     for start in range(0, len(X), PART):
-        yield np.asarray(X[start : start + PART], dtype=np.float64), y[start : start + PART]
+        yield np.asarray(X[start : start + PART], dtype=dtype), y[start : start + PART]
