@@ -20,6 +20,7 @@ import expost  # noqa: E402
 PUBLIC_MODULES = (
     "expost",
     "expost.training",
+    "expost.features",
     "expost.sklearn",
     "expost.audit",
     "expost.budget",

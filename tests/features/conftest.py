@@ -14,7 +14,10 @@ from expost.features import (
     Chain,
     Columns,
     Dates,
+    Encoder,
     Features,
+    Function,
+    HashedText,
     Numbers,
     OneHot,
     OrientedGradients,
@@ -44,6 +47,21 @@ def _objects(*choices: list[Any]) -> Rows:
     return rows
 
 
+_PHRASES = ["red red wine", "Äpfel und Birnen", "", None, 12, "naïve 😀 text", "wine, RED!", "a"]
+
+
+def squares(row: list[float]) -> list[float]:
+    """A function of one row, for tests."""
+    return [value * value for value in row[:3]]
+
+
+def linear_layer() -> object:
+    """An encoder, for tests."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh())
+
+
 _TABLE = Columns(
     (
         (0, Numbers((17, 90), missing="indicator")),
@@ -52,6 +70,7 @@ _TABLE = Columns(
         (4, Booleans()),
         (5, Dates(("2000-01-01", "2026-12-31"), missing="indicator")),
         (6, Bins((0, 100), 7)),
+        (7, HashedText(8, characters=None)),
     )
 )
 _CELLS = _objects(
@@ -62,6 +81,7 @@ _CELLS = _objects(
     [True, "no", "yes", 0],
     ["2010-05-05", "1990-01-01", None, "soon"],
     [1, 50, 99, None, "x"],
+    _PHRASES,
 )
 
 FEATURES: dict[str, tuple[Features, Rows]] = {
@@ -75,6 +95,10 @@ FEATURES: dict[str, tuple[Features, Rows]] = {
     "pictures": (OrientedGradients((12, 10), cells=(4, 3)), _pictures(12, 10)),
     "colours": (OrientedGradients("9x8x3", cells=3, orientations=5), _pictures(9, 8, 3)),
     "random Fourier": (RandomFourier(34, 1.5, seed=3), _floats(7)),
+    "text": (HashedText(64), _objects(_PHRASES, _PHRASES)),
+    "function": (Function(squares, 3), _floats(4)),
+    "function of a shape": (Function("numpy:ravel", 6, shape=(2, 3)), _floats(6)),
+    "encoder": (Encoder(linear_layer, 5, shape=(6,)), _floats(6)),
     "chain": (
         Chain((OrientedGradients((8, 8)), RandomFourier(20, 2.0, seed=1))),
         _pictures(8, 8),
@@ -86,4 +110,6 @@ FEATURES: dict[str, tuple[Features, Rows]] = {
 @pytest.fixture(params=FEATURES)
 def case(request: pytest.FixtureRequest) -> tuple[Features, Rows]:
     """Features and a function (generator, n) that makes rows."""
+    if request.param == "encoder":
+        pytest.importorskip("torch")
     return FEATURES[request.param]

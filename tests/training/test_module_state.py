@@ -342,3 +342,111 @@ def test_modules_whose_gradients_would_be_wrong_are_refused(factory, words):
         Fleet(factory, [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]).train(
             np.zeros((4, 4)), [0, 1, 0, 1]
         )
+
+
+class Padded(nn.Module):
+    """Has padding without a layer of type ``nn.Embedding``, or another operation of that kind."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how, self.table = how, nn.Parameter(torch.randn(5, 3))
+        self.other, self.head = Scaled(5, 3, padding_idx=1), nn.Linear(3, CLASSES)
+
+    def forward(self, x):
+        tokens, aten = x.long(), torch.ops.aten.embedding
+        looked_up = {
+            "type": lambda: self.other(tokens),
+            "function": lambda: functional.embedding(tokens, self.table, padding_idx=-4),
+            "operation": lambda: torch.embedding(self.table, tokens, 1),
+            "frequency": lambda: functional.embedding(tokens, self.table, 1, None, 2.0, True),
+            "sparse": lambda: functional.embedding(tokens, self.table, 1, sparse=True),
+            "aten": lambda: aten.default(self.table, tokens, 1) + aten(self.table, tokens, 1),
+            "bag": lambda: functional.embedding_bag(tokens, self.table, padding_idx=1)[:, None],
+            "select": lambda: torch.select_scatter(self.table, self.table[tokens[0, 0]] ** 2, 0, 1)[
+                None
+            ],
+        }[self.how]()
+        return self.head(torch.tanh(looked_up.mean(1)))
+
+
+PADDED = ["type", "function", "operation", "frequency", "sparse", "aten", "bag", "select"]
+
+
+@pytest.mark.parametrize("how", PADDED)
+def test_one_row_moves_a_step_of_a_fleet_by_its_own_gradient(how):
+    """vmap gives padding in the first row of a pass another gradient than in the others."""
+    X, y = np.full((64, 4), 1), np.zeros(64, dtype=np.int64)
+    X[:, 1], X[0] = 2, 3
+
+    def trained(present):
+        settings = Configuration(64.0, 1, 64, 1.0, noise_multiplier=0)
+        labels = np.where(np.isin(np.arange(64), present), y, CLASSES)  # CLASSES is no class
+        found = Fleet(lambda: Padded(how).double(), [settings]).train(
+            X, labels, randomness=SimulationRandomness(1), simulation=True
+        )
+        return np.concatenate([each.ravel() for each in found[0].parameters.values()])
+
+    moved = trained(range(64)) - trained(range(1, 64))
+    assert np.linalg.norm(moved) <= 1.0 + 1e-9
+    assert np.allclose(moved, trained([0]) - trained([]), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("how", PADDED)
+@pytest.mark.parametrize("exact", [True, False])
+def test_padding_has_no_gradient_in_any_row(how, exact):
+    """Sums over several rows are those of torch for single rows."""
+    X = np.random.default_rng(0).integers(0, 5, (6, 4)) * 1.0
+    X[:, 0] = 1
+    module = Padded(how).double()
+    _, add = sums_for(module, X, exact=exact)
+    wanted = 0.0
+    for row in range(6):
+        loss = functional.cross_entropy(
+            module(torch.from_numpy(X[row : row + 1])), torch.tensor([row % CLASSES])
+        )
+        found = torch.autograd.grad(loss, list(module.parameters()), allow_unused=True)
+        flat = torch.cat(
+            [
+                torch.zeros(each.numel()) if value is None else value.to_dense().flatten()
+                for each, value in zip(module.parameters(), found, strict=True)
+            ]
+        )
+        wanted = wanted + (flat * min(1.0, 0.5 / float(flat.norm()))).numpy()
+    assert np.allclose(add(range(6)), wanted, rtol=1e-9, atol=1e-12)
+
+
+@torch.jit.script
+def _scripted(tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return functional.embedding(tokens, table, 1)
+
+
+class Compiled(nn.Module):
+    """Looks up inside a script, which no mode of Python sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, CLASSES))
+
+    def forward(self, x):
+        return _scripted(x.long(), self.table).mean(1)
+
+
+def test_padding_inside_a_script_is_refused():
+    with pytest.raises(InvalidInput, match="not from a script"):
+        Fleet(Compiled, [Configuration(0.1, 1, 2, 1.0, noise_multiplier=1.0)]).train(
+            np.zeros((4, 4)), [0, 1, 0, 1]
+        )
+
+
+def test_a_grid_that_is_not_finite_gives_numbers_that_are_not_finite():
+    """torch itself reads any memory there, and may end the process."""
+    image, grid = torch.randn(1, 2, 4, 4), torch.zeros(1, 3, 3, 2)
+    grid[0, 1, 1, 0], grid[0, 2, 2, 1] = torch.inf, torch.nan
+    with RowsApart():
+        found = functional.grid_sample(image, grid, padding_mode="reflection", align_corners=False)
+        same = torch.grid_sampler(image, grid, 0, 2, False)
+    wanted = torch.zeros(3, 3, dtype=torch.bool)
+    wanted[1, 1] = wanted[2, 2] = True
+    assert torch.equal(found[0].isnan(), wanted.expand(2, 3, 3))
+    assert torch.equal(same.nan_to_num(7.0), found.nan_to_num(7.0))

@@ -9,6 +9,8 @@ makes them fail (:mod:`expost.features.base`).
 pictures                           :class:`OrientedGradients`
 columns of a table                 :class:`Columns` of :class:`Numbers`, :class:`SignedLogarithm`,
                                    :class:`Bins`, :class:`OneHot`, :class:`Booleans`, :class:`Dates`
+text                               :class:`HashedText`
+a function or a frozen module      :class:`Function`, :class:`Encoder`
 on top of other features           :class:`RandomFourier`, in a :class:`Chain`
 by public facts                    :func:`auto_features`
 from a file                        :func:`features_from_dict`
@@ -27,7 +29,9 @@ from expost.features.columns import (
 )
 from expost.features.combined import Chain, Columns
 from expost.features.fourier import RandomFourier
+from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients
+from expost.features.text import HashedText
 
 __all__ = [
     "Bins",
@@ -35,7 +39,10 @@ __all__ = [
     "Chain",
     "Columns",
     "Dates",
+    "Encoder",
     "Features",
+    "Function",
+    "HashedText",
     "Numbers",
     "OneHot",
     "OrientedGradients",

@@ -132,7 +132,7 @@ class Features:
             raise InvalidInput(
                 "X", f"rows of {columns} values", f"give rows of {self.columns or 'some'} values"
             )
-        rows = len(cells) if block else len(cells[0])
+        rows = row_count(cells)
         bound = self._bound(columns)
         found = np.empty((rows, self._width(columns) + 1))
         chunk = max(1, _CHUNK // columns)
@@ -226,7 +226,7 @@ class Features:
         if isinstance(X, np.ndarray) and X.ndim != 1:
             return X.reshape(len(X), prod(X.shape[1:])) if X.ndim else block_of(X)
         if isinstance(X, (list, tuple)) or (hasattr(X, "__array__") and np.ndim(X) != 1):
-            return block_of(X, objects=True)
+            return block_of(X)
         return [flat(X)]
 
 
@@ -265,6 +265,11 @@ def number_block(cells: Cells) -> Floats:
     if isinstance(cells, np.ndarray):
         return numbers(cells)
     return np.column_stack([numbers(column) for column in cells])
+
+
+def row_count(cells: Cells) -> int:
+    """Return the number of rows."""
+    return len(cells) if isinstance(cells, np.ndarray) else len(cells[0])
 
 
 def column_list(cells: Cells) -> list[Array]:

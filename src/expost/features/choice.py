@@ -21,7 +21,9 @@ from expost.features.columns import (
 )
 from expost.features.combined import Chain, Columns
 from expost.features.fourier import RandomFourier
+from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients, picture_shape
+from expost.features.text import HashedText
 
 _KINDS: dict[str, type[Features]] = {
     features.kind: features
@@ -31,6 +33,9 @@ _KINDS: dict[str, type[Features]] = {
         Chain,
         Columns,
         Dates,
+        Encoder,
+        Function,
+        HashedText,
         Numbers,
         OneHot,
         OrientedGradients,
@@ -40,13 +45,18 @@ _KINDS: dict[str, type[Features]] = {
 }
 
 
-def features_from_dict(record: Mapping[str, Any]) -> Features:
+def features_from_dict(
+    record: Mapping[str, Any], functions: Mapping[str, Any] | None = None
+) -> Features:
     """Return the features that ``as_dict`` described. Nothing is imported and no code runs.
 
     Parameters
     ----------
     record : mapping
         What :meth:`Features.as_dict` returned, perhaps read from JSON.
+    functions : mapping of str to callable, optional
+        The functions and encoders that the features use, by the names in the record. A record
+        holds no code, and a name in it is never imported.
 
     Returns
     -------
@@ -56,22 +66,32 @@ def features_from_dict(record: Mapping[str, Any]) -> Features:
     Raises
     ------
     InvalidInput
-        If it does not describe features that this version knows.
+        If it does not describe features that this version knows, or a function is not given.
     """
-    if not isinstance(record, Mapping) or record.get("features") not in _KINDS:
+    kind = record.get("features") if isinstance(record, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidInput("features", "a record", "this version knows " + ", ".join(_KINDS))
-    parameters = {name: _given(value) for name, value in record.items() if name != "features"}
+    parameters = {
+        name: _given(value, functions) for name, value in record.items() if name != "features"
+    }
+    if "function" in parameters:
+        name = str(parameters["function"])
+        if name not in (functions or {}):
+            raise InvalidInput("functions", None, f"pass the function: {{{name!r}: function}}")
+        parameters["function"] = (functions or {})[name]
     try:
-        return _KINDS[record["features"]](**parameters)
+        return _KINDS[kind](**parameters)
     except TypeError:
         raise InvalidInput("features", "a record", "it has other parameters") from None
 
 
-def _given(value: Any) -> Any:
+def _given(value: Any, functions: Mapping[str, Any] | None) -> Any:
     """Return a parameter from its JSON form."""
     if isinstance(value, Mapping):
-        return features_from_dict(value)
-    return tuple(map(_given, value)) if isinstance(value, list) else value
+        return features_from_dict(value, functions)
+    if isinstance(value, (list, tuple)):
+        return tuple(_given(item, functions) for item in value)
+    return value
 
 
 def auto_features(
@@ -91,8 +111,9 @@ def auto_features(
         Shape of a picture: oriented gradients.
     columns : sequence, optional
         Facts about each column: objects with the attributes ``kind`` ("number", "category",
-        "boolean" or "date"), ``low``, ``high``, ``categories``, ``fill``, ``indicator`` and
-        ``name`` (or None). Categories become one-hot, the others are scaled to ±1.
+        "boolean", "date" or "text"), ``low``, ``high``, ``categories``, ``fill``, ``indicator`` and
+        ``name`` (or None). Categories become one-hot, text becomes hashed n-grams, and the others
+        are scaled to ±1.
     bounds : pair, or sequence of pairs, optional
         Public bounds of plain numbers: scaled to ±1.
     bins : mapping of column to int, optional
@@ -160,6 +181,8 @@ def _of_column(column: Any, bins: int | None, logarithm: bool) -> Features:
         raise InvalidInput("columns", column.name, "only numbers have bins or a logarithm")
     if column.kind == "category":
         return OneHot(tuple(column.categories))
+    if column.kind == "text":
+        return HashedText()
     bounds = (float(column.low), float(column.high))
     if bins is not None:
         return Bins(bounds, bins)

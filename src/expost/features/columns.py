@@ -28,7 +28,7 @@ _MISSING = "missing"
 
 
 @dataclass(eq=False)
-class _PerColumn(Features):
+class PerColumn(Features):
     """Features that map every column in the same way."""
 
     def _width(self, columns: int) -> int:
@@ -51,7 +51,7 @@ class _PerColumn(Features):
 
 
 @dataclass(eq=False)
-class Numbers(_PerColumn):
+class Numbers(PerColumn):
     """Numbers scaled to [−1, 1] by public bounds.
 
     Parameters
@@ -147,7 +147,7 @@ class SignedLogarithm(Numbers):
 
 
 @dataclass(eq=False)
-class Bins(_PerColumn):
+class Bins(PerColumn):
     """Numbers cut into bins with public edges: one feature per bin, 1 for the bin of the number.
 
     Parameters
@@ -220,7 +220,7 @@ class Bins(_PerColumn):
 
 
 @dataclass(eq=False)
-class OneHot(_PerColumn):
+class OneHot(PerColumn):
     """Categories: one feature per public category, and one for every other value.
 
     Parameters

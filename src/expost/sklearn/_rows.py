@@ -24,7 +24,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
 from expost.execution.failure import attempt
-from expost.tuning.column_cells import cells_of, frame_of, list_cells, typed
+from expost.tables.column_cells import cells_of, frame_of, list_cells, typed
 
 try:
     from sklearn.exceptions import DataConversionWarning

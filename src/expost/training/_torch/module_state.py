@@ -15,9 +15,13 @@ away. Masks come from a state of their own (:func:`seed_draws`): 19,937 bits on 
 CUDA, made by SHAKE-256 from the model's secret and the number of the step. torch's fast versions of
 some distributions reduce the state to 31 bits, and :class:`WholeState` replaces these.
 
-**Lookups.** ``vmap`` computes two operations on the tensors of all rows together without checking
-indices per row: an index outside reads or writes the tensor of another row. :class:`RowsApart`
-replaces both.
+**Operations.** ``vmap`` computes some operations on the tensors of all rows together, and not as
+for each row: an index outside an embedding or ``index_fill`` reaches the tensor of another row, the
+gradients of an embedding with ``padding_idx``, of ``select_scatter`` and of
+``linear_cross_entropy`` in chunks mix rows, and ``grid_sample`` reads memory outside of its tensors
+for numbers that are not finite. :class:`RowsApart` replaces them. They were found by comparing all
+operations that torch tests with their gradients for single rows in float64
+(``tests/training/test_additivity.py`` repeats that for a part).
 
 Tests: ``tests/training/test_module_state.py``.
 """
@@ -36,6 +40,8 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from expost.errors import InvalidInput
 
 Tensor = torch.Tensor
 SECRET_BITS = 256  # of the secret of a model
@@ -120,7 +126,7 @@ class WholeState(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class RowsApart(TorchFunctionMode):
-    """Keeps lookups inside ``vmap`` to the tensors of their own row.
+    """Keeps operations inside ``vmap`` to the tensors of their own row.
 
     A token outside an embedding gives NaN, so that its row adds nothing. ``index_fill`` ignores an
     index outside. Neither raises, as that would depend on a row.
@@ -129,9 +135,40 @@ class RowsApart(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Replace the two operations, and leave all others alone."""
+        """Replace some operations, and leave all others alone."""
         replaced = _REPLACED.get(func, func)
         return replaced(*args, **(kwargs or {}))
+
+
+class OnlyRowwise(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what ``vmap`` computes wrongly where :class:`RowsApart` does not see it (scripts)."""
+
+    refusal: InvalidInput | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Look at all operations on the tensors of all rows."""
+        padded = func is torch.ops.aten.embedding.default and [*args, *[-1] * 3][2] >= 0
+        if padded or func in _NOT_ROWWISE:
+            self.refusal = InvalidInput(
+                "model",
+                f"the operation {func}",
+                "here it cannot be computed for each example on its own; call it from plain "
+                "Python code (not from a script), or use another one",
+            )
+        return func(*args, **(kwargs or {}))
+
+
+_NOT_ROWWISE = {
+    torch.ops.aten.index_fill.int_Scalar,
+    torch.ops.aten.index_fill_.int_Scalar,
+    torch.ops.aten.index_fill.int_Tensor,
+    torch.ops.aten.index_fill_.int_Tensor,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten._ctc_loss.default,  # reads outside its tensors, and may end the process
+    torch.ops.aten._ctc_loss.Tensor,
+}
 
 
 def inside(input: Tensor, number: int, look_up: Callable[[Tensor], Tensor]) -> Tensor:
@@ -143,32 +180,102 @@ def inside(input: Tensor, number: int, look_up: Callable[[Tensor], Tensor]) -> T
     return torch.where(outside.unsqueeze(-1), torch.nan, made)
 
 
-def _embedding(input: Tensor, weight: Tensor, *others: Any, **named: Any) -> Tensor:
+def _embedding(
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Look tokens up; the token ``padding_idx`` has no gradient.
+
+    ``vmap`` looks up in the tables of all rows as one table, where it takes ``padding_idx`` for a
+    token of the first row's. So the outputs of padding are detached instead. Gradients are dense.
+    """
+
     def look_up(tokens: Tensor) -> Tensor:
-        return functional.embedding(tokens, weight, *others, **named)
+        return functional.embedding(tokens, weight, None, max_norm, norm_type, scale_grad_by_freq)
 
-    return inside(input, weight.shape[0], look_up)
+    made = inside(input, weight.shape[0], look_up)
+    if padding_idx is None:
+        return made
+    padding = padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx
+    return torch.where((input == padding).unsqueeze(-1), made.detach(), made)
 
 
-def _plain_embedding(weight: Tensor, indices: Tensor, *others: Any, **named: Any) -> Tensor:
-    def look_up(tokens: Tensor) -> Tensor:
-        return torch.embedding(weight, tokens, *others, **named)
+def _plain_embedding(
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    padding = None if padding_idx < 0 else padding_idx
+    return _embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)
 
-    return inside(indices, weight.shape[0], look_up)
+
+def _at(input: Tensor, dim: int, wanted: Tensor) -> Tensor:
+    """Return which places of an axis are wanted, in a shape that fits ``input``."""
+    shape = [1] * max(1, input.ndim)
+    shape[dim] = -1
+    places = torch.arange(input.shape[dim] if input.ndim else 1, device=input.device)
+    return (wanted.reshape(-1, 1) == places).any(0).view(shape)
 
 
 def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    number = input.shape[dim]
-    places = torch.arange(number, device=input.device)
-    wanted = torch.where(index < 0, index + number, index).reshape(-1, 1)
-    shape = [1] * input.ndim
-    shape[dim] = number
-    return torch.where((wanted == places).any(0).view(shape), value, input)
+    number = input.shape[dim] if input.ndim else 1
+    wanted = torch.where(index < 0, index + number, index)
+    return torch.where(_at(input, dim, wanted), value, input).view(input.shape)
+
+
+def _index_fill_in_place(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    return input.copy_(_index_fill(input, dim, index, value))
+
+
+def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    input.select(dim, index)  # raises for an index outside, which is not of a row
+    chosen = _at(input, dim, torch.tensor(index % input.shape[dim], device=input.device))
+    return torch.where(chosen, src.unsqueeze(dim), input)
+
+
+def _grid_sample(input: Tensor, grid: Tensor, *others: Any, **named: Any) -> Tensor:
+    """Give NaN where the grid is not finite; torch would read any memory there."""
+    odd = ~torch.isfinite(grid)
+    made = functional.grid_sample(input, torch.where(odd, 0.0, grid), *others, **named)
+    return torch.where(odd.any(-1).unsqueeze(1), torch.nan, made)
+
+
+def _grid_sampler(
+    input: Tensor, grid: Tensor, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Tensor:
+    odd = ~torch.isfinite(grid)
+    settings = interpolation_mode, padding_mode, align_corners
+    made = torch.grid_sampler(input, torch.where(odd, 0.0, grid), *settings)
+    return torch.where(odd.any(-1).unsqueeze(1), torch.nan, made)
+
+
+def _linear_cross_entropy(*given: Any, options: Any = None, **named: Any) -> Tensor:
+    """Compute the loss without chunks: with them its gradient mixes rows."""
+    made: Tensor = functional.linear_cross_entropy(*given, **named)
+    return made
 
 
 _REPLACED: dict[Any, Callable[..., Tensor]] = {
     functional.embedding: _embedding,
     torch.embedding: _plain_embedding,
+    torch.ops.aten.embedding: _plain_embedding,
+    torch.ops.aten.embedding.default: _plain_embedding,
     torch.index_fill: _index_fill,
     Tensor.index_fill: _index_fill,
+    Tensor.index_fill_: _index_fill_in_place,
+    torch.select_scatter: _select_scatter,
+    Tensor.select_scatter: _select_scatter,
+    functional.grid_sample: _grid_sample,
+    torch.grid_sampler: _grid_sampler,
+    torch.grid_sampler_2d: _grid_sampler,
+    torch.grid_sampler_3d: _grid_sampler,
 }
+if hasattr(functional, "linear_cross_entropy"):  # torch 2.13
+    _REPLACED[functional.linear_cross_entropy] = _linear_cross_entropy

@@ -35,7 +35,7 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.training._torch.convolutions import pair
 from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.module_state import RowsApart, inside, unchanged
+from expost.training._torch.module_state import OnlyRowwise, RowsApart, inside, unchanged
 from expost.training._torch.recurrent import RECURRENT, linear, products_of, recurrent_forward
 from expost.training._torch.tapped_convolutions import TappedConvolution, TappedConvolutions
 from expost.training._torch.tapped_layers import (
@@ -81,8 +81,8 @@ class ModuleTaps:
         self.anchor = torch.zeros((), device=blank.device, requires_grad=True)
         self.taps = _tapped(module, names, exact, kernels)
         self.rest = [name for name in names if name not in self._tapped_names()]
-        self._special = [
-            layer for layer in module.modules() if type(layer) in (nn.Embedding, *RECURRENT)
+        self._recurrent: list[Any] = [
+            layer for layer in module.modules() if type(layer) in RECURRENT
         ]
         # where the module holds each trained parameter, which may be in several layers
         self._places: dict[str, list[tuple[Any, str]]] = {
@@ -168,7 +168,11 @@ class ModuleTaps:
             values = {name: value.detach()[None] for name, value in names.items()}
             held = {name: value for name, value in names.items() if value.requires_grad}
             try:
-                found = _reached(self.outputs(X, values, own={})[0], held) & self._tapped_names()
+                with OnlyRowwise() as seen:  # type: ignore[no-untyped-call]
+                    outputs = self.outputs(X, values, own={})[0]
+                if seen.refusal is not None:
+                    raise seen.refusal
+                found = _reached(outputs, held) & self._tapped_names()
                 if not found:
                     # with the copies of the other parameters, too
                     loose = _reached(self.outputs(X, values)[0], held)
@@ -196,18 +200,14 @@ class ModuleTaps:
 
     @contextmanager
     def _installed(self) -> Iterator[None]:
-        """Replace ``forward`` of tapped layers, recurrent layers and embeddings."""
+        """Replace ``forward`` of tapped layers and recurrent layers."""
         replaced: dict[nn.Module, Callable[..., Any]] = {
             tap.layer: self._forward(tap)
             for tap in self.taps
             if not isinstance(tap.layer, nn.RNNBase)
         }
-        for layer in self._special:
-            replaced[layer] = (
-                recurrent_forward(layer, self._products(layer))
-                if isinstance(layer, nn.RNNBase)
-                else _inside(layer, replaced.get(layer, layer.forward))
-            )
+        for layer in self._recurrent:
+            replaced[layer] = recurrent_forward(layer, self._products(layer))
         before = {layer: layer.__dict__.get("forward") for layer in replaced}
         try:
             for layer, forward in replaced.items():
@@ -251,7 +251,10 @@ class ModuleTaps:
                 raise Untappable(tap)  # inside a further transformation of the user's
             x = self._physical(input)
             with temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
-                out = tap(x)
+                # Whether a call fails must not depend on a row: the output of a token outside the
+                # vocabulary is NaN, so the norm is not finite, and the example adds nothing.
+                tokens = isinstance(tap, TappedEmbedding)
+                out = inside(x, tap.layer.num_embeddings, tap) if tokens else tap(x)
             if self.exact:
                 out = out[0]
             for level in self._levels:
@@ -297,22 +300,6 @@ def _reached(outputs: Tensor, held: Mapping[str, Tensor]) -> set[str]:
         return set()
     used = torch.autograd.grad(outputs.sum(), list(held.values()), allow_unused=True)
     return {name for name, value in zip(held, used, strict=True) if value is not None}
-
-
-def _inside(layer: Any, forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return an embedding's forward pass that does not fail on tokens outside the vocabulary.
-
-    Whether a call fails must not depend on a row. The output of such a token is NaN, so the norm of
-    the example's gradient is not finite, and it adds nothing.
-    """
-
-    def guarded(input: Tensor) -> Tensor:
-        made = inside(input, layer.num_embeddings, forward)
-        if layer.padding_idx is not None:  # vmap forgets that this token has no gradient
-            made = torch.where((input == layer.padding_idx).unsqueeze(-1), made.detach(), made)
-        return made
-
-    return guarded
 
 
 def _tapped(
