@@ -20,6 +20,8 @@ import numpy as np
 
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.tables.encoding import Label, label_text, truths
+from expost.errors import InvalidInput
+from expost.features.pictures import picture_shape
 from expost.tuning.config_file import ConfigTable, is_number
 from expost.tuning.table_schema import Bounds
 
@@ -39,6 +41,7 @@ DATA_KEYS = (
     "target_bounds",
     "rows",
     "integers",
+    "shape",
     "holdout",
     "public_test",
 )
@@ -86,6 +89,8 @@ class DataSettings:
         add-remove; if not, the number of places is public and neighbours are zero-out.
     integers : bool
         Whether the features are whole numbers that are clipped and not scaled, such as tokens.
+    shape : tuple of int, optional
+        Shape of a picture, if every row is one: height, width and perhaps channels.
     holdout : float
         Share of the rows that is used to score models privately and never to train them.
     public_test : Path, optional
@@ -107,6 +112,7 @@ class DataSettings:
     regression: bool = False
     rows: int | None = None
     integers: bool = False
+    shape: tuple[int, ...] | None = None
     holdout: float = 0.2
     public_test: Path | None = None
 
@@ -122,7 +128,14 @@ class DataSettings:
 
 
 def read_data(
-    table: ConfigTable, folder: Path, *, kind: str, loss: str, scoring: str, given: bool
+    table: ConfigTable,
+    folder: Path,
+    *,
+    kind: str,
+    loss: str,
+    scoring: str,
+    given: bool,
+    training: str = "dp-sgd",
 ) -> DataSettings:
     """Read and check the ``[data]`` table.
 
@@ -138,6 +151,8 @@ def read_data(
         ``"private"`` or ``"public"``.
     given : bool
         Whether the rows are passed as arrays.
+    training : str
+        How the model is trained; the default share of scoring rows depends on it.
 
     Returns
     -------
@@ -174,7 +189,8 @@ def read_data(
         table.refuse(
             "public_test", "this is the file of the rows to protect; give a file of public rows"
         )
-    holdout = table.number("holdout", 0.2)
+    classes = _classes(table, name, kind, loss)
+    holdout = table.number("holdout", default_holdout(classes, training))
     if holdout is None or not 0 < holdout < 1:
         table.refuse("holdout", "give a share with 0 < holdout < 1")
     if "holdout" in table and scoring == "public":
@@ -195,17 +211,36 @@ def read_data(
             for column, fill in _by_name(table, "missing").items()
         },
         delimiter=delimiter,
-        classes=_classes(table, name, kind, loss),
+        classes=classes,
         target_bounds=_target_bounds(table, loss),
         regression=loss == "squared",
         rows=table.count("rows", None, _MOST_ROWS),
         integers=table.flag("integers"),
+        shape=_shape(table),
         holdout=holdout,
         public_test=None if test is None else folder / test,
     )
     _check_kinds(table, settings)
     _check_missing(table, settings)
     return settings
+
+
+def default_holdout(classes: Any, training: str) -> float:
+    """Return the default share of rows that score: more where training needs few weights."""
+    count = len(classes) if isinstance(classes, (list, tuple)) else classes
+    several = isinstance(count, int) and count > 2
+    return 0.2 if training == "dp-sgd" or several else 0.35
+
+
+def _shape(table: ConfigTable) -> tuple[int, ...] | None:
+    """Read the shape of a picture."""
+    value: Any = table.values.get("shape")
+    if value is None:
+        return None
+    try:
+        return picture_shape(value)
+    except InvalidInput:
+        table.refuse("shape", 'give height and width, e.g. "28x28", or with channels "32x32x3"')
 
 
 def _by_name(table: ConfigTable, key: str) -> dict[str, Any]:
