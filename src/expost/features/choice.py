@@ -20,7 +20,6 @@ from expost.features.columns import (
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
-from expost.features.encoded import EncodedColumns
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients, picture_shape

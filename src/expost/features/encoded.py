@@ -1,10 +1,10 @@
 """Features of rows that a table schema has encoded already: numbers in [0, 1] and 0/1 columns.
 
-A number becomes itself on the scale from −1 to 1 and, with half that weight, the one of equally wide
-bins in which it lies: the first is what a linear effect needs, the second what any other effect
-needs. A number whose public bounds reach 1,000 or beyond is taken by its signed logarithm, because
-amounts, counts and durations with such bounds are usually skewed. Other columns (one-hot categories,
-indicators) stay as they are.
+A number becomes itself on the scale from −1 to 1 and, with half that weight, the one of equally
+wide bins in which it lies: the first is what a linear effect needs, the second what any other
+effect needs. A number whose public bounds reach 1,000 or beyond is taken by its signed logarithm,
+because amounts, counts and durations with such bounds are usually skewed. Other columns (one-hot
+categories, indicators) stay as they are.
 
 Tests: ``tests/features/test_encoded.py``.
 """
@@ -96,7 +96,7 @@ class EncodedColumns(Features):
         return np.concatenate(parts, axis=1)
 
     def _scaled(self, values: Floats) -> Floats:
-        """Return numbers on the scale from 0 to 1, skewed ones by their logarithm; NaN stays NaN."""
+        """Return numbers on a scale from 0 to 1, skewed ones by their logarithm; NaN stays."""
         values = np.clip(values, 0.0, 1.0)
         low, high = np.array([entry[1:] for entry in self.numbers], dtype=np.float64).T
         skewed = np.maximum(np.abs(low), np.abs(high)) >= SKEWED

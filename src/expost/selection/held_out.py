@@ -1,34 +1,34 @@
-"""Stop a path by noisy counts on held-out rows: Algorithm 1 in stages, on rows that trained nothing.
+"""Stop a path by noisy counts on held-out rows: Algorithm 1 in stages.
 
-The path is made of the training rows. The count f_i of look i (how many held-out rows the output
-of level i gets right) is made of other rows. The looks are divided into stages. Look i of stage s
-passes if f_i + y_i − k_s ≥ t_i, with one k_s ~ Geom(e^{−ε′_s/c}) for the stage, fresh
-y_i ~ Geom(e^{−q_i/c}), and public thresholds t_i. One person raises every count by between 0 and
-c, or lowers every count by that much (``steps`` is c).
+The path is made of the training rows. The count f_i of look i (how many held-out rows the output of
+level i gets right) is made of other rows. The looks are divided into stages. Look i of stage s
+passes if f_i + y_i − k_s ≥ t_i, with one k_s ~ Geom(e^{−ε′_s/c}) for the stage, fresh y_i ~
+Geom(e^{−q_i/c}), and public thresholds t_i. One person raises every count by between 0 and c, or
+lowers every count by that much (``steps`` is c).
 
-**Cost: none beyond the level.** q_i = ε_i − Σ_{t≤s} ε′_t. *A person in the training rows:* given the
-path, the looks do not depend on this person, so the search is post-processing of the path and costs
-ε_i (with the path's δ). *A person in the held-out rows:* the path does not depend on this person.
-Given any path, let D′ have the additional person. *A stage in which nothing passes* costs ε′_s: from
-D to D′ replace k_s by k_s + c, at a factor e^{ε′_s}; looks still fail, because counts rise by at most
-c. From D′ to D keep k_s: counts do not rise. *The stage that passes at i with noisy count v:* from D
-to D′ replace k_s by k_s + c; the noise of look i must be y_i + c − (f′_i − f_i), which is larger by 0
-to c, at a factor of at most e^{q_i}. From D′ to D keep k_s; y_i grows by at most c. So that stage
-costs ε′_s + q_i (``theorem:at-classic-monotone`` with a rate per query). Stages have independent
-coins, and pure costs add, so the outcome costs Σ_{t≤s} ε′_t + q_i = ε_i. The two groups of rows are
-disjoint and the split is public, so together the outcome costs the larger of both: ε_i. "Nothing"
-costs a held-out person Σ ε′_t, less than the last level.
+**Cost: none beyond the level.** q_i = ε_i − Σ_{t≤s} ε′_t. *A person in the training rows:* given
+the path, the looks do not depend on this person, so the search is post-processing of the path and
+costs ε_i (with the path's δ). *A person in the held-out rows:* the path does not depend on this
+person. Given any path, let D′ have the additional person. *A stage in which nothing passes* costs
+ε′_s: from D to D′ replace k_s by k_s + c, at a factor e^{ε′_s}; looks still fail, because counts
+rise by at most c. From D′ to D keep k_s: counts do not rise. *The stage that passes at i with noisy
+count v:* from D to D′ replace k_s by k_s + c; the noise of look i must be y_i + c − (f′_i − f_i),
+which is larger by 0 to c, at a factor of at most e^{q_i}. From D′ to D keep k_s; y_i grows by at
+most c. So that stage costs ε′_s + q_i (``theorem:at-classic-monotone`` with a rate per query).
+Stages have independent coins, and pure costs add, so the outcome costs Σ_{t≤s} ε′_t + q_i = ε_i.
+The two groups of rows are disjoint and the split is public, so together the outcome costs the
+larger of both: ε_i. "Nothing" costs a held-out person Σ ε′_t, less than the last level.
 
 **Counts that may rise and fall.** If one person may raise some counts and lower others, by at most
-c (``monotone=False``), k_s + c serves in both directions and y_i grows by at most 2c. Then
-q_i = (ε_i − Σ ε′_t)/2 (``theorem:at-classic``).
+c (``monotone=False``), k_s + c serves in both directions and y_i grows by at most 2c. Then q_i =
+(ε_i − Σ ε′_t)/2 (``theorem:at-classic``).
 
-**Why stages.** One k for the whole search needs a small ε′ and then spoils every look if it is large.
-A stage covers levels from l to 2l with ε′ = 0.28·l, so the sum of all ε′ stays below 0.56·l: no look
-pays much, and no k outlives its stage.
+**Why stages.** One k for the whole search needs a small ε′ and then spoils every look if it is
+large. A stage covers levels from l to 2l with ε′ = 0.28·l, so the sum of all ε′ stays below 0.56·l:
+no look pays much, and no k outlives its stage.
 
-**Confidence, with credit for k.** If f_i is below the bar b and t_i = b + m_i, look i passes only if
-y_i ≥ m_i + 1 + k_s. The models do not depend on k or y, so this has probability
+**Confidence, with credit for k.** If f_i is below the bar b and t_i = b + m_i, look i passes only
+if y_i ≥ m_i + 1 + k_s. The models do not depend on k or y, so this has probability
 e^{−q_i(m_i+1)/c}·E[e^{−q_i k_s/c}] with E[e^{−qk/c}] = (1 − e^{−ε′/c})/(1 − e^{−(ε′+q)/c}). With
 margins such that this is at most (1 − confidence)/looks for each look, the search passes an output
 below the bar with probability at most 1 − confidence (a sum over all looks, made or not). The same
@@ -105,7 +105,7 @@ class Stages:
 
     @classmethod
     def for_levels(cls, epsilons: Sequence[float]) -> Stages:
-        """Return stages that begin with ε′ = 0.28 of their first level and end before its double."""
+        """Return stages with ε′ = 0.28 of their first level that end before its double."""
         firsts: list[int] = []
         for look, epsilon in enumerate(epsilons):
             if not firsts or epsilon >= _SPAN * epsilons[firsts[-1]]:
@@ -222,9 +222,7 @@ class HeldOut:
 
     def draw(self, randomness: Randomness) -> list[int]:
         """Draw k of every stage, without looking at data."""
-        return [
-            geometric(overhead / self.steps, randomness) for overhead in self.stages.overheads
-        ]
+        return [geometric(overhead / self.steps, randomness) for overhead in self.stages.overheads]
 
     def look(
         self, index: int, output: Any, data: Any, drawn: Sequence[int], randomness: Randomness
@@ -274,7 +272,7 @@ def useful_levels(
 ) -> tuple[float, ...]:
     """Return the levels at which a look can pass: those whose margin and usual k leave room.
 
-    Looks that cannot pass cost nothing by themselves, but each one widens the margins of the others.
+    Looks that cannot pass cost nothing by themselves, but each widens the margins of the others.
 
     Parameters
     ----------

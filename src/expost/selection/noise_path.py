@@ -182,9 +182,7 @@ def levels_of(
     else:
         share = round_down(exact_positive(delta, "delta") / max(len(epsilons or ()), 1))
         promises = [ApproxDP(float(each), share, path.neighbours) for each in epsilons or ()]
-    return [
-        Candidate(PathLevel(path, promise), promise_params(promise)) for promise in promises
-    ]
+    return [Candidate(PathLevel(path, promise), promise_params(promise)) for promise in promises]
 
 
 def promise_params(promise: Guarantee) -> dict[str, float]:
@@ -337,7 +335,7 @@ class _Walk:
 
     def __init__(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> None:
         self._levels, self._key = levels, RunKey(seed, simulated)
-        self._path, self._law = levels[0].path, levels[0].law
+        self._path, self._law = _statistic_path(levels), levels[0].law
         self._deviations = deviations_of(levels) if self._law == "gaussian" else []
         self._turn = threading.Lock()
         self._data: Any = None
@@ -404,10 +402,17 @@ class _Look:
         return self.held_out.look(self.index, output, data, self.thresholds, randomness)
 
 
+def _statistic_path(levels: Sequence[PathLevel]) -> NoisePath:
+    """Return the path of levels of a statistic."""
+    path = levels[0].path
+    assert isinstance(path, NoisePath)
+    return path
+
+
 def deviations_of(levels: Sequence[PathLevel]) -> list[float]:
     """Return σ_j of each look, rounded up: (Δ/σ_j)² ≤ μ_j² − μ_{j−1}² holds exactly."""
     squares = [Fraction(0), *(level.square() for level in levels)]
-    sensitivity = levels[0].path.bound
+    sensitivity = _statistic_path(levels).bound
     found = []
     for before, after in pairwise(squares):
         wanted = sensitivity**2 / (after - before)
@@ -420,7 +425,7 @@ def deviations_of(levels: Sequence[PathLevel]) -> list[float]:
 
 def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]:
     """Return the step of the lattice, and the scale of each level in steps."""
-    path = levels[0].path
+    path = _statistic_path(levels)
     step = math.ldexp(1.0, math.frexp(float(path.bound / path.dimension))[1] - 1 - _LAPLACE_BITS)
     moved = path.bound / Fraction(step) + path.dimension
     return step, [moved / level.guarantee.size for level in levels]
@@ -448,7 +453,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
         raise InvalidCandidate(
             "guarantee",
             float(sizes[0]),
-            f"this ε is too small for Laplace noise in {levels[0].path.dimension} dimensions; "
-            "give larger levels, or a delta for Gaussian noise",
+            "this ε is too small for Laplace noise in so many dimensions "
+            f"({_statistic_path(levels).dimension}); give larger levels, or a delta for Gaussian noise",
         )
     return levels

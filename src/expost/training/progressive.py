@@ -4,28 +4,28 @@ Step t releases S_t + N(0, (Δ/μ_t)²), where S_t = Σ_i clip(∇ℓ(w_t; x_i, 
 clipped gradients of *all* training rows at the released weights w_t, and Δ bounds what one row
 contributes. Everything else (weights, step lengths, averages) is computed from what was released.
 
-**Claim** (docs/theory.md, "Training until it passes"). The first t steps together are
-√(μ_1² + … + μ_t²)-Gaussian DP, because each is a Gaussian mechanism at a point that depends on the
-released steps before it only. So a level that allows μ_i-Gaussian DP may make steps as long as
-their squared μ add up to at most μ_i². Stopping at a level by any rule that uses what was released,
-and coins, costs that level (:class:`expost.selection.noise_path.PathSearch`).
+**Claim** (docs/theory.md, "Training until it passes"). The first t steps together are √(μ_1² + … +
+μ_t²)-Gaussian DP, because each is a Gaussian mechanism at a point that depends on the released
+steps before it only. So a level that allows μ_i-Gaussian DP may make steps as long as their squared
+μ add up to at most μ_i². Stopping at a level by any rule that uses what was released, and coins,
+costs that level (:class:`expost.selection.noise_path.PathSearch`).
 
-**Sums are exact.** Entries of rows are whole multiples of 2^{−15}, rounded towards zero, which makes
-no row longer. Weights are rounded to a power of two so small that a product of a row and the weights
-is exact in double precision in any order. Residuals are scaled to norm at most c·(1 − 2^{−30}),
-rounded towards zero to multiples of 2^{−24}. Products of both, and sums of 1,024 such products, are
-whole numbers below 2^{53} times 2^{−39}; parts are added as 64-bit integers. So one row moves the
-exact sum by at most c, whatever the order of the rows and the number of threads or machines. The
-conversion of the sum to floating point moves it by at most 2^{−53} of itself per coordinate; the
-sensitivity contains this for 2^{30} rows in each of two neighbouring data sets. Exponentials use
-only + − × ÷, so a row's residual is the same on every machine.
+**Sums are exact.** Entries of rows are whole multiples of 2^{−15}, rounded towards zero, which
+makes no row longer. Weights are rounded to a power of two so small that a product of a row and the
+weights is exact in double precision in any order. Residuals are scaled to norm at most c·(1 −
+2^{−30}), rounded towards zero to multiples of 2^{−24}. Products of both, and sums of 1,024 such
+products, are whole numbers below 2^{53} times 2^{−39}; parts are added as 64-bit integers. So one
+row moves the exact sum by at most c, whatever the order of the rows and the number of threads or
+machines. The conversion of the sum to floating point moves it by at most 2^{−53} of itself per
+coordinate; the sensitivity contains this for 2^{30} rows in each of two neighbouring data sets.
+Exponentials use only + − × ÷, so a row's residual is the same on every machine.
 
 **The rule** has no learning rate to choose. With noise of standard deviation τ_t per coordinate of
 the mean gradient, the weights follow the ridge problem g(w) + w/T_t = 0 whose time T_t grows as the
-noise falls: T_t = a/(τ_t·√(κ/2))·max(1, s_t)^p. There τ_t·√(κ/2) is the noise of an average over the
-last 1/κ steps, so that a is the noise in a prediction, and s_t is the measured ratio of signal to
-noise of the gradient. A step has the length κ·T_t, bounded by what the curvature of the loss allows,
-with momentum β. Constants were chosen on seven data sets and five made-up ones
+noise falls: T_t = a/(τ_t·√(κ/2))·max(1, s_t)^p. There τ_t·√(κ/2) is the noise of an average over
+the last 1/κ steps, so that a is the noise in a prediction, and s_t is the measured ratio of signal
+to noise of the gradient. A step has the length κ·T_t, bounded by what the curvature of the loss
+allows, with momentum β. Constants were chosen on seven data sets and five made-up ones
 (docs/progressive.md).
 
 Tests: ``tests/training/test_progressive.py``.
@@ -289,7 +289,11 @@ class Descent:
     def __init__(self, training: LinearTraining) -> None:
         shape = (training.width, training.outputs)
         self._training = training
-        self._weights, self._velocity, self._mean = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self._weights, self._velocity, self._mean = (
+            np.zeros(shape),
+            np.zeros(shape),
+            np.zeros(shape),
+        )
         self._precision = self._spread = self._signal = 0.0
 
     @property
@@ -378,7 +382,9 @@ def step_squares(
     start = min(Fraction(first), levels[0])
     steps = [[start]]
     for number, (low, high) in enumerate(pairwise([start, *levels])):
-        count = max(1, round(math.log2(float(high / low)) * steps_per_doubling)) if high > low else 0
+        count = (
+            max(1, round(math.log2(float(high / low)) * steps_per_doubling)) if high > low else 0
+        )
         cumulated = [low, *(low * Fraction(2.0 ** (math.log2(float(high / low)) * part / count))
                             for part in range(1, count)), high]  # fmt: skip
         ascending = [max(low, min(high, value)) for value in cumulated] if count else []
@@ -438,7 +444,7 @@ class TrainingWalk:
             for square in self._steps[level]:
                 deviation = deviation_for(training.sensitivity, square)
                 total = rows.gradient_sum(self._descent.weights, training)
-                exact = total.ravel() * 2.0 ** -(ROW_BITS + RESIDUAL_BITS)
+                exact = np.ldexp(total.ravel().astype(np.float64), -(ROW_BITS + RESIDUAL_BITS))
                 source = self._key.source(self._made)
                 noisy = rounded(exact, lattice_for(deviation), source).reshape(total.shape)
                 self._descent.move(noisy / training.places, deviation / training.places)

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
-from expost.tables.encoding import Label, label_text, truths
 from expost.errors import InvalidInput
 from expost.features.pictures import picture_shape
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
+from expost.tables.encoding import Label, label_text, truths
 from expost.tuning.config_file import ConfigTable, is_number
 from expost.tuning.table_schema import Bounds
 

@@ -66,9 +66,7 @@ def features_for(
         numbers = []
     logarithm = wanted == "auto" and named and not regression
     dated = {column.name for column in schema.columns if column.kind == "date"}
-    return EncodedColumns(
-        schema.width, tuple(numbers), bins, logarithm and not dated, norm=norm
-    )
+    return EncodedColumns(schema.width, tuple(numbers), bins, logarithm and not dated, norm=norm)
 
 
 def picture_sides(shape: tuple[int, ...]) -> tuple[int, ...] | None:

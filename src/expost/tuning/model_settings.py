@@ -45,8 +45,8 @@ class ModelSettings:
     given : callable, optional
         That function, if the caller passed it instead of its name.
     training : str
-        ``"progressive"`` (steps with all rows until the bar is passed), ``"noise-reduction"`` (least
-        squares from second moments), ``"dp-sgd"``, or ``"auto"``: what is cheapest first.
+        ``"progressive"`` (steps with all rows until the bar is passed), ``"noise-reduction"``
+        (least squares from second moments), ``"dp-sgd"``, or ``"auto"``: what is cheapest first.
     features : str or mapping
         Public features of linear models (:mod:`expost.tuning.feature_choice`).
     norm_bound : float, optional

@@ -295,9 +295,7 @@ def _held_out_score(goal: GoalSettings, places: Places) -> Score:
     return Score(goal, None, centred=places.relation == ADD_REMOVE)
 
 
-def moments_of(
-    way: Way, loss: str, classes: int, features: int
-) -> SecondMoments | ClassMoments:
+def moments_of(way: Way, loss: str, classes: int, features: int) -> SecondMoments | ClassMoments:
     """Return the second moments that least squares needs."""
     if loss == "squared":
         return SecondMoments(features, way.norm_bound)

@@ -2,8 +2,8 @@
 
 Every way is a request of its own (:mod:`expost.tuning.run_attempts`): it is made only if those
 before it missed the bar, and the costs of those that were made add up (docs/theory.md, "Attempts in
-sequence"). ε, δ and 1 − confidence are shared among the ways beforehand, so that together they never
-cost more than ``privacy.max_epsilon``. Everything here is computed from public numbers.
+sequence"). ε, δ and 1 − confidence are shared among the ways beforehand, so that together they
+never cost more than ``privacy.max_epsilon``. Everything here is computed from public numbers.
 
 **Order.** Progressive training on public features comes first: a pass costs the steps that were
 made, and it is the cheapest way on every data set that was measured (docs/least-epsilon.md). If it
@@ -26,7 +26,6 @@ import numpy as np
 
 from expost.errors import InvalidInput
 from expost.rationals import charge_text, round_down
-from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Recipe
 from expost.tuning.model_settings import LINEAR, ModelSettings
 from expost.tuning.noise_reduction import (
@@ -158,12 +157,18 @@ def ways_of(
             most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
     linear = linear_recipe(recipe)
     width = None if linear.features is None else linear.features.width(places.features)
+    goal = settings.goal
+
+    def usable(levels: Sequence[float], confidence: float) -> tuple[float, ...]:
+        """Return the levels at which a look can pass."""
+        return tuple(levels) if public else usable_levels(levels, goal, places, confidence)
+
     ways = list_ways(
         settings.model,
-        settings.goal,
         places,
-        public,
+        usable,
         delta=settings.privacy.delta,
+        confidence=goal.confidence,
         classes=recipe.class_count,
         width=width,
         part=part,
@@ -174,11 +179,11 @@ def ways_of(
 
 def list_ways(
     model: ModelSettings,
-    goal: GoalSettings,
     places: Places,
-    public: bool,
+    usable: Callable[[Sequence[float], float], tuple[float, ...]],
     *,
     delta: float,
+    confidence: float,
     classes: int | None,
     width: int | None,
     part: float = 1.0,
@@ -190,13 +195,11 @@ def list_ways(
     ----------
     model : ModelSettings
         Training, levels and norm bound.
-    goal : GoalSettings
-        The bar and its confidence.
     places : Places
         Public numbers of rows.
-    public : bool
-        Whether public rows score.
-    delta : float
+    usable : callable
+        Takes levels and a confidence; returns the levels at which a look can pass.
+    delta, confidence : float
         Of the whole job.
     classes : int or None
         Number of classes; None for a regression.
@@ -230,13 +233,9 @@ def list_ways(
             levels = levels_up_to(top)
         else:
             levels = levels_up_to(top, least_level((width or 1) * outputs, places.training))
-        confidence = 1 - part * share * (1 - goal.confidence)
-        if not public:
-            levels = usable_levels(levels, goal, places, confidence)
-        ways.append(
-            Way(kind, levels, share_of(delta, Fraction(part) * Fraction(share)), confidence, scale,
-                model.norm_bound)  # fmt: skip
-        )
+        own = 1 - part * share * (1 - confidence)
+        own_delta = share_of(delta, Fraction(part) * Fraction(share))
+        ways.append(Way(kind, usable(levels, own), own_delta, own, scale, model.norm_bound))
     return tuple(ways)
 
 
@@ -287,9 +286,7 @@ def linear_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, kind="softmax", loss="softmax", input_shape=None, factory=None)
 
 
-def reasons_of(
-    plan: Plan, places: Places, public: bool, attempts: Forecast | None
-) -> list[str]:
+def reasons_of(plan: Plan, places: Places, public: bool, attempts: Forecast | None) -> list[str]:
     """Return sentences that say what is tried, in which order, and why."""
     sentences = []
     for number, way in enumerate(plan.ways):
