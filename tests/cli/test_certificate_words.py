@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.cli import tuning_words
-from expost.cli.tuning_words import bound_text
+from expost.tuning.words import bound_text
 from tests.cli.counting import expost  # noqa: F401  (a fixture)
 from tests.cli.test_every_certificate import FACTS, table
 

@@ -22,10 +22,10 @@ from expost.cli.certificate import certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.cli.tune_output import render
-from expost.cli.tuning_words import bound_text
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
 from expost.tuning.job_folder import has_begun
+from expost.tuning.words import bound_text
 from tests.tuning.jobs import TOML, clouds, job, write
 
 
@@ -61,10 +61,11 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     done = run(str(config), "--ledger", "ledger.db", "--budget", "people", "--out", "out", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert list(document)[:8] == [
+    assert list(document)[:9] == [
         "params",
         "score",
         "passed",
+        "certified",
         "confidence",
         "spent",
         "worst_case",
@@ -141,8 +142,8 @@ def test_a_confidence_that_ways_share_is_explained() -> None:
     console = Console(file=StringIO(), width=80)
     render(console, result, Path("out"))
     said = " ".join(console.file.getvalue().replace("│", " ").split())
-    assert f"with {100 * result.bounds.confidence:g} %" in said
-    assert "(90 % holds for the whole job" in said
+    assert f"({100 * result.bounds.confidence:g} % confidence each)" in said
+    assert "; 90 % holds for the whole job" in said
     shown = [float(each) for each in re.findall(r"at least ([0-9.]+) on", said)]
     certified = [result.bounds.on_scoring_rows, result.bounds.on_population]
     for stated, bound in zip(shown, certified, strict=True):

@@ -22,6 +22,7 @@ pytest.importorskip("sklearn")
 
 import expost
 from expost import SimulationRandomness
+from expost.analytics.sources import as_table
 from expost.sklearn import DPLogisticRegression, ExPostSearch
 from expost.sklearn._rows import check_features, check_labels, check_targets, inside_selection
 from expost.tuning.rows import load_rows
@@ -180,6 +181,67 @@ def test_a_cell_of_an_estimator(cell, place, part):
     else:
         X[place][0] = cell
     assert changed(read_by_estimators(X, y), whole) <= 1
+
+
+def texts(records: Any, columns: Any = ("u", "g")) -> list[Any]:
+    """What counts are made of: one line per row."""
+    return as_table(records, columns).to_pyarrow().select(columns).to_pylist()  # type: ignore[no-any-return]
+
+
+PEOPLE = [{"u": FIRST + 2 * index, "g": (FIRST, SECOND)[index % 2]} for index in range(N)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.one_of(cells, st.sampled_from(list(ROWS.values()))), places, st.sampled_from("ug-"))
+def test_a_cell_of_records(cell, place, column):
+    """A row that is no record, records with further keys, and any cell."""
+    pytest.importorskip("ibis", reason="needs the analytics extra")
+    records: list[Any] = list(PEOPLE)
+    records[place] = cell if column == "-" else {**PEOPLE[place], column: cell, "more": cell}
+    same = [a == b for a, b in zip(texts(records), texts(PEOPLE), strict=True)]
+    assert sum(same) >= N - 1
+
+
+@pytest.mark.parametrize("kind", ["object", "category", "Int64"])
+def test_a_gap_in_a_frame_that_is_counted(kind):
+    pytest.importorskip("ibis", reason="needs the analytics extra")
+    pandas = pytest.importorskip("pandas")
+
+    def frame(users: list[Any]) -> Any:
+        column = pandas.Series(pandas.array(users, dtype="Int64"))
+        return pandas.DataFrame({"u": column.astype(kind), "g": "a"})
+
+    users = [row["u"] for row in PEOPLE]
+    whole, gap = texts(frame(users)), texts(frame([None, *users[1:]]))
+    assert sum(a == b for a, b in zip(whole, gap, strict=True)) == N - 1
+    assert len({row["u"] for row in whole}) == N
+
+
+def test_count():
+    """The whole way: people with long numbers stay apart, and no row ends the request."""
+    pytest.importorskip("ibis", reason="needs the analytics extra")
+    pandas = pytest.importorskip("pandas")
+    options: dict[str, Any] = {"user": "u", "by": "g", "keys": [FIRST, SECOND], "epsilon": 1e7}
+    options |= {"plus_minus": 0.4, "confidence": 1 - 1e-9}
+
+    def counts(data: Any) -> list[int]:
+        return [round(answer.estimate) for answer in expost.count(data, **options).answers]
+
+    frame = pandas.DataFrame(PEOPLE)
+    gap = pandas.DataFrame([*PEOPLE, {"u": None, "g": None}], dtype=object).astype("Int64")
+    for data in (
+        frame,
+        frame.astype("category"),
+        gap.astype("category"),
+        [*PEOPLE, None],
+        [*PEOPLE, [1, 2]],
+        [*PEOPLE, {"u": "x" * 200_000, "g": [FIRST]}],
+        [*PEOPLE, {"other": 0.5}],
+    ):
+        assert counts(data) == [N // 2, N // 2]
+    assert counts([]) == [0, 0]
+    with pytest.raises(expost.InvalidInput, match="no records"):
+        counts([[1, 2], [3, 4]])
 
 
 def released(X: Any, y: Any, seed: int = 1) -> Any:

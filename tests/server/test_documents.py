@@ -128,7 +128,7 @@ def test_the_report_tells_both_epsilons() -> None:
     assert "66.7 % certain" in told["text"]
     assert "(75.0 %)" in told["text"]
     assert told["text"].index("66.7") < told["text"].index("75.0")
-    assert dict(told["rows"])["charged"] == "ε = 0.693147"
+    assert dict(told["rows"])["charged"] == "ε = 0.693148"
     same = documents._how_much(numbers | {"this_release": {"epsilon": ln3, "delta": 0.0}})
     assert "75.0 % certain" in same["text"]
     assert "given back" not in same["text"]

@@ -78,10 +78,11 @@ def test_params_show_the_axes_that_are_given() -> None:
 def test_what_a_document_says() -> None:
     X, y = clouds()
     document = simulate(job(), X, y).as_dict()
-    assert list(document)[:8] == [
+    assert list(document)[:9] == [
         "params",
         "score",
         "passed",
+        "certified",
         "confidence",
         "spent",
         "worst_case",
@@ -121,6 +122,8 @@ def test_a_folder_holds_certificate_model_and_picture_and_nothing_else(tmp_path:
         "target_variance": None,
         "metric_bounds": None,
         "larger_is_better": True,
+        "certified": "accuracy",
+        "range": [0.0, 1.0],
     }
     assert (record["schema"], record["kind"]) == (2, "tuning")
     assert len(terms["attempts"]) == len(result.attempts)

@@ -16,8 +16,10 @@ from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
+from expost.tuning import job as jobs
 from expost.tuning.model import Recipe
-from expost.tuning.noise_reduction import Places, PlannedPath
+from expost.tuning.noise_reduction import LEVELS, Places, PlannedPath, overhead_for
+from expost.tuning.pace import Pace
 from expost.tuning.run_attempts import PlannedAttempt
 from expost.tuning.settings import read_settings
 from expost.tuning.several_ways import SHARE, linear_recipe, share_of, ways_of
@@ -99,7 +101,10 @@ def network() -> Any:
     return Recipe("cnn", "softmax", TableSchema(columns, 10), (1, 28, 28))
 
 
-def test_a_network_pays_little_for_noise_reduction_in_vain() -> None:
+@pytest.mark.parametrize("scoring", [20, 100, 500, 2_000, 12_000])
+@pytest.mark.parametrize("expected", [0.05, 0.4, 3.0])
+def test_a_network_pays_little_for_noise_reduction_in_vain(scoring: int, expected: float) -> None:
+    """Catches a way whose first level costs more than a network should pay in vain."""
     settings = read_settings(
         {
             "data": {"feature_bounds": [0, 1], "classes": 10, "holdout": 0.2},
@@ -111,15 +116,35 @@ def test_a_network_pays_little_for_noise_reduction_in_vain() -> None:
         given_data=True,
     )
     attempts: Any = SimpleNamespace(
-        reach=[SimpleNamespace(epsilon_mean=0.4), SimpleNamespace(epsilon_mean=0.8)]
+        reach=[SimpleNamespace(epsilon_mean=expected), SimpleNamespace(epsilon_mean=8.0)]
     )
-    places = Places(48_000, 12_000, 784, ZERO_OUT)
+    places = Places(4 * scoring, scoring, 784, ZERO_OUT)
     plan = ways_of(settings, network(), places, False, attempts)
     worst = sum(way.epsilons[-1] for way in plan.ways)
-    assert 0 < worst <= SHARE * 0.4  # of what the easiest bar is expected to cost
+    assert worst <= SHARE * expected  # of what the easiest bar is expected to cost
+    assert bool(plan.ways) == (SHARE * expected > max(2 * overhead_for(scoring), LEVELS[0]))
     assert plan.left == pytest.approx(0.9)
     flat = linear_recipe(network())
     assert (flat.kind, flat.loss, flat.input_shape) == ("softmax", "softmax", None)
+
+
+@pytest.mark.slow
+def test_a_plan_skips_noise_reduction_that_a_network_cannot_afford(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the door: 60 scoring rows can judge no level below 0.5. Nothing is timed."""
+    monkeypatch.setattr(jobs, "rehearse", lambda *_: Pace(0.0, 0.0))
+    X, y = np.zeros((300, 784)), np.zeros(300)
+    tables = {
+        "data": {"feature_bounds": [0, 1], "classes": 10, "holdout": 0.2},
+        "model": {"kind": "cnn", "training": "auto"},
+        "search": SEARCH | {"epsilons": [1.0], "learning_rates": [1.0], "epochs": [1]},
+        "goal": {"metric": "accuracy", "at_least": 0.2},
+        "privacy": {"delta": 1e-4, "attempts": 1},
+    }
+    plan = expost.plan_job(tables, X, y)
+    assert all(isinstance(step.selector, PlannedAttempt) for step in plan.steps)
+    assert plan.steps[0].charges.worst_case.as_approx().delta == 1e-4
 
 
 def test_a_ladder_without_search_ends_each_way_but_the_last() -> None:

@@ -5,9 +5,14 @@ Rows whose user or group is NULL belong to nobody or to no group: they are ignor
 NULL, NaN, infinite or no number counts as missing: its row contributes nothing, and no row can make
 a request fail. Column types that cannot work are refused before anything is charged.
 
+Keys and conditions are read by the type of their column, which is public: ``1``, ``1.0`` and
+``"1"`` name the same group of a column of numbers, also if a gap has made them floats; a day names
+its midnight in a column of timestamps, and the whole day in a condition. What cannot be a value of
+the column is refused before anything is charged.
+
 Groups are told apart byte by byte, whatever collation a database column has (else the name under
 which "Ann" and "ann" are counted together would be that of whichever row comes first).
-Tests: ``tests/analytics/test_sources.py``, ``tests/analytics/test_sums.py``.
+Tests: ``tests/analytics/test_sources.py``, ``test_sums.py``, ``test_typed_keys.py``.
 """
 
 from __future__ import annotations
@@ -15,9 +20,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from expost.analytics.engine import ibis_module
 from expost.errors import InvalidInput
@@ -26,12 +35,18 @@ USER, GROUP, VALUE = "expost_user", "expost_group", "expost_value"
 SEPARATOR = "\x1f"  # between the names of several grouping columns
 TOTAL = "all"
 _LARGEST, _LEAST = "1e300", "1e-300"  # what is larger counts as infinite, what is smaller as 0
+_WHOLE = 2**53  # below, a float is a whole number exactly if it looks like one
 _CASELESS = ("duckdb", "pyspark")  # engines for which the columns g and G are one
 _BYTES = {  # functions from text to bytes and back, with their further arguments
     "duckdb": ("encode", "decode", ()),
     "postgres": ("convert_to", "convert_from", ("UTF8",)),
     "pyspark": ("encode", "decode", ("UTF-8",)),
 }
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_NANOSECONDS = re.compile(r"\.\d{6}\d*[1-9]")
+_SECOND = re.compile(
+    r"(?:\b(?:or|and)\b|[|&;,])(?=[\s(]*(.+?)\s*[<>=!])", re.IGNORECASE | re.DOTALL
+)
 _CONDITION = re.compile(r"\s*(.+?)\s*(>=|<=|!=|==|=|>|<)\s*(.*?)\s*", re.DOTALL)
 
 
@@ -74,7 +89,7 @@ def select(
 ) -> Any:
     """Return the columns that matter under our names; ``collated`` if text may have a collation."""
     ibis = ibis_module()
-    engine = ibis.get_backend(table).name
+    engine = engine_of(table)
     for option, name in (*(("by", name) for name in by), ("user", user)):
         check_column(table, option, name, engine)
     for condition in where:
@@ -87,6 +102,11 @@ def select(
         check_column(table, "column", measure.column, engine)
         columns[VALUE] = grid_units(table[measure.column], measure, engine)
     return table.select(**columns)
+
+
+def engine_of(table: Any) -> str:
+    """Return the name of the engine that reads a table."""
+    return str(ibis_module().get_backend(table).name)
 
 
 def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> Any:
@@ -124,8 +144,146 @@ def _columns_of(known: Sequence[str], wanted: str) -> str:
 
 
 def _text(column: Any, engine: str, collated: bool) -> Any:
-    text = column if column.type().is_string() else column.cast("string")
+    """A column as text, written as :func:`key_text` writes keys."""
+    kind = column.type()
+    if kind.is_floating():
+        text = _number_text(column)
+    elif kind.is_timestamp():
+        text = _in_utc(column).cast("string")
+    else:
+        text = column if kind.is_string() else column.cast("string")
     return byte_by_byte(text, engine) if collated else text
+
+
+def _number_text(column: Any) -> Any:
+    """Floats as text; whole ones as whole numbers, so that a gap in a column renames no group."""
+    null = ibis_module().null("float64")
+    whole = (column.abs() < _WHOLE).ifelse(column.cast("float64"), null).cast("int64")
+    return (whole.cast("float64") == column).ifelse(whole.cast("string"), column.cast("string"))
+
+
+def _in_utc(column: Any) -> Any:
+    """A timestamp without its time zone."""
+    return column if column.type().timezone is None else column.cast("timestamp")
+
+
+def key_text(table: Any, by: Sequence[str], key: Any, *, objects: bool) -> str:
+    """Return a key as the text of its group; the types of the columns say how it is read.
+
+    Parameters
+    ----------
+    table : ibis.Table
+        The opened table.
+    by : sequence of str
+        The grouping columns.
+    key : object
+        One value, or a tuple of values if there are several columns.
+    objects : bool
+        Whether text columns hold Python objects, written by this package.
+
+    Raises
+    ------
+    InvalidInput
+        If a column cannot have such a value: the group would be empty, and charged.
+    """
+    parts = tuple(key) if len(by) > 1 else (key,)
+    return SEPARATOR.join(
+        _typed_text(table[name].type(), name, part, objects)
+        for name, part in zip(by, parts, strict=True)
+    )
+
+
+def _typed_text(kind: Any, name: str, value: Any, objects: bool) -> str:
+    """One value as the engine writes it in a column of this type."""
+    truth = isinstance(value, bool) or type(value).__name__ == "bool"  # NumPy's, too
+    if kind.is_string() and truth and not objects:
+        raise InvalidInput(
+            "keys", value, f"the column {name!r} is text: give keys as they are written there"
+        )
+    if kind.is_string():
+        return str(value).lower() if truth else str(value)
+    text = str(value).strip()
+    try:
+        return _written(kind, text)
+    except (ValueError, ArithmeticError):
+        raise InvalidInput("keys", value, f"the column {name!r} holds {_example(kind)}") from None
+
+
+def _written(kind: Any, text: str) -> str:
+    """A value as the engine writes it; ValueError if the type cannot have it."""
+    if kind.is_boolean():
+        return str(_truth(text)).lower()
+    if kind.is_integer():
+        return str(_whole(text))
+    if kind.is_floating():
+        return _float_text(float(text), np.float32 if kind.is_float32() else float)
+    if kind.is_decimal() and kind.scale is not None:
+        step = Decimal(1).scaleb(-kind.scale)
+        if Decimal(text) != (exact := Decimal(text).quantize(step)):
+            raise ValueError
+        return format(exact, "f")
+    if kind.is_date():
+        return _day(text).isoformat()
+    if kind.is_timestamp():
+        moment = _moment(text)
+        return _trimmed(moment.isoformat(" ", "seconds"), moment.microsecond)
+    if kind.is_time():
+        clock = time.fromisoformat(text)
+        return _trimmed(clock.isoformat("seconds"), clock.microsecond)
+    return text.lower() if kind.is_uuid() else text
+
+
+def _truth(text: str) -> bool:
+    try:
+        return _TRUTHS[text.lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def _whole(text: str) -> int:
+    if not abs(float(text)) < 2.0**65 or Decimal(text) % 1:
+        raise ValueError
+    return int(Decimal(text))
+
+
+def _float_text(value: float, kind: Any) -> str:
+    """The shortest decimal that is the same number in the precision of the column."""
+    if not abs(value) <= float(np.finfo(kind).max):
+        raise ValueError
+    rounded = kind(value)
+    return str(int(rounded)) if rounded % 1 == 0 and abs(rounded) < _WHOLE else str(rounded)
+
+
+def _moment(text: str) -> datetime:
+    """A time in UTC, without its zone; finer than microseconds is refused, not cut off."""
+    moment = datetime.fromisoformat(text)
+    if _NANOSECONDS.search(text):
+        raise ValueError
+    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _day(text: str) -> date:
+    moment = _moment(text)
+    if moment.time() != time():
+        raise ValueError
+    return moment.date()
+
+
+def _trimmed(text: str, microseconds: int) -> str:
+    return f"{text}.{microseconds:06d}".rstrip("0") if microseconds else text
+
+
+def _example(kind: Any) -> str:
+    """What a column of a type holds, for an error message."""
+    if kind.is_boolean():
+        return "true and false: give one of them"
+    if kind.is_numeric():
+        return f"numbers ({kind}): give one that such a column can hold"
+    if kind.is_date():
+        return "dates: give one like 2024-02-01"
+    if kind.is_timestamp():
+        return "times: give one like 2024-02-01 or 2024-02-01 12:30:00"
+    return f"values of type {kind}: give one of them"
 
 
 def _joined(names: list[Any]) -> Any:
@@ -215,6 +373,12 @@ def _condition(table: Any, text: str, engine: str, collated: bool) -> Any:
         raise InvalidInput("where", text, "give conditions like status=active or age>=18")
     name, sign, wanted = found.groups()
     check_column(table, "where", name, engine)
+    if len(wanted) > 1 and wanted[0] == wanted[-1] and wanted[0] in "'\"":
+        wanted = wanted[1:-1]
+    elif any(second[1].strip("'\"`") in table.columns for second in _SECOND.finditer(wanted)):
+        raise InvalidInput(
+            "where", text, "give one condition at a time (all must hold), or a text in quotes"
+        )
     left, right = _comparable(table[name], wanted, sign, engine, collated)
     if sign in ("=", "=="):
         return left == right
@@ -230,19 +394,56 @@ def _condition(table: Any, text: str, engine: str, collated: bool) -> Any:
 def _comparable(
     column: Any, wanted: str, sign: str, engine: str, collated: bool
 ) -> tuple[Any, Any]:
-    """Both sides of a condition: numbers if the column or an inequality says so, else text."""
+    """Both sides of a condition, by the type of the column; a text may hold numbers."""
     kind = column.type()
-    if kind.is_boolean():
-        if wanted.lower() not in ("true", "false"):
-            raise InvalidInput("where", wanted, "this column is true or false")
-        return column, wanted.lower() == "true"
+    if kind.is_string():
+        return _comparable_text(column, wanted, sign, engine, collated)
     try:
-        as_number: float | None = float(wanted)
+        if kind.is_boolean():
+            return column, _truth(wanted)
+        if kind.is_integer() and abs(float(wanted)) < 2.0**63 and not Decimal(wanted) % 1:
+            return column, int(Decimal(wanted))  # exact beyond 2^53
+        if kind.is_numeric():
+            value = float(wanted)
+            if value != value:
+                raise ValueError
+            return number(column, engine, "where"), value
+        if kind.is_date():
+            return column, _day(wanted)
+        if kind.is_timestamp():
+            moment, day = _moment(wanted), _is_day(wanted)
+            return (column.cast("date"), moment.date()) if day else (_in_utc(column), moment)
+        if kind.is_time():
+            return column, time.fromisoformat(wanted)
+    except (ValueError, ArithmeticError):
+        name = column.get_name()
+        raise InvalidInput("where", wanted, f"the column {name!r} holds {_example(kind)}") from None
+    return _text(column, engine, collated), wanted.lower() if kind.is_uuid() else wanted
+
+
+def _comparable_text(
+    column: Any, wanted: str, sign: str, engine: str, collated: bool
+) -> tuple[Any, Any]:
+    """Numbers if an inequality with a number says so, else text; "True" and "true" are equal."""
+    equality = sign in ("=", "==", "!=")
+    try:
+        value = None if equality else float(wanted)
     except ValueError:
-        as_number = None
-    textual = kind.is_string() and (sign in ("=", "==", "!=") or as_number is None)
-    if kind.is_numeric() or (kind.is_string() and not textual):
-        if as_number is None or as_number != as_number:
-            raise InvalidInput("where", wanted, "this column holds numbers: compare with a number")
-        return number(column, engine, "where"), as_number
-    return _text(column, engine, collated), wanted
+        value = None
+    if value is not None:
+        if value != value:
+            raise InvalidInput("where", wanted, "compare with a number")
+        return number(column, engine, "where"), value
+    text = _text(column, engine, collated)
+    if equality and wanted.lower() in ("true", "false"):
+        return text.lower(), wanted.lower()
+    return text, wanted
+
+
+def _is_day(text: str) -> bool:
+    """Whether a time is written as a day."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -230,10 +230,12 @@ def make_request(
         if measure.kind != "users" or names or request.where:
             raise InvalidInput("data", "counts", "rows, sums, groups and conditions need a table")
         return request
-    return _opened(request, table, delimiter) if opened else request
+    return _opened(request, table, delimiter, keys or ()) if opened else request
 
 
-def _opened(request: Request, table: str | None, delimiter: str | None) -> Request:
+def _opened(
+    request: Request, table: str | None, delimiter: str | None, keys: Sequence[Any]
+) -> Request:
     if request.user is None:
         raise InvalidInput("by, user", (request.by, None), "name the column of the person: user")
     if request.by == () and request.keys != (TOTAL,):
@@ -246,7 +248,7 @@ def _opened(request: Request, table: str | None, delimiter: str | None) -> Reque
         opened = open_source(data, table, delimiter=delimiter, columns=used)
     else:
         opened = as_table(data, used)
-    made = replace(request, table=opened)
+    made = replace(request, table=opened, keys=_typed_keys(request, opened, keys))
     pairs = contribution.measured(made.rows(), made.measure, made.keys, "0")
     check_compiles(contribution.totals(pairs, 2, "0", collated=made.collated))
     return made
@@ -369,6 +371,21 @@ def _checked_keys(
     if len(set(listed)) != len(listed):
         raise InvalidInput("keys", "with repeats", "name each group once")
     return listed
+
+
+def _typed_keys(request: Request, table: Any, keys: Sequence[Any]) -> tuple[str, ...] | None:
+    """The groups as the engine writes them, in the order of the request."""
+    engine = columns.engine_of(table)
+    for name in request.by:
+        columns.check_column(table, "by", name, engine)
+    objects = not isinstance(request.data, (str, Path)) and not may_collate(request.data)
+    written = {
+        _key_text(key, len(request.by)): columns.key_text(table, request.by, key, objects=objects)
+        for key in (keys if request.by else ())
+    }
+    if len(set(written.values())) != len(written):
+        raise InvalidInput("keys", "with repeats", "name each group once")
+    return request.keys and tuple(written.get(key, key) for key in request.keys)
 
 
 def _key_text(key: Any, names: int) -> str:

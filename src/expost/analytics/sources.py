@@ -260,10 +260,12 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
     try:
         from pyarrow import dataset
 
-        rows = dataset.dataset(_arrow_table(data))
+        rows = dataset.dataset(_arrow_table(data, columns))
         return ibis.memtable(tame_scanner(rows, columns).to_table())
     except ImportError:
         raise MissingExtra("pyarrow", "analytics") from None
+    except InvalidInput:
+        raise
     except Exception:
         raise InvalidInput(
             "table",
@@ -273,10 +275,11 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
         ) from None
 
 
-def _arrow_table(data: Any) -> Any:
+def _arrow_table(data: Any, columns: Sequence[str]) -> Any:
     """A pandas, polars or pyarrow table, records, or columns by name, as an Arrow table.
 
-    Lists have no types: their values are text. The names of records are those of all records.
+    Lists have no types: their values are text. Records have the columns that will be used, whether
+    any record has them or not; what is no record is a row of gaps.
     """
     import pyarrow as pa
 
@@ -287,9 +290,10 @@ def _arrow_table(data: Any) -> Any:
     if type(data).__module__.partition(".")[0] == "polars":
         return (data.collect() if hasattr(data, "collect") else data).to_arrow()
     if isinstance(data, (list, tuple)):
-        records = [each if isinstance(each, Mapping) else {} for each in data]
-        names = dict.fromkeys(name for each in records for name in each)
-        data = {name: [each.get(name) for each in records] for name in names}
+        if 2 * sum(isinstance(row, Mapping) for row in data) < len(data):
+            raise InvalidInput("table", "a list", "most rows are no records: give mappings")
+        records = [row if isinstance(row, Mapping) else {} for row in data]
+        data = {name: [row.get(name) for row in records] for name in columns}
     if isinstance(data, Mapping):
         texts = {name: [_cell_text(cell) for cell in cells] for name, cells in data.items()}
         return pa.table({name: pa.array(cells, pa.string()) for name, cells in texts.items()})
@@ -313,15 +317,24 @@ def without_objects(data: Any) -> Any:
         if str(kind) in ("object", "category") or getattr(kind, "storage", None) == "python"
     ]
     columns = {place: data.iloc[:, place] for place in range(data.shape[1])}
+    kind = ArrowDtype(pa.string())
     for place in odd:
-        texts = pa.array([_cell_text(value) for value in columns[place]], pa.string())
-        kind = ArrowDtype(pa.string())
+        texts = pa.array(_cell_texts(columns[place]), pa.string())
         columns[place] = type(columns[place])(texts, index=data.index, dtype=kind)
     if not odd:
         return data
     made = type(data)(columns, index=data.index)
     made.columns = data.columns
     return made
+
+
+def _cell_texts(series: Any) -> list[str | None]:
+    """A column of pandas as text, cell by cell."""
+    if str(series.dtype) != "category":
+        return [_cell_text(cell) for cell in series]
+    # each category once: a gap among whole numbers would turn the cells into floats
+    texts = [_cell_text(label) for label in series.cat.categories.to_numpy(dtype=object)]
+    return [texts[code] if code >= 0 else None for code in series.cat.codes]
 
 
 def _cell_text(value: Any) -> str | None:

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from expost import plots
 from expost.audit.empirical.audit import audit as run_audit
@@ -177,8 +177,7 @@ def _render(console: Console, report: AuditReport) -> None:
     """Print a report as a table with notes."""
     colour = "red" if report.violated else "green"
     console.print(
-        f"[bold {colour}]{report.verdict}[/bold {colour}] at {report.confidence:.4g} confidence",
-        highlight=False,
+        Text.assemble((report.verdict, f"bold {colour}"), f" at {report.confidence:.4g} confidence")
     )
     order = any(each.order is not None for each in report.outcomes)
     measure = "Rényi ε" if order else "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
@@ -203,7 +202,7 @@ def _render(console: Console, report: AuditReport) -> None:
             "–" if each.tightness is None else f"{each.tightness:.0%}",
             *map(str, each.runs),
             *([f"{each.order:g}"] if order else []),
-            escape(f"{each.event} (on {each.side})") if each.event else "–",
+            f"{each.event} (on {each.side})" if each.event else "–",
             style="red" if each.violated else None,
         )
     console.print(table)
@@ -214,27 +213,31 @@ def _render(console: Console, report: AuditReport) -> None:
         )
     if report.joint.violated:
         console.print(
-            f"[red]All outcomes together: at least {report.joint.lower_bound:.4g}, but the claim "
-            f"allows {report.joint.limit:g}.[/red]"
+            f"All outcomes together: at least {report.joint.lower_bound:.4g}, but the claim "
+            f"allows {report.joint.limit:g}.",
+            style="red",
         )
     if any(report.failed):
         console.print(
-            f"[yellow]{sum(report.failed)} counted runs raised an error; they count as the "
-            "outcome “failed”.[/yellow]"
+            f"{sum(report.failed)} counted runs raised an error; they count as the "
+            "outcome “failed”.",
+            style="yellow",
         )
     if report.blind:
         console.print(
-            "[yellow]Some released values are not numbers and were not examined: "
-            "pass --event.[/yellow]"
+            "Some released values are not numbers and were not examined: pass --event.",
+            style="yellow",
         )
     if any(report.unseen):
         console.print(
-            f"[yellow]{sum(report.unseen)} counted runs had outcomes that no pilot run had; "
-            "these outcomes were not tested.[/yellow]"
+            f"{sum(report.unseen)} counted runs had outcomes that no pilot run had; "
+            "these outcomes were not tested.",
+            style="yellow",
         )
     console.print(
-        f"[dim]{report.runs} runs on each data set, {report.pilot} of them to choose events; "
+        f"{report.runs} runs on each data set, {report.pilot} of them to choose events; "
         f"{report.comparisons} bounds share the error probability. “consistent” is not a proof: it "
-        "means that these events and runs show no violation.[/dim]",
+        "means that these events and runs show no violation.",
+        style="dim",
         highlight=False,
     )

@@ -64,8 +64,8 @@ def certificate(
         _table(console, title, rows, verbose)
         if document["simulated"]:
             console.print(
-                "[red]Simulated with seeded randomness: this release has no privacy "
-                "guarantee.[/red]"
+                "Simulated with seeded randomness: this release has no privacy guarantee.",
+                style="red",
             )
 
     show(dict(document), as_json=as_json, render=render)

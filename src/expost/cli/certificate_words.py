@@ -19,6 +19,8 @@ from expost.privacy.guarantees import (
     guarantee_from_dict,
 )
 from expost.rationals import charge_text
+from expost.tuning import words
+from expost.tuning.words import METHODS, value_words
 
 Document = Mapping[str, Any]
 Row = tuple[str, Callable[[], str | None]]
@@ -36,17 +38,6 @@ _RELATIONS = {
     ZERO_OUT: "a person's row stands in its place or the place is empty; the number of places is "
     "public",
     REPLACE: "a person's row is replaced by any other row; the number of rows is public",
-}
-_METHODS = {
-    "above-threshold": "a search over settings, each kept or dropped at random, that stops at the "
-    "first model whose noisy score passes",
-    "random-dropping": "the best of candidates that were each kept or dropped at random; a cheaper "
-    "winner costs less",
-    "repeat-and-select": "the best of a random number of runs",
-    "doubling": "attempts with twice the budget each time, until one passes",
-    "noise-reduction": "one noisy value whose noise is reduced step by step; the last step is paid",
-    "noise-path": "one training whose noise is reduced step by step until the score passes; the "
-    "last step is paid",
 }
 _MEASURES = {"count": "persons", "rows": "rows", "sum": "sum", "mean": "mean"}
 _UNITS = {"epsilon": "ε", "rho": "ρ", "delta": "δ", "orders": "orders", "epsilons": "ε"}
@@ -98,18 +89,9 @@ def _number(value: Any) -> str:
     return "[" + ", ".join(charge_text(each, 4) for each in value) + "]"
 
 
-def value_words(value: Any) -> str:
-    """A setting as text, a float with six digits."""
-    return f"{value:g}" if isinstance(value, float) else in_words(value)
-
-
 def settings_words(params: Document) -> str:
     """The settings of the winner; its privacy level is rounded up."""
-    found = [
-        f"{name} = {charge_text(value) if name == 'epsilon' else value_words(value)}"
-        for name, value in params.items()
-    ]
-    return shown_name(", ".join(found) or "–")
+    return shown_name(words.settings_words(params))
 
 
 def protected_words(relation: str, words: object = None) -> str:
@@ -145,7 +127,7 @@ def ledger_words(document: Document) -> str:
 def method_words(document: Document, verbose: bool) -> str:
     """How the winner was found."""
     name = str(document["selector"].get("name"))
-    return _METHODS.get(name, shown_name(name)) + ("" if verbose else " (theorems: --verbose)")
+    return METHODS.get(name, shown_name(name)) + ("" if verbose else " (theorems: --verbose)")
 
 
 def technical_rows(document: Document) -> list[Row]:

@@ -151,7 +151,7 @@ def count(
     """Answers per group, each within the wanted error, as many groups as the budget allows."""
     plots.check_path(plot)
     _check_files(out, certificate)
-    listed = None if keys is None else read_keys(keys, len(by or ()))
+    listed = None if keys is None else read_keys(keys, by or ())
     kind = _kind(rows, sum_column, mean_column, bounds)
     options: dict[str, Any] = {
         "within": within,
@@ -220,10 +220,10 @@ def _finish(
     )
     if certificate is not None:
         result.save(certificate)
-        notes.print(f"certificate: {certificate}", markup=False)
+        notes.print(f"certificate: {certificate}")
     if plot is not None:
         plots.draw_counts(result, plot)
-        notes.print(f"figure: {plot}", markup=False)
+        notes.print(f"figure: {plot}")
     if failure is not None:
         raise failure
 
@@ -243,7 +243,7 @@ def _show_plan(
     )
     if plot is not None:
         plans.draw(planned, plot)
-        notes.print(f"figure: {plot}", markup=False)
+        notes.print(f"figure: {plot}")
 
 
 def _kind(

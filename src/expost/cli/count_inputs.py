@@ -6,6 +6,7 @@ Tests: ``tests/cli/test_count_cli.py``, ``tests/cli/test_count_inputs.py``.
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,22 @@ def parse_cap(text: str | None) -> int | str | None:
         ) from None
 
 
-def read_keys(path: Path, columns: int = 1) -> list[Any]:
-    """Return group names, one per line (a CSV row for several columns); skips empty lines."""
+def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
+    """Return group names, one per line (a CSV row for several columns); skips empty lines.
+
+    A first line that names the columns is a header.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
     lines = [line.rstrip("\r\n") for line in text.split("\n")]
     listed: list[Any] = [line for line in lines if line]
-    if columns > 1:
+    if len(columns) > 1:
         listed = [tuple(row) for row in csv.reader(listed)]
+    header = next(csv.reader(line for line in lines if line), [])
+    if columns and header == list(columns):
+        del listed[0]
     if not listed:
         raise InvalidInput("keys", str(path), "the file names no group")
     return listed

@@ -64,5 +64,4 @@ def show(code: object) -> None:
         return
     _state.printed = True
     error = _state.error or {"kind": "Stopped", "message": "the command was stopped", "field": None}
-    text = json.dumps({"error": error | {"exit_code": code}}, indent=2, ensure_ascii=False)
-    typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    typer.echo(json.dumps({"error": error | {"exit_code": code}}, indent=2))

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from expost import plots
 from expost.budget.alerts import check_share
@@ -47,7 +47,7 @@ from expost.cli.ledger_tables import (
     standing_document,
     stored_fields,
 )
-from expost.cli.output import FAILURE, Json, as_text, notes, show, visible
+from expost.cli.output import FAILURE, Json, as_json_text, as_text, notes, show, visible
 from expost.errors import InvalidInput
 
 app = typer.Typer(
@@ -268,7 +268,7 @@ def watch(
     """Print new entries as they come. With --json, each line is one JSON object."""
     filters = Filters(name=name, analyst=analyst)
     ledger = Ledger.open(url, read_only=True)
-    last, console, done = ledger.head()[0], Console(emoji=False, soft_wrap=True), 0
+    last, console, done = ledger.head()[0], Console(emoji=False, markup=False, soft_wrap=True), 0
     while looks is None or done < looks:
         time.sleep(every)
         done += 1
@@ -278,10 +278,10 @@ def watch(
         for entry in filters.keep(new, {}):
             if as_json:
                 json_errors.printed()
-                typer.echo(as_text(json.dumps(entry_document(entry), ensure_ascii=False)))
+                typer.echo(as_json_text(entry_document(entry), None))
             else:
                 words = "  ".join(visible(each) for each in cells(entry, terms) if each != "")
-                console.print(escape(words), highlight=False)
+                console.print(words, highlight=False)
 
 
 def _filters(
@@ -321,11 +321,14 @@ def verify(
 
     def render(console: Console) -> None:
         for problem in problems:
-            console.print(f"[red]{escape(visible(problem))}[/red]", highlight=False)
+            console.print(visible(problem), style="red", highlight=False)
         if not problems:
             console.print(
-                "[green]The ledger is sound:[/green] every entry follows from the one before it, "
-                "and all sums and prices are correct."
+                Text.assemble(
+                    ("The ledger is sound:", "green"),
+                    " every entry follows from the one before it, and all sums and prices are "
+                    "correct.",
+                )
             )
             if signed is not None:
                 console.print(f"It continues the head of {visible(signed.get('time'))}.")
@@ -382,7 +385,7 @@ def upgrade(url: Url, as_json: Json = False) -> None:
         {"copy": copy},
         as_json=as_json,
         render=lambda console: console.print(
-            escape(visible(f"The ledger was migrated. The old one is kept at {copy}.")),
+            visible(f"The ledger was migrated. The old one is kept at {copy}."),
             highlight=False,
         ),
     )
@@ -412,7 +415,7 @@ def abandon(
         document,
         as_json=as_json,
         render=lambda console: console.print(
-            escape(visible(f"{reservation}: charged {describe(charged)}")), highlight=False
+            visible(f"{reservation}: charged {describe(charged)}"), highlight=False
         ),
     )
 
@@ -429,7 +432,7 @@ def export(
     rows = [stored_fields(entry) for entry in Ledger.open(url, read_only=True).entries()]
     if as_json:
         json_errors.printed()
-        typer.echo(as_text(json.dumps({"entries": rows}, indent=2, ensure_ascii=False)))
+        typer.echo(as_json_text({"entries": rows}))
         return
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(Entry.__dataclass_fields__))

@@ -18,7 +18,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from expost import plots
@@ -225,7 +224,7 @@ def render_standings(console: Console, ledger: Ledger, names: list[str], filters
     waiting = _open_table(ledger, names, filters, console.width)
     console.print(_table("Ledger", headings, rows, console.width))
     for note in notes_:
-        console.print(escape(note), highlight=False)
+        console.print(note, highlight=False)
     if waiting.row_count:
         console.print(waiting)
 
@@ -242,7 +241,7 @@ def _open_table(ledger: Ledger, names: list[str], filters: Filters, width: int) 
                 continue
             worst = _in_lines(amount_text(budget, budget.worst(reservation.charges)))
             cells = (reservation.id, name, reservation.analyst, age_text(each.time), worst)
-            rows.append(tuple(escape(visible(cell)) for cell in (*cells, each.memo)))
+            rows.append(tuple(visible(cell) for cell in (*cells, each.memo)))
     return _table("Open reservations", headings, rows, width)
 
 
@@ -294,7 +293,7 @@ def _in_lines(amount: str) -> str:
 def _standing_row(standing: Standing, title: str) -> tuple[str, ...]:
     state, budget = standing.filter, standing.filter.budget
     return (
-        escape(title),
+        title,
         budget.kind,
         _in_lines(amount_text(budget, budget.limits, up=False)),
         _in_lines(amount_text(budget, state.settled)),
@@ -336,8 +335,8 @@ def render_entries(console: Console, found: list[Entry], budgets: dict[str, Budg
         )
         shown = [number, _time_text(entry.time), action, name if len(names) > 1 else "", analyst]
         shown += [_in_lines(amount), reservation[:_ID], release[:_ID], memo]
-        rows.append([escape(visible(each)) for each in shown])
-    of = f" of {escape(visible(names.pop()))}" if len(names) == 1 else ""
+        rows.append([visible(each) for each in shown])
+    of = f" of {visible(names.pop())}" if len(names) == 1 else ""
     console.print(_table(f"{len(found)} entries{of}", HEADINGS, rows, console.width))
     if any(len(entry.reservation) > _ID for entry in found):
         console.print("Identifiers and digests are shortened; --json shows them in full.")

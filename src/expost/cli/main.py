@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from expost._version import __version__
 from expost.cli import json_errors, ledger, verify
 from expost.cli.audit import audit
 from expost.cli.count import count
 from expost.cli.count_inputs import CountCommand
-from expost.cli.output import BAD_INPUT, BUDGET_REFUSES, EXIT_CODES, UNEXPECTED, notes, visible
+from expost.cli.output import (
+    BAD_INPUT,
+    BUDGET_REFUSES,
+    EXIT_CODES,
+    UNEXPECTED,
+    accept_any_text,
+    notes,
+    visible,
+)
 from expost.cli.plan import plan
 from expost.cli.remote import WithServer
 from expost.cli.serve import serve
@@ -132,6 +140,7 @@ def run(command: typer.Typer) -> None:
         The command to run, with the arguments of this process.
     """
     json_errors.begin()
+    accept_any_text()
     try:
         command()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
@@ -155,7 +164,7 @@ def run(command: typer.Typer) -> None:
 
 def _failed(reason: str, code: int) -> None:
     """Print the reason, and end with this exit code."""
-    notes.print(f"[red]error:[/red] {escape(reason)}", highlight=False, soft_wrap=True)
+    notes.print(Text.assemble(("error:", "red"), f" {reason}"), soft_wrap=True)
     json_errors.show(code)
     sys.exit(code)
 

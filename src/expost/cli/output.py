@@ -7,8 +7,11 @@ Tests: ``tests/cli/``, ``tests/fuzz/``.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import math
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Any
@@ -36,9 +39,39 @@ EXIT_CODES = (
 
 _DEEPEST = 4  # levels of nesting that a table shows
 
-notes = Console(stderr=True, emoji=False)  # without emoji, ":a:" in a name is shown as it is
+# Without emoji and markup, ":a:" and "[data]" in a text are shown as they are.
+notes = Console(stderr=True, emoji=False, markup=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+
+
+_PLAIN = {"ε": "epsilon", "δ": "delta", "ρ": "rho", "α": "alpha", "≥": ">=", "≤": "<="}
+_PLAIN |= {"±": "+/-", "–": "-", "−": "-", "…": "...", "′": "'", "’": "'", "“": '"', "”": '"'}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Spell characters that a stream cannot encode; others become escapes such as \\u2713."""
+    assert isinstance(error, UnicodeEncodeError)
+    letters = error.object[error.start : error.end]
+    text = "".join(_PLAIN.get(each) or ascii(each)[1:-1] for each in letters)
+    return text, error.end
+
+
+codecs.register_error("expost.plain", _plain)
+
+
+def accept_any_text() -> None:
+    """Make stdout and stderr accept every text: what is printed may already be paid for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="expost.plain")
+
+
+def as_json_text(document: object, indent: int | None = 2) -> str:
+    """Return JSON that stdout can encode."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    text = json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=not unicode)
+    return as_text(text)
 
 
 def as_text(text: str) -> str:
@@ -80,9 +113,9 @@ def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console],
     """Print a result, either as JSON or by calling ``render`` on a console."""
     if as_json:
         json_errors.printed()
-        typer.echo(as_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
+        typer.echo(as_json_text(document))
     else:
-        render(Console(emoji=False))
+        render(Console(emoji=False, markup=False))
 
 
 def shown_up(amount: float, digits: int = 3) -> str:

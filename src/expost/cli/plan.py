@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from expost import plots
 from expost.cli.levels import parse_levels
@@ -103,7 +104,7 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
     for level, charge in zip(job.levels, to_a_bar, strict=True):
         table.add_row(
             f"{level.epsilon:g}",
-            "–" if charge is None else f"[bold]{shown_up(charge)}[/bold]",
+            "–" if charge is None else Text(shown_up(charge), "bold"),
             shown_up(level.charge),
             shown_up(level.charge_paper),
             shown_up(level.charge_repeat_and_select),
@@ -122,7 +123,8 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
             f"minimum_drop_level = {job.minimum_drop_level}."
         )
     console.print(
-        "[dim]to a bar: in the first attempt (Algorithm 2). best of all: without a bar. paper: the "
+        "to a bar: in the first attempt (Algorithm 2). best of all: without a bar. paper: the "
         "published bound for it. P–S: Papernot–Steinke tuning of this level alone with as many "
-        "expected runs. compose: running every setting of the level.[/dim]"
+        "expected runs. compose: running every setting of the level.",
+        style="dim",
     )

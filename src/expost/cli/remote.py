@@ -111,7 +111,7 @@ def count(
         "size": size,
         "rows": rows or None,
         "where": where,
-        "keys": None if keys is None else read_keys(keys, len(by or ())),
+        "keys": None if keys is None else read_keys(keys, by or ()),
         "private_keys": private_keys or None,
         "max_groups_per_user": parse_cap(max_groups_per_user),
         "confidence": confidence,
@@ -126,7 +126,7 @@ def count(
     arguments = (dataset,) if kind == "count" else (dataset, column)
     result = getattr(desk, kind)(*arguments, memo=memo, key=key, **options)
     for warning in result.warnings:
-        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True, markup=False)
+        notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     show(
         result.as_dict(),
         as_json=as_json,
@@ -134,7 +134,7 @@ def count(
     )
     if certificate is not None:
         result.save(certificate)
-        notes.print(f"certificate: {certificate}", markup=False)
+        notes.print(f"certificate: {certificate}")
 
 
 @app.command()

@@ -87,11 +87,10 @@ def serve(
     app = create_app(settings)
     place = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
     link = app.state.service.signin.first_link(again=owner_link)
-    notes.print(f"desk: {place}", markup=False, highlight=False)
+    notes.print(f"desk: {place}", highlight=False)
     if link is not None:
         notes.print(
             f"first owner (works once, for a day): {place}/first?link={link}",
-            markup=False,
             highlight=False,
             soft_wrap=True,
         )

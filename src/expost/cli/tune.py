@@ -217,7 +217,6 @@ def tune(
                 notes.print(
                     f"{_folder_name(job)} holds a finished job. This is a further release, into "
                     f"{folder}: its charge adds to that of the first.",
-                    markup=False,
                     highlight=False,
                 )
             _show_remaining(notes, opened, budget)
@@ -249,7 +248,7 @@ def tune(
                     task, description=f"attempt {number} of at most {most}"
                 ),
                 on_failure=lambda _, error: (
-                    notes.print("[yellow]a training failed[/yellow]") if notes.is_terminal else None
+                    notes.print("a training failed", style="yellow") if notes.is_terminal else None
                 ),
             )
     if plan:
@@ -286,7 +285,6 @@ def _resumable(folder: Path) -> Iterator[None]:
         notes.print(
             "What an attempt may cost grows with its highest level: leave out the highest levels "
             "(--epsilons, or search.epsilons).",
-            markup=False,
         )
         raise
     except KeyboardInterrupt:
@@ -295,7 +293,6 @@ def _resumable(folder: Path) -> Iterator[None]:
             "same draws, one charge"
             if has_begun(folder)
             else "interrupted; no attempt had begun, and nothing was charged",
-            markup=False,
             soft_wrap=True,
         )
         raise
@@ -316,7 +313,7 @@ def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> Non
     if path.exists():
         raise InvalidInput("job", str(path), "the file exists already; give another name")
     path.write_text(text, encoding="utf-8")
-    notes.print(f"job: {path}", markup=False)
+    notes.print(f"job: {path}")
 
 
 def _folder(job: Path) -> Path:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from expost.cli.output import in_words, visible
 from expost.cli.tune_options import as_options
@@ -71,7 +71,7 @@ class Asked:
     def remind(self, console: Console) -> None:
         """Print which rows are not used."""
         for text in reminders(self.tables.get("data", {}), self.rows):
-            console.print(visible(text), markup=False, highlight=False)
+            console.print(visible(text), highlight=False)
 
     def twice_the_holdout(self) -> str:
         """Return how to score on twice as many rows; empty if most rows would score."""
@@ -185,13 +185,13 @@ def show_job(
     for values in job.values():
         for key, value in values.items():
             name = "model" if key == "kind" else key
-            cells = [name, escape(visible(in_words(value)))]
+            cells: list[str | Text] = [name, visible(in_words(value))]
             if given is not None and key != "path" and name not in given:
-                cells.append("[dim]default[/dim]")
+                cells.append(Text("default", "dim"))
             table.add_row(*cells)
     console.print(table)
     if given is not None:
-        console.print("[dim]--init writes these settings as TOML. All of them are public.[/dim]")
+        console.print("--init writes these settings as TOML. All of them are public.", style="dim")
 
 
 def reminders(data: Mapping[str, Any], options: bool) -> list[str]:

@@ -7,7 +7,6 @@ Tests: ``tests/cli/test_certificate_words.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 from expost.cli.certificate_words import (
@@ -22,11 +21,11 @@ from expost.cli.certificate_words import (
     shown_name,
     signature_words,
     technical_rows,
-    value_words,
 )
 from expost.cli.output import in_words
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 from expost.rationals import charge_text
+from expost.tuning.words import bar_words, bounds_words, score_words, value_words
 
 
 def tuning_rows(
@@ -37,8 +36,8 @@ def tuning_rows(
     rows: list[Row] = [
         ("result", lambda: _result(document)),
         ("bar", lambda: _bar(job["goal"])),
-        ("score", lambda: _bounds(job)),
-        ("noisy score", lambda: _noisy(job)),
+        ("score", lambda: _shown(bounds_words(job))),
+        ("noisy score", lambda: score_words(job)),
         (
             "privacy cost",
             lambda: f"{_pair(job['spent'])}: all attempts, training and scoring together",
@@ -79,40 +78,12 @@ def _result(document: Document) -> str:
 
 
 def _bar(goal: Document) -> str:
-    metric = shown_name(goal["metric"])
-    if goal["bar"] is None:
-        return f"none: the best {metric} was wanted"
-    sign = "≥" if goal["larger_is_better"] else "≤"
-    return f"{metric} {sign} {goal['bar']:g}, with {100 * goal['confidence']:g} % confidence"
+    bar = shown_name(bar_words(goal))
+    return bar if goal["bar"] is None else f"{bar}, with {100 * goal['confidence']:g} % confidence"
 
 
-def bound_text(value: float, larger: bool) -> str:
-    """Return a certified bound with four digits, rounded so that it stays true."""
-    rounding = ROUND_FLOOR if larger else ROUND_CEILING
-    return f"{float(Context(prec=4, rounding=rounding).create_decimal(repr(float(value)))):.4g}"
-
-
-def _bounds(job: Document) -> str | None:
-    found, larger = job["confidence"], job["goal"]["larger_is_better"]
-    if found is None:
-        return None
-    side = "at least" if larger else "at most"
-    text = f"{side} {bound_text(found['bound_on_scoring_rows'], larger)} on the scoring rows"
-    if found["bound_on_population"] is not None:
-        population = bound_text(found["bound_on_population"], larger)
-        text += f", {side} {population} on new rows of the same population"
-    return f"{text} ({100 * found['confidence']:g} % confidence each)"
-
-
-def _noisy(job: Document) -> str | None:
-    found, noise = job["confidence"], job["score_noise"]
-    shown = [each.get("score") for each in job["attempts"] if each.get("score") is not None]
-    sign = 1 if job["goal"]["larger_is_better"] else -1
-    score = found["noisy_score"] if found is not None else sign * shown[-1] if shown else None
-    if score is None:
-        return None
-    spread = f" ± {noise:.3g} (standard deviation of its noise)" if noise else ""
-    return f"{score:.4g}{spread}"
+def _shown(text: str | None) -> str | None:
+    return None if text is None else shown_name(text)
 
 
 def _pair(numbers: Document) -> str:

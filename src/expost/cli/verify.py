@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 from typer.core import TyperGroup
 
 from expost.budget.ledger import Ledger
@@ -109,10 +109,10 @@ def verify(
 
     def render(console: Console) -> None:
         for name, found in checks.items():
-            verdict = "[red]wrong[/red]" if found else "[green]correct[/green]"
-            console.print(f"{name}: {verdict}", highlight=False)
+            verdict = ("wrong", "red") if found else ("correct", "green")
+            console.print(Text.assemble(f"{name}: ", verdict))
             for text in found:
-                console.print(f"  {escape(visible(text))}", highlight=False)
+                console.print(f"  {visible(text)}", highlight=False)
         for text in left:
             console.print(f"not checked: {text}", highlight=False)
         if "signature" in checks and public is None:

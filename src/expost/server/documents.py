@@ -19,7 +19,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from expost._version import __version__
-from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT
+from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, guarantee_from_dict
+from expost.rationals import charge_text
+from expost.tuning.words import (
+    bar_words,
+    bounds_words,
+    certified_words,
+    score_words,
+    side_words,
+    training_words,
+)
 
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
@@ -89,13 +98,14 @@ def _numbers(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
     """The privacy parameters: of the question before it ran, and of this release."""
     certificate = release["certificate"]
     if tuned:
-        spent, worst = release["result"]["spent"], certificate["worst_case"]
+        spent = release["result"]["spent"]
+        worst = _worst_of_job(certificate)
         return {
             "unit": "epsilon",
             "spent": spent["epsilon"],
-            "worst_case": worst.get("epsilon"),
-            "epsilon": worst.get("epsilon"),
-            "delta": worst.get("delta"),
+            "worst_case": worst["epsilon"],
+            "epsilon": worst["epsilon"],
+            "delta": worst["delta"],
             "this_release": {"epsilon": spent["epsilon"], "delta": spent["delta"]},
             "charged": dict(spent),
             "variant": "Approximate DP",
@@ -119,6 +129,27 @@ def _numbers(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
     }
 
 
+def _worst_of_job(certificate: Mapping[str, Any]) -> dict[str, float]:
+    """The worst case of a tuning job in (ε, δ); a Rényi charge is converted at the job's order."""
+    worst, job = guarantee_from_dict(certificate["worst_case"]), certificate["tuning"]
+    pair, curve = worst.as_approx(), worst.as_renyi()
+    if pair is None and curve is not None:
+        pair = curve.on([job["converted_at_order"]]).to_approx(job["spent"]["delta"])
+    assert pair is not None
+    return {"epsilon": pair.epsilon, "delta": pair.delta}
+
+
+def job_words(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a page says about a tuning job, from its record."""
+    return {
+        "metric": certified_words(job["goal"]),
+        "bar": bar_words(job["goal"]),
+        "score": score_words(job),
+        "certified": bounds_words(job),
+        "noisy": job["privacy"]["scoring"] == "private",
+    }
+
+
 def _amount(charge: Mapping[str, Any]) -> dict[str, float]:
     """The ε or ρ of a charge."""
     return {name: float(charge[name]) for name in ("rho", "epsilon") if name in charge}
@@ -128,9 +159,9 @@ def _what(release: Mapping[str, Any], facts: Mapping[str, Any], tuned: bool) -> 
     request, question = release["request"], release["request"]["question"]
     if tuned:
         goal = release["result"]["goal"]
-        most = "at least" if goal["metric"] == "accuracy" else "at most"
-        wanted = "with the best score" if goal["bar"] is None else None
-        wanted = wanted or f"whose {goal['metric']} is {most} {abs(goal['bar']):g}"
+        wanted = f"with the best {certified_words(goal)}"
+        if goal["bar"] is not None:
+            wanted = f"whose {certified_words(goal)} is {side_words(goal)} {goal['bar']:g}"
         text = f"A search for a model {wanted}. " + (
             "It was found and released." if release["result"]["passed"] else "None was released."
         )
@@ -208,23 +239,30 @@ def _cell(text: Any) -> str:
 def in_words(epsilon: float, delta: float, *, ex_post: bool = False) -> str:
     """Return what (ε, δ) means for one person; ``ex_post`` for an ε of what was released."""
     factor, after = _odds(epsilon)
+    factor_text = charge_text(factor * (1 - 1e-12), 3)  # e^ln 3 is a little more than 3
     what = "what was released is at most" if ex_post else "every outcome is at most"
     text = (
         f"Whatever somebody concludes from this release, they could have concluded it almost as "
-        f"well without the person's data: {what} {factor:.3g} times as likely with them as "
+        f"well without the person's data: {what} {factor_text} times as likely with them as "
         "without, and the other way round. "
         f"Somebody who thinks it equally likely that a person is in the data or not can be at most "
-        f"{after:.1f} % certain afterwards."
+        f"{after} % certain afterwards."
     )
     if delta:
-        text += f" This may fail with a probability of at most {delta:.2g}."
+        text += f" This may fail with a probability of at most {charge_text(delta, 2)}."
     return text
 
 
-def _odds(epsilon: float) -> tuple[float, float]:
-    """The factor e^ε, and the certainty in per cent of somebody who was undecided."""
+def _odds(epsilon: float) -> tuple[float, str]:
+    """The factor e^ε, and the certainty in per cent of somebody who was undecided, rounded up."""
     factor = math.exp(epsilon) if epsilon < 50 else math.inf
-    return factor, 100 * factor / (1 + factor) if math.isfinite(factor) else 100.0
+    return factor, certainty_text(epsilon)
+
+
+def certainty_text(epsilon: float) -> str:
+    """Return e^ε/(1 + e^ε) in per cent with one digit, rounded up."""
+    certainty = 1 / (1 + math.exp(-min(epsilon, 700.0)))
+    return f"{min(math.ceil(1000 * certainty - 1e-9), 1000) / 10:.1f}"
 
 
 def _how_much(numbers: Mapping[str, Any], tuned: bool = False) -> dict[str, Any]:
@@ -234,9 +272,9 @@ def _how_much(numbers: Mapping[str, Any], tuned: bool = False) -> dict[str, Any]
     text = in_words(here["epsilon"], here["delta"] or 0.0, ex_post=less)
     if less:
         text += (
-            f" This is the ε of what was released ({here['epsilon']:.3g}), and it was charged. "
-            f"Before the question ran, it was certain that ε would be at most {before:.3g} "
-            f"({_odds(before)[1]:.1f} %), whatever came out. "
+            f" This is the ε of what was released ({charge_text(here['epsilon'], 3)}), and it was "
+            "charged. Before the question ran, it was certain that ε would be at most "
+            f"{charge_text(before, 3)} ({certainty_text(before)} %), whatever came out. "
         )
         text += (
             "Each attempt of the search was reserved before it began."
@@ -257,18 +295,15 @@ def _how_much(numbers: Mapping[str, Any], tuned: bool = False) -> dict[str, Any]
         epsilon_of_this_release=here["epsilon"],
         epsilon_of_the_question=before,
         delta=numbers["delta"] or 0,
-        charged=", ".join(f"{marks[name]} = {each:.6g}" for name, each in charged.items()),
-        reserved_before_it_ran=None if tuned else f"{unit} = {numbers['worst_case']:.6g}",
+        charged=", ".join(f"{marks[name]} = {charge_text(each)}" for name, each in charged.items()),
+        reserved_before_it_ran=None if tuned else f"{unit} = {charge_text(numbers['worst_case'])}",
         variant=numbers["variant"],
     )
 
 
 def _mechanism(certificate: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
     if tuned:
-        text = (
-            "Models were trained by DP-SGD with noise drawn from the operating system's entropy, "
-            "and chosen by random dropping. Losing models were never released."
-        )
+        text = training_words(certificate)
         return _section("Mechanism and theorem", text, theorem=certificate["theorem"])
     noise = {"laplace": "Discrete Laplace", "gaussian": "Discrete Gaussian"}
     law = noise.get(certificate["public"].get("noise", ""), "Discrete")
@@ -299,16 +334,21 @@ def _composition(budget: Mapping[str, Any]) -> dict[str, Any]:
 
 def _accuracy(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
     if tuned:
-        found = release["result"]["confidence"] or {}
-        bound = found.get("bound_on_population")
+        job = release["certificate"]["tuning"]
+        noisy = job["privacy"]["scoring"] == "private"
         text = (
-            "The score that was compared with the bar is noisy. Rows that are rare in the data "
-            "are learned less well: look at the errors of small groups before the model is used."
+            f"The score that was compared with the bar is {'noisy' if noisy else 'exact'}. Rows "
+            "that are rare in the data are learned less well: look at the errors of small groups "
+            "before the model is used."
         )
-        held = None
-        if bound is not None:
-            held = f"{abs(bound):.4g} with {found['confidence']:.0%} confidence"
-        return _section("Accuracy and bias", text, score_on_new_rows=held)
+        passed = release["result"]["passed"]
+        return _section(
+            "Accuracy and bias",
+            text,
+            score=certified_words(job["goal"]),
+            noisy_score=score_words(job) if passed else None,
+            certified=bounds_words(job) if passed else None,
+        )
     question, certificate = release["request"]["question"], release["certificate"]
     answers = len(certificate["answers"])
     text = (
@@ -368,8 +408,8 @@ def _implementation(tuned: bool) -> dict[str, Any]:
         "intervals that a request takes remains visible. "
     )
     text += (
-        "Each step of the training adds normal noise that is rounded exactly to a public grid, so "
-        "that low bits of floating-point numbers do not leak."
+        "Training adds normal noise that is rounded exactly to a public grid, so that low bits of "
+        "floating-point numbers do not leak."
         if tuned
         else "Noise is drawn on integers by exact samplers, so that floating-point numbers do not "
         "leak."

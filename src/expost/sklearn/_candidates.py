@@ -18,7 +18,7 @@ from expost.randomness.source import Randomness
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
 from expost.sklearn._conventions import check_fit, parameter, promise_of, setting
-from expost.sklearn._metrics import REGRESSION, Facts, read_metric
+from expost.sklearn._metrics import REGRESSION, Facts, described, read_metric
 from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import (
     FitAndScore,
@@ -101,16 +101,24 @@ class CandidateLister:
 
     def _row_score(self, held: int, centre: float | None) -> RowScore:
         """Return the private score on a public number of scoring rows."""
+        metric, bounds, facts = self._defined()
+        return RowScore.of(metric, bounds, held, centre, facts)
+
+    def _described(self) -> dict[str, Any]:
+        """Return what a private score certifies, for the certificate."""
+        return described(*self._defined())
+
+    def _defined(self) -> tuple[str, tuple[float, float] | None, Facts]:
+        """Return the metric of a private score and the public numbers that define it."""
         read = self._metric()
         assert read is not None
         metric, facts = read
-        bounds = None
-        if metric in REGRESSION:
-            given = self.target_bounds
-            given = setting(self.estimator, "target_bounds") if given is None else given
-            low, high = check_bounds(given, "target_bounds", None, 1)
-            bounds = float(low[0]), float(high[0])
-        return RowScore.of(metric, bounds, held, centre, facts)
+        if metric not in REGRESSION:
+            return metric, None, facts
+        given = self.target_bounds
+        given = setting(self.estimator, "target_bounds") if given is None else given
+        low, high = check_bounds(given, "target_bounds", None, 1)
+        return metric, (float(low[0]), float(high[0])), facts
 
     def _metric(self) -> tuple[str, Facts] | None:
         """Return the metric of a private score with its facts; None for a public score."""

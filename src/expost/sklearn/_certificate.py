@@ -199,6 +199,7 @@ class SearchCertificate(NoiseReducer):
                 "larger_is_better": True,
                 "bar": float(self.target or 0),
                 "confidence": self.confidence,
+                **({} if read is None else self._described()),
             },
             "privacy": {"delta": pair.delta, "scoring": "public" if read is None else "private"},
             "neighbours": self.neighbours_,

@@ -32,6 +32,7 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.failure import attempt
 from expost.tuning.factories import name_of
+from expost.tuning.metrics import weighted_words
 from expost.tuning.row_function import RowFunction
 
 ACCURACY, BALANCED, LOG_LOSS, R2 = "accuracy", "balanced_accuracy", "neg_log_loss", "r2"
@@ -179,6 +180,26 @@ def range_of(
         assert facts.target_variance is not None
         return 1 - width**2 / float(facts.target_variance), 1.0
     return -(width**2 if metric == REGRESSION[0] else width), 0.0
+
+
+def described(
+    metric: str, target_bounds: tuple[float, float] | None, facts: Facts
+) -> dict[str, Any]:
+    """Return what is certified in words, and the range of its values, for a certificate."""
+    low, high = range_of(metric, target_bounds, facts)
+    words = metric
+    if facts.class_shares is not None:
+        words = weighted_words([f"{key}: {each:g}" for key, each in facts.class_shares.items()])
+        high = 1.0
+    elif metric == OWN and facts.function is not None:
+        words = facts.function.name
+    if metric in (LOG_LOSS, OWN):
+        words += f" (each row's clipped to {low:g} … {high:g})"
+    elif target_bounds is not None:
+        stated = "" if metric != R2 else f", by the stated variance {facts.target_variance:g}"
+        ends = f"{target_bounds[0]:g} … {target_bounds[1]:g}"
+        words += f" (target and prediction clipped to {ends}{stated})"
+    return {"certified": words, "range": [low, high]}
 
 
 def values_of(

@@ -273,6 +273,13 @@ class NoiseReducer(CandidateLister):
             part=part,
             most=MAX_EPSILON,
         )
+        if not ways:
+            raise InvalidInput(
+                "target",
+                self.target,
+                f"with {places.scoring} scoring rows no level can tell whether an estimator "
+                "reaches it; pass another target, more rows, or a public score",
+            )
         steps = []
         for number, way in enumerate(ways):
             charged = float(delta) if number == 0 else 0.0
@@ -321,21 +328,13 @@ class NoiseReducer(CandidateLister):
         """Return the levels at which a look at held-out rows can pass."""
         steps, secret = score.sensitivity(places.relation), places.relation == ADD_REMOVE
         most = places.scoring * (score.largest if secret else steps)
-        kept = useful_levels(
+        return useful_levels(
             levels,
             room=most - self._bar(score, places),
             confidence=confidence,
             steps=steps,
             monotone=not secret,
         )
-        if not kept:
-            raise InvalidInput(
-                "target",
-                self.target,
-                f"with {places.scoring} scoring rows no level can tell whether an estimator "
-                "reaches it; pass another target, more rows, or a public score",
-            )
-        return kept
 
     def _held_out(self, way: Way, score: RowScore, places: Places) -> HeldOut:
         """Return the rule by which held-out rows stop a way."""

@@ -22,10 +22,12 @@ from expost.tuning.candidates import Fitted, TrainAndScore
 from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, bounds_of
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import Forecast, comparison, composed
+from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Model, Recipe
 from expost.tuning.model_file import MODEL
 from expost.tuning.run_attempts import Step
 from expost.tuning.settings import Settings
+from expost.tuning.words import bounds_words, certified_words, score_words
 
 RELATION_IN_WORDS = {
     ZERO_OUT: "a person's row stands in its place or the place is empty; the number of places is "
@@ -108,11 +110,13 @@ class Tuned:
         """Return the result for a notebook."""
         from expost.html_tables import html_summary
 
+        record = self.record()
         facts = {
             "parameters": self.params,
-            "score (noisy unless scored publicly)": self.score,
+            "score": certified_words(record["goal"]),
+            "its value (noisy unless scored publicly)": score_words(record),
             "target reached": self.passed,
-            "score at least": None if self.bounds is None else self.bounds.on_scoring_rows,
+            "certified": bounds_words(record),
             "spent, tuning included": self.spent,
             "worst case": self.worst_case,
             "attempts made": len(self.attempts),
@@ -127,6 +131,7 @@ class Tuned:
             "params": self.params,
             "score": self.score,
             "passed": self.passed,
+            "certified": self.details["goal"]["certified"],
             "confidence": self._bounds(),
             "spent": {"epsilon": self.spent.epsilon, "delta": self.spent.delta},
             "worst_case": {"epsilon": self.worst_case.epsilon, "delta": self.worst_case.delta},
@@ -153,7 +158,12 @@ class Tuned:
         record["requests"] = request_records(
             self.forecast.steps, [each.release for each in self.attempts]
         )
-        record["tuning"] = {
+        record["tuning"] = self.record()
+        return document_text(record)
+
+    def record(self) -> dict[str, Any]:
+        """Return the terms and the outcome of the job, ``"tuning"`` of its certificate."""
+        return {
             **self.details,
             "confidence": self._bounds(),
             "spent": {"epsilon": self.spent.epsilon, "delta": self.spent.delta},
@@ -161,7 +171,6 @@ class Tuned:
             "attempts_allowed": self.forecast.attempts,
             "comparison": self.comparison,
         }
-        return document_text(record)
 
     def _entries(self) -> list[dict[str, Any]] | None:
         """Return the ledger entries that paid, one per attempt; None without a ledger."""
@@ -284,6 +293,7 @@ def _details(
     """Return the public terms of the job, for the certificate."""
     public = settings.public()
     public["search"]["settings"] = len(public["search"]["settings"])
+    public["goal"] |= goal_record(settings.goal)
     public_scoring = settings.privacy.scoring == "public"
     return {
         **public,
@@ -298,6 +308,15 @@ def _details(
         "budget_refused_another_attempt": refused,
         "warnings": list(job.warnings),
         "reasons": list(job.reasons),
+    }
+
+
+def goal_record(goal: GoalSettings) -> dict[str, Any]:
+    """Return what is certified in words, and the range of its values, for the certificate."""
+    metric = goal.measure
+    return {
+        "certified": metric.described(goal.metric),
+        "range": sorted([metric.worst, metric.best]),
     }
 
 
@@ -343,7 +362,9 @@ def picture(result: Tuned) -> dict[str, Any]:
     points = []
     if result.score is not None:
         noise = result.details["score_noise"] or 0.0
-        points.append((result.spent.epsilon, sign * result.score, noise, result.release.passed))
+        low, high = goal["range"]
+        shown = min(max(sign * result.score, low), high)
+        points.append((result.spent.epsilon, shown, noise, result.release.passed))
     methods = [("expost: this job", result.spent.epsilon)]
     if job.attempts == 1:
         methods.append(("expost: most expensive outcome", result.worst_case.epsilon))
@@ -367,6 +388,6 @@ def picture(result: Tuned) -> dict[str, Any]:
         "delta": job.delta,
         "attempts": points,
         "total_delta": result.spent.delta,
-        "metric": goal["metric"],
+        "metric": goal["certified"],
         "target": goal["bar"],
     }

@@ -125,6 +125,10 @@ class Metric:
         values = np.clip(np.where(np.isnan(values), self.worst, values), self.low, self.high)
         return math.fsum(values) / len(values)
 
+    def described(self, name: str) -> str:
+        """Return what is certified: the name, and the public numbers that define the metric."""
+        return name
+
     def check_public(self, truth: Array) -> None:
         """Refuse public scoring rows on which the metric is not defined."""
 
@@ -148,7 +152,7 @@ class Accuracy(Metric):
 
 @dataclass(frozen=True)
 class WeightedAccuracy(Metric):
-    """Balanced accuracy with public shares of the classes.
+    """Accuracy weighted by stated shares of the classes: balanced accuracy if the shares are right.
 
     Parameters
     ----------
@@ -167,6 +171,10 @@ class WeightedAccuracy(Metric):
     def best(self) -> float:
         """The mean of recalls is at most 1."""
         return 1.0
+
+    def described(self, name: str) -> str:
+        """The shares are stated, not measured, so it is not called a balanced accuracy."""
+        return weighted_words([f"{each:g}" for each in self.class_shares])
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The weight of the class where it is right, else 0."""
@@ -235,8 +243,8 @@ class AUC(Metric):
 
 
 @dataclass(frozen=True)
-class LogLoss(Metric):
-    """Mean of −ln(probability of the true class), clipped row by row.
+class _ClippedLoss(Metric):
+    """A loss, clipped row by row.
 
     Parameters
     ----------
@@ -246,13 +254,23 @@ class LogLoss(Metric):
 
     loss_bound: float
     larger_is_better: ClassVar[bool] = False
-    takes: ClassVar[str] = PROBABILITIES
     needs: ClassVar[tuple[str, ...]] = ("loss_bound",)
 
     @property
     def high(self) -> float:
         """The bound."""
         return self.loss_bound
+
+    def described(self, name: str) -> str:
+        """The loss is clipped."""
+        return f"{name} (each row's clipped at {self.loss_bound:g})"
+
+
+@dataclass(frozen=True)
+class LogLoss(_ClippedLoss):
+    """Mean of −ln(probability of the true class), clipped row by row."""
+
+    takes: ClassVar[str] = PROBABILITIES
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The loss of each row; NaN at an empty place."""
@@ -261,24 +279,10 @@ class LogLoss(Metric):
 
 
 @dataclass(frozen=True)
-class SquaredError(Metric):
-    """Mean squared error, clipped row by row.
+class SquaredError(_ClippedLoss):
+    """Mean squared error, clipped row by row."""
 
-    Parameters
-    ----------
-    loss_bound : float
-        The largest loss of a row.
-    """
-
-    loss_bound: float
-    larger_is_better: ClassVar[bool] = False
     regression: ClassVar[bool | None] = True
-    needs: ClassVar[tuple[str, ...]] = ("loss_bound",)
-
-    @property
-    def high(self) -> float:
-        """The bound."""
-        return self.loss_bound
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The squared error of each row."""
@@ -315,6 +319,13 @@ class RSquared(Metric):
     def low(self) -> float:
         """The value of a row at the bound."""
         return 1 - self.loss_bound / self.target_variance
+
+    def described(self, name: str) -> str:
+        """The variance is stated, not measured."""
+        return (
+            f"{name} (by the stated variance {self.target_variance:g}, each row's squared error "
+            f"clipped at {self.loss_bound:g})"
+        )
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """1 − (squared error)/variance of each row."""
@@ -356,6 +367,10 @@ class OwnMetric(Metric):
     def high(self) -> float:
         """The upper bound."""
         return self.metric_bounds[1]
+
+    def described(self, name: str) -> str:
+        """The values are clipped."""
+        return f"{name} (each row's clipped to {self.low:g} … {self.high:g})"
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The function, row by row; NaN where it raises and at empty places."""
@@ -417,6 +432,11 @@ def make_metric(
         return RSquared(loss_bound, target_variance)
     made: Metric = kind(loss_bound) if kind.needs else kind()
     return made
+
+
+def weighted_words(shares: Sequence[str]) -> str:
+    """Return what an accuracy with stated class shares is called."""
+    return f"accuracy weighted by the stated class shares ({', '.join(shares)})"
 
 
 def _places(truth: Array) -> Any:

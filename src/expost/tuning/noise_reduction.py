@@ -263,31 +263,27 @@ def least_level(dimension: int, places: int) -> float:
 def usable_levels(
     epsilons: Sequence[float], goal: GoalSettings, places: Places, confidence: float
 ) -> tuple[float, ...]:
-    """Return the levels at which held-out rows can let a model pass.
-
-    Raises
-    ------
-    InvalidInput
-        If there is none: the bar leaves no room for the noise.
-    """
+    """Return the levels at which held-out rows can let a model pass; none if there is no room."""
     score = _held_out_score(goal, places)
     best = score.best_sum(places.scoring)
-    kept = useful_levels(
+    return useful_levels(
         epsilons,
         room=best - score.bar_sum(places.scoring),
         confidence=confidence,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
     )
-    if not kept:
-        raise InvalidInput(
-            "goal.at_least" if goal.larger_is_better else "goal.at_most",
-            goal.bar,
-            f"with {places.scoring} scoring rows no level up to ε = {max(epsilons):.3g} can tell "
-            "whether a model reaches it; choose another goal, a larger max_epsilon, more scoring "
-            "rows, or declare the scoring rows public",
-        )
-    return kept
+
+
+def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidInput:
+    """Return the error of a bar that leaves no room for the noise of held-out rows."""
+    return InvalidInput(
+        "goal.at_least" if goal.larger_is_better else "goal.at_most",
+        goal.bar,
+        f"with {places.scoring} scoring rows no look up to ε = {top:.3g} can tell whether a model "
+        "reaches it; choose another goal, a larger privacy.max_epsilon, more scoring rows, or "
+        "declare the scoring rows public",
+    )
 
 
 def _held_out_score(goal: GoalSettings, places: Places) -> Score:

@@ -35,6 +35,7 @@ from expost.tuning.noise_reduction import (
     Way,
     least_level,
     levels_up_to,
+    no_useful_level,
     step_of,
     usable_levels,
 )
@@ -116,12 +117,11 @@ def plan_ways(
     if settings.search.settings:
         part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
         attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
-    try:
-        plan = ways_of(settings, recipe, places, rows.public, attempts)
-    except InvalidInput:
-        if attempts is None:
-            raise
-        return by_attempts(settings)  # no look of a path could pass
+    plan = ways_of(settings, recipe, places, rows.public, attempts)
+    if not plan.ways and attempts is None:
+        raise no_useful_level(settings.goal, places, settings.privacy.max_epsilon)
+    if not plan.ways:  # the attempts then have the whole δ and the whole 1 − confidence
+        return by_attempts(settings)
     return _joined(settings, recipe, rows, places, plan, attempts)
 
 
@@ -228,14 +228,16 @@ def list_ways(
     for kind, scale, share, limit in plan:
         top = most * limit
         if model.levels is not None:
-            levels = tuple(level for level in model.levels if level <= top) or model.levels[:1]
+            levels = tuple(level for level in model.levels if level <= top)
         elif kind == MOMENTS:
             levels = levels_up_to(top)
         else:
             levels = levels_up_to(top, least_level((width or 1) * outputs, places.training))
         own = 1 - part * share * (1 - confidence)
         own_delta = share_of(delta, Fraction(part) * Fraction(share))
-        ways.append(Way(kind, usable(levels, own), own_delta, own, scale, model.norm_bound))
+        looks = usable(levels, own)
+        if looks and looks[0] <= top:  # else with few scoring rows no look could pass
+            ways.append(Way(kind, looks, own_delta, own, scale, model.norm_bound))
     return tuple(ways)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 _FRACTION = re.compile(r"[0-9]{1,400}/[1-9][0-9]{0,400}")
 _MARKS = {"epsilon": "ε", "rho": "ρ", "delta": "δ"}
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3, rounding: str = ROUND_HALF_EVEN) -> str:
     """Return a number for people: thousands with commas, else some digits."""
     if value is None:
         return "none"
@@ -19,9 +20,15 @@ def number(value: float | None, digits: int = 3) -> str:
         return str(value)
     if value == 0:
         return "0"
+    shown = Decimal(repr(float(value)))  # the shortest decimal of a float: 0.1 is not above 0.1
     if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+        return f"{shown.to_integral_value(rounding):,}"
+    return f"{float(Context(prec=digits, rounding=rounding).plus(shown)):.{digits}g}"
+
+
+def charge(value: float | None, digits: int = 3) -> str:
+    """Return a privacy loss, rounded up."""
+    return number(value, digits, ROUND_CEILING)
 
 
 def percent(value: float) -> str:
@@ -48,22 +55,27 @@ def size(value: Any) -> float:
     return float(value or 0.0)
 
 
-def amount(value: Any, kind: str = "pure") -> str:
-    """Return an amount of a budget as text, such as "ε 0.5, δ 1e-06"."""
+def limit(value: Any, kind: str = "pure") -> str:
+    """Return a limit, or what is left of it, rounded down."""
+    return amount(value, kind, ROUND_FLOOR)
+
+
+def amount(value: Any, kind: str = "pure", rounding: str = ROUND_CEILING) -> str:
+    """Return an amount that is charged, such as "ε 0.5, δ 1e-06", rounded up."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
         if "epsilons" in value:
             pairs = list(zip(value["orders"], value["epsilons"], strict=True))
             ends = pairs if len(pairs) < 3 else [pairs[0], pairs[-1]]
-            return " to ".join(f"ε({order:g}) {number(each)}" for order, each in ends)
+            return " to ".join(f"ε({order:g}) {number(each, 3, rounding)}" for order, each in ends)
         parts = [
-            f"{mark} {number(float(value[name]))}"
+            f"{mark} {number(float(value[name]), 3, rounding)}"
             for name, mark in _MARKS.items()
             if value.get(name) is not None
         ]
         return ", ".join(parts) or "none"
-    return f"{unit_of(kind)} {number(abs(float(value)))}"
+    return f"{unit_of(kind)} {number(abs(float(value)), 3, rounding)}"
 
 
 def shares(standing: Mapping[str, Any]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
+from expost.server.documents import job_words
 from expost.server.pages import charts
 from expost.server.pages.forms import again
 from expost.server.pages.rendering import Desk, Me, page
@@ -83,6 +84,7 @@ def _release(desk: Any, me: Any, identity: str, checked: dict[str, Any] | None) 
         report=report,
         sections={each["heading"]: each for each in report["sections"]},
         chart=chart,
+        words=job_words(found["certificate"]["tuning"]) if tuned else None,
         most=MOST_LINES,
         checked=checked,
     )

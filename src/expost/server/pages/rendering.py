@@ -22,12 +22,14 @@ from starlette.responses import HTMLResponse, RedirectResponse
 
 from expost._version import __version__
 from expost.server.access import check_csrf, cookie_person, service_of
+from expost.server.documents import certainty_text
 from expost.server.pages import amounts
 from expost.server.pages.static import version
 from expost.server.people import Person
 from expost.server.problems import Conflict, DeskError, Missing
 from expost.server.roles import ALLOWED
 from expost.server.service import Service
+from expost.tuning.words import value_words
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("expost.server.pages"),
@@ -39,14 +41,18 @@ _TEMPLATES = jinja2.Environment(
 )
 _TEMPLATES.filters.update(
     amount=amounts.amount,
+    charge=amounts.charge,
     group=amounts.group,
+    limit=amounts.limit,
     moment=amounts.moment,
     number=amounts.number,
     percent=amounts.percent,
     plain=amounts.plain,
+    words=value_words,
 )
 _TEMPLATES.globals.update(
     certainty=amounts.certainty,
+    certainty_text=certainty_text,
     shares=amounts.shares,
     unit_of=amounts.unit_of,
     used=amounts.used,
