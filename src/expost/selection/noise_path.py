@@ -77,6 +77,9 @@ class Path(Protocol):
     def walk(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> Walk:
         """Return the looks; they keep to the levels' guarantees."""
 
+    def theorem(self, law: str) -> str:
+        """Return the name of the result that the levels rest on."""
+
 
 @dataclass(frozen=True)
 class NoisePath:
@@ -138,6 +141,18 @@ class NoisePath:
     def walk(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> Walk:
         """Return the looks at the noisy statistic; the noise comes from a secret seed."""
         return _Walk(levels, seed, simulated)
+
+    def theorem(self, law: str) -> str:
+        """Return the name of the result for Laplace or Gaussian noise."""
+        if law == "laplace":
+            return (
+                "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), "
+                "discrete"
+            )
+        return (
+            "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ shared "
+            "by the levels"
+        )
 
     def levels(
         self,
@@ -278,13 +293,8 @@ class PathSearch(Selector):
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""
-        laplace = path_levels(candidates)[0].law == "laplace"
-        named = (
-            "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), discrete"
-            if laplace
-            else "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ "
-            "shared by the levels"
-        )
+        level = path_levels(candidates)[0]
+        named = level.path.theorem(level.law)
         if self.held_out is None:
             return named
         kind = "theorem:at-classic-monotone" if self.held_out.monotone else "theorem:at-classic"
@@ -453,7 +463,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
         raise InvalidCandidate(
             "guarantee",
             float(sizes[0]),
-            "this ε is too small for Laplace noise in so many dimensions "
-            f"({_statistic_path(levels).dimension}); give larger levels, or a delta for Gaussian noise",
+            f"too small for Laplace noise in {_statistic_path(levels).dimension} dimensions; "
+            "give larger levels, or a delta for Gaussian noise",
         )
     return levels

@@ -361,6 +361,10 @@ class ProgressivePath:
         """Return the training whose looks are ``levels``; the noise comes from a secret seed."""
         return TrainingWalk(self, tuple(level.square() for level in levels), seed, simulated)
 
+    def theorem(self, law: str) -> str:
+        """Return the name of the result that the levels rest on."""
+        return "Gaussian DP of the steps made, exact rounded Gaussians, δ shared by the looks"
+
 
 def step_squares(
     levels: Sequence[Fraction], first: float, steps_per_doubling: int

@@ -62,6 +62,7 @@ _KEYWORDS = {
     for key in keys
     if (table, key) != ("model", "features")
 }
+_OF_GRIDS = ("overhead", "repeats", "attempts", "order", "expected_shares")
 _WITHOUT_SEARCH = ("noise-reduction", "progressive")
 _GOALS = ("at_least", "at_most", "maximize")
 _STEPS = (80, 240)
@@ -288,7 +289,8 @@ def _fill_model(tables: Mapping[str, dict[str, Any]], regression: bool) -> None:
     count = classes if isinstance(classes, int) else len(classes or ())
     table.setdefault("kind", "linear" if regression else "logistic" if count == 2 else "softmax")
     plain = table["kind"] in LINEAR and not tables["search"] and not tables["data"].get("integers")
-    by_grid = "maximize" in tables["goal"] or "order" in tables["privacy"] or not plain
+    by_grid = "maximize" in tables["goal"] or not plain
+    by_grid = by_grid or any(key in tables["privacy"] for key in _OF_GRIDS)
     table.setdefault("training", "dp-sgd" if by_grid else "auto")
 
 

@@ -151,8 +151,10 @@ def ways_of(
     network = recipe.kind not in LINEAR
     part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
     most = settings.privacy.max_epsilon
+    if settings.search.epsilons:  # the highest level that the grid allows
+        most = min(most, settings.search.epsilons[-1])
     if attempts is not None:
-        most *= LINEAR_SHARE
+        most = min(most, LINEAR_SHARE * settings.privacy.max_epsilon)
         if network:
             most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
     linear = linear_recipe(recipe)
