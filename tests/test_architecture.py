@@ -16,6 +16,8 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = (
     "_version",
     "errors",
+    "secret_files",
+    "small_files",
     "rationals",
     "arrays",
     "randomness",

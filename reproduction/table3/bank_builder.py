@@ -18,6 +18,7 @@ import numpy as np
 from expost._version import __version__
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
+from expost.privacy.dpsgd import LOSS_DISTRIBUTION
 from expost.training.configuration import Configuration
 from expost.training.fleet import Fleet
 from reproduction.table3.bank import Bank
@@ -199,6 +200,7 @@ def _details(
     name = torch.cuda.get_device_name(device) if device != "cpu" else "CPU"
     return {
         "exactness": task.exactness,
+        "accountant": LOSS_DISTRIBUTION,
         "metric": task.metric,
         "target_variance": float(np.var(split.test_y)) if task.metric == "mse" else None,
         "preparation": task.preparation,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.errors import InvalidInput
+from expost.privacy.dpsgd import RENYI, calibrate_noise
 from expost.privacy.guarantees import RenyiDP, tight_epsilon
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
@@ -85,9 +86,7 @@ class TableProblem:
         Each has exactly the promise of the plan that was executed.
         """
         grid = [(epsilon, setting) for epsilon in levels for setting in bank.settings]
-        curves = _curves(
-            [_configuration(setting, epsilon, bank.delta) for epsilon, setting in grid], bank.n
-        )
+        curves = _curves(grid, bank)
         cells = [cell for epsilon in levels for cell in bank.level(epsilon)]
         sign = 1.0 if task.metric == "accuracy" else -1.0
         candidates = tuple(
@@ -159,21 +158,37 @@ def variance_of(bank: Bank) -> float:
     return float(variance)
 
 
-def _configuration(setting: GridSetting, epsilon: float, delta: float) -> Configuration:
-    """Return the training configuration of a setting at a level."""
-    return Configuration(
-        setting.learning_rate,
-        setting.epochs,
-        setting.batch_size,
-        setting.clip,
-        epsilon=epsilon,
-        delta=delta,
+def _curves(grid: Sequence[tuple[float, GridSetting]], bank: Bank) -> list[RenyiDP]:
+    """Return the promises on their common orders; equal promises are one object.
+
+    The noise is the one that was trained with: a bank that names no accountant was calibrated by
+    Rényi curves.
+    """
+    planned = plans(
+        [
+            Configuration(
+                setting.learning_rate,
+                setting.epochs,
+                setting.batch_size,
+                setting.clip,
+                noise_multiplier=1.0,
+            )
+            for _, setting in grid
+        ],
+        bank.n,
     )
-
-
-def _curves(configurations: Sequence[Configuration], n: int) -> list[RenyiDP]:
-    """Return the promises on their common orders; equal promises are one object."""
-    found = [curve for curve in promises(plans(configurations, n)) if curve is not None]
+    noises = calibrate_noise(
+        sampling_rates=[plan.sampling_rate for plan in planned],
+        steps=[plan.steps for plan in planned],
+        epsilons=[epsilon for epsilon, _ in grid],
+        delta=bank.delta,
+        accountant=str(bank.details.get("accountant", RENYI)),
+    )
+    noisy = [
+        plan._replace(noise_multiplier=noise)
+        for plan, noise in zip(planned, noises.tolist(), strict=True)
+    ]
+    found = [curve for curve in promises(noisy) if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in found)))
     cut = {id(curve): curve.on(orders) for curve in found}
     return [cut[id(curve)] for curve in found]

@@ -16,37 +16,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from expost._version import __version__
-from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
-from expost.errors import (
-    BudgetRefused,
-    CheckpointMismatch,
-    ExpostError,
-    InvalidCandidate,
-    InvalidGuarantee,
-    InvalidInput,
-    InvalidRelease,
-    LedgerError,
-    MissingExtra,
-    SimulationOnly,
-    WorkersLost,
-)
-from expost.execution.processes import Processes
-from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
-from expost.mechanisms.outcome import FAILED, NOTHING
-from expost.mechanisms.protocol import Estimate, Mechanism
-from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
-from expost.randomness.source import Randomness, SimulationRandomness
-from expost.selection.above_threshold import AboveThreshold
-from expost.selection.candidate import Candidate
-from expost.selection.doubling import Doubling
-from expost.selection.noise_path import NoisePath, PathSearch
-from expost.selection.noise_reduction import NoiseReduction
-from expost.selection.random_dropping import RandomDropping
-from expost.selection.release import Release
-from expost.selection.repeat_and_select import Poisson, RepeatAndSelect, TruncatedNegativeBinomial
 
 if TYPE_CHECKING:
     from expost.analytics.query import count, mean, sum
+    from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
+    from expost.errors import (
+        BudgetRefused,
+        CheckpointMismatch,
+        ExpostError,
+        InvalidCandidate,
+        InvalidGuarantee,
+        InvalidInput,
+        InvalidRelease,
+        LedgerError,
+        MissingExtra,
+        SimulationOnly,
+        WorkersLost,
+    )
+    from expost.execution.processes import Processes
+    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
+    from expost.mechanisms.outcome import FAILED, NOTHING
+    from expost.mechanisms.protocol import Estimate, Mechanism
+    from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
+    from expost.randomness.source import Randomness, SimulationRandomness
+    from expost.selection.above_threshold import AboveThreshold
+    from expost.selection.candidate import Candidate
+    from expost.selection.doubling import Doubling
+    from expost.selection.noise_path import NoisePath, PathSearch
+    from expost.selection.noise_reduction import NoiseReduction
+    from expost.selection.random_dropping import RandomDropping
+    from expost.selection.release import Release
+    from expost.selection.repeat_and_select import (
+        Poisson,
+        RepeatAndSelect,
+        TruncatedNegativeBinomial,
+    )
     from expost.server.client import connect
     from expost.tuning.certificate import Tuned
     from expost.tuning.defaults import default_job
@@ -111,6 +115,52 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Account": "expost.budget",
+    "ApproxBudget": "expost.budget",
+    "Ledger": "expost.budget",
+    "PureBudget": "expost.budget",
+    "RenyiBudget": "expost.budget",
+    "ZCDPBudget": "expost.budget",
+    "BudgetRefused": "expost.errors",
+    "CheckpointMismatch": "expost.errors",
+    "ExpostError": "expost.errors",
+    "InvalidCandidate": "expost.errors",
+    "InvalidGuarantee": "expost.errors",
+    "InvalidInput": "expost.errors",
+    "InvalidRelease": "expost.errors",
+    "LedgerError": "expost.errors",
+    "MissingExtra": "expost.errors",
+    "SimulationOnly": "expost.errors",
+    "WorkersLost": "expost.errors",
+    "Processes": "expost.execution.processes",
+    "DiscreteGaussian": "expost.mechanisms.discrete_noise",
+    "DiscreteLaplace": "expost.mechanisms.discrete_noise",
+    "Query": "expost.mechanisms.discrete_noise",
+    "FAILED": "expost.mechanisms.outcome",
+    "NOTHING": "expost.mechanisms.outcome",
+    "Estimate": "expost.mechanisms.protocol",
+    "Mechanism": "expost.mechanisms.protocol",
+    "ZCDP": "expost.privacy",
+    "ApproxDP": "expost.privacy",
+    "Charges": "expost.privacy",
+    "PureDP": "expost.privacy",
+    "RenyiDP": "expost.privacy",
+    "Randomness": "expost.randomness.source",
+    "SimulationRandomness": "expost.randomness.source",
+    "AboveThreshold": "expost.selection.above_threshold",
+    "Candidate": "expost.selection.candidate",
+    "Doubling": "expost.selection.doubling",
+    "NoisePath": "expost.selection.noise_path",
+    "PathSearch": "expost.selection.noise_path",
+    "NoiseReduction": "expost.selection.noise_reduction",
+    "RandomDropping": "expost.selection.random_dropping",
+    "Release": "expost.selection.release",
+    "Poisson": "expost.selection.repeat_and_select",
+    "RepeatAndSelect": "expost.selection.repeat_and_select",
+    "TruncatedNegativeBinomial": "expost.selection.repeat_and_select",
+    "budget": "expost.budget",
+    "errors": "expost.errors",
+    "privacy": "expost.privacy",
     "count": "expost.analytics.query",
     "mean": "expost.analytics.query",
     "sum": "expost.analytics.query",
@@ -126,7 +176,7 @@ _LAZY = {
     "sklearn": "expost.sklearn",
     "training": "expost.training",
 }
-"""Names that are imported at first use, with their modules; these need more than the core does."""
+"""Names with their modules, imported at first use: the command then starts before it imports."""
 
 
 def __getattr__(name: str) -> Any:

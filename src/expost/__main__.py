@@ -1,5 +1,20 @@
-"""``python -m expost`` is the ``expost`` command."""
+"""The ``expost`` command, also as ``python -m expost``."""
 
-from expost.cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command. Ctrl-C ends it with exit code 130, also while modules are loaded."""
+    try:
+        from expost.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

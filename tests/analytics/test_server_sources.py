@@ -181,6 +181,17 @@ class TestPostgreSQL:
         )
         assert round(result.answers[0].estimate) == (10 if value == "7" else 3)
 
+    def test_views_with_a_limit_are_refused(self, postgres_url):
+        with connect(postgres_url) as connection:
+            connection.execute("CREATE TABLE t AS SELECT 1 AS u, 'a' AS g")
+            connection.execute("CREATE VIEW firsts AS SELECT * FROM t LIMIT 1")
+            connection.execute("CREATE VIEW below AS SELECT u, g FROM firsts")
+            connection.execute("CREATE VIEW fine AS SELECT u, g FROM t WHERE u > 0")
+        for view in ("firsts", "below"):
+            with pytest.raises(InvalidInput, match="LIMIT"):
+                open_source(postgres_url, view)
+        assert numbers(postgres_url, ["a"], table="fine") == [1]
+
     def test_errors_do_not_quote_values(self, postgres_url):
         """A view that trips over a value: the database's own message would show it."""
         with connect(postgres_url) as connection:

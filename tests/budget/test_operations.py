@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -170,44 +172,43 @@ def test_a_job_that_is_open_over_midnight(url, clock, close, analyst):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_charge_is_booked_in_the_period_that_admitted_it(fast_folder, clock, seed):
-    """Against a model: the sums of each day are those of the requests it admitted."""
+    """Against a model: the sums of each day are those of the requests it admitted.
+
+    The same without some of the requests, as if nobody had made them.
+    """
     draw = random.Random(seed)
-    ledger = Ledger.create(
-        fast_folder / "ledger.db", PureDP(3), caps={"ann": PureDP(2)}, renews="day"
-    )
+    path = fast_folder / "ledger.db"
+    ledger = Ledger.create(path, PureDP(3), caps={"ann": PureDP(2)}, renews="day")
     clock.moment = datetime(2026, 3, 1, 22, tzinfo=UTC)
     table = Charges.from_list([PureDP(0.25), PureDP(1)], PureDP(0))
-    waiting, by_day = [], {}
-    for _ in range(60):
+    jobs = []  # reservation, day, analyst, charge
+    for _ in range(50):
         clock.moment += timedelta(hours=draw.choice([0, 1, 5]))
-        act, who = draw.random(), draw.choice(["", "ann"])
-        if act < 0.55 or not waiting:
-            day = str(clock.moment.date())
-            try:
-                waiting.append((ledger.reserve(table, analyst=who), day, who))
-            except BudgetRefused:
-                continue
-            still = sum(1 for _, of_day, _ in waiting if of_day == day)
-            assert by_day.get((day, ""), 0) + still <= 3
+        waiting = [job for job in jobs if job[3] is None]
+        if draw.random() < 0.55 or not waiting:
+            who, day = draw.choice(["", "ann"]), str(clock.moment.date())
+            with suppress(BudgetRefused):
+                jobs.append([ledger.reserve(table, analyst=who), day, who, None])
+            assert sum(1 if job[3] is None else job[3] for job in jobs if job[1] == day) <= 3
         else:
-            job, day, of = waiting.pop(draw.randrange(len(waiting)))
-            outcome = draw.choice([None, 0, 1])
-            spent = {None: 0, 0: 0.25, 1: 1}[outcome]
-            if draw.random() < 0.2:
-                ledger.abandon(job)
-                spent = 1
+            job = draw.choice(waiting)
+            outcome, job[3] = draw.choice([(None, 0), (0, 0.25), (1, 1), ("abandon", 1)])
+            if outcome == "abandon":
+                ledger.abandon(job[0])
             else:
-                ledger.settle(job, outcome)
-            for place in {"", of}:
-                by_day[day, place] = by_day.get((day, place), 0) + spent
-        for place in ("", "ann"):
-            state = ledger.standing(analyst=place)
+                ledger.settle(job[0], outcome)
+        hidden = [job for job in jobs if draw.random() < 0.3]
+        for place, left_out in itertools.product(("", "ann"), ([], hidden)):
+            state = ledger.standing(analyst=place, without=[job[0].id for job in left_out])
+            counted = [job for job in jobs if place in ("", job[2]) and job not in left_out]
             present = state.renewal.period
-            past = sum(v for (d, w), v in by_day.items() if w == place and d < present)
-            held = sum(1 for _, _, of in waiting if place in ("", of))
-            assert state.renewal.past == (past,)
-            assert state.filter.settled == (by_day.get((present, place), 0),)
-            assert state.filter.held == (held,)
+            settled = [job for job in counted if job[3] is not None]
+            assert state.filter.held == (len(counted) - len(settled),)
+            assert state.filter.settled == (sum(j[3] for j in settled if j[1] == present),)
+            assert state.renewal.past == (sum(j[3] for j in settled if j[1] < present),)
+            entries = [e for e in ledger.entries() if e.reservation in {j[0].id for j in left_out}]
+            whole = ledger.standing().entries
+            assert place or state.entries == whole - len(entries)
     assert ledger.verify() == []
 
 

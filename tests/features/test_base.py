@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from expost.errors import InvalidInput
-from expost.features import Features, Numbers, features_from_dict
+from expost.features import (
+    Features,
+    Numbers,
+    OrientedGradients,
+    RandomFourier,
+    features_from_dict,
+)
 from expost.features.base import fold, scaled_rows, unit
 from expost.features.choice import _KINDS
 
@@ -223,3 +229,15 @@ def test_rows_of_another_width_are_refused_by_shape() -> None:
         features.transform(np.zeros((4, 0)))
     with pytest.raises(InvalidInput, match="columns"):
         Numbers((0, 1)).width()
+
+
+def test_a_pipeline_keeps_the_promise_of_its_last_step() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.pipeline import make_pipeline
+
+    from expost.sklearn import DPLogisticRegression
+    from expost.sklearn._conventions import promise_of
+
+    last = DPLogisticRegression(epsilon=1.0, feature_bounds=(-1, 1), classes=(0, 1))
+    pipeline = make_pipeline(OrientedGradients("8x8"), RandomFourier(8, 1.5), last)
+    assert promise_of(pipeline, 100) == promise_of(last, 100)

@@ -26,6 +26,7 @@ from expost.tuning.table_schema import Column, TableSchema
 
 def test_pictures() -> None:
     assert auto_features(shape="28x28") == OrientedGradients((28, 28))
+    assert auto_features(shape=(1, 28, 28)) == OrientedGradients((28, 28))
     plain = TableSchema.plain(((0.0, 255.0),), 64).columns
     assert auto_features(shape=(8, 8), columns=plain) == OrientedGradients((8, 8))
     with pytest.raises(InvalidInput, match="64 values"):

@@ -74,6 +74,13 @@ def test_names_are_imported_at_use_only_if_the_user_gave_them() -> None:
             Function(name, 1).transform([[1.0]])
 
 
+def test_another_function_can_be_set() -> None:
+    features = Function("statistics:mean", 1)
+    before = features.transform([[-1.0, -3.0]])
+    features.set_params(function="builtins:len")
+    assert features.transform([[-1.0, -3.0]])[0, 0] == -before[0, 0] > 0
+
+
 @pytest.mark.parametrize("function", ["mean", "", 5, None, ":f", "m:"])
 def test_other_functions_are_refused(function: Any) -> None:
     with pytest.raises(InvalidInput, match="function"):

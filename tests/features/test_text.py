@@ -94,9 +94,16 @@ def test_hashes_never_change() -> None:
     ]
 
 
+def test_unsigned_features_are_never_negative() -> None:
+    found = HashedText(64, signed=False)._values([np.array(["some words and more"], object)])
+    assert found.min() == 0
+    assert (found > 0).sum() > 10
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
+        {"signed": 1},
         {"dimension": 1},
         {"words": (2, 1)},
         {"words": 2},

@@ -208,7 +208,8 @@ def test_a_gap_in_a_frame_that_is_counted(kind):
     pandas = pytest.importorskip("pandas")
 
     def frame(users: list[Any]) -> Any:
-        column = pandas.Series(pandas.array(users, dtype="Int64"))
+        labels = pandas.Series(pandas.array(users, dtype="Int64"))
+        column = pandas.Series(pandas.Categorical(users)) if kind == "category" else labels
         return pandas.DataFrame({"u": column.astype(kind), "g": "a"})
 
     users = [row["u"] for row in PEOPLE]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
-from expost.privacy.gaussian_profile import gaussian_delta, gaussian_mu
+from expost.privacy.gaussian_profile import _TERMS, _mills, gaussian_delta, gaussian_mu
+from expost.selection.noise_path import NoisePath
+
+mpmath = pytest.importorskip("mpmath")
 
 
 def integrated(epsilon: float, mu: float) -> float:
@@ -43,7 +51,73 @@ def test_mu_is_the_largest_that_holds(epsilon: float, delta: float) -> None:
     assert mu**2 / 2 >= gaussian_for(epsilon, delta).rho * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.1), (float("inf"), 0.1), (1.0, 0.0)])
+def exactly(epsilon: float, mu: float) -> Any:
+    """δ from the definition, with enough digits for what cancels."""
+    with mpmath.workdps(80):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+        first, second = (mpmath.erfc((e / m + h) / mpmath.sqrt(2)) / 2 for h in (-m / 2, m / 2))
+        return first - mpmath.exp(e) * second
+
+
+@given(
+    st.floats(-6, 4).map(lambda power: 10**power),
+    st.one_of(st.floats(-300, -0.302).map(lambda power: 10**power), st.floats(0.01, 0.5)),
+)
+@example(334.6, 2.6e-186)  # Φ of the second term is no normal number
+@example(1e4, 1e-300)
+@example(1e4, 0.5)
+@example(1e-6, 1e-300)
+@example(1e-6, 0.5)
+@example(700.0, 1e-300)
+@example(0.5, 5e-324)
+def test_mu_against_the_definition(epsilon: float, delta: float) -> None:
+    """For every ε and δ: the guarantee holds in real numbers, and hardly any noise is wasted."""
+    mu = gaussian_mu(epsilon, delta)
+    assert exactly(epsilon, mu) <= delta
+    assert exactly(epsilon, mu * (1 + 1e-7)) > delta or delta < 1e-300
+
+
+@given(
+    st.one_of(st.just(0.0), st.floats(-8, 4).map(lambda power: 10**power)),
+    st.floats(-8, 3).map(lambda power: 10**power),
+)
+@example(0.6250952407898798, 3.9114412669834198)
+@example(0.0, 1000.0)
+@example(1.0, 1e-8)
+@example(1e4, 141.0)
+def test_delta_against_the_definition(epsilon: float, mu: float) -> None:
+    """The bound holds wherever it is asked for, and never exceeds 1."""
+    found, expected = gaussian_delta(epsilon, mu), exactly(epsilon, mu)
+    assert expected <= found <= 1
+    if expected > 1e-300:
+        assert found <= expected * (1 + 1e-4) + 1e-13 * mu
+
+
+def test_a_level_of_a_path_keeps_its_promise_where_tails_are_tiny() -> None:
+    """The public call: the noise of a level with (334.6, 2.6e-186) is enough."""
+    (level,) = NoisePath(lambda data: [0.0], 1, lambda values, scale: values).levels(
+        [334.6], delta=2.6e-186
+    )
+    assert exactly(334.6, math.sqrt(level.mechanism.square())) <= 2.6e-186
+
+
+def test_the_continued_fraction_is_long_enough() -> None:
+    """Two convergents enclose the ratio: at 3, the least x, they agree far below a rounding."""
+
+    def convergent(terms: int) -> Fraction:
+        tail = Fraction(3)
+        for number in range(terms, 0, -1):
+            tail = 3 + number / tail
+        return 1 / tail
+
+    ends = sorted([convergent(_TERMS), convergent(_TERMS - 1)])
+    assert ends[1] - ends[0] < Fraction(1, 10**18) * ends[0]
+    assert ends[0] * (1 - 3e-15) <= Fraction(_mills(3.0)) <= ends[1] * (1 + 3e-15)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.0, 0.1), (1e-310, 0.1), (float("inf"), 0.1), (1.0, 0.0)]
+)
 def test_bad_input(epsilon: float, delta: float) -> None:
     with pytest.raises(InvalidInput):
         gaussian_mu(epsilon, delta)

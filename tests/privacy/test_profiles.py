@@ -14,11 +14,13 @@ from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import dpsgd_curve
 from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP, guarantee_from_dict
 from expost.privacy.profiles import (
+    DPSGDProfile,
     GaussianProfile,
     LargestProfile,
     Profile,
     PureProfile,
     RenyiProfile,
+    ZCDPProfile,
     profile_from_dict,
 )
 
@@ -28,6 +30,8 @@ PROFILES: list[Profile] = [
     PureProfile(0.7, 1e-3),
     GaussianProfile(0.4),
     RenyiProfile(CURVE.orders, CURVE.epsilons),
+    ZCDPProfile(0.08),
+    DPSGDProfile(0.1, 1.0, 5),
     LargestProfile((PureProfile(0.2), GaussianProfile(0.4))),
 ]
 
@@ -98,6 +102,10 @@ def test_profiles_are_never_added_or_compared() -> None:
         {"kind": "gaussian", "mu": -1.0},
         {"kind": "gaussian", "mu": 0.0},
         {"kind": "renyi", "orders": [2.0], "epsilons": [1.0, 2.0]},
+        {"kind": "zcdp", "rho": -1.0},
+        {"kind": "dp-sgd", "sampling_rate": 2.0, "noise_multiplier": 1.0, "steps": 1},
+        {"kind": "dp-sgd", "sampling_rate": 0.1, "noise_multiplier": 1e-9, "steps": 1},
+        {"kind": "dp-sgd", "sampling_rate": 0.1, "noise_multiplier": 1.0, "steps": 1.5},
         {"kind": "largest", "parts": []},
         {"kind": "largest", "parts": ["x"]},
     ],

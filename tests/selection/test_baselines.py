@@ -12,6 +12,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from expost import (
     ZCDP,
@@ -32,6 +34,7 @@ from expost import (
 )
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.guarantees import Guarantee
+from expost.rationals import exact
 from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
 from tests.theorems import finite
 from tests.theorems.finite_renyi import ORDERS, Array, exact_curves, log_moment, random_pair
@@ -490,3 +493,35 @@ def test_whole_scores_are_ranked_exactly() -> None:
         Candidate(lambda data, randomness, n=n: n, guarantee=PureDP(0)) for n in (2**60, 2**60 + 1)
     ]
     assert RandomDropping(1.0).select(given, None).value == 2**60 + 1
+
+
+@given(
+    st.one_of(
+        st.floats(-15, -0.1).map(lambda power: 10**power - 1),  # close to -1
+        st.floats(-0.999, 50),
+        st.sampled_from([-0.999999, -1e-300, 0.0, 1e-300, 1e-9, 1e9]),
+    ),
+    st.one_of(
+        st.floats(-290, -1e-3).map(lambda power: 10**power),
+        st.floats(-15, -0.4).map(lambda power: 1 - 10**power),
+    ),
+)
+@example(-0.999999, 5.349601434572105e-239)
+@example(-0.5, 4.007379771263506e-284)
+def test_the_mean_number_of_runs_is_rounded_up(shape: float, gamma: float) -> None:
+    """The public call: δ is charged E[K] times, for every shape > -1 and every γ."""
+    runs = TruncatedNegativeBinomial(shape, gamma)
+    delta = 0.1 / runs.mean
+    charge = RepeatAndSelect(runs).charges([candidate(ApproxDP(0.5, delta))])[0]
+    with mpmath.workdps(700):
+        eta, g = (mpmath.mpf(each.numerator) / each.denominator for each in _exact(shape, gamma))
+        few = (1 - g) / g
+        mean = few / mpmath.log(1 / g) if eta == 0 else eta * few / (1 - g**eta)
+        exponent = max(0, min(-shape, 1 + shape)) * -math.log(gamma)  # of the better of two forms
+        assert mean <= runs.mean <= mean * (1 + mpmath.mpf(5e-15 + 1e-15 * exponent))
+        assert mean * mpmath.mpf(delta) <= charge.delta
+
+
+def _exact(*numbers: float) -> list[Fraction]:
+    """Numbers as expost reads them."""
+    return [exact(number, "number") for number in numbers]

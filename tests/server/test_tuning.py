@@ -74,7 +74,9 @@ def test_a_killed_job_continues(tmp_path: Path) -> None:
     slow = JOB | {"search": JOB["search"] | {"epochs": [20.0]}}  # type: ignore[operator]
     view = service.ask(ANN, slow, "a long job")
     first = start(tmp_path / "desk")
-    reserved = _until(lambda: [e for e in _entries(service) if e["action"] == "reserve"], 60)
+    ledger = service._ledgers.ledger  # people see nothing of a running job
+    reserved = _until(lambda: [e for e in ledger.entries() if e.action == "reserve"], 60)
+    assert [each["action"] for each in _entries(service)] == ["create"]
     first.kill()
     first.wait()
     second = start(tmp_path / "desk")
@@ -88,7 +90,7 @@ def test_a_killed_job_continues(tmp_path: Path) -> None:
     begun = [each["reservation"] for each in entries if each["action"] == "reserve"]
     ended = [each["reservation"] for each in entries if each["action"] == "settle"]
     assert begun == ended
-    assert begun[0] == reserved[0]["reservation"]  # the reservation of the killed process
+    assert begun[0] == reserved[0].reservation  # the reservation of the killed process
     assert len(set(begun)) == len(begun)
     found = service.release(ANN, view["id"])
     tuning = found["certificate"]["tuning"]

@@ -11,8 +11,9 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._torch.module_state import RowsApart, WholeState, seed_draws, unchanged
+from expost.training._torch.module_state import RowsApart, WholeState, seed_draws
 from expost.training._torch.modules import ModuleSums
+from expost.training._torch.reachable_state import ReachableState
 from tests.training.networks import CLASSES
 
 
@@ -74,7 +75,7 @@ def test_a_module_is_set_back_after_a_pass_also_when_it_raises():
     layer = nn.Linear(2, 2)
     layer.kept, layer.names, layer.count = [1, 2], {"a"}, 3
     before = dict(vars(layer))
-    with suppress(ValueError), unchanged(layer):
+    with suppress(ValueError), ReachableState(layer).kept():
         layer.kept.append(3)
         layer.names.add("b")
         layer.count += 1
@@ -92,7 +93,7 @@ def test_what_is_replaced_inside_a_container_comes_back():
     """The number of elements stays the same."""
     layer = nn.Linear(2, 2)
     layer.kept, layer.table = [1, 2], {"a": 1}
-    with unchanged(layer):
+    with ReachableState(layer).kept():
         layer.kept[0] = 5
         layer.table["a"] = 5
     assert layer.kept == [1, 2]

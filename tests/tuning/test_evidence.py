@@ -50,6 +50,22 @@ def made(tmp_path_factory) -> dict[str, tuple[dict[str, Any], Path]]:
     return found
 
 
+def test_the_level_of_a_released_model_is_computed_again(made):
+    """The certificate names the accountant; verification repeats it for the level."""
+    document, _ = made["bar"]
+    assert document["outcome"] == "value" or document["index"] is not None
+    assert document["tuning"]["accountant"] == "privacy loss distribution and zCDP"
+    promises = document["requests"]["promises"]
+    assert all(promise["profile"]["parts"][0]["kind"] == "dp-sgd" for promise in promises)
+    forged = copy.deepcopy(document)
+    for promise in forged["requests"]["promises"]:
+        promise["profile"]["parts"][0]["noise_multiplier"] *= 0.97
+    assert any("level that it names" in problem for problem in price_problems(forged))
+    forged = copy.deepcopy(document)
+    forged["tuning"]["accountant"] = "Rényi DP"
+    assert any("accountant" in problem for problem in price_problems(forged))
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_a_certificate_that_is_right(made, name):
     """Catches a check that refuses the job's own certificate."""

@@ -13,8 +13,9 @@ from sklearn import metrics
 
 from expost.errors import InvalidInput
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
-from expost.sklearn._metrics import read_metric
+from expost.sklearn._metrics import REGRESSION, read_metric
 from expost.sklearn._scoring import _STEPS, RowScore
+from expost.tuning.factories import name_of
 
 NONE = dict.fromkeys(("class_shares", "loss_bound", "target_variance", "metric_bounds"))
 
@@ -147,3 +148,52 @@ def test_a_search_is_scored_by_them() -> None:
 
 def agree(prediction: Any, truth: Any) -> float:
     return float(prediction == truth)
+
+
+@pytest.mark.parametrize(
+    ("metric", "facts", "words", "ends"),
+    [
+        ("accuracy", {}, "accuracy", [0, 1]),
+        (
+            "balanced_accuracy",
+            {"class_shares": {"no": 0.9, "yes": 0.1}},
+            "accuracy weighted by the stated class shares (no: 0.9, yes: 0.1)",
+            [0, 1],
+        ),
+        ("neg_log_loss", {"loss_bound": 2}, "neg_log_loss (each row's clipped to -2 … 0)", [-2, 0]),
+        (
+            "neg_mean_squared_error",
+            {},
+            "neg_mean_squared_error (target and prediction clipped to -1 … 2)",
+            [-9, 0],
+        ),
+        (
+            "neg_mean_absolute_error",
+            {},
+            "neg_mean_absolute_error (target and prediction clipped to -1 … 2)",
+            [-3, 0],
+        ),
+        (
+            "r2",
+            {"target_variance": 9},
+            "r2 (target and prediction clipped to -1 … 2, by the stated variance 9)",
+            [0, 1],
+        ),
+        (
+            agree,
+            {"metric_bounds": (0, 5)},
+            f"{name_of(agree)} (each row's clipped to 0 … 5)",
+            [0, 5],
+        ),
+    ],
+)
+def test_what_is_certified_is_named(metric: Any, facts: Any, words: str, ends: list[float]) -> None:
+    """Catches a stated share, variance or bound that the name of a score does not mention."""
+    if metric in REGRESSION:
+        model: Any = DPLinearRegression(feature_bounds=(0, 8), target_bounds=(-1, 2))
+    else:
+        model = DPLogisticRegression(classes=["no", "yes"], feature_bounds=(0, 8))
+    search = ExPostSearch(model, {"learning_rate": [4.0]}, scoring=metric, target=0.5, **facts)
+    record = search._described()
+    assert record["range"] == ends
+    assert record["certified"] == words

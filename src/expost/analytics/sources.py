@@ -29,6 +29,7 @@ import numpy as np
 from expost.analytics.arrow_cells import parquet_rows, tame_scanner
 from expost.analytics.engine import ibis_module
 from expost.analytics.text_lines import read_header, read_json_lines, read_lines
+from expost.analytics.views import check_plan, check_view, require_rowwise
 from expost.errors import InvalidInput, MissingExtra
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
@@ -179,6 +180,8 @@ def _read_sqlite(path: Path, table: str, columns: Sequence[str]) -> Any:
         known = [row[0] for row in rows]
         if not known:
             raise InvalidInput("table", table, "the database has no such table")
+        views = "SELECT name, sql FROM sqlite_master WHERE type = 'view'"
+        check_view(table, dict(connection.execute(views).fetchall()), "sqlite")
         wanted = [name for name in columns if name in known] or known
         listed = ", ".join(f"CAST({_quoted(name)} AS TEXT)" for name in wanted)
         found = connection.execute(f"SELECT {listed} FROM {_quoted(table)}").fetchall()
@@ -226,12 +229,13 @@ def _named(connection: Any, table: str) -> Any:
     if connection.name == "pyspark" and ("/" in table or table.endswith(".parquet")):
         return connection.read_parquet(table)
     try:
-        return connection.table(table)
+        opened = connection.table(table)
     except Exception:
         schema, _, name = table.partition(".")
         if not name:
             raise
-        return connection.table(name, database=schema)
+        opened = connection.table(name, database=schema)
+    return require_rowwise(opened)
 
 
 def _engine() -> Any:
@@ -254,7 +258,7 @@ def as_table(data: Any, columns: Sequence[str] = ()) -> Any:
     """
     ibis = ibis_module()
     if isinstance(data, ibis.Table):
-        return data
+        return require_rowwise(data)
     if type(data).__module__.startswith("pyspark."):
         return _spark_table(data)
     try:
@@ -355,6 +359,7 @@ def _cell_text(value: Any) -> str | None:
 def _spark_table(frame: Any) -> Any:
     """A Spark data frame, under a name of its own in its session."""
     ibis = ibis_module()
+    check_plan(frame)
     name = f"expost_{id(frame):x}"
     frame.createOrReplaceTempView(name)
     return ibis.pyspark.connect(frame.sparkSession).table(name)

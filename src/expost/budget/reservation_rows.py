@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 
-from expost.budget.base import Coordinates
+from expost.budget.base import Budget, Coordinates
 from expost.budget.filter import Filter
 from expost.budget.hash_chain import canonical, digest
 from expost.budget.replay import texts
@@ -80,6 +80,17 @@ class StoredReservation:
     def public(self, secret: str | None = None, time: str = "") -> Reservation:
         """The part that callers see."""
         return Reservation(self.id, self.budget, self.analyst, self.charges, secret, time)
+
+    def spent(self, terms: Budget) -> Coordinates | None:
+        """What was charged, measured by a budget; None while the reservation is open."""
+        if self.status == OPEN:
+            return None
+        if self.status == ABANDONED or self.outcome is None:
+            return self.worst
+        nothing = self.outcome == "nothing"
+        return terms.coordinates(
+            self.charges.nothing if nothing else self.charges[int(self.outcome)]
+        )
 
     def accepts(self, secret: str | None) -> bool:
         """Whether this is the secret of the reservation."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from expost.budget.hash_chain import canonical
 from expost.errors import InvalidInput, MissingExtra
 from expost.secret_files import require_private
+from expost.small_files import read_small
 
 if TYPE_CHECKING:
     from expost.budget.views import LedgerViews
@@ -273,7 +274,7 @@ def load_document(path: str | Path, field: str) -> dict[str, Any]:
     """
     try:
         document = json.loads(
-            Path(path).read_text(encoding="utf-8"),
+            read_small(path, field),
             object_pairs_hook=_unique,
             parse_constant=_no_constant,
         )
@@ -321,7 +322,7 @@ def _read_key(path: Path, kind: str) -> bytes:
     try:
         if kind == "private":
             require_private(path, "key")
-        words = path.read_text(encoding="ascii").split()
+        words = read_small(path, "key", "ascii").split()
     except OSError as error:
         raise InvalidInput("key", str(path), f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

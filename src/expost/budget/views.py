@@ -5,11 +5,13 @@ These methods never write. Tests: ``tests/budget/test_ledger.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from expost.budget import alerts, reservation_rows, totals
+from expost.budget.base import Coordinates
 from expost.budget.hash_chain import Entry
 from expost.budget.replay import Replay
 from expost.budget.reservation_rows import Reservation
@@ -93,7 +95,13 @@ class LedgerViews:
         with self._store.reading() as rows:
             return reservation_rows.find_known(rows, reservation).status
 
-    def standing(self, budget: str | None = None, analyst: str = NO_ANALYST) -> Standing:
+    def standing(
+        self,
+        budget: str | None = None,
+        analyst: str = NO_ANALYST,
+        *,
+        without: Iterable[str] = (),
+    ) -> Standing:
         """Return the settled, held and remaining amounts of a budget, or of an analyst's cap.
 
         Parameters
@@ -102,6 +110,8 @@ class LedgerViews:
             Name of the budget. It may be omitted if the ledger has only one.
         analyst : str, optional
             Name of an analyst who has a cap.
+        without : iterable of str, optional
+            Ids of reservations that are left out, as if nobody had made them.
 
         Returns
         -------
@@ -114,13 +124,14 @@ class LedgerViews:
             There is no such budget, or the analyst has no cap.
         """
         with self._store.reading() as rows:
-            return _standing(rows, budget, analyst)
+            return _standing(rows, budget, analyst, without)
 
-    def caps(self, budget: str | None = None) -> list[Standing]:
+    def caps(self, budget: str | None = None, *, without: Iterable[str] = ()) -> list[Standing]:
         """Return the state of every analyst's cap in a budget, sorted by name."""
         with self._store.reading() as rows:
             name, _ = totals.find_budget(rows, budget, NO_ANALYST)
-            return [_standing(rows, name, who) for who in totals.capped_analysts(rows, name)]
+            analysts = totals.capped_analysts(rows, name)
+            return [_standing(rows, name, who, without) for who in analysts]
 
     def kind_of(self, budget: str | None = None) -> str:
         """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
@@ -201,6 +212,12 @@ class LedgerViews:
         with self._store.reading() as rows:
             return rows.lock_head(read_only=True)
 
+    def first_of(self, reservations: Iterable[str]) -> int | None:
+        """Return the number of the first entry of some reservations; None if they have none."""
+        with self._store.reading() as rows:
+            known = [reservation_rows.find(rows, each) for each in reservations]
+        return min((row.entry for row in known if row is not None), default=None)
+
     def entry(self, sequence: int) -> Entry | None:
         """Return the entry with this number, or None."""
         with self._store.reading() as rows:
@@ -239,8 +256,32 @@ def problems_of(rows: LedgerRows) -> list[str]:
     return problems
 
 
-def _standing(rows: LedgerRows, budget: str | None, analyst: str) -> Standing:
-    """The state of a budget or a cap."""
+def _standing(
+    rows: LedgerRows, budget: str | None, analyst: str, without: Iterable[str] = ()
+) -> Standing:
+    """The state of a budget or a cap, without some reservations."""
     name, filter_ = totals.find_filter(rows, budget, analyst)
-    count = rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0]
-    return Standing(name, analyst, filter_, int(count), totals.renewal_of(rows, name, analyst))
+    count = int(rows.one("SELECT COUNT(*) FROM expost_entries WHERE budget = :b", b=name)[0])
+    renewal = totals.renewal_of(rows, name, analyst)
+    settled, held = filter_.settled, filter_.held
+    past = () if renewal is None else renewal.past
+    for identity in without:
+        row = reservation_rows.find(rows, identity)
+        if row is None or row.budget != name or analyst not in (NO_ANALYST, row.analyst):
+            continue
+        count -= 1 if row.status == reservation_rows.OPEN else 2
+        spent = row.spent(filter_.budget)
+        if spent is None:
+            held = _less(held, row.worst)
+        elif reservation_rows.admitted_earlier(rows, row):
+            past = _less(past, spent)
+        else:
+            settled = _less(settled, spent)
+    filter_ = replace(filter_, settled=settled, held=held)
+    renewal = None if renewal is None else replace(renewal, past=past)
+    return Standing(name, analyst, filter_, count, renewal)
+
+
+def _less(total: Coordinates, part: Coordinates) -> Coordinates:
+    # A charge of an earlier period may have left the sums of this one.
+    return tuple(max(a - b, Fraction(0)) for a, b in zip(total, part, strict=True))

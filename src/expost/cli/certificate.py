@@ -29,6 +29,7 @@ from expost.cli.tuning_words import tuning_rows
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import Guarantee
 from expost.selection.release import Release, plain
+from expost.small_files import read_small
 from expost.tuning.evidence import KIND as TUNING
 
 
@@ -74,7 +75,7 @@ def certificate(
 def _record(file: Path) -> Mapping[str, Any]:
     """The certificate as it is written; empty if the file is no JSON object."""
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(read_small(file, "certificate"))
     except (ValueError, RecursionError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
 from expost.errors import InvalidInput
+from expost.small_files import read_small
 
 _BOUNDS = "--bounds"
 
@@ -61,7 +63,7 @@ def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
     A first line that names the columns is a header.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_small(path, "keys", "utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
     lines = [line.rstrip("\r\n") for line in text.split("\n")]
@@ -80,15 +82,15 @@ def read_prior(path: Path) -> dict[str, float]:
     """Return a CSV of group,size, with or without a header."""
     sizes: dict[str, float] = {}
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for number, row in enumerate(csv.reader(stream), start=1):
-                try:
-                    sizes[row[0]] = float(row[1])
-                except (IndexError, ValueError):
-                    if number > 1 and row:
-                        raise InvalidInput(
-                            "prior", f"line {number}", "give lines of group,size"
-                        ) from None
+        lines = StringIO(read_small(path, "prior", "utf-8-sig"), newline="")
+        for number, row in enumerate(csv.reader(lines), start=1):
+            try:
+                sizes[row[0]] = float(row[1])
+            except (IndexError, ValueError):
+                if number > 1 and row:
+                    raise InvalidInput(
+                        "prior", f"line {number}", "give lines of group,size"
+                    ) from None
     except (UnicodeDecodeError, csv.Error):
         raise InvalidInput("prior", str(path), "the file is not UTF-8 text of group,size") from None
     if not sizes:

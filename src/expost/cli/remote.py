@@ -25,6 +25,7 @@ from expost.cli.output import MISSED_BAR, Json, in_words, notes, show, visible
 from expost.errors import InvalidInput
 from expost.secret_files import require_private
 from expost.server.client import Connection, connect
+from expost.small_files import read_small
 
 app = typer.Typer(no_args_is_help=True, help="Ask a desk (expost serve).")
 ledger_app = typer.Typer(no_args_is_help=True, help="Budgets of the desk.")
@@ -55,7 +56,7 @@ def read_token(file: Path | None) -> str:
             raise InvalidInput("token", None, "set EXPOST_TOKEN, or give --token-file FILE")
         return token
     require_private(file, "token-file")
-    return file.read_text(encoding="ascii").strip()
+    return read_small(file, "token-file", "ascii").strip()
 
 
 def _desk(context: typer.Context) -> Connection:
@@ -165,11 +166,10 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Tune a model on the rows of a desk. The exit code is 5 if the bar was missed."""
-    with config.open("rb") as stream:
-        try:
-            tables = tomllib.load(stream)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput("config", str(config), f"it is not TOML: {error}") from None
+    try:
+        tables = tomllib.loads(read_small(config, "config"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput("config", str(config), f"it is not TOML: {error}") from None
     result = _desk(context).tune(dataset, tables, memo=memo, key=key)
     if out is not None:
         result.save(out)

@@ -59,6 +59,10 @@ Dates = Annotated[
     list[str] | None,
     option("First and last day of a column, born=1900-01-01:2026-12-31; repeatable."),
 ]
+Texts = Annotated[
+    list[str] | None, option("Columns of free text, separated by commas; repeatable.")
+]
+Shape = Annotated[str | None, option("Shape of a picture that is stored flat, 28x28 or 32x32x3.")]
 Missing = Annotated[
     list[str] | None,
     option("What replaces a missing value, age=40, or age=indicator; repeatable."),
@@ -194,7 +198,8 @@ _BLANKS = {
 _FORMS = """\
 One option per column, by what it holds:
   numbers         --bounds COLUMN=0:120
-  text            --categories COLUMN=Bern,Zug  (all other values are "other")
+  categories      --categories COLUMN=Bern,Zug  (all other values are "other")
+  text            --texts COLUMN
   true and false  --booleans COLUMN
   dates           --dates COLUMN=1990-01-01:2029-12-31
   empty cells     --missing COLUMN=40 or COLUMN=indicator, besides

@@ -61,6 +61,7 @@ def tuning_rows(
             *technical_rows(document),
             ("charge", lambda: f"{charge(spent)} ({spent.neighbours})"),
             ("converted at", lambda: _at_order(job)),
+            ("noise calibrated by", lambda: shown_name(job.get("accountant") or "") or None),
             ("scoring", lambda: shown_name(job["scoring"])),
             ("requests", lambda: f"{len(document['requests']['grids'])} different grids"),
             selector_row(document),
@@ -130,6 +131,7 @@ def _columns(data: Document) -> list[str]:
     for name, values in (data.get("categories") or {}).items():
         kinds[name] = "one of " + ", ".join(map(str, values)) + "; all else is 'other'"
     kinds |= dict.fromkeys(data.get("booleans") or [], "true or false")
+    kinds |= dict.fromkeys(data.get("texts") or [], "text, as hashed n-grams")
     if not isinstance(gaps, Mapping):
         gaps = dict.fromkeys(kinds, gaps)
     if not kinds:

@@ -145,6 +145,11 @@ class Features:
                 )
         return found
 
+    def values(self, cells: Cells) -> Floats:
+        """Return the features of cells before they are scaled; NaN where a row cannot be read."""
+        with np.errstate(all="ignore"):
+            return self._values(cells)
+
     def fit_transform(self, X: Any, y: Any = None) -> Floats:
         """Return the features of each row, as :meth:`transform` does."""
         return self.transform(X)

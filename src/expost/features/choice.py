@@ -136,7 +136,9 @@ def auto_features(
     """
     norm = "bound" if regression else "row"
     if shape is not None:
-        sides = picture_shape(shape)
+        # Arrays of grey pictures for torch have one channel in front.
+        grey = isinstance(shape, (list, tuple)) and len(shape) == 3 and shape[0] == 1
+        sides = picture_shape(shape[1:] if grey else shape)
         if columns is not None and len(columns) != prod(sides):
             raise InvalidInput("shape", shape, f"a row has {len(columns)} values")
         return OrientedGradients(sides, norm=norm)

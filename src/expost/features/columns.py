@@ -116,7 +116,7 @@ class Numbers(PerColumn):
 
 @dataclass(eq=False)
 class SignedLogarithm(Numbers):
-    """Skewed numbers: sign(x)·log(1 + |x|/unit), scaled to [−1, 1] by public bounds of x.
+    """Skewed numbers: sign(x)·log(1 + abs(x)/unit), scaled to [−1, 1] by public bounds of x.
 
     Parameters
     ----------

@@ -42,14 +42,17 @@ class HashedText(PerColumn):
         Lengths of the n-grams of characters, which forgive spelling; None: none.
     limit : int, default=10_000
         Characters of a text that are read.
+    signed : bool, default=True
+        Whether half of the n-grams count negatively, so that collisions cancel on average. False:
+        features are in [0, 1].
     constant, norm
         As in :class:`Features`.
 
     Notes
     -----
-    Case is ignored. An n-gram adds 1 or −1, by its hash, to one feature. The signed square root is
-    taken, so that a word that is repeated counts less, and a text is scaled to norm 1. A missing
-    text is an empty one. Numbers are read as they are written.
+    Case is ignored. An n-gram adds 1, or −1 if ``signed``, by its hash, to one feature. The signed
+    square root is taken, so that a word that is repeated counts less, and a text is scaled to norm
+    1. A missing text is an empty one. Numbers are read as they are written.
 
     Examples
     --------
@@ -63,10 +66,13 @@ class HashedText(PerColumn):
     words: Any = (1, 2)
     characters: Any = (3, 5)
     limit: int = 10_000
+    signed: bool = True
 
     def _check(self) -> None:
         whole(self.dimension, "dimension", 2, 2**24)
         whole(self.limit, "limit", 1, 2**24)
+        if not isinstance(self.signed, bool):
+            raise InvalidInput("signed", self.signed, "give true or false")
         for name in ("words", "characters"):
             pair = getattr(self, name)
             if pair is None:
@@ -105,7 +111,7 @@ class HashedText(PerColumn):
             low, high = self.characters
             hashes += [~_grams(points.astype(np.uint64), n) for n in range(low, high + 1)]
         every = np.concatenate(hashes)
-        signs = 1.0 - 2.0 * (every >> np.uint64(63)).astype(np.float64)
+        signs = 1.0 - 2.0 * self.signed * (every >> np.uint64(63)).astype(np.float64)
         where = (every % np.uint64(self.dimension)).astype(np.int64)
         counts: Floats = np.bincount(where, signs, self.dimension)  # type: ignore[assignment]
         return counts  # whole numbers: exact in any order

@@ -8,9 +8,14 @@ At a whole order α its divergence under add-remove neighbours is ln(A_α)/(α�
 
 (Mironov, Talwar and Zhang 2019, §3.3). The divergences of the steps add up.
 
-These are the numbers of dp_accounting at whole orders (``integrations.dp_accounting`` calls it
-directly). They are padded up by 2^{−40} of themselves, and by 2^{−50} per step for the rounding of
-a logarithm near 0.
+At other orders A_α − 1 = E[R^α − 1 − α(R − 1)] with R = 1 − q + q·e^{t/σ − 1/(2σ²)} and t standard
+normal. It is summed by the trapezoidal rule with step h. The integrand is analytic for |Im t| ≤ a =
+πσ/2, where |R(t + ia)| ≤ R(t), so the rule errs by at most 2M/(e^{2πa/h} − 1) with M =
+e^{a²/2}·(A_α + 2α + 1) (Trefethen and Weideman 2014, Theorem 5.1); this is added, and so are the
+tails.
+
+These are the numbers of dp_accounting (``integrations.dp_accounting`` calls it directly). They are
+padded up by 2^{−40} of themselves, and by 2^{−50} per step for the rounding of a logarithm near 0.
 
 Tests: ``tests/privacy/test_dpsgd.py``.
 """
@@ -26,13 +31,20 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
+from expost.privacy.gaussian_profile import gaussian_mu
 from expost.privacy.guarantees import RenyiDP
-from expost.privacy.orders import INTEGER_ORDERS
+from expost.privacy.loss_distribution import covers, least_noise
+from expost.privacy.orders import DEFAULT_ORDERS, INTEGER_ORDERS
+from expost.privacy.profiles import training_profile
+
+LOSS_DISTRIBUTION, RENYI = "loss-distribution", "renyi"
+"""The accountants of :func:`calibrate_noise`."""
 
 _PAD = 1 + 2.0**-40
 _COARSE = 6  # every sixth order is enough to find where the best order lies
 _WINDOW = 7  # orders on either side of the best one that are examined closely
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e6
+_FAR = 13.0  # beyond so many standard deviations a normal law has less than 1e-37
 
 
 def dpsgd_curve(
@@ -40,7 +52,7 @@ def dpsgd_curve(
     sampling_rate: float,
     noise_multiplier: float,
     steps: int,
-    orders: Sequence[float] = INTEGER_ORDERS,
+    orders: Sequence[float] = DEFAULT_ORDERS,
 ) -> RenyiDP:
     """Return the guarantee of one training under add-remove neighbours.
 
@@ -53,12 +65,12 @@ def dpsgd_curve(
     steps : int
         Number of steps, ≥ 1.
     orders : sequence of float, optional
-        Whole orders ≥ 2. Orders at which the divergence overflows are left out of the curve.
+        Orders > 1. Orders at which the divergence overflows are left out of the curve.
 
     Returns
     -------
     RenyiDP
-        The curve, padded up.
+        The curve, padded up, with the privacy profile of the training.
 
     Raises
     ------
@@ -79,7 +91,8 @@ def dpsgd_curve(
             "give more noise: the divergence overflows at every order",
         )
     listed = np.asarray(orders, dtype=float)[finite]
-    return RenyiDP(tuple(listed.tolist()), tuple(curve[finite].tolist()))
+    profile = training_profile(float(sampling_rate), float(noise_multiplier), int(steps))
+    return RenyiDP(tuple(listed.tolist()), tuple(curve[finite].tolist()), profile=profile)
 
 
 def dpsgd_curves(
@@ -87,7 +100,7 @@ def dpsgd_curves(
     sampling_rates: npt.ArrayLike,
     noise_multipliers: npt.ArrayLike,
     steps: npt.ArrayLike,
-    orders: Sequence[float] = INTEGER_ORDERS,
+    orders: Sequence[float] = DEFAULT_ORDERS,
 ) -> Floats:
     """Return the Rényi curves of many trainings at once.
 
@@ -96,7 +109,7 @@ def dpsgd_curves(
     sampling_rates, noise_multipliers, steps : array_like
         As in :func:`dpsgd_curve`, one per training; they are broadcast against each other.
     orders : sequence of float, optional
-        Whole orders ≥ 2.
+        Orders > 1.
 
     Returns
     -------
@@ -109,15 +122,56 @@ def dpsgd_curves(
         If an argument is not valid.
     """
     rates, noises, counts = _checked(sampling_rates, noise_multipliers, steps)
-    whole = _whole_orders(orders)
+    listed = _checked_orders(orders)
     return (
-        np.stack([_step_divergence(rates, noises, order) for order in whole], axis=1)
+        np.stack([_step_divergence(rates, noises, order) for order in listed], axis=1)
         * counts[:, None]
         * _PAD
     )
 
 
-def _step_divergence(rates: Floats, noises: Floats, order: int) -> Floats:
+def _step_divergence(rates: Floats, noises: Floats, order: float) -> Floats:
+    """ln(A_α)/(α−1) of one step for each (q, σ), padded up for rounding errors."""
+    if order == int(order):
+        return _at_whole_order(rates, noises, int(order))
+    return np.array(
+        [
+            _at_fraction(rate, noise, order)
+            for rate, noise in zip(rates.tolist(), noises.tolist(), strict=True)
+        ]
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def _at_fraction(rate: float, noise: float, order: float) -> float:
+    """ln(A_α)/(α−1) of one step at a fractional order, by the trapezoidal rule, padded up."""
+    mu = 1 / noise
+    strip = min(math.pi * noise / 2, 4.0)
+    step = 2 * math.pi * strip / (64 + strip**2 / 2)
+    highest = order * mu + _FAR
+    if not highest < 1e4 or not order**2 * mu**2 < 1400:
+        return math.inf
+    t = np.arange(-math.ceil(_FAR / step), math.ceil(highest / step) + 1) * step
+    exponent = mu * t - mu**2 / 2
+    small = exponent < 30
+    excess = rate * np.expm1(np.where(small, exponent, 0.0))  # R − 1
+    with np.errstate(over="ignore"):
+        near = np.expm1(order * np.log1p(excess)) - order * excess
+    log_ratio = np.logaddexp(
+        math.log1p(-rate) if rate < 1 else -math.inf, math.log(rate) + exponent
+    )
+    density = -(t**2) / 2 + math.log(step / math.sqrt(2 * math.pi))
+    far = np.exp(np.where(small, -math.inf, density + order * log_ratio))  # drops what is negative
+    weight = np.exp(density)
+    total = float(weight @ np.where(small, near, 0.0) + far.sum())
+    moment = math.exp(order * (order - 1) * mu**2 / 2)  # A_α ≤ 1 + this: R ≤ max(1, e^l)
+    rounding = 2.0**-48 * (float(weight @ np.abs(np.where(small, excess, 0.0))) * order + total)
+    quadrature = 4 * math.exp(-64.0) * (1 + moment + 2 * order + 1)
+    tails = 1e-36 * (1 + moment)
+    return math.log1p(max(total, 0.0) + rounding + quadrature + tails) * _PAD / (order - 1)
+
+
+def _at_whole_order(rates: Floats, noises: Floats, order: int) -> Floats:
     """ln(A_α)/(α−1) of one step for each (q, σ), padded up for rounding errors.
 
     The padding is 2^{−50} of the terms in those exponents that contribute to the sum.
@@ -155,6 +209,7 @@ def calibrate_noise(
     epsilons: npt.ArrayLike,
     delta: float,
     orders: Sequence[float] = INTEGER_ORDERS,
+    accountant: str = LOSS_DISTRIBUTION,
 ) -> Floats:
     """Return the least noise multiplier with which each training is (ε, δ)-DP.
 
@@ -167,12 +222,16 @@ def calibrate_noise(
     delta : float
         Target δ, 0 < δ < 1, the same for all trainings.
     orders : sequence of float, optional
-        Whole orders ≥ 2.
+        Orders of the Rényi curves.
+    accountant : {"loss-distribution", "renyi"}
+        "loss-distribution" starts from the noise that Rényi curves ask for, and needs less
+        (:mod:`expost.privacy.loss_distribution`).
 
     Returns
     -------
     ndarray
-        Noise multipliers, accurate to 1e-9 (relative) and never too small.
+        Noise multipliers, never too small: accurate to 1e-9 (relative) for Rényi curves, to some
+        1e-4 for loss distributions.
 
     Raises
     ------
@@ -186,18 +245,35 @@ def calibrate_noise(
     """
     if not 0 < delta < 1:
         raise InvalidInput("delta", delta, "give 0 < delta < 1")
+    if accountant not in (LOSS_DISTRIBUTION, RENYI):
+        raise InvalidInput("accountant", accountant, f"give {LOSS_DISTRIBUTION!r} or {RENYI!r}")
     rates, targets, counts = np.broadcast_arrays(
         *(np.asarray(x, dtype=float) for x in (sampling_rates, epsilons, steps))
     )
     shape = rates.shape
     table = np.stack([rates.ravel(), targets.ravel(), counts.ravel()], axis=1)
     distinct, back = np.unique(table, axis=0, return_inverse=True)
-    solved = _solve(distinct[:, 0], distinct[:, 1], distinct[:, 2], delta, _whole_orders(orders))
+    solved = _solve(distinct[:, 0], distinct[:, 1], distinct[:, 2], delta, _checked_orders(orders))
+    if accountant == LOSS_DISTRIBUTION:
+        together = np.column_stack([distinct, solved]).tolist()
+        solved = np.array(
+            [_sharper(rate, int(count), aim, delta, noise) for rate, aim, count, noise in together]
+        )
     return solved[back.ravel()].reshape(shape)
 
 
+def _sharper(rate: float, steps: int, epsilon: float, delta: float, enough: float) -> float:
+    """The noise that the loss distribution asks for; ``enough`` is what Rényi curves ask for."""
+    if not covers(rate, enough, steps):
+        return enough
+    if rate < 1:
+        return least_noise(rate, steps, epsilon, delta, enough)
+    noise = math.sqrt(steps) / gaussian_mu(epsilon, delta) * (1 + 2.0**-36)
+    return min(enough, max(noise, 0.01))
+
+
 def _solve(
-    rates: Floats, targets: Floats, counts: Floats, delta: float, orders: list[int]
+    rates: Floats, targets: Floats, counts: Floats, delta: float, orders: list[float]
 ) -> Floats:
     """Solve distinct problems: a coarse search over all orders, then a close one near the best."""
     _checked(rates, np.ones_like(rates), counts)
@@ -279,7 +355,7 @@ def _narrow(
 class _Calibration:
     """Computes ε at a noise level for each training; each training has its own list of orders."""
 
-    def __init__(self, rates: Floats, counts: Floats, delta: float, orders: list[int]) -> None:
+    def __init__(self, rates: Floats, counts: Floats, delta: float, orders: list[float]) -> None:
         self.rates, self.counts, self.orders = rates, counts, orders
         order = np.array(orders, dtype=float)
         self.conversion = np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
@@ -302,15 +378,12 @@ class _Calibration:
         return values[np.arange(len(best)), best], best
 
 
-def _whole_orders(orders: Sequence[float]) -> list[int]:
-    """The orders as integers; other orders are refused."""
-    if not len(orders) or any(order != int(order) or order < 2 for order in orders):
-        raise InvalidInput(
-            "orders",
-            orders,
-            "give whole orders ≥ 2; for other orders use integrations.dp_accounting",
-        )
-    return [int(order) for order in orders]
+def _checked_orders(orders: Sequence[float]) -> list[float]:
+    """The orders as floats; those that are not > 1 are refused."""
+    listed = [float(order) for order in orders]
+    if not listed or not all(1 < order < math.inf for order in listed):
+        raise InvalidInput("orders", orders, "give finite orders > 1")
+    return listed
 
 
 def _checked(

@@ -13,12 +13,14 @@ Tests: ``tests/privacy/test_guarantees.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
 from expost.errors import InvalidGuarantee
+from expost.privacy import profiles
 from expost.privacy.base import (
     ADD_REMOVE,
     RELATIONS,
@@ -32,8 +34,6 @@ from expost.privacy.base import (
     check_relation,
     set_fields,
 )
-from expost.privacy.orders import DEFAULT_ORDERS
-from expost.privacy.profiles import Profile, PureProfile, RenyiProfile, check_profile
 from expost.privacy.tight_conversion import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
 from expost.rationals import Number, exact, round_up
 
@@ -92,8 +92,8 @@ class PureDP(Guarantee):
     def as_approx(self) -> ApproxDP:
         return self.to_approx(0)
 
-    def as_profile(self) -> Profile:
-        return PureProfile(self.epsilon)
+    def as_profile(self) -> profiles.Profile:
+        return profiles.PureProfile(self.epsilon)
 
     def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
         return None if orders is None else self.to_renyi(orders)
@@ -174,8 +174,8 @@ class ApproxDP(Guarantee):
     def as_approx(self) -> ApproxDP:
         return self
 
-    def as_profile(self) -> Profile:
-        return PureProfile(self.epsilon, self.delta)
+    def as_profile(self) -> profiles.Profile:
+        return profiles.PureProfile(self.epsilon, self.delta)
 
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
         """Return a Rényi curve; possible only if δ = 0, where this guarantee is pure.
@@ -245,8 +245,8 @@ class ZCDP(Guarantee):
     def as_zcdp(self) -> ZCDP:
         return self
 
-    def as_profile(self) -> Profile:
-        return self.to_renyi(DEFAULT_ORDERS).as_profile()
+    def as_profile(self) -> profiles.Profile:
+        return profiles.ZCDPProfile(self.rho)
 
     def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
         return None if orders is None else self.to_renyi(orders)
@@ -290,7 +290,7 @@ class RenyiDP(Guarantee):
     orders: tuple[float, ...]
     epsilons: tuple[float, ...]
     neighbours: str = ADD_REMOVE
-    profile: Profile | None = None
+    profile: profiles.Profile | None = None
     kind: ClassVar[str] = "renyi"
 
     def __post_init__(self) -> None:
@@ -305,11 +305,11 @@ class RenyiDP(Guarantee):
             orders=orders,
             epsilons=epsilons,
             neighbours=check_relation(self.neighbours),
-            profile=None if self.profile is None else check_profile(self.profile),
+            profile=None if self.profile is None else profiles.check_profile(self.profile),
         )
 
-    def as_profile(self) -> Profile:
-        return self.profile or RenyiProfile(self.orders, self.epsilons)
+    def as_profile(self) -> profiles.Profile:
+        return self.profile or profiles.RenyiProfile(self.orders, self.epsilons)
 
     def at(self, order: float) -> float:
         """Return a bound of the divergence at one order.
@@ -387,7 +387,7 @@ class RenyiDP(Guarantee):
         return self.on(orders)
 
     def to_approx(self, delta: Number) -> ApproxDP:
-        """Return (ε, δ) with the tight conversion at the best tabulated order.
+        """Return (ε, δ) with the tight conversion at the best tabulated order, or by the profile.
 
         See :meth:`Guarantee.to_approx` for the parameters; δ must be > 0.
         """
@@ -395,6 +395,8 @@ class RenyiDP(Guarantee):
         best = min(
             tight_epsilon(a, e, log_delta) for a, e in zip(self.orders, self.epsilons, strict=True)
         )
+        if self.profile is not None:
+            best = profiles.least_epsilon(self.profile, math.exp(log_delta) * (1 - 2.0**-40), best)
         return ApproxDP(max(0.0, best), delta, self.neighbours)  # type: ignore[arg-type]
 
 

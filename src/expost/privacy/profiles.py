@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +25,9 @@ from expost.arrays import Floats
 from expost.errors import InvalidGuarantee
 from expost.privacy.base import check_list, check_loss, check_orders, plain, set_fields
 from expost.privacy.gaussian_profile import gaussian_delta
+from expost.privacy.loss_distribution import covers, training_loss
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.rationals import count_of, round_up
 
 _PAD = 2.0**-44  # the margin of rationals.pad_up
 
@@ -168,6 +172,71 @@ class RenyiProfile(_Record):
 
 
 @dataclass(frozen=True)
+class ZCDPProfile(_Record):
+    """The profile that ρ-zCDP implies, by the tight conversion at the best default order.
+
+    Parameters
+    ----------
+    rho : float
+        ρ ≥ 0.
+    """
+
+    rho: float
+    kind: ClassVar[str] = "zcdp"
+    accountant: ClassVar[str] = "zCDP"
+
+    def __post_init__(self) -> None:
+        set_fields(self, rho=check_loss(self.rho, "rho"))
+
+    def _delta(self, epsilons: Floats) -> Floats:
+        rho = Fraction(self.rho)
+        curve = tuple(round_up(rho * Fraction(order)) for order in DEFAULT_ORDERS)
+        return RenyiProfile(DEFAULT_ORDERS, curve).delta(epsilons)
+
+
+@dataclass(frozen=True)
+class DPSGDProfile(_Record):
+    """The profile of DP-SGD with Poisson sampling, by its privacy loss distribution.
+
+    The larger of both directions of add-remove neighbours, with all errors of the computation added
+    (:mod:`expost.privacy.loss_distribution`).
+
+    Parameters
+    ----------
+    sampling_rate : float
+        q, 0 < q ≤ 1.
+    noise_multiplier : float
+        Standard deviation of the noise divided by the clipping norm, from 0.01 to 1e6.
+    steps : int
+        Number of steps, from 1 to 10^9.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    steps: int
+    kind: ClassVar[str] = "dp-sgd"
+    accountant: ClassVar[str] = "privacy loss distribution"
+
+    def __post_init__(self) -> None:
+        rate, noise = float(self.sampling_rate), float(self.noise_multiplier)
+        steps = count_of(self.steps, "steps", at_least=1, error=InvalidGuarantee)
+        if not covers(rate, noise, steps):
+            raise InvalidGuarantee(
+                "profile",
+                (rate, noise, steps),
+                "give a rate from 1e-9 to 1, noise from 0.01 to 1e6 and at most 10^9 steps",
+            )
+        set_fields(self, sampling_rate=rate, noise_multiplier=noise, steps=steps)
+
+    def _delta(self, epsilons: Floats) -> Floats:
+        if self.sampling_rate == 1:  # T steps are one Gaussian mechanism
+            mu = math.sqrt(self.steps) / self.noise_multiplier * (1 + 4 * _PAD)
+            return GaussianProfile(mu).delta(epsilons)
+        loss = training_loss(self.sampling_rate, self.noise_multiplier, self.steps)
+        return np.maximum(loss.delta(epsilons, removal=True), loss.delta(epsilons, removal=False))
+
+
+@dataclass(frozen=True)
 class LargestProfile(_Record):
     """The largest of some profiles at each ε: of mechanisms on disjoint rows, run together.
 
@@ -195,7 +264,15 @@ class LargestProfile(_Record):
 
 
 _KINDS: dict[str, type[Any]] = {
-    cls.kind: cls for cls in (PureProfile, GaussianProfile, RenyiProfile, LargestProfile)
+    cls.kind: cls
+    for cls in (
+        PureProfile,
+        GaussianProfile,
+        ZCDPProfile,
+        RenyiProfile,
+        DPSGDProfile,
+        LargestProfile,
+    )
 }
 
 
@@ -239,3 +316,33 @@ def check_profile(value: object) -> Profile:
         raise InvalidGuarantee("profile", value, "give a profile of expost.privacy.profiles")
     profile: Profile = value  # type: ignore[assignment]
     return profile
+
+
+def training_profile(
+    sampling_rate: float, noise_multiplier: float, steps: int
+) -> DPSGDProfile | None:
+    """Return the profile of a training, or None outside the range of :class:`DPSGDProfile`."""
+    if not covers(sampling_rate, noise_multiplier, steps):
+        return None
+    return DPSGDProfile(sampling_rate, noise_multiplier, steps)
+
+
+def least_epsilon(profile: Profile, delta: float, most: float) -> float:
+    """Return the least ε up to ``most`` at which the profile is certified to be at most δ.
+
+    ``most`` is returned where the profile says nothing better.
+    """
+    low, high = 0.0, most
+    if float(profile.delta(high)) > delta:
+        return most
+    if float(profile.delta(low)) <= delta:
+        return low
+    for _ in range(4):  # each round divides the interval by 2,000
+        grid = np.linspace(low, high, 2001)[1:-1]
+        enough = profile.delta(grid) <= delta
+        first = int(np.argmax(enough)) if enough.any() else len(grid)
+        low, high = (
+            float(grid[first - 1]) if first else low,
+            float(grid[first]) if first < len(grid) else high,
+        )
+    return high

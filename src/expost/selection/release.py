@@ -23,6 +23,7 @@ from expost.errors import InvalidInput, InvalidRelease
 from expost.html_tables import html_summary
 from expost.mechanisms.outcome import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.small_files import read_small
 
 _SCHEMA = 2
 
@@ -216,7 +217,7 @@ class Release:
     @classmethod
     def load(cls, path: str | Path, decode: Callable[[Any], Any] | None = None) -> Release:
         """Read a certificate from a file; see :meth:`from_json` for ``decode``."""
-        return cls.from_json(Path(path).read_text(encoding="utf-8"), decode)
+        return cls.from_json(read_small(path, "path"), decode)
 
 
 def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:

@@ -152,15 +152,27 @@ class TruncatedNegativeBinomial(RunCount):
 
     @property
     def mean(self) -> float:
-        """The expected number of runs, E[K] = η(1−γ)/(γ(1−γ^η)).
+        """The expected number of runs, E[K] = η(1−γ)/(γ(1−γ^η)), rounded up.
 
-        It is evaluated as (1−γ)/(γ·ln(1/γ))·x/(1−e^{−x}) with x = η·ln(1/γ): the last factor is
-        1 + x/2 for a tiny x, and no product underflows.
+        With L = ln(1/γ) it is (1−γ)/γ·η/(1−e^{−ηL}), and for η < 0 the same is
+        (1−γ)·|η|·e^{(1+η)L}/(1−e^{−|η|L}). Near η = −1 the first form divides large numbers, with
+        the error of e^{|η|L}; the second has the exact 1+η in its exponent. A call of exp changes
+        by the relative error of its exponent times the exponent; this and a dozen roundings are
+        added.
         """
-        gamma = exact(self.gamma, "gamma")
-        x = -float(exact(self.shape, "shape")) * self._log_gamma
-        factor = 1 + x / 2 if abs(x) < 1e-8 else x / -math.expm1(-x)
-        return round_up((1 - gamma) / gamma) / -self._log_gamma * factor
+        gamma, eta, length = (
+            exact(self.gamma, "gamma"),
+            exact(self.shape, "shape"),
+            -self._log_gamma,
+        )
+        second = eta < Fraction(-1, 2)
+        power = float(1 + eta) * length if second else 0.0
+        x = float(abs(eta) if second else eta) * length
+        # x/(1−e^{−x}) = 1 + x/2 + x²/12 − …
+        part = 1 + x / 2 if abs(x) < 1e-8 else x / -math.expm1(-x)
+        many = round_up(1 - gamma if second else (1 - gamma) / gamma)
+        slack = (16 + 4 * (power if second else max(0.0, -x))) * 2.0**-53
+        return math.nextafter(many * (part / length) * math.exp(power) * (1 + slack), math.inf)
 
     @property
     def _log_gamma(self) -> float:
@@ -173,7 +185,8 @@ class TruncatedNegativeBinomial(RunCount):
     def deviation(self) -> float:
         """The standard deviation of K."""
         eta, gamma = float(self.shape), float(self.gamma)
-        second = self.mean * (1 + eta * (1 - gamma)) / gamma  # E[K²] = E[K]·(1 + η(1−γ))/γ
+        # E[K²] = E[K]·(1 + η(1−γ))/γ
+        second = self.mean * (float(1 + exact(self.shape, "shape")) - eta * gamma) / gamma
         return math.sqrt(max(0.0, second - self.mean**2))
 
     def theorem(self, kind: str) -> str:

@@ -184,28 +184,35 @@ class Administration:
         """Return spent and held over time; by analyst and data set for owners and auditors."""
         self._ledgers.check(name)
         terms = self._ledgers.ledger.standing(name).filter.budget
-        points, spent, held = [], Fraction(0), Fraction(0)
-        worst: dict[str, Fraction] = {}
+        points, spent, held, period = [], Fraction(0), Fraction(0), ""
+        open_: dict[str, tuple[Fraction, str]] = {}
         by_analyst: dict[str, Fraction] = {}
         charged: dict[str, Fraction] = {}
-        for entry in self._ledgers.ledger.entries():
-            if entry.budget != name:
-                continue
+        entries = self._ledgers.shown(
+            lambda hidden: [
+                entry
+                for entry in self._ledgers.ledger.entries()
+                if entry.budget == name and entry.reservation not in hidden
+            ]
+        )
+        for entry in entries:
             facts = entry.facts
             if entry.action == RESERVE:
-                worst[entry.reservation] = Fraction(facts["worst"][0])
-                held += worst[entry.reservation]
+                open_[entry.reservation] = Fraction(facts["worst"][0]), facts.get("period", "")
+                held += open_[entry.reservation][0]
             elif entry.action in (SETTLE, ABANDON):
                 amount = Fraction(facts["spent"][0])
-                held -= worst.pop(entry.reservation, Fraction(0))
-                spent += amount
+                worst, admitted = open_.pop(entry.reservation)
+                held -= worst
+                spent += Fraction(0) if "" < admitted < period else amount
                 charged[entry.reservation] = amount
                 by_analyst[entry.analyst] = by_analyst.get(entry.analyst, Fraction(0)) + amount
             elif entry.action == RENEW:
-                spent = Fraction(0)
+                spent, period = Fraction(0), facts["period"]
             elif entry.action != CREATE:
                 continue
-            points.append({"time": entry.time, "spent": float(spent), "held": float(held)})
+            time = self._ledgers.at_tick(entry.time)
+            points.append({"time": time, "spent": float(spent), "held": float(held)})
         view: dict[str, Any] = {
             "name": name,
             "unit": "rho" if terms.kind == "zcdp" else "epsilon",

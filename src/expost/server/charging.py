@@ -152,7 +152,8 @@ class AtTicks:
     def reserve(
         self, charges: Charges, memo: str = "", *, reservation_id: str | None = None, **more: Any
     ) -> Reservation:
-        """Reserve, and remember to which job the reservation belongs."""
+        """Reserve at the next tick, and remember to which job the reservation belongs."""
+        self._wait()
         identity = secrets.token_hex(16) if reservation_id is None else reservation_id
         self._note(identity)
         return self._ledger.reserve(charges, memo, reservation_id=identity, **more)

@@ -1,29 +1,39 @@
 """Budgets of a desk: opening, capping, showing, checking. The ledger is :mod:`expost.budget`.
 
+A tuning job reserves and settles each of its attempts. Nobody sees them before the job has ended:
+how many there are, when, and what they cost is its progress, and their times tell how many models
+were trained, which is secret. So whatever is shown is the state without the attempts of running
+jobs, at ticks. What is admitted or refused depends on the whole ledger.
 Tests: ``tests/server/test_service.py``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime
 from fractions import Fraction
-from typing import Any
+from itertools import islice, takewhile
+from typing import Any, TypeVar
 
 from expost.budget.budgets import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.filter import Filter
 from expost.budget.hash_chain import ABANDON, SETTLE, Entry
 from expost.budget.ledger import Ledger
-from expost.errors import InvalidInput, LedgerError
+from expost.errors import BudgetRefused, InvalidInput, LedgerError
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE
+from expost.server.charging import last_tick
 from expost.server.people import check_name
 from expost.server.problems import Conflict, Missing
 from expost.server.settings import Settings
+from expost.server.views import moment
 
+Result = TypeVar("Result")
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
@@ -57,11 +67,13 @@ class Ledgers:
     Parameters
     ----------
     settings : Settings
-        Where the ledger is.
+        Where the ledger is, and the length of a tick.
+    running : callable
+        Returns the ids of the reservations of running tuning jobs.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._url = settings.ledger_url
+    def __init__(self, settings: Settings, running: Callable[[], list[str]]) -> None:
+        self._url, self._tick, self._running = settings.ledger_url, settings.tick, running
         self._ledger: Ledger | None = None
         self._lock = threading.Lock()
 
@@ -117,12 +129,39 @@ class Ledgers:
             raise Missing("there is no such budget", "budget")
         return name
 
+    def shown(self, read: Callable[[list[str]], Result]) -> Result:
+        """Return what ``read`` returns for the reservations that nobody may see yet."""
+        while True:
+            hidden = self._running()
+            found = read(hidden)
+            if self._running() == hidden:  # else an attempt began or ended meanwhile
+                return found
+
+    def at_tick(self, time: str) -> str:
+        """Return the last tick before the time of an entry."""
+        return str(moment(last_tick(self._tick, datetime.fromisoformat(time).timestamp())))
+
     def filters(self, budget: str, analyst: str) -> list[Filter]:
         """Return the state of a budget and of the analyst's cap in it, if there is one."""
-        found = [self.ledger.standing(budget).filter]
-        with suppress(InvalidInput):  # there is no cap
-            found.append(self.ledger.standing(budget, analyst).filter)
-        return found
+
+        def read(hidden: list[str]) -> list[Filter]:
+            found = [self.ledger.standing(budget, without=hidden).filter]
+            with suppress(InvalidInput):  # there is no cap
+                found.append(self.ledger.standing(budget, analyst, without=hidden).filter)
+            return found
+
+        return self.shown(read)
+
+    def refusal(self, error: BudgetRefused, budget: str, analyst: str) -> dict[str, Any]:
+        """Return what people see of a refusal: the amounts that are shown elsewhere, too."""
+        filters = self.filters(budget, analyst)
+        state = next((each for each in filters if each.name == error.budget), filters[0])
+        return {
+            "requested": error.requested,
+            "remaining": state.budget.describe(state.remaining, up=False),
+            "held": state.budget.describe(state.held),
+            "budget": error.budget,
+        }
 
     def worst(self, budget: str, analyst: str, charges: Charges) -> dict[str, Any]:
         """Return what charges would hold, what remains, and whether the request fits."""
@@ -140,8 +179,12 @@ class Ledgers:
     def standing(self, name: str) -> dict[str, Any]:
         """Return the state of a budget with its caps."""
         self.check(name)
-        caps = [each.as_dict() for each in self.ledger.caps(name)]
-        return self.ledger.standing(name).as_dict() | {"caps": caps}
+
+        def read(hidden: list[str]) -> dict[str, Any]:
+            caps = [each.as_dict() for each in self.ledger.caps(name, without=hidden)]
+            return self.ledger.standing(name, without=hidden).as_dict() | {"caps": caps}
+
+        return self.shown(read)
 
     def own_standing(self, name: str, analyst: str) -> dict[str, Any]:
         """Return the state of a budget as an analyst sees it: with their own cap only."""
@@ -157,26 +200,31 @@ class Ledgers:
             {
                 "reservation": each.reservation.id,
                 "analyst": each.reservation.analyst,
-                "time": each.time,
+                "time": self.at_tick(each.time),
                 "memo": each.memo,
                 "worst_case": terms.describe(terms.worst(each.reservation.charges)),
             }
-            for each in self.ledger.waiting(name)
+            for each in self.shown(
+                lambda hidden: [
+                    each for each in self.ledger.waiting(name) if each.reservation.id not in hidden
+                ]
+            )
         ]
 
     def entries(
         self, after: int = 0, limit: int = 500, budget: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return entries of the ledger, oldest first."""
-        found: list[dict[str, Any]] = []
+        """Return entries of the ledger, oldest first, up to the first one of a running job."""
         if self.find() is None:
-            return found
-        for entry in self.ledger.entries(after):
-            if budget is None or entry.budget == budget:
-                found.append(entry_document(entry))
-            if len(found) >= limit:
-                break
-        return found
+            return []
+
+        def read(hidden: list[str]) -> list[Entry]:
+            end = self.ledger.first_of(hidden) or math.inf
+            before = takewhile(lambda entry: entry.sequence < end, self.ledger.entries(after))
+            wanted = (entry for entry in before if budget in (None, entry.budget))
+            return list(islice(wanted, limit))
+
+        return [entry_document(entry) for entry in self.shown(read)]
 
     def charged(self, facts: Mapping[str, Any], reservations: list[str]) -> Any:
         """Return what some closed reservations cost together."""
@@ -189,9 +237,15 @@ class Ledgers:
         return terms.describe(total)
 
     def entry_count(self) -> int:
-        """Return how many entries the ledger has."""
-        found = self.find()
-        return 0 if found is None else sum(1 for _ in found.entries())
+        """Return how many entries people see."""
+        if self.find() is None:
+            return 0
+
+        def read(hidden: list[str]) -> int:
+            first = self.ledger.first_of(hidden)
+            return self.ledger.head()[0] if first is None else first - 1
+
+        return self.shown(read)
 
     def problems(self) -> list[str]:
         """Return what is wrong with the ledger; empty if it is sound."""

@@ -219,6 +219,16 @@ class Queue:
         query = sql.select(attempts.c.reservation).where(attempts.c.request == identity)
         return [row["reservation"] for row in self._store.rows(query)]
 
+    def running_attempts(self) -> list[str]:
+        """Return the reservations of tuning jobs whose end nobody has seen yet, sorted."""
+        query = (
+            sql.select(attempts.c.reservation)
+            .join(requests, requests.c.id == attempts.c.request)
+            .where(requests.c.state.not_in(FINAL))
+            .order_by(attempts.c.reservation)
+        )
+        return [row["reservation"] for row in self._store.rows(query)]
+
     def model(self, identity: str) -> bytes | None:
         """Return the released model of a tuning job."""
         row = self._store.row(sql.select(models).where(models.c.request == identity))

@@ -217,8 +217,7 @@ class Runner:
                 executor=self._training_pool(),
             )
         except BudgetRefused as error:
-            refusal = {"requested": error.requested, "remaining": error.remaining}
-            refusal |= {"held": error.held, "budget": error.budget}
+            refusal = self._ledgers.refusal(error, facts["budget"], row["person"])
             self._queue.record(row["id"], self.name, states.TUNED, None, refusal)
             return
         self._queue.record(row["id"], self.name, states.TUNED, document, model=model)

@@ -76,8 +76,8 @@ class Service(Administration):
         self._people = People(self.store)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
         self._datasets = Datasets(self.store)
-        self._ledgers = Ledgers(settings)
         self._queue = Queue(self.store)
+        self._ledgers = Ledgers(settings, self._queue.running_attempts)
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
         self._plans = threading.BoundedSemaphore(_MOST_PLANS)
         self._kind_of = lru_cache(maxsize=1000)(self._find_kind)
@@ -248,8 +248,7 @@ class Service(Administration):
                 )
                 changes["reserved"] = held.time
             except BudgetRefused as error:
-                refusal = {"requested": error.requested, "remaining": error.remaining}
-                refusal |= {"held": error.held, "budget": error.budget}
+                refusal = self._ledgers.refusal(error, facts["budget"], row["person"])
                 changes = {
                     "state": states.REFUSED,
                     "refusal": json.dumps(refusal),

@@ -47,7 +47,7 @@ except ImportError:
 
 _FACTS = (
     *("path", "name", "features", "target", "bounds", "categories", "dates", "booleans"),
-    *("missing", "classes", "target_bounds", "public_test"),
+    *("texts", "shape", "missing", "classes", "target_bounds", "public_test"),
 )
 
 

@@ -38,7 +38,8 @@ from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
-from expost.privacy.orders import INTEGER_ORDERS
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import Profile, training_profile
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.training.exact_noise import rounding_slack
 
@@ -98,7 +99,8 @@ class Configuration:
     noise_multiplier : float, optional
         Standard deviation of the noise on the sum, in clipping norms. 0 is for simulations only.
     epsilon, delta : float, optional
-        The least noise that gives (ε, δ)-DP is used.
+        The least noise that gives (ε, δ)-DP is used, by the privacy loss distribution of the
+        training (:mod:`expost.privacy.loss_distribution`).
     optimiser : {"sgd", "momentum", "adam"}
         "momentum" is v ← momentum·v + g, w ← w − lr·v. "adam" has β = (0.9, 0.999), as in torch.
     momentum : float
@@ -240,7 +242,7 @@ class Configuration:
         Returns
         -------
         RenyiDP
-            The Rényi curve of :meth:`plan`.
+            The Rényi curve of :meth:`plan`, with the privacy profile.
 
         Raises
         ------
@@ -348,7 +350,7 @@ def _up(noise: float) -> float:
 
 
 def promises(planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT) -> list[RenyiDP | None]:
-    """Return the Rényi curve of each plan, or None where there is no noise.
+    """Return the Rényi curve and the profile of each plan, or None where there is no noise.
 
     ``neighbours`` is the relation for which the plans were made. Curves are cached, and equal plans
     share one object.
@@ -365,7 +367,8 @@ def promises(planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT) -> lis
             steps=[plan.steps for plan in missing],
         )
         for plan, curve in zip(missing, curves, strict=True):
-            _known[plan, neighbours] = _promise(curve, neighbours)
+            profile = training_profile(plan.sampling_rate, plan.charged_noise, plan.steps)
+            _known[plan, neighbours] = _promise(curve, neighbours, profile)
     return [_known[plan, neighbours] if plan.noise_multiplier > 0 else None for plan in planned]
 
 
@@ -373,7 +376,7 @@ _MOST_KNOWN = 4096
 _known: dict[tuple[TrainingPlan, str], RenyiDP] = {}
 
 
-def _promise(curve: Floats, neighbours: str) -> RenyiDP:
+def _promise(curve: Floats, neighbours: str, profile: Profile | None) -> RenyiDP:
     """Return a curve as a guarantee at the orders where it is finite."""
     finite = np.isfinite(curve)
     if not finite.any():
@@ -383,9 +386,10 @@ def _promise(curve: Floats, neighbours: str) -> RenyiDP:
             "the divergence overflows at every order; pass a larger number",
         )
     return RenyiDP(
-        tuple(np.asarray(INTEGER_ORDERS)[finite].tolist()),
+        tuple(np.asarray(DEFAULT_ORDERS)[finite].tolist()),
         tuple(curve[finite].tolist()),
         neighbours,
+        profile,
     )
 
 

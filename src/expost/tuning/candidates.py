@@ -322,7 +322,7 @@ def make_candidates(
         grid, wanted, planned, curves, strict=True
     ):
         if id(training) not in promised:
-            rho = free_rho(training) if private else None
+            rho = free_rho(training, delta) if private else None
             promise = training if rho is None else with_scoring(training, rho)
             promised[id(training)] = (promise, Score(settings.goal, rho, private and secret))
         promise, score = promised[id(training)]

@@ -305,10 +305,22 @@ def _details(
         "score_noise": None if fitted is None or fitted.lead is not None else fitted.deviation,
         "schedule": None if job.schedule is None else job.schedule.as_dict(),
         "converted_at_order": job.order,
+        "accountant": _accountant(job),
         "budget_refused_another_attempt": refused,
         "warnings": list(job.warnings),
         "reasons": list(job.reasons),
     }
+
+
+def _accountant(job: Forecast) -> str | None:
+    """Return by what the noise of DP-SGD was calibrated to its levels; None without DP-SGD."""
+    names = {
+        candidate.guarantee.as_profile().accountant
+        for step in job.steps
+        if step.recipe is None
+        for candidate in step.candidates
+    }
+    return "; ".join(sorted(names)) or None
 
 
 def goal_record(goal: GoalSettings) -> dict[str, Any]:
@@ -329,7 +341,10 @@ def _scoring(job: Forecast, public: bool) -> str:
     if True in ways:
         found.append("noise reduction compares counts with one noisy threshold, within its charge")
     if False in ways:
-        found.append("a DP-SGD candidate promises the larger of both Rényi curves at each order")
+        found.append(
+            "a DP-SGD candidate promises the larger of both Rényi curves at each order, and of "
+            "both privacy profiles"
+        )
     return "noisy, on held-out rows disjoint from training; " + "; ".join(found)
 
 

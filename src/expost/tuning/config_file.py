@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from expost.errors import InvalidInput
 from expost.selection.candidate import MOST_REPEATS
+from expost.small_files import read_small
 
 _TABLE = re.compile(r"^\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|'([^']+)'|([A-Za-z0-9_-]+))\s*=")
@@ -68,7 +69,7 @@ class Document:
                 "config", str(path), "there is no such file; expost tune --init writes an example"
             )
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_small(path, "config")
             parsed = tomllib.loads(text)
         except UnicodeDecodeError:
             raise InvalidInput(

@@ -35,6 +35,8 @@ DATA_KEYS = (
     "categories",
     "booleans",
     "dates",
+    "texts",
+    "shape",
     "missing",
     "delimiter",
     "classes",
@@ -74,6 +76,10 @@ class DataSettings:
         Columns of true and false, yes and no, 1 and 0.
     dates : mapping of str to (str, str)
         First and last day of a column of ISO dates; days outside are clipped.
+    texts : tuple of str
+        Columns of text, of which hashed word and character n-grams are taken.
+    shape : tuple of int, optional
+        Shape of one row that is stored flat: height and width of a picture, and channels.
     missing : mapping of str to object
         The public value that replaces a missing one in a column, or ``"indicator"``.
     delimiter : str, optional
@@ -105,6 +111,8 @@ class DataSettings:
     categories: Mapping[str, tuple[Label, ...]] = field(default_factory=dict)
     booleans: tuple[str, ...] = ()
     dates: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    shape: tuple[int, ...] | None = None
     missing: Mapping[str, Any] = field(default_factory=dict)
     delimiter: str | None = None
     classes: int | tuple[Label, ...] | None = None
@@ -206,6 +214,8 @@ def read_data(
         categories=_categories(table),
         booleans=_names(table, "booleans") or (),
         dates=_dates(table),
+        texts=_names(table, "texts") or (),
+        shape=_shape(table),
         missing={
             column: _iso(fill) if isinstance(fill, date) else fill
             for column, fill in _by_name(table, "missing").items()
@@ -264,6 +274,17 @@ def _names(table: ConfigTable, key: str) -> tuple[str, ...] | None:
     ):
         table.refuse(key, "give a list of column names")
     return tuple(value)
+
+
+def _shape(table: ConfigTable) -> tuple[int, ...] | None:
+    """Read ``shape``: whole numbers, or a text such as "28x28"."""
+    value: Any = table.values.get("shape")
+    if value is None:
+        return None
+    try:
+        return picture_shape(value)
+    except InvalidInput as error:
+        table.refuse("shape", error.valid)
 
 
 def _bounds(table: ConfigTable, name: str | None) -> Bounds | dict[str, tuple[float, float]] | None:
@@ -360,6 +381,7 @@ def _check_kinds(table: ConfigTable, settings: DataSettings) -> None:
         "categories": settings.categories,
         "booleans": settings.booleans,
         "dates": settings.dates,
+        "texts": settings.texts,
     }
     for key, columns in kinds.items():
         for column in columns:
@@ -369,7 +391,7 @@ def _check_kinds(table: ConfigTable, settings: DataSettings) -> None:
                 table.refuse(key, f"{column!r} is the target; its facts are in classes")
             seen[column] = key
     several = isinstance(settings.bounds, tuple) and len(settings.bounds) > 1
-    if several and (settings.categories or settings.booleans or settings.dates):
+    if several and len(seen) > len(by_name):
         table.refuse(
             "feature_bounds", "with columns of several kinds, give the bounds by column name"
         )
@@ -382,6 +404,8 @@ def _check_missing(table: ConfigTable, settings: DataSettings) -> None:
     for column, fill in settings.missing.items():
         if column in settings.categories:
             table.refuse("missing", f'a missing value of {column!r} is "other"; leave it out')
+        if column in settings.texts:
+            table.refuse("missing", f"a missing text of {column!r} is empty; leave it out")
         if fill == INDICATOR:
             continue
         if column in settings.dates:

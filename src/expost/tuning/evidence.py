@@ -17,7 +17,7 @@ from typing import Any
 from expost.budget.hash_chain import canonical
 from expost.errors import InvalidRelease
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee, RenyiDP, guarantee_from_dict
 from expost.selection.grid import grid_of
 from expost.selection.release import Release
 from expost.tuning.data_settings import DataSettings
@@ -146,6 +146,7 @@ def price_problems(document: Mapping[str, Any], priced: Callable[[Any], Charges]
     if told != [each.as_dict() for each in spent]:
         yield "the charges that are listed for the attempts are not their prices"
     yield from _converted(composed(spent), details)
+    yield from _calibrated(requests, details)
     yield from _chosen(document)
 
 
@@ -159,6 +160,29 @@ def _converted(spent: Guarantee, details: Mapping[str, Any]) -> Iterator[str]:
         pair = curve.on([order]).to_approx(details["spent"]["delta"])
     if (pair.epsilon, pair.delta) != (details["spent"]["epsilon"], details["spent"]["delta"]):
         yield "the stated ε and δ are not those of the charge"
+
+
+def _calibrated(requests: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether the level of a released model is not what its accountant certifies.
+
+    Only promises with a profile name a level; the profile is computed again.
+    """
+    grids = grids_of(requests)
+    for made in requests["made"]:
+        grid = None if made is None else grids[made["grid"]]
+        level = None if made is None else made["params"].get("epsilon")
+        if grid is None or level is None or made["index"] is None:
+            continue
+        kinds = [kind for kind, length in grid["candidates"] for _ in range(length)]
+        promise = guarantee_from_dict(grid["promises"][grid["levels"][kinds[made["index"]]][0]])
+        if not isinstance(promise, RenyiDP) or promise.profile is None:
+            continue
+        if promise.profile.accountant not in (details.get("accountant") or "").split("; "):
+            yield "the accountant is not that of the promises"
+        # The level is that of the training; the score is on other rows.
+        training = getattr(promise.profile, "parts", (promise.profile,))[0]
+        if not float(training.delta(level)) <= details["privacy"]["delta"]:
+            yield "the released model is not (ε, δ)-DP at the level that it names"
 
 
 def _bound(details: Mapping[str, Any], made: Mapping[str, Any]) -> list[float]:

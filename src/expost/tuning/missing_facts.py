@@ -34,7 +34,8 @@ _BLANKS = {
 _TOML_FORMS = (
     "# Replace a line by another form if the column holds something else:",
     "#   numbers         feature_bounds.COLUMN = [0, 120]",
-    '#   text            categories.COLUMN = ["Bern", "Zug"]  (all other values are "other")',
+    '#   categories      categories.COLUMN = ["Bern", "Zug"]  (all other values are "other")',
+    '#   text            texts = ["COLUMN"]',
     '#   true and false  booleans = ["COLUMN"]',
     '#   dates           dates.COLUMN = ["1990-01-01", "2029-12-31"]',
     '# If cells may be empty:    missing.COLUMN = 40  (or "indicator"); else the row is not used',
@@ -43,7 +44,8 @@ _TOML_FORMS = (
 _PYTHON_FORMS = (
     "# Use another form if a column holds something else:",
     "#   numbers         feature_bounds={'COLUMN': [0, 120]}",
-    "#   text            categories={'COLUMN': ['Bern', 'Zug']}  (all other values are \"other\")",
+    "#   categories      categories={'COLUMN': ['Bern', 'Zug']}  (all other values are \"other\")",
+    "#   text            texts=['COLUMN']",
     "#   true and false  booleans=['COLUMN']",
     "#   dates           dates={'COLUMN': ['1990-01-01', '2029-12-31']}",
     "# If cells may be empty:    missing={'COLUMN': 40}  (or 'indicator'); else no such row counts",
@@ -221,6 +223,8 @@ def kind_of(settings: DataSettings, name: str) -> str | None:
         return "boolean"
     if name in settings.dates:
         return "date"
+    if name in settings.texts:
+        return "text"
     if isinstance(settings.bounds, Mapping):
         return "number" if name in settings.bounds else None
     return None if settings.bounds is None else "number"
@@ -288,7 +292,7 @@ def _check_integers(settings: DataSettings, table: Table) -> None:
 def _by_name(settings: DataSettings) -> bool:
     """Return whether columns are named."""
     named = (settings.features, settings.categories, settings.booleans, settings.dates)
-    return any(named) or bool(settings.missing)
+    return any(named) or bool(settings.texts or settings.missing)
 
 
 def _guess(type_: str) -> str | None:

@@ -383,7 +383,8 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     import torch
     from torch.func import functional_call, vmap
 
-    from expost.training._torch.module_state import RowsApart, unchanged
+    from expost.training._torch.module_state import RowError, RowsApart
+    from expost.training._torch.reachable_state import ReachableState
     from expost.training._torch.recurrent import make_batchable
 
     module = _made(recipe)
@@ -392,6 +393,9 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in parameters.items()
     }
     rows = torch.from_numpy(recipe.shaped(X)).to(like.dtype)
+    state = ReachableState(module, tensors)
+    errors: list[tuple[str, str]] | None = None  # of a pass over zeros
+    raised: list[tuple[str, str]] = []
 
     def one_row(row: Any) -> Any:
         """Apply the module to one row, as a batch of its own: it cannot see the others."""
@@ -404,9 +408,14 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         """
         torch.default_generator.manual_seed(0)
         padded = torch.cat([part, part.new_zeros(-len(part) % 16, *part.shape[1:])])
-        with unchanged(module), RowsApart():
+        apart = RowsApart()
+        with state.kept(), apart:
             make_batchable(module)
-            return vmap(one_row, randomness="same")(padded)[: len(part)]
+            made = vmap(one_row, randomness="same")(padded)[: len(part)]
+        if errors is not None and apart.errors != errors:
+            raise RowError
+        raised[:] = apart.errors
+        return made
 
     def total(part: Any) -> Any:
         """Apply it to some rows; a row on which it raises has the outputs NaN.
@@ -439,6 +448,8 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be batched over rows
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            each_row(torch.zeros_like(rows[:1]))
+            errors, state.watching = list(raised), False
             parts = [total(part) for part in torch.split(rows, PART)]
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

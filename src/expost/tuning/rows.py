@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import floor
+from math import floor, prod
 from typing import Any
 
 import numpy as np
@@ -236,7 +236,11 @@ def load_rows(
         split = _public_places(settings, schema, rows, labels)
     else:
         split = _secret_rows(settings, schema, rows, labels, randomness or Randomness())
-    return replace(split, shape=table.shape)
+    if settings.shape is not None and prod(settings.shape) != table.width:
+        raise InvalidInput(
+            "data.shape", settings.shape, f"a row has {table.width} values; give as many"
+        )
+    return replace(split, shape=settings.shape or table.shape)
 
 
 def _public_places(

@@ -24,14 +24,15 @@ training and scoring together satisfy the pointwise maximum of the two Rényi cu
 composition, adaptively; joint convexity is not needed since the split is public).
 
 ρ is the largest value, rounded down, for which the curve αρ is nowhere above the curve of the
-training. Then scoring adds no cost.
+training from order 2 on, and for which ρ-zCDP implies the ε of the training's privacy profile at
+the job's δ. Then scoring adds no cost.
 
 Tests: ``tests/tuning/test_scoring.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor
@@ -42,20 +43,26 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.mechanisms.discrete_noise import DiscreteGaussian, Query
 from expost.mechanisms.protocol import Estimate
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.guarantees import ZCDP, RenyiDP
+from expost.privacy.profiles import LargestProfile
 from expost.randomness.source import Randomness
 from expost.rationals import round_down
 from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.metrics import STEPS, Metric
 
 
-def free_rho(training: RenyiDP) -> float:
-    """Return the largest ρ with αρ ≤ ε(α) at every listed order, rounded down.
+def free_rho(training: RenyiDP, delta: float | None = None) -> float:
+    """Return the largest ρ with αρ ≤ ε(α) at every listed order ≥ 2, rounded down.
+
+    Smaller orders convert large ε only; there the score may cost more than the training.
 
     Parameters
     ----------
     training : RenyiDP
         Guarantee of the training.
+    delta : float, optional
+        If the training has a profile, ρ-zCDP must also imply its ε at this δ.
 
     Returns
     -------
@@ -71,8 +78,14 @@ def free_rho(training: RenyiDP) -> float:
         min(
             Fraction(e) / Fraction(a)
             for a, e in zip(training.orders, training.epsilons, strict=True)
+            if a >= 2 or training.orders[-1] < 2
         )
     )
+    if delta is not None and training.profile is not None:
+        epsilon = training.to_approx(delta).epsilon
+        if epsilon > 0:
+            # a little less than for all orders, as the curve has some only
+            rho = min(rho, 0.998 * gaussian_for(epsilon, delta).rho)
     if rho <= 0:
         raise InvalidInput(
             "guarantee",
@@ -95,9 +108,13 @@ def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
     Returns
     -------
     RenyiDP
-        The pointwise maximum of the two curves.
+        The pointwise maximum of the two curves, and of the two profiles.
     """
-    return training.at_worst(ZCDP(rho, training.neighbours).to_renyi(training.orders))
+    score = ZCDP(rho, training.neighbours)
+    worst = training.at_worst(score.to_renyi(training.orders))
+    if training.profile is None:
+        return worst
+    return replace(worst, profile=LargestProfile((training.profile, score.as_profile())))
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,13 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
+from expost.features.text import HashedText
 from expost.tables.encoding import Label, class_numbers, days, numbers, places, truths
 
 Bounds = tuple[tuple[float, float], ...]
+
+# Saved models depend on every parameter. Unsigned: encoded rows are in [0, 1].
+_TEXT = HashedText(1024, words=(1, 2), characters=(3, 5), limit=10_000, signed=False)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Column:
 
     Parameters
     ----------
-    kind : {"number", "category", "boolean", "date"}
+    kind : {"number", "category", "boolean", "date", "text"}
         How cells are read.
     low, high : float
         Public bounds; values outside are clipped. For dates: ordinal numbers of days.
@@ -59,6 +63,8 @@ class Column:
     @property
     def width(self) -> int:
         """How many numbers the column becomes."""
+        if self.kind == "text":
+            return _TEXT.dimension
         return len(self.categories) + 1 if self.kind == "category" else 1 + self.indicator
 
     def encode(self, cells: Array) -> Array:
@@ -70,6 +76,8 @@ class Column:
             found = places(cells, self.categories)
             found = np.where(np.isnan(found), len(self.categories), found).astype(np.int64)
             return np.eye(self.width)[found]
+        if self.kind == "text":
+            return _TEXT.values([cells])
         read = {"number": numbers, "boolean": truths, "date": days}[self.kind](cells)
         return self.scale(read)
 

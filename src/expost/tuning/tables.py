@@ -234,7 +234,7 @@ def choose_columns(
     target = None
     if settings.target is not None and not (given and settings.target not in names):
         target = find_column(settings.target, names, "data.target", source)
-    for key in ("features", "booleans", "categories", "dates", "missing", "bounds"):
+    for key in ("features", "booleans", "categories", "dates", "texts", "missing", "bounds"):
         wanted = getattr(settings, key) or ()
         if key == "bounds" and isinstance(wanted, tuple):
             continue

@@ -12,6 +12,7 @@ from torch import nn
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
+from expost.training._torch.reachable_state import ReachableState
 
 
 def check_module(module: Any) -> nn.Module:
@@ -70,7 +71,7 @@ def takes_integers(module: nn.Module, shape: tuple[int, ...]) -> bool:
     """Return whether the module accepts rows of int64, such as tokens; found with zeros."""
     blank = torch.zeros((1, *shape), dtype=torch.int64, device=next(module.parameters()).device)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), ReachableState(module).kept():
             module(blank)
     except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
         return False
@@ -84,7 +85,7 @@ def outputs_of(module: nn.Module, X: Array) -> int:
     """
     like = next(module.parameters())
     dtype = torch.int64 if X.dtype.kind in "iu" else like.dtype
-    with torch.no_grad():
+    with torch.no_grad(), ReachableState(module).kept():
         blank = torch.zeros((1, *X.shape[1:]), dtype=dtype, device=like.device)
         try:
             made = module(blank)

@@ -1,11 +1,4 @@
-"""What a module keeps, draws and looks up, and how it is kept from linking rows.
-
-**State.** A forward pass may set attributes of the module or change its lists (a running mean, a
-memory of earlier batches). In the next pass these would let the rows of one step act on those of
-another, and no noise covers that. :func:`unchanged` sets a module back after a pass, so that every
-pass starts from the same state. A buffer that is changed in place keeps the change, but
-``torch.func.vmap`` refuses to write anything of a row there. State outside the module (global
-variables, objects of one's own) is not seen.
+"""What a module draws and computes, and how it is kept from linking rows.
 
 **Draws.** Dropout gives its masks to the places of a batch. One row more moves the other rows to
 other places. The proof of DP-SGD therefore needs masks that are independent of everything that is
@@ -29,14 +22,11 @@ Tests: ``tests/training/test_module_state.py``.
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -47,38 +37,6 @@ Tensor = torch.Tensor
 SECRET_BITS = 256  # of the secret of a model
 _WORDS, _FIRST = 624, 24  # words of the Mersenne Twister, and where torch's state holds them
 STATE_BYTES = 4 * _WORDS
-_CONTAINERS = (list, dict, set, deque)
-
-
-@contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Set the attributes of all layers, and the containers among them, back afterwards."""
-    before = [(vars(layer), dict(vars(layer))) for layer in module.modules()]
-    held = [
-        (value, dict(value) if isinstance(value, dict) else list(value))
-        for _, values in before
-        for value in values.values()
-        if isinstance(value, _CONTAINERS)
-    ]
-    try:
-        yield
-    finally:
-        for container, items in (*before, *held):
-            if not _same(container, items):
-                container.clear()
-                if isinstance(container, dict | set):
-                    container.update(items)
-                else:
-                    container.extend(items)
-
-
-def _same(container: Any, items: Any) -> bool:
-    """Return whether a container holds the very objects of its copy, in the same order."""
-    if len(container) != len(items):
-        return False
-    if isinstance(container, dict):
-        return all(name in container and container[name] is items[name] for name in items)
-    return all(one is other for one, other in zip(container, items, strict=True))
 
 
 def seed_draws(secret: int, step: int, device: torch.device) -> None:
@@ -130,14 +88,30 @@ class RowsApart(TorchFunctionMode):
 
     A token outside an embedding gives NaN, so that its row adds nothing. ``index_fill`` ignores an
     index outside. Neither raises, as that would depend on a row.
+
+    ``errors`` are the operations that raised. A module may catch an error that one row causes, and
+    then go another way for all rows. So a pass counts only if the same operations raised as in a
+    pass over zeros.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[tuple[str, str]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Replace some operations, and leave all others alone."""
         replaced = _REPLACED.get(func, func)
-        return replaced(*args, **(kwargs or {}))
+        try:
+            return replaced(*args, **(kwargs or {}))
+        except Exception as error:
+            self.errors.append((getattr(func, "__name__", str(func)), type(error).__name__))
+            raise
+
+
+class RowError(Exception):
+    """A row made an operation raise, and the module went another way than for zeros."""
 
 
 class OnlyRowwise(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -35,7 +35,8 @@ from torch.nn import functional
 from expost.errors import InvalidInput
 from expost.training._torch.convolutions import pair
 from expost.training._torch.gradient_parts import Part, Stored
-from expost.training._torch.module_state import OnlyRowwise, RowsApart, inside, unchanged
+from expost.training._torch.module_state import OnlyRowwise, RowError, RowsApart, inside
+from expost.training._torch.reachable_state import ReachableState
 from expost.training._torch.recurrent import RECURRENT, linear, products_of, recurrent_forward
 from expost.training._torch.tapped_convolutions import TappedConvolution, TappedConvolutions
 from expost.training._torch.tapped_layers import (
@@ -78,6 +79,8 @@ class ModuleTaps:
         kernels: Any = None,
     ) -> None:
         self.module, self.exact, self.kernels = module, exact, kernels
+        self.state = ReachableState(module)
+        self.errors: list[tuple[str, str]] | None = None  # of a pass over zeros
         self.anchor = torch.zeros((), device=blank.device, requires_grad=True)
         self.taps = _tapped(module, names, exact, kernels)
         self.rest = [name for name in names if name not in self._tapped_names()]
@@ -96,6 +99,7 @@ class ModuleTaps:
         }
         self._levels: tuple[int, ...] = ()
         self._sizes = (1, 1)
+        self._raised: list[tuple[str, str]] = []
         self._probe(names, blank)
 
     def _tapped_names(self) -> set[str]:
@@ -105,6 +109,8 @@ class ModuleTaps:
         self, X: Tensor, values: dict[str, Tensor], own: dict[str, Tensor] | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the outputs of a batch, and the per-example copies of the other parameters.
+
+        The caller sets ``state`` back when it needs nothing of the pass any more.
 
         ``X`` is models × examples × …, ``values`` are models × the shape of the parameter. Outputs
         are models × examples × outputs.
@@ -137,14 +143,19 @@ class ModuleTaps:
 
         shared = None if own is not None else 0
         each = vmap(one, in_dims=(0, shared), randomness="different")
-        with unchanged(self.module), self._installed(), RowsApart(), torch.enable_grad():
+        apart = RowsApart()
+        with self._installed(), apart, torch.enable_grad():
             if self.exact:
                 alone = {
                     name: value if own is not None else value[0] for name, value in given.items()
                 }
-                return each(X[0], alone)[None], copies
-            made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
-            return made, copies
+                made = each(X[0], alone)[None]
+            else:
+                made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
+        if self.errors is not None and apart.errors != self.errors:
+            raise RowError
+        self._raised = apart.errors
+        return made, copies
 
     def gradients(self, outputs: Tensor, copies: dict[str, Tensor], slopes: Tensor) -> list[Part]:
         """Return the parts of the gradients of all parameters that are used."""
@@ -168,14 +179,15 @@ class ModuleTaps:
             values = {name: value.detach()[None] for name, value in names.items()}
             held = {name: value for name, value in names.items() if value.requires_grad}
             try:
-                with OnlyRowwise() as seen:  # type: ignore[no-untyped-call]
-                    outputs = self.outputs(X, values, own={})[0]
-                if seen.refusal is not None:
-                    raise seen.refusal
-                found = _reached(outputs, held) & self._tapped_names()
+                with self.state.kept():
+                    with OnlyRowwise() as seen:  # type: ignore[no-untyped-call]
+                        outputs = self.outputs(X, values, own={})[0]
+                    if seen.refusal is not None:
+                        raise seen.refusal
+                    found = _reached(outputs, held) & self._tapped_names()
                 if not found:
                     # with the copies of the other parameters, too
-                    loose = _reached(self.outputs(X, values)[0], held)
+                    loose = _reached(self._repeated(X, values), held)
                     if loose:
                         raise InvalidInput(
                             "model",
@@ -194,9 +206,27 @@ class ModuleTaps:
             for tap in self.taps:
                 tap.calls = []
             if not found:
+                self.errors, self.state.watching = self._raised, False
                 return
             self.taps = [tap for tap in self.taps if not found & set(tap.trained.values())]
             self.rest = [name for name in names if name not in self._tapped_names()]
+
+    def _repeated(self, X: Tensor, values: dict[str, Tensor]) -> Tensor:
+        """Return the outputs of a pass that was made before; refuse a module if they differ."""
+        made = []
+        for _ in range(2):
+            with torch.random.fork_rng(), self.state.kept():
+                made.append(self.outputs(X, values)[0])
+        before, after = (outputs.detach().nan_to_num() for outputs in made)
+        least = 1e-3 if X.is_cuda else 0.0  # sums on CUDA may add in any order
+        if before.shape != after.shape or not torch.allclose(before, after, rtol=least, atol=least):
+            raise InvalidInput(
+                "model",
+                type(self.module).__name__,
+                "its outputs change from one pass over zeros to the next, so it keeps a state that "
+                "cannot be set back",
+            )
+        return made[1]
 
     @contextmanager
     def _installed(self) -> Iterator[None]:

@@ -34,7 +34,7 @@ from expost.training._torch.clipping import ClippedSums, clip_factors, cut
 from expost.training._torch.convolutions import kernels_of
 from expost.training._torch.flat_parameters import Parameters
 from expost.training._torch.gradient_parts import Part
-from expost.training._torch.module_state import WholeState, seed_draws, unchanged
+from expost.training._torch.module_state import WholeState, seed_draws
 from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
 from expost.training.exact_noise import grid_of
 
@@ -139,10 +139,16 @@ class ModuleSums(ClippedSums):
     def arrays(self, flat: Array) -> dict[str, Array]:
         return self.parameters.arrays(flat)
 
-    def copied(self) -> ModuleSums:
-        """Return sums with a module of their own, for another thread; rows are shared."""
+    def again(self) -> ModuleSums | None:
+        """Return sums with a new module of the factory, for another thread; rows are shared.
+
+        None if the modules of the factory have something in common that a pass changes, or compute
+        different outputs.
+        """
         other = copy.copy(self)
-        other.module = copy.deepcopy(self.module)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # as the first module was made
+            other.module = self.parameters.factory().to(self.X.device).train()
         other.parameters = Parameters(other.module, self.parameters.factory, str(self.X.device))
         other.taps = ModuleTaps(
             other.module,
@@ -151,16 +157,30 @@ class ModuleSums(ClippedSums):
             exact=self.exact,
             kernels=self.kernels,
         )
-        return other
+        flat = self._first_parameters()
+        outputs = [sums._blank_outputs(flat) for sums in (self, other)]
+        apart = not self.taps.state.shares(other.taps.state) and torch.equal(*outputs)
+        return other if apart else None
+
+    def _first_parameters(self) -> torch.Tensor:
+        trained = [value.detach().flatten() for value in self.parameters.trained.values()]
+        return torch.cat(trained)[None].to(torch.float64)
+
+    def _blank_outputs(self, flat: torch.Tensor) -> torch.Tensor:
+        """Return the outputs for an example of zeros."""
+        with self.taps.state.kept():
+            blank = torch.zeros_like(self.X[:1]).expand(1, 2, *self.X.shape[1:])
+            return self.taps.outputs(blank, self._values(flat))[0].detach().nan_to_num()
 
     def _values(self, parameters: torch.Tensor) -> dict[str, torch.Tensor]:
-        return self.parameters.named(parameters)
+        return self.parameters.named(parameters.to(self.dtype, copy=True))
 
     def _draws(self, blank: torch.Tensor) -> bool:
         """Return whether a pass over a blank example draws from torch's generator."""
         generator: Any = torch.random if blank.device.type == "cpu" else torch.cuda
         before = generator.get_rng_state()
-        self._parts(self._blank_parameters(), blank.expand(1, 2, *blank.shape), None)
+        with self.taps.state.kept():
+            self._parts(self._blank_parameters(), blank.expand(1, 2, *blank.shape), None)
         return not torch.equal(before, generator.get_rng_state())
 
     def _blank_parameters(self) -> torch.Tensor:
@@ -176,13 +196,13 @@ class ModuleSums(ClippedSums):
                 patch = layer.weight[0].numel()
                 seen[0] += 2 * patch * output.numel() // layer.out_channels
 
-        hooks = [layer.register_forward_hook(count) for layer in self.module.modules()]
-        with torch.no_grad(), unchanged(self.module):
+        with torch.no_grad(), self.taps.state.kept():  # which removes the hooks, too
+            for layer in self.module.modules():
+                layer.register_forward_hook(count)
             self.module(blank[None])
-        for hook in hooks:
-            hook.remove()
-        parts = self._parts(self._blank_parameters(), blank[None, None], None)
-        stored = sum(3 * part.held for part in parts)
+        with self.taps.state.kept():
+            parts = self._parts(self._blank_parameters(), blank[None, None], None)
+            stored = sum(3 * part.held for part in parts)
         return (seen[0] + stored) * self.parameters.itemsize
 
     def bytes_per_example(self) -> int:
@@ -229,6 +249,7 @@ class ModuleSums(ClippedSums):
         try:
             parts = self._parts(parameters, self.X[rows], self.y[rows], model)
         except Exception as error:
+            self.taps.state.restore()
             if _fatal(error, rows):
                 raise
             if rows.shape[1] > 1:
@@ -246,6 +267,13 @@ class ModuleSums(ClippedSums):
                     ]
                 )
             return torch.zeros_like(parameters)
+        with self.taps.state.kept():
+            return self._summed(parts, rows, taken, clips)
+
+    def _summed(
+        self, parts: list[Part], rows: torch.Tensor, taken: torch.Tensor, clips: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the clipped sums of a pass."""
         square = torch.zeros(rows.shape, dtype=torch.float64, device=rows.device)
         for part in parts:
             square = square + part.square()
@@ -257,9 +285,8 @@ class ModuleSums(ClippedSums):
                 part.clear(good)
         factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
         sums = {part.name: part.summed(factors, self.kernels) for part in parts}
-        models = len(parameters)
         found = [
-            sums[name] if name in sums else factors.new_zeros(models, value.numel())
+            sums[name] if name in sums else factors.new_zeros(len(rows), value.numel())
             for name, value in self.parameters.trained.items()
         ]
         return torch.cat(found, dim=1)
@@ -308,17 +335,25 @@ class ModuleSums(ClippedSums):
                 parameters, _padded(self.X[rows])[None], _padded(self.y[rows])[None], model
             )
         except Exception as error:
+            self.taps.state.restore()
             if _fatal(error, rows):
                 raise
             half = len(rows) // 2
             for some in (rows[:half], rows[half:]) if half else ():
                 self._add_steps(parameters, model, some, clip, grid, sums)
             return
-        square = torch.zeros(1, max(len(rows), _FEWEST), dtype=torch.float64)
+        with self.taps.state.kept():
+            self._add_parts(parts, len(rows), clip, grid, sums)
+
+    def _add_parts(
+        self, parts: list[Part], rows: int, clip: float, grid: float, sums: Array
+    ) -> None:
+        """Add the steps of the grid of a pass to ``sums``."""
+        square = torch.zeros(1, max(rows, _FEWEST), dtype=torch.float64)
         for part in parts:
             square = square + part.square()
         bound = torch.tensor(clip, dtype=torch.float64)
-        factors = cut(clip_factors(square.sqrt(), bound))[0, : len(rows)].numpy()
+        factors = cut(clip_factors(square.sqrt(), bound))[0, :rows].numpy()
         chosen = np.flatnonzero(factors)
         for part in parts:
             first = self.parameters.starts[part.name]
@@ -341,16 +376,19 @@ def _fatal(error: Exception, rows: torch.Tensor) -> bool:
 class ThreadedSums:
     """Sums for several threads, each with a module of its own.
 
-    A module that draws random numbers (dropout) is trained by one thread only: torch's generator is
-    shared, and results must not depend on the order of threads.
+    Modules are made by the factory: a copy of a module would share its functions, and a hook that
+    refers to the module would act on the first one. A module that draws random numbers (dropout),
+    or shares what it changes with others, is trained by one thread only: results must not depend
+    on the order of threads.
     """
 
     def __init__(self, sums: ModuleSums, workers: int) -> None:
-        self.workers, self._idle = workers, [sums]
-        try:
-            self._idle += [sums.copied() for _ in range(0 if sums.draws else workers - 1)]
-        except Exception:  # a module that cannot be copied
-            self._idle = [sums]
+        self._idle = [sums]
+        for _ in range(0 if sums.draws else workers - 1):
+            other = sums.again()
+            if other is None or any(other.taps.state.shares(one.taps.state) for one in self._idle):
+                break
+            self._idle.append(other)
         self.workers = len(self._idle)
 
     @contextmanager

@@ -1,0 +1,326 @@
+"""The privacy loss distribution of DP-SGD: certified bounds of δ, sharper than Rényi curves.
+
+One step of Poisson-sampled DP-SGD is dominated by a pair of normal laws, in units of the noise:
+A = (1−q)·N(0, 1) + q·N(μ, 1) and B = N(0, 1) with μ = 1/σ; (A, B) serves the removal of a row and
+(B, A) its addition, and steps compose by products (Zhu, Dong and Wang 2022, Theorems 10 and 11).
+For a pair (P, Q) with the loss L = ln(P/Q) and T independent steps
+
+    δ(ε) = E_P (1 − e^{ε − L₁ − … − L_T})₊.                                                   (1)
+
+Everything below bounds (1) from above. Nothing is estimated; only tightness depends on the choice
+of cells, tilt and window.
+
+**Discretisation.** (1) is convex in e^{−L_t}, so a loss C between two points a < b of a lattice may
+be replaced by the coin that shows b with probability (1 − e^{a−C})/(1 − e^{a−b}) and a otherwise,
+which keeps the mean of e^{−C} (this is the pessimistic estimate "connect the dots" of Doroshenko et
+al. 2022). (1) rises with every loss and with every probability: each cell's probabilities are
+rounded up, and where floating point moves the edge of a cell by at most τ in the loss, all losses
+are raised by τ, that is, ε is lowered by T·τ. The probabilities of a cell are two integrals of
+normal densities, by Gauss–Legendre quadrature; its remainder on a Bernstein ellipse (Trefethen
+2019, Theorem 19.3) is added, and so is 2^{−40} of the value for rounding.
+
+**Truncation.** Losses above the last cell count as infinite: their probability, times T, is added
+to δ. Sums above the window (below) are bounded by Chernoff's inequality and added to δ.
+
+**Composition.** The probabilities p_k of the loss hk are tilted to p_k·e^{λhk}/M(λ), with λ such
+that sums near the ε of interest become typical. Then the T-fold cyclic convolution is computed by a
+discrete Fourier transform, and the tilt is undone: its weight e^{−λhk}·M(λ)^T is small where δ is
+small, and with it the error of the transform. So δ = 1e-30 has as many digits as δ = 0.1. Sums
+below the window wrap around and are counted at its top, which only adds.
+
+**Rounding of the transform.** A transform of length N errs by at most f·‖·‖₂ in ℓ2, f =
+16·u·log₂N with u = 2^{−53} (Higham 2002, Theorem 24.2, gives 7·u·log₂N). So each of the N values
+before the power errs by η = f·√N·‖p‖₂ at most, after it by T·(η + 32u)·(|p̂| + η)^{T−1}; the mean of
+these, and f·‖·‖₂ for the inverse transform, are added to *every* probability of the window.
+
+Tests: ``tests/privacy/test_loss_distribution.py``.
+
+References
+----------
+Zhu, Dong and Wang, "Optimal Accounting of Differential Privacy via Characteristic Function" (2022);
+Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, "Connect the Dots" (2022); Higham, "Accuracy and
+Stability of Numerical Algorithms" (2002); Trefethen, "Approximation Theory and Approximation
+Practice" (2019).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from expost.arrays import Floats, Integers
+from expost.privacy.step_loss import PAD, UNIT, Outline, Step, highest_loss, step_law
+
+FINE, COARSE = 1 / 48, 1 / 6
+"""Width of a cell, in standard deviations of the (tilted) loss of one step."""
+
+_MOST_POINTS = 1 << 18
+_LEAST_NOISE, _MOST_NOISE = 0.01, 1e6
+_SIDE = 6.5  # half of the window, in standard deviations of the tilted sum
+
+
+@dataclass(frozen=True, eq=False)
+class TiltedSum:
+    """The sum of the losses of T steps near one ε: an upper bound of δ at every ε.
+
+    ``first`` and ``second`` are the sums of p·e^{−λs} and of p·e^{−(λ+1)s} over all points of the
+    window from one point on, with s counted from ``reference``.
+    """
+
+    start: int
+    spacing: float
+    total_shift: float
+    tilt: float
+    reference: float
+    log_scale: float
+    allowance: float
+    first: Floats
+    second: Floats
+
+    def delta(self, epsilons: Floats) -> Floats:
+        """Return an upper bound of δ at each ε; it does not rise, and is 1 below the window."""
+        lowered = np.asarray(epsilons - self.total_shift * (1 + PAD))
+        low, last = self.start * self.spacing, len(self.first) - 1
+        inner = np.minimum(lowered, low + last * self.spacing)  # δ(ε) does not rise above it
+        at = np.clip(np.floor((inner - low) / self.spacing) + 1, 0, last).astype(np.int64)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            away = inner - self.reference
+            first, second = self.first[at], self.second[at] * np.exp(np.minimum(away, 700.0))
+            inside = np.maximum(first - second, 0) + 2.0**-46 * (1 + np.abs(away)) * first
+            chernoff = np.exp(np.minimum(-self.tilt * (lowered - self.reference), 700.0))
+            bound = np.minimum(inside, chernoff) * math.exp(min(700.0, self.log_scale))
+            bound = bound * (1 + PAD) + self.allowance
+        return np.where((lowered >= low) & (bound < 1), bound, 1.0)
+
+
+def tilted_sum(
+    step: Step, spacing: float, steps: int, tilt: float, low: float, high: float
+) -> TiltedSum:
+    """Return the sum of the losses of ``steps`` steps, with the window [low, high] at least."""
+    start = math.floor(low / spacing)
+    needed = max(64, math.ceil(high / spacing) - start)
+    eighth = 1 << (needed.bit_length() - 3)
+    length = eighth * next(part for part in (4, 5, 6, 8, 9) if part * eighth >= needed)
+    losses = step.places * spacing
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(step.masses)
+    exponent = log_mass + tilt * losses
+    peak = exponent.max()
+    tilted = np.exp(exponent - peak)
+    total = tilted.sum()
+    tilted /= total
+    log_moment = float(peak + math.log(total))
+    # Any normaliser is valid as long as it is undone; this covers the rounding of the exponents.
+    doubt = 8 * UNIT * (4 + float(np.abs(exponent).max()) + abs(log_moment))
+    law, power_error = _power(step.places, tilted, steps, length, start)
+    points = np.arange(length) * spacing
+    reference = (start + length // 2) * spacing
+    away = points + (start * spacing - reference)
+    with np.errstate(over="ignore", under="ignore"):
+        weight = np.exp(-tilt * away) * (law + power_error)
+        first = weight[::-1].cumsum()[::-1] * (1 + 4 * length * UNIT)
+        second = (weight * np.exp(-away))[::-1].cumsum()[::-1] * (1 - 4 * length * UNIT)
+    log_scale = steps * (log_moment + doubt) - tilt * reference
+    log_scale += 8 * UNIT * (steps * abs(log_moment) + abs(tilt * reference))
+    top = (start + length) * spacing
+    width = max(high - low, spacing)
+    wrapped = min(
+        steps * (_log_moment(exponent + extra * losses) + doubt) - (tilt + extra) * top
+        for extra in np.geomspace(0.25, 32, 8) / width * _SIDE * 2
+    )
+    beyond = steps * step.beyond * (1 + PAD)
+    allowance = math.exp(min(0.0, wrapped + 1e-9)) + beyond
+    return TiltedSum(
+        start, spacing, steps * step.shift, tilt, reference, log_scale, allowance, first, second
+    )
+
+
+def _log_moment(exponent: Floats) -> float:
+    """ln Σ e^x."""
+    peak = exponent.max()
+    return float(peak + math.log(np.exp(exponent - peak).sum()))
+
+
+def _power(
+    places: Integers, masses: Floats, steps: int, length: int, start: int
+) -> tuple[Floats, float]:
+    """The T-fold cyclic convolution on the window from ``start``, and a bound of its error."""
+    vector = np.bincount(places % length, weights=masses, minlength=length)
+    level = 16 * UNIT * math.log2(length)
+    norm = float(np.sqrt(vector @ vector)) * (1 + PAD)
+    error = level * math.sqrt(length) * norm + 8 * UNIT
+    spectrum = np.fft.rfft(vector)
+    size = np.abs(spectrum) + error
+    kept = size > math.exp(-80 / steps)  # the others are below e^{−80} after the power
+    parts = spectrum[kept]
+    frequency = np.nonzero(kept)[0]
+    # The window starts at ``start``: a rotation by whole places, exact in integers.
+    turn = (frequency * (start % length)) % length * (2 * math.pi / length)
+    with np.errstate(divide="ignore"):
+        rate, angle = np.log(np.abs(parts)), np.angle(parts)
+    powered = np.zeros(len(spectrum), dtype=complex)
+    powered[kept] = np.exp(steps * rate + 1j * (steps * angle + turn))
+    slack = np.exp((steps - 1) * np.log(size[kept])) * steps * (error + 32 * UNIT)
+    lost = 2 * (float(slack.sum()) + len(spectrum) * math.exp(-80)) / length
+    law = np.fft.irfft(powered, length)
+    lost += level * float(np.sqrt(law @ law)) * (1 + PAD) + math.exp(-80)
+    return np.maximum(law, 0.0), lost * (1 + PAD)
+
+
+def sum_near(
+    rate: float, noise: float, steps: int, delta: float, growth: float = FINE, *, removal: bool
+) -> TiltedSum | None:
+    """Return the sum of the losses of a training in one direction, sharp near one δ.
+
+    Parameters
+    ----------
+    rate, noise, steps : float, float, int
+        Sampling rate < 1, noise multiplier, number of steps.
+    delta : float
+        Where the bound is to be sharp: within some ten orders of magnitude of this δ.
+    growth : float, default FINE
+        Width of a cell, in standard deviations.
+    removal : bool
+        Whether a row is removed (else added).
+
+    Returns
+    -------
+    TiltedSum or None
+        A bound of δ at every ε; None where losses are so large that nothing is left to protect.
+    """
+    outline = Outline(rate, noise, 1e-9 * delta / steps, removal=removal)
+    tilt = outline.tilt(steps, math.log(delta))
+    _, mean, variance = outline.moments(tilt)
+    side = _SIDE * math.sqrt(steps * variance)
+    # Near the largest useful tilt rare jumps widen the law; its bulk is seen at half of it.
+    width = growth * (variance * min(variance, outline.moments(tilt / 2)[2])) ** 0.25
+    span = max(highest_loss(rate, 1 / noise), -math.log1p(-rate))
+    spacing = 2.0 ** math.floor(math.log2(max(width, 2 * side / _MOST_POINTS, span * 2.0**-40)))
+    if spacing > 1:
+        return None
+    laws = step_law(
+        rate, noise, spacing, mean if removal else -mean, growth, 2 * growth / (tilt + 1)
+    )
+    # The lowest cell may be up to two points wide where its other end carries much.
+    step = _cut(laws[0 if removal else 1], outline.highest / spacing + 2)
+    centre = steps * mean
+    side = max(side, 32 * spacing)
+    low = max(min(centre - side, 0.0), centre - 3 * side)  # down to ε = 0 if that is not far
+    return tilted_sum(step, spacing, steps, tilt, low, centre + side)
+
+
+def _cut(step: Step, highest: float) -> Step:
+    """Count losses above a place as infinite."""
+    kept = step.places <= highest
+    beyond = step.beyond + float(step.masses[~kept].sum()) * (1 + PAD)
+    return Step(step.places[kept], step.masses[kept], beyond, step.shift)
+
+
+_ANCHORS = ((1e-4, math.inf), (1e-11, 1e-10), (1e-24, 1e-19))  # (δ, from which δ on it is used)
+
+
+class TrainingLoss:
+    """The privacy loss distribution of a whole training, in both directions.
+
+    Parameters
+    ----------
+    rate, noise, steps : float, float, int
+        Sampling rate < 1, noise multiplier, number of steps.
+    growth : float, default FINE
+        Width of a cell, in standard deviations.
+    """
+
+    def __init__(self, rate: float, noise: float, steps: int, growth: float = FINE) -> None:
+        self._settings = (rate, noise, steps)
+        self._growth = growth
+        self._sums: dict[tuple[float, bool], TiltedSum | None] = {}
+
+    def delta(self, epsilons: Floats, *, removal: bool) -> Floats:
+        """Return an upper bound of δ at each ε, in one direction; it does not rise with ε."""
+        bound = np.ones(len(epsilons))
+        for anchor, most in _ANCHORS:
+            small = bound < most
+            if small.any():
+                if (anchor, removal) not in self._sums:
+                    # Adding a row costs less than removing it; a coarser lattice is enough.
+                    growth = self._growth * (1 if removal else 3)
+                    self._sums[anchor, removal] = sum_near(
+                        *self._settings, anchor, growth, removal=removal
+                    )
+                law = self._sums[anchor, removal]
+                if law is not None:
+                    bound[small] = np.minimum(bound[small], law.delta(epsilons[small]))
+        return bound
+
+
+def covers(rate: float, noise: float, steps: int) -> bool:
+    """Return whether a training is in the range for which distributions are computed."""
+    return 1e-9 <= rate <= 1 and _LEAST_NOISE <= noise <= _MOST_NOISE and 1 <= steps <= 10**9
+
+
+@lru_cache(maxsize=32)
+def training_loss(rate: float, noise: float, steps: int) -> TrainingLoss:
+    """Return the privacy loss distribution of a training; recent ones are kept."""
+    return TrainingLoss(rate, noise, steps)
+
+
+@lru_cache(maxsize=4096)
+def least_noise(rate: float, steps: int, epsilon: float, delta: float, enough: float) -> float:
+    """Return the least noise multiplier for which a training is certified to be (ε, δ)-DP.
+
+    Parameters
+    ----------
+    rate, steps : float, int
+        Sampling rate < 1 and number of steps.
+    epsilon, delta : float
+        The target.
+    enough : float
+        A noise multiplier that suffices, by another accountant.
+
+    Returns
+    -------
+    float
+        The noise multiplier, some 1e-4 (relative) above the least; at most ``enough``.
+
+    Notes
+    -----
+    ln δ is almost linear in ln σ. Secant steps on a coarse lattice lead to the neighbourhood, the
+    last ones are made with the distribution that :func:`training_loss` returns.
+    """
+    target, at = math.log(delta), np.array([epsilon])
+
+    def excess(log_noise: float, growth: float) -> float:
+        loss = TrainingLoss(rate, math.exp(log_noise), steps, growth)
+        bound = float(loss.delta(at, removal=True)[0])
+        if growth == FINE and bound <= delta:
+            bound = max(bound, float(loss.delta(at, removal=False)[0]))
+        return math.log(bound) - target
+
+    low, high = math.log(_LEAST_NOISE), math.log(enough)
+    slope, guess = 2 * target, high - 0.06
+    certified = high
+    for growth, tolerance in ((COARSE, 0.1), (FINE, 1e-3)):
+        short, ample = low, high  # too little noise, and enough
+        last: tuple[float, float] | None = None
+        for _ in range(40):
+            above = excess(guess, growth)
+            if above > 0:
+                short = max(short, guess)
+            else:
+                ample = min(ample, guess)
+                certified = min(certified, guess) if growth == FINE else certified
+            if last is not None and guess != last[0]:
+                new = (above - last[1]) / (guess - last[0])
+                slope = new if new < 0 else slope
+            last = (guess, above)
+            guess -= (above + tolerance / 2) / slope
+            if -tolerance <= above <= (0 if growth == FINE else tolerance):
+                break
+            if not short < guess < ample:
+                guess = (short + ample) / 2
+            if ample - short < 1e-6:
+                break
+    return math.exp(certified)
