@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pickle
 from fractions import Fraction
@@ -59,7 +60,7 @@ def test_a_sum_is_the_sum_of_single_rows_in_any_order(
     single = sum(total(X[i : i + 1], y[i : i + 1], w, training) for i in range(len(X)))
     assert np.array_equal(single, whole)
     cuts = [0, 1, 500, PART + 3, len(X)]
-    parts = [total(X[a:b], y[a:b], w, training) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [total(X[a:b], y[a:b], w, training) for a, b in itertools.pairwise(cuts)]
     assert np.array_equal(sum(parts), whole)
 
 

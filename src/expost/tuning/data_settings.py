@@ -43,7 +43,6 @@ DATA_KEYS = (
     "target_bounds",
     "rows",
     "integers",
-    "shape",
     "holdout",
     "public_test",
 )
@@ -95,8 +94,6 @@ class DataSettings:
         add-remove; if not, the number of places is public and neighbours are zero-out.
     integers : bool
         Whether the features are whole numbers that are clipped and not scaled, such as tokens.
-    shape : tuple of int, optional
-        Shape of a picture, if every row is one: height, width and perhaps channels.
     holdout : float
         Share of the rows that is used to score models privately and never to train them.
     public_test : Path, optional
@@ -120,7 +117,6 @@ class DataSettings:
     regression: bool = False
     rows: int | None = None
     integers: bool = False
-    shape: tuple[int, ...] | None = None
     holdout: float = 0.2
     public_test: Path | None = None
 
@@ -226,7 +222,6 @@ def read_data(
         regression=loss == "squared",
         rows=table.count("rows", None, _MOST_ROWS),
         integers=table.flag("integers"),
-        shape=_shape(table),
         holdout=holdout,
         public_test=None if test is None else folder / test,
     )
@@ -240,17 +235,6 @@ def default_holdout(classes: Any, training: str) -> float:
     count = len(classes) if isinstance(classes, (list, tuple)) else classes
     several = isinstance(count, int) and count > 2
     return 0.2 if training == "dp-sgd" or several else 0.35
-
-
-def _shape(table: ConfigTable) -> tuple[int, ...] | None:
-    """Read the shape of a picture."""
-    value: Any = table.values.get("shape")
-    if value is None:
-        return None
-    try:
-        return picture_shape(value)
-    except InvalidInput:
-        table.refuse("shape", 'give height and width, e.g. "28x28", or with channels "32x32x3"')
 
 
 def _by_name(table: ConfigTable, key: str) -> dict[str, Any]:
