@@ -38,10 +38,8 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.privacy.conversions import gaussian_for
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.selection.candidate import Candidate
-from expost.selection.plan import plan
+from expost.selection.plan import gaussian_promise, plan
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
 from expost.tuning.forecast import dropping
@@ -107,10 +105,7 @@ def reach_table(
 def _problem(problem: TableProblem, curves: str) -> TableProblem:
     """Return the problem with the promises that were asked for, cheapest first in each level."""
     if curves == "gaussian":
-        promises = {
-            level: gaussian_for(level, GAUSSIAN_DELTA).to_renyi(DEFAULT_ORDERS)
-            for level in problem.levels
-        }
+        promises = {level: gaussian_promise(level, GAUSSIAN_DELTA) for level in problem.levels}
         listed = tuple(
             Candidate(each.mechanism, each.params, guarantee=promises[each.params["epsilon"]])
             for each in problem.candidates

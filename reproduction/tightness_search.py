@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -31,6 +31,7 @@ from expost import (
 )
 from expost.audit.exact.audit import exact_audit
 from expost.errors import InvalidInput
+from expost.selection.plan import gaussian_promise
 from expost.selection.renyi.sharp_charges import price
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 from reproduction.counterexamples.search import simulate_attack
@@ -205,8 +206,11 @@ def others(generations: int) -> Iterator[dict[str, object]]:
             (200,),
         )
         yield attacked(
-            f"Algorithm 3, (ε̃, {delta:g}), ε(64) = 0.2 Gaussian, 200 candidates", "(T1) sharp", game
+            f"Algorithm 3, (ε̃, {delta:g}), ε(64) = 0.2 Gaussian, 200 candidates",
+            "the least of (T1), (T3), composition",
+            game,
         )
+    yield from profiled(attacked)
     # The first outcome is trivially tight: attack the last one alone.
     last = np.array([math.inf, math.inf, 1.5, math.inf])
     game = Game(Doubling(1), MechanismFamily(PureDP(0.5)), (1, 1, 1), charges=last)
@@ -230,6 +234,24 @@ def others(generations: int) -> Iterator[dict[str, object]]:
             "Papernot–Steinke",
             game,
         )
+
+
+def profiled(
+    attacked: Callable[[str, str, Game], dict[str, object]],
+) -> Iterator[dict[str, object]]:
+    """Attack (ε̃, δ) claims over candidates with the exact profile of Gaussian noise."""
+    delta = 1e-6
+    for epsilon in (0.2, 1.0):
+        noise = MechanismFamily(gaussian_promise(epsilon, delta))
+        what = f"(ε̃, {delta:g}), Gaussian noise of ε = {epsilon:g}, 200 candidates"
+        game = Game(RandomDropping(0.1 * epsilon, delta=delta), noise, (200,))
+        yield attacked(f"Algorithm 3, {what}", "(T3)", game)
+        selector = AboveThreshold(0.1 * epsilon, target=1, delta=delta)
+        charges = Game(selector, noise, (199, 1)).claimed
+        for place, name in ((1, "the last winner"), (2, "nothing")):
+            alone = np.where(np.arange(3) == place, charges, math.inf)
+            game = Game(selector, noise, (199, 1), charges=alone)
+            yield attacked(f"Algorithm 2, {name}, {what}", "(T3)", game)
 
 
 def queries(epsilon: float, *, monotone: bool) -> dict[str, object]:

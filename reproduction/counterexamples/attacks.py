@@ -45,12 +45,16 @@ from expost.selection.selector import Selector
 _STEEPEST = 60.0  # the largest tilt tried
 _HALVINGS = 32
 _RESOLUTION = 0.15  # of the coarse lattice, in nats of the probability to be kept
+_GRID = 160  # values of ε at which a profile is compared
 _SAFETY = 1e-12  # relative distance that pairs keep from the limit of their promise
 
 
 @dataclass(frozen=True)
 class MechanismFamily:
-    """Pairs of distributions over ``outputs`` outputs that keep a pure or Rényi promise."""
+    """Pairs of distributions over ``outputs`` outputs that keep a pure or Rényi promise.
+
+    A Rényi promise with a privacy profile keeps both.
+    """
 
     promise: Guarantee
     outputs: int = 3
@@ -92,6 +96,20 @@ class MechanismFamily:
             terms = b[..., None, :] + orders * (a - b)[..., None, :]
             peak = terms.max(-1)
             kept &= (np.log(np.exp(terms - peak[..., None]).sum(-1)) + peak <= allowed).all(-1)
+        return kept if curve.profile is None else kept & self._keeps_profile(first, second)
+
+    def _keeps_profile(self, first: Floats, second: Floats) -> npt.NDArray[np.bool_]:
+        """Whether pairs of log-probabilities keep the profile of the promise, on a grid of ε."""
+        curve = self.promise.as_renyi()
+        assert curve is not None
+        assert curve.profile is not None
+        epsilons = np.append(0.0, np.geomspace(1e-3, 30.0, _GRID))
+        allowed = curve.profile.delta(epsilons) * (1 - _SAFETY)
+        factors = np.exp(epsilons)[:, None]
+        kept = np.ones(first.shape[:-1], dtype=np.bool_)
+        for a, b in ((np.exp(first), np.exp(second)), (np.exp(second), np.exp(first))):
+            sticks = np.maximum(a[..., None, :] - factors * b[..., None, :], 0.0).sum(-1)
+            kept &= (sticks <= allowed).all(-1)
         return kept
 
 

@@ -12,6 +12,7 @@ KEYS = {
     "charge_paper",
     "charge_repeat_and_select",
     "charge_composition",
+    "bound",
     "order",
     "shift",
     "keep_probability",
@@ -47,10 +48,20 @@ def test_known_values(ten_levels):
     assert ten_levels["p_nothing"] == pytest.approx(0.755, abs=0.002)
     assert ten_levels["runs"]["max"] == 1620
     charges = {level["epsilon"]: level["charge"] for level in ten_levels["levels"]}
-    for epsilon, known in ((0.1, 0.197), (0.2, 0.457), (0.4, 1.00), (1.0, 2.63)):
+    for epsilon, known in ((0.1, 0.1827), (0.2, 0.442), (0.4, 0.994), (1.0, 2.63)):
         assert charges[epsilon] == pytest.approx(known, rel=0.01)
     for level in ten_levels["levels"]:
         assert level["charge"] < level["charge_paper"] < level["charge_composition"] * 2
+
+
+def test_an_ordinary_job_is_priced_at_a_useful_order():
+    """Batch 256 of 60,000 for ten epochs: the search once ended at order 2 and asked for 16.7."""
+    job = ["--epsilons", "1.0", "--configurations", "162", "--sampling-rate", "0.0043"]
+    done = expost("plan", *job, "--epochs", "10", "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["charges_to_a_bar"][0] <= 2.1
+    assert plan["levels"][0]["charge"] <= min(2.2, plan["levels"][0]["charge_paper"])
 
 
 def test_runs_are_consistent(ten_levels):

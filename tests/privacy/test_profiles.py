@@ -23,6 +23,7 @@ from expost.privacy.profiles import (
     ZCDPProfile,
     profile_from_dict,
 )
+from expost.selection.repeat_and_select import Poisson, TruncatedNegativeBinomial
 
 CURVE = RenyiDP((1.5, 2.0, 8.0), (0.1, 0.2, 1.0))
 PROFILES: list[Profile] = [
@@ -124,3 +125,17 @@ def test_other_things_are_no_profiles() -> None:
         PureProfile(1.0).delta([-0.1])
     with pytest.raises(InvalidGuarantee, match="epsilons"):
         PureProfile(1.0).delta([math.nan])
+
+
+def test_the_charge_of_a_selection_has_no_profile_of_one_candidate() -> None:
+    """Catches a price of many runs that converts by the profile of a single one."""
+    promise = dpsgd_curve(sampling_rate=0.01, noise_multiplier=1.0, steps=100)
+    bare = replace(promise, profile=None)
+    assert promise.profile is not None
+    charges = Charges((promise, promise * 2), (0, 1), promise)
+    for level in (*charges.levels, charges.nothing):
+        assert isinstance(level, RenyiDP)
+        assert level.profile is None
+    for law in (Poisson(20), TruncatedNegativeBinomial(1, 0.05)):
+        assert law.renyi_charge(promise) == law.renyi_charge(bare)
+        assert law.renyi_charge(promise).to_approx(1e-6) == law.renyi_charge(bare).to_approx(1e-6)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import mpmath
@@ -33,7 +34,10 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.privacy.conversions import gaussian_for
 from expost.privacy.guarantees import Guarantee
+from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import GaussianProfile
 from expost.rationals import exact
 from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
 from tests.theorems import finite
@@ -413,14 +417,25 @@ def test_certificates_name_the_theorem_that_was_used() -> None:
         assert name in selector._theorem([candidate(promises[kind])]), (law, kind)
 
 
-def test_charges_at_fixed_orders_name_the_elementary_bounds() -> None:
-    """At fixed orders a charge may be plain composition, or rest on a larger order."""
+@pytest.mark.parametrize("law", [Poisson(20), TruncatedNegativeBinomial(1, 0.05)])
+def test_the_profile_of_a_run_is_not_that_of_the_selection(law: RunCount) -> None:
+    """A profile kept by accident would charge a selection of twenty runs like one run."""
+    plain = gaussian_for(0.5, 1e-6).to_renyi(DEFAULT_ORDERS)
+    sharp = replace(plain, profile=GaussianProfile(math.sqrt(2 * 1e-3)))
+    selector = RepeatAndSelect(law, delta=1e-6)
+    charges = [selector.charges([candidate(each)])[0].size for each in (plain, sharp)]
+    assert charges[0] == charges[1] > sharp.to_approx(1e-6).size
+    assert law.renyi_charge(sharp).profile is None
+
+
+def test_the_theorem_names_the_bounds_that_a_charge_may_rest_on() -> None:
+    """At fixed orders composition or a larger order; with a δ composition or profiles."""
     for make in (RandomDropping, AboveThreshold):
         bar = {} if make is RandomDropping else {"target": 1.0}
         at_order = make(0.1, order=8.0, **bar)._theorem([candidate(ZCDP(0.1))])
         assert "plain composition" in at_order
         alone = make(0.1, delta=1e-6, **bar)._theorem([candidate(ZCDP(0.1))])
-        assert "plain composition" not in alone
+        assert "(T3), or plain composition" in alone
         paper = make(0.1, order=8.0, method="paper", **bar)._theorem([candidate(ZCDP(0.1))])
         assert "plain composition" not in paper
 

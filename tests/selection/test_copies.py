@@ -13,8 +13,8 @@ from expost import Candidate, PureDP
 from expost.errors import InvalidCandidate
 from expost.selection import candidate
 from expost.selection.drop_coins import pure_levels
+from expost.selection.renyi.least_charges import _or_composition
 from expost.selection.renyi.sharp_charges import Priced
-from expost.selection.renyi.table import _or_composition
 
 
 def test_too_many_copies_are_refused(monkeypatch):
@@ -40,7 +40,8 @@ def test_pure_charges_are_rounded_up():
 
 def priced(*charges: float) -> Priced:
     values = np.array(charges)
-    return Priced(values, np.full(len(values), 8.0), np.ones(len(values)))
+    bounds = ("T1",) * len(values)
+    return Priced(values, np.full(len(values), 8.0), np.ones(len(values)), bounds)
 
 
 def problem(nothing: float) -> SimpleNamespace:

@@ -323,7 +323,7 @@ BAD: dict[str, Callable[[], object]] = {
     ),
     "a weight of 0": lambda: RandomDropping(0.1, delta=DELTA, weights=(0.6, 0)).charges(_one() * 2),
     "no weight left for nothing": lambda: AboveThreshold(
-        0.1, target=0, delta=DELTA, weights=(1,)
+        0.1, target=0, order=8, weights=(1,)
     ).charges(_one()),
     "almost surely nothing": lambda: RandomDropping(1e-13, delta=DELTA).charges(_one()),
     "a level beyond all keeping": lambda: RandomDropping(

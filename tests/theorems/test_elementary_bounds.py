@@ -14,7 +14,7 @@ import pytest
 from expost import AboveThreshold, RandomDropping, RenyiDP
 from expost.audit import FiniteMechanism, exact_audit
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.sharp_charges import price
+from expost.selection.renyi.sharp_charges import Problem, price
 
 INSTANCES = 2_000
 SLACK = 1e-9
@@ -137,3 +137,41 @@ def test_the_published_bound_stays_as_published() -> None:
     candidates = few(2.0, 3)
     paper = RandomDropping(overhead=0.05, order=2.0, method="paper").charges(candidates)
     assert float(paper[0].size) > 3 * float(candidates[0].guarantee.size)
+
+
+# Composition beside shares of δ, for stand-alone claims.
+
+
+@pytest.mark.parametrize("algorithm", ["2", "3"])
+def test_composition_keeps_to_the_shares_of_delta(algorithm: str) -> None:
+    """Few copies: some charges are composition, and the audit agrees."""
+    delta = 1e-3
+    candidates = gaussian_like(2)
+    selector: AboveThreshold | RandomDropping = (
+        AboveThreshold(overhead=1.0, target=1, delta=delta)
+        if algorithm == "2"
+        else RandomDropping(overhead=1.0, delta=delta)
+    )
+    table = selector.analyse(candidates)
+    assert "composition" in table.priced[0].bounds
+    assert exact_audit(selector, candidates).consistent
+    # Written a second time: all copies that the winner depends on, at its share of δ.
+    problem, groups = table.problem, 2
+    shares = problem.copies * np.exp(problem.log_weights)
+    assert shares.sum() <= 1
+    for place in range(groups):
+        earlier = slice(0, place + 1) if algorithm == "2" else slice(0, groups)
+        total = (problem.copies[earlier, None] * problem.curves[earlier]).sum(axis=0)
+        orders = problem.orders
+        log_delta = math.log(delta * shares[place])
+        composed = total + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1)
+        assert table.charges[place].epsilon <= composed.min() * (1 + 1e-9)
+        if table.priced[0].bounds[place] == "composition":
+            assert table.charges[place].epsilon >= min(composed.min(), _whole(problem)) * (1 - 1e-9)
+
+
+def _whole(problem: Problem) -> float:
+    """Composition of everything at the whole δ."""
+    total, orders = problem.copies @ problem.curves, problem.orders
+    converted = total + np.log1p(-1 / orders) - (problem.log_delta + np.log(orders)) / (orders - 1)
+    return float(converted.min())

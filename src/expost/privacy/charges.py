@@ -9,14 +9,14 @@ Tests: ``tests/privacy/test_guarantees.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from itertools import groupby
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee, RenyiDP, guarantee_from_dict
 from expost.rationals import Number, count_of, exact, round_up
 
 _SCALED = ("epsilon", "rho", "epsilons")  # δ covers all outcomes together and is never scaled
@@ -60,6 +60,9 @@ class Charges:
             )
         for level in (*self.levels, self.nothing):
             self.levels[0].require_same_terms(level)
+        # A charge is added up; the profile of a candidate is not that of the selection.
+        object.__setattr__(self, "levels", tuple(map(_without_profile, self.levels)))
+        object.__setattr__(self, "nothing", _without_profile(self.nothing))
 
     def __repr__(self) -> str:
         return (
@@ -208,6 +211,13 @@ class ShareCharges(Charges):
         return {"worst": self.nothing.as_dict(), "shares": self.parts}
 
 
+def _without_profile(charge: Guarantee) -> Guarantee:
+    """The charge as a ledger adds it up."""
+    if isinstance(charge, RenyiDP) and charge.profile is not None:
+        return replace(charge, profile=None)
+    return charge
+
+
 def _scaled(charge: Guarantee, share: Fraction) -> Guarantee:
     """A share of a charge, rounded up; δ stays."""
 
@@ -217,7 +227,6 @@ def _scaled(charge: Guarantee, share: Fraction) -> Guarantee:
         return round_up(Fraction(value) * share)
 
     record = charge.as_dict()
-    record.pop("profile", None)  # of the whole, not of a share
     return guarantee_from_dict(
         {key: part(value) if key in _SCALED else value for key, value in record.items()}
     )

@@ -60,8 +60,9 @@ class AboveThreshold(DroppingSelector):
 
     - Pure DP (``theorem:generalized-at``): the charge is ε_i + γ_i + ε′ with γ_i ≥ ε_i, and ε′ for
       nothing.
-    - Rényi DP (an extension of ours, docs/theory.md), with ``delta`` or ``order``: only the
-      candidates before the winner compete with it, and "nothing" is charged.
+    - Rényi DP and privacy profiles (an extension of ours, docs/theory.md), with ``delta`` or
+      ``order``: only the candidates before the winner compete with it, and "nothing" is charged;
+      with ``delta`` it takes no share of δ.
 
     *Over queries* (Algorithm 1, pure DP). The candidates' mechanisms are bare ``Query`` objects
     with whole values and sensitivity 1. The guarantee of candidate i sets its noise:

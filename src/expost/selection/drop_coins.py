@@ -154,8 +154,10 @@ class DroppingSelector(Selector):
         return Claim.check(self.delta, self.order, self.method)
 
     def _elementary(self) -> str:
-        """Return what else a charge at fixed orders may rest on; "" for a claim with a δ."""
-        return "" if self.order is None else ", at this or a larger order, or plain composition"
+        """Return what else a charge may rest on: the least of what is proven is charged."""
+        if self.order is not None:
+            return ", at this or a larger order, or plain composition"
+        return ", or by profiles (T3), or plain composition" if self.method == "sharp" else ""
 
     def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, Claim]:
         """Return the groups with curves and drop rates under Rényi DP, and the claim."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil, exp, inf, log
+from math import ceil, exp, inf, isnan, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,13 @@ from expost.privacy.conversions import gaussian_for
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
 from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import GaussianProfile
 from expost.randomness.source import Randomness
 from expost.rationals import count_of, exact_positive
 from expost.selection.candidate import Candidate
 from expost.selection.drop_level import log_keep_probability, probability_nothing
 from expost.selection.random_dropping import RandomDropping
+from expost.selection.renyi.profile_charges import price_by_profiles
 from expost.selection.renyi.published import published_charges
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import RunCounts, run_counts
@@ -56,8 +58,10 @@ class LevelPlan:
         ε of repeat and select at this level alone with as many expected runs.
     charge_composition : float
         ε of running every copy of this level and composing.
-    order, shift : float
-        Order and shift of the analysis that gave ``charge``.
+    bound : str
+        The bound that gave ``charge``: "T1", "T3" or "composition" (docs/theory.md).
+    order, shift : float or None
+        Order and shift of the analysis, where the bound has one.
     keep_probability : float
         Probability that a copy of this level is kept.
     """
@@ -67,8 +71,9 @@ class LevelPlan:
     charge_paper: float
     charge_repeat_and_select: float
     charge_composition: float
-    order: float
-    shift: float
+    bound: str
+    order: float | None
+    shift: float | None
     keep_probability: float
 
 
@@ -238,13 +243,13 @@ def plan(
 def level_promises(
     epsilons: Sequence[float], delta: float, sampling_rate: float | None, epochs: float | None
 ) -> list[Guarantee]:
-    """Return a Rényi curve for each level: Gaussian-like, or DP-SGD calibrated to the level."""
+    """Return a promise for each level: Gaussian noise, or DP-SGD calibrated to the level."""
     if (sampling_rate is None) != (epochs is None):
         raise InvalidInput(
             "sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither"
         )
     if sampling_rate is None or epochs is None:
-        return [gaussian_for(epsilon, delta).to_renyi(DEFAULT_ORDERS) for epsilon in epsilons]
+        return [gaussian_promise(epsilon, delta) for epsilon in epsilons]
     if not 0 < sampling_rate <= 1:
         raise InvalidInput("sampling_rate", sampling_rate, "give a number with 0 < rate ≤ 1")
     steps = ceil(exact_positive(epochs, "epochs") / Fraction(sampling_rate))
@@ -255,6 +260,13 @@ def level_promises(
         dpsgd_curve(sampling_rate=sampling_rate, noise_multiplier=float(noise), steps=steps)
         for noise in noises
     ]
+
+
+def gaussian_promise(epsilon: float, delta: float) -> RenyiDP:
+    """Return the curve and the profile of the Gaussian noise that is (ε, δ)-DP by zCDP."""
+    promise = gaussian_for(epsilon, delta)
+    mu = sqrt(2 * promise.rho) * (1 + 2.0**-50)
+    return replace(promise.to_renyi(DEFAULT_ORDERS), profile=GaussianProfile(mu))
 
 
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:
@@ -270,21 +282,19 @@ def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) ->
 def _recommend(candidates: Sequence[Candidate], delta: float, target: float | None) -> float:
     """Return the largest overhead of the list for which the first level's charge is low enough.
 
-    One search is enough: the best order and shift for one overhead are nearly the best for the
-    others.
+    The charge by (T3), or by (T1) at the order and shift that suit one overhead, is near enough.
     """
     table = _selector(candidates, delta, 0.1).analyse(candidates)
-    first = table.charges.level_of[0]
-    place = int(np.searchsorted(table.problem.orders, table.priced[0].orders[first]))
-    shift = float(table.priced[0].shifts[first])
-    charges = {
-        fraction: float(
-            _selector(candidates, delta, fraction)
-            .renyi_problem(candidates)
-            .evaluate(place, shift)[first]
-        )
-        for fraction in OVERHEADS
-    }
+    first, priced = table.charges.level_of[0], table.priced[0]
+
+    def charge(fraction: float) -> float:
+        problem = _selector(candidates, delta, fraction).renyi_problem(candidates)
+        if priced.bounds[first] == "T1":
+            place = int(np.searchsorted(problem.orders, priced.orders[first]))
+            return float(problem.evaluate(place, float(priced.shifts[first]))[first])
+        return float(price_by_profiles(problem).charges[first])
+
+    charges = {fraction: charge(fraction) for fraction in OVERHEADS}
     cheapest = min(charges.values())
     limit = (
         cheapest * _SURCHARGE if target is None else float(exact_positive(target, "target_charge"))
@@ -379,14 +389,20 @@ def _levels(
                     promise, counts.mean, float(selector.delta or 0)
                 ),
                 charge_composition=(promise * copies).to_approx(float(selector.delta or 0)).epsilon,
-                order=float(sharp.priced[0].orders[at]),
-                shift=float(sharp.priced[0].shifts[at]),
+                bound=sharp.priced[0].bounds[at],
+                order=_or_none(sharp.priced[0].orders[at]),
+                shift=_or_none(sharp.priced[0].shifts[at]),
                 keep_probability=exp(
                     log_keep_probability(float(law.overhead), float(law.rates[at]), law.minimum)
                 ),
             )
         )
     return rows
+
+
+def _or_none(value: float) -> float | None:
+    """Return a number for JSON; None for NaN."""
+    return None if isnan(value) else float(value)
 
 
 def _repeat_and_select(promise: RenyiDP, runs: float, delta: float) -> float:

@@ -63,7 +63,8 @@ class RandomDropping(DroppingSelector):
         Orders of Rényi charges that a Rényi filter can add. Pass ``delta`` or ``order``, not both;
         without them the charges are pure.
     method : {"sharp", "closed-form", "paper"}
-        The bound under Rényi DP; ``paper`` is the bound as published.
+        The bound under Rényi DP. ``sharp`` is the least of all that are proven, ``paper`` the bound
+        as published.
     weights : tuple of float, optional
         A public prior over the candidates under Rényi DP, by default proportional to their keep
         probabilities. A larger weight gives a smaller charge.
@@ -76,8 +77,9 @@ class RandomDropping(DroppingSelector):
     ``tests/theorems/test_pure.py``.
 
     *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md). Candidates promise RenyiDP,
-    ZCDP or PureDP. x is a multiple of a rational step h, so the same exact coins are used. Charges
-    are rounded up. Tests: ``tests/theorems/test_renyi.py``.
+    ZCDP or PureDP, with or without a privacy profile. x is a multiple of a rational step h, so the
+    same exact coins are used. Charges are the least of what is proven, rounded up. Tests:
+    ``tests/theorems/test_renyi.py``, ``tests/theorems/test_profile_charges.py``.
 
     *Assumptions.* Each candidate keeps its promise, calls are independent, and the score depends on
     the output alone.

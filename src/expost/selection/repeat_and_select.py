@@ -283,7 +283,8 @@ class Poisson(RunCount):
 def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
     """Return a curve from bounds at each order; a bound at an order holds at smaller ones, too."""
     best = np.minimum.accumulate(losses[::-1])[::-1]
-    return replace(curve, epsilons=tuple(pad_up(float(loss)) for loss in best))
+    padded = tuple(pad_up(float(loss)) for loss in best)
+    return replace(curve, epsilons=padded, profile=None)  # of the selection, not of one run
 
 
 def geometric_runs(mean: float) -> TruncatedNegativeBinomial:

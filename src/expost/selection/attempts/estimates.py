@@ -18,10 +18,12 @@ from expost.arrays import Floats
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.attempts.schedule import Attempt, Ladder
 from expost.selection.drop_level import log_cell_masses, log_keep_probability
+from expost.selection.renyi.profile_charges import known_ratios, near_epsilon
+from expost.selection.renyi.sharp_charges import SHIFT_GRID, log_sum
 
 _ORDERS = (0.8, 1.0, 1.25)  # times the order that suits a level by itself
 _SHIFTS = (0.55, 0.7, 0.85, 1.0, 1.2)  # times ε(α)/γ
-_NOTHING_SHIFTS = 2.0 ** np.arange(-4.0, 4.5, 0.5)  # times the natural shift
+_STRIDE = 4  # of the shifts at which (T3) is estimated
 
 
 class Estimates(Protocol):
@@ -58,7 +60,7 @@ class _Points:
 
 
 class RenyiEstimates:
-    """Upper estimates of the (ε, δ) charges under Rényi DP.
+    """Estimates of the (ε, δ) charges: the smaller of (T1) and (T3) for a level, (T3) for nothing.
 
     Parameters
     ----------
@@ -74,38 +76,31 @@ class RenyiEstimates:
         self._delta = delta
         selector = AboveThreshold(overhead=least_overhead, target=0.0, delta=delta)
         everything = Attempt(least_overhead, 0, 1, 1.0)
-        self._problem = selector.renyi_problem(ladder.candidates(everything))
+        self._problem = problem = selector.renyi_problem(ladder.candidates(everything))
         self._levels = [self._of_level(level) for level in range(len(ladder.epsilons))]
-        self._nothing = self._of_nothing()
+        # (T3): levels × shifts × cells.
+        self._shifts = np.array([problem.shift(place) for place in range(0, SHIFT_GRID, _STRIDE)])
+        self._ratios = known_ratios(problem, self._shifts)
+        self._cumulated = np.cumsum(problem.copies[:, None, None] * self._ratios, axis=0)
 
     def _of_level(self, level: int) -> _Points:
         """Choose points near the order and shift that suit a level by itself."""
-        orders, curve = self._problem.orders, self._problem.curves[level]
+        problem, orders, curve = self._problem, self._problem.orders, self._problem.curves[level]
         best = orders[np.argmin(2 * curve - math.log(self._delta / 100) / (orders - 1))]
-        points = []
+        points, step = [], float(problem.step)
         for by in _ORDERS:
             place = min(int(np.searchsorted(orders, best * by)), len(orders) - 1)
-            natural = curve[place] / self._problem.rates[level]
-            points += [(place, natural * times) for times in _SHIFTS]
-        return self._points(points, level)
-
-    def _of_nothing(self) -> _Points:
-        places = np.searchsorted(self._problem.orders, (64.0, 512.0, 8192.0))
-        last = len(self._problem.orders) - 1
-        shifts = self._problem.natural_shift * _NOTHING_SHIFTS
-        return self._points([(min(int(each), last), s) for each in places for s in shifts], -1)
-
-    def _points(self, points: list[tuple[int, float]], level: int) -> _Points:
-        problem, step = self._problem, float(self._problem.step)
-        rounded = [(place, max(1, round(shift / step)) * step) for place, shift in points]
-        factors = np.array([problem.competitors.factors("sharp", *each) for each in rounded])
-        weighted = problem.copies[:, None] * factors
+            for times in _SHIFTS:
+                natural = curve[place] / problem.rates[level]
+                points.append((place, max(1, round(natural * times / step)) * step))
+        factors = np.array([problem.competitors.factors("sharp", *each) for each in points])
+        places = [place for place, _ in points]
         return _Points(
-            orders=problem.orders[[place for place, _ in rounded]],
-            shifts=np.array([shift for _, shift in rounded]),
-            divergences=problem.curves[level, [place for place, _ in rounded]],
+            orders=orders[places],
+            shifts=np.array([shift for _, shift in points]),
+            divergences=curve[places],
             own=factors[:, level],
-            cumulated=np.cumsum(weighted, axis=1),
+            cumulated=np.cumsum(problem.copies[:, None] * factors, axis=1),
         )
 
     def charges(self, attempt: Attempt, delta_shares: Floats) -> Floats:
@@ -113,30 +108,30 @@ class RenyiEstimates:
         h, edges = float(problem.step), problem.lattice.edges
         rates = problem.rates[first:]
         log_keep = np.array([log_keep_probability(overhead * h, rate * h) for rate in rates])
-        runs = np.log(problem.copies[first:] * attempt.repeats) + log_keep
-        total = float(np.logaddexp.reduce(np.append(runs, 0.0)))
+        total = float(
+            np.logaddexp.reduce(np.log(problem.copies[first:] * attempt.repeats) + log_keep)
+        )
         log_delta = np.log(self._delta * delta_shares)[:, None]
+        earlier = 0.0 if first == 0 else self._cumulated[first - 1]
         columns: list[Floats] = []
-        for rate, keep, points in zip(rates, log_keep, self._levels[first:], strict=True):
-            level = first + len(columns)
-            others = attempt.repeats * self._between(points, first, level) - points.own
+        for level in range(first, len(problem.rates)):
+            points, rate, keep = self._levels[level], problem.rates[level], log_keep[level - first]
             masses = log_cell_masses(edges, overhead * h, rate * h)
-            moment = (_log_sum(masses + others) - keep + total) / (points.orders - 1)
+            before = 0.0 if first == 0 else points.cumulated[:, first - 1]
+            others = attempt.repeats * (points.cumulated[:, level] - before) - points.own
+            moment = (log_sum(masses + others) - keep + total) / (points.orders - 1)
             raw = points.shifts * (overhead + rate) + points.divergences + moment
-            columns.append((raw + _conversion(points.orders, log_delta)).min(axis=1))
-        points = self._nothing
-        others = attempt.repeats * self._between(points, first, len(problem.rates) - 1)
-        moment = _log_sum(log_cell_masses(edges, overhead * h, 0.0) + others) + total
-        raw = points.shifts * overhead + moment / (points.orders - 1)
-        columns.append((raw + _conversion(points.orders, log_delta)).min(axis=1))
+            by_moments = (raw + _conversion(points.orders, log_delta)).min(axis=1)
+            others = attempt.repeats * (self._cumulated[level] - earlier) - self._ratios[level]
+            moment = log_sum(masses + others) - keep
+            own = near_epsilon(problem.profiles[level], log_delta - total - moment)
+            by_profiles = (self._shifts * (overhead + rate) + moment + own).min(axis=1)
+            columns.append(np.minimum(by_moments, by_profiles))
+        everything = attempt.repeats * (self._cumulated[-1] - earlier)
+        masses = log_cell_masses(edges, overhead * h, 0.0)
+        nothing = float((self._shifts * overhead + log_sum(masses + everything)).min())
+        columns.append(np.full(len(delta_shares), nothing))  # a miss needs no δ
         return np.maximum(np.array(columns).T, 0.0)
-
-    @staticmethod
-    def _between(points: _Points, first: int, last: int) -> Floats:
-        """Return Σ copies·F over the levels ``first`` to ``last``."""
-        upto = points.cumulated[:, last]
-        before = 0.0 if first == 0 else points.cumulated[:, first - 1]
-        return np.asarray(upto - before)
 
 
 def _conversion(orders: Floats, log_delta: Floats) -> Floats:
@@ -149,9 +144,3 @@ def estimates_for(ladder: Ladder, delta: float | None, least_overhead: float) ->
         return PureEstimates(ladder)
     assert delta is not None
     return RenyiEstimates(ladder, delta, least_overhead)
-
-
-def _log_sum(rows: Floats) -> Floats:
-    """Return ln Σ exp along the last axis."""
-    peak = rows.max(axis=-1, keepdims=True)
-    return np.asarray(np.log(np.exp(rows - peak).sum(axis=-1)) + peak[..., 0])

@@ -39,7 +39,7 @@ _HALVINGS = 30  # of a bracket that is at most e wide
 _G_ERROR = 2.0**-46  # of the terms of g: its rounding error, with room
 _SMALLEST = 5e-324
 _WIDENING = 2.0**-42  # times β − 1: how far the bracket is widened, in ln b
-_CHOICES = 40  # number of orders β of a curve that are tried
+_RATIO = 1.12  # of neighbouring orders β of a curve that are tried
 _NEGLIGIBLE = 1e-16  # keep probability below which a cell shares the bound of the one before
 _TYPICAL = 0.02  # keep probability of the typical level for which a second β is chosen
 _MOST_ROWS = 100_000  # rows kept for reuse; about 1 kB each
@@ -69,6 +69,7 @@ class Competitors:
     rates: Floats
     keeping: Floats
     _keys: tuple[bytes, ...] = field(init=False, repr=False)
+    _choices: Integers = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         common = blake2b(self.orders.tobytes(), digest_size=16)
@@ -79,12 +80,39 @@ class Competitors:
             state.update(np.ascontiguousarray(kept).tobytes())
             keys.append(state.digest())
         object.__setattr__(self, "_keys", tuple(keys))
+        choices = [0]
+        for place, order in enumerate(self.orders):
+            if order >= _RATIO * self.orders[choices[-1]]:
+                choices.append(place)
+        object.__setattr__(self, "_choices", np.array(choices))
 
     def factors(self, method: str, place: int, shift: float) -> Floats | None:
         """Return F (groups × cells) at order ``orders[place]``, or None if there is no bound."""
         if method == "sharp":
             return self._sharp(self.orders[place], shift)
         return self._closed(place, shift, paper=method == "paper")
+
+    def slopes(self, method: str, places: Integers, shifts: Floats) -> Floats:
+        """Return the limit of F/u for u → 0 (orders × shifts × groups), to guide a search.
+
+        The maximum over b of (α−1)·e^{−γs}·b − α·e^{−ε(β)}·b^p has a closed form. No charge depends
+        on the result.
+        """
+        order, gap = self.orders[places][:, None, None], shifts[:, None] * self.rates
+        best = np.full((len(places), *gap.shape), np.inf)
+        with np.errstate(over="ignore"):
+            for beta_place in self._choices if method == "sharp" else ():
+                beta, divergence = self.orders[beta_place], self.curves[:, beta_place]
+                best = np.minimum(best, _slope_at_zero(order, gap, beta, divergence))
+            own = self.curves[:, places].T[:, None, :]
+            best = np.minimum(best, _slope_at_zero(order, gap, order, own))
+            if method == "paper":
+                best = np.where(gap < own * (1 - 1e-12), np.inf, best)
+        return best
+
+    def _tried(self, order: float) -> Integers:
+        """Return the places of the orders β that are tried at order α: some of all, and α."""
+        return np.union1d(self._choices, np.flatnonzero(self.orders == order))
 
     def _closed(self, place: int, shift: float, *, paper: bool) -> Floats | None:
         """Return the bound of ``paper`` or ``closed-form``, or None where it does not apply."""
@@ -123,10 +151,13 @@ class Competitors:
         return np.array([_rows[name] for name in names])
 
     def _bounds(self, order: float, gap: Floats, groups: Integers) -> Floats:
-        """Compute the ``sharp`` bounds of some groups."""
-        step = max(1, len(self.orders) // _CHOICES)
-        betas = self.orders[::step][None, :]
-        curves, keeping = self.curves[groups][:, ::step], self.keeping[groups]
+        """Compute the ``sharp`` bounds of some groups.
+
+        β = α is among the orders that are tried, so no bound exceeds the other two methods'.
+        """
+        tried = self._tried(order)
+        betas = self.orders[tried][None, :]
+        curves, keeping = self.curves[groups][:, tried], self.keeping[groups]
         typical = np.minimum((keeping > _TYPICAL).sum(axis=1), keeping.shape[1] - 1)
         rows = np.arange(len(groups))
         # Where hardly anything is kept, the bound of the last cell that matters serves as well: it
@@ -141,6 +172,14 @@ class Competitors:
             bounds.append(highest(order, betas[0, best][:, None], chosen, gap, cells))
         missing = keeping.shape[1] - cells.shape[1]
         return np.pad(np.minimum(*bounds), ((0, 0), (0, missing)), mode="edge")
+
+
+def _slope_at_zero(order: Floats, gap: Floats, beta: Floats, divergence: Floats) -> Floats:
+    """Return the maximum over b ∈ [0, 1] of (α−1)·e^{−γs}·b − α·e^{−ε(β)}·b^p."""
+    linear = (order - 1) * np.exp(-gap)
+    log_peak = (beta - 1) * (np.log((order - 1) * (beta - 1) / (order * beta)) - gap + divergence)
+    inside = linear * np.exp(np.minimum(log_peak, 0.0)) / beta
+    return np.where(log_peak < 0, inside, linear - order * np.exp(-divergence))
 
 
 def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:

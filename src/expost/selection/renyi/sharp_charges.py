@@ -32,11 +32,16 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.arrays import Floats
+from expost.privacy.profiles import Profile
 from expost.selection.drop_level import Lattice
 from expost.selection.renyi.competitor_bounds import Competitors
 
-_SHIFT_GRID = 100  # shifts in ratios of 2^(1/11): a power of two times a shift is one, too
+SHIFT_GRID = 100  # shifts in ratios of 2^(1/11): a power of two times a shift is one, too
 _SHIFT_RANGE = (2.0**-6, 2.0**3)  # times the natural shift
+_GUIDE_STRIDE = 4  # of the shifts that the guide looks at
+_GUIDE_CELLS = 4  # every so many cells are enough for the guide
+_MOVES = np.array([(-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, 1)])  # order, shift
+_GUIDE_MARGIN = 1.02  # the guide is about as low as the charge
 _DRIVERS = 12  # the search follows at most this many outcomes; the others use its points, too
 
 
@@ -74,6 +79,8 @@ class Problem:
         The bound to use, one of ``competitor_bounds.METHODS``.
     log_delta : float or None
         ln δ of a stand-alone claim; None for charges at fixed orders.
+    profiles : tuple of Profile
+        Of one copy of each group, for (T3); empty where (T3) is not used.
     """
 
     orders: Floats
@@ -90,6 +97,7 @@ class Problem:
     earlier_only: bool
     method: str
     log_delta: float | None
+    profiles: tuple[Profile, ...] = ()
     lattice: Lattice = field(init=False)
     competitors: Competitors = field(init=False)
 
@@ -109,7 +117,7 @@ class Problem:
     def shift(self, place: int) -> float:
         """Return the shift at place ``place`` of the grid, a multiple of the lattice step."""
         low, high = _SHIFT_RANGE
-        wanted = self.natural_shift * low * (high / low) ** (place / (_SHIFT_GRID - 1))
+        wanted = self.natural_shift * low * (high / low) ** (place / (SHIFT_GRID - 1))
         return max(1, round(float(wanted) / float(self.step))) * float(self.step)
 
     def evaluate(self, place: int, shift: float) -> Floats:
@@ -124,7 +132,7 @@ class Problem:
         charges = self._charges(factors, place, order, shift)
         if self.log_delta is None:
             return charges
-        return charges + self._conversion(order)
+        return charges + self.conversion(order)
 
     def _charges(self, factors: Floats, place: int, order: float, shift: float) -> Floats:
         """Return the Rényi charges at one order and one shift, padded up."""
@@ -133,7 +141,7 @@ class Problem:
             np.cumsum(weighted, axis=0) if self.earlier_only else weighted.sum(axis=0)[None, :]
         ) - factors
         others = np.maximum(others * (1 + 1e-12), 0.0)
-        log_moment = _log_sum(self.lattice.log_masses + others)
+        log_moment = log_sum(self.lattice.log_masses + others)
         if self.conditioned:
             log_moment = log_moment - math.log1p(-self.lattice.nothing)
         divergence = self.curves[:, place]
@@ -143,7 +151,7 @@ class Problem:
             + (log_moment - self.log_weights) / (order - 1)
         )
         if self.earlier_only:
-            log_nothing = _log_sum(
+            log_nothing = log_sum(
                 (self.lattice.log_masses_nothing + weighted.sum(axis=0) * (1 + 1e-12))[None, :]
             )[0]
             nothing = shift * self.overhead + (log_nothing - self.log_weight_nothing) / (order - 1)
@@ -155,7 +163,7 @@ class Problem:
         )
         return np.asarray(charges + 2.0**-44 * magnitude)
 
-    def _conversion(self, order: float) -> float:
+    def conversion(self, order: float) -> float:
         """Return what the conversion from order α to an (ε̃, δ) claim adds to a charge.
 
         The method "paper" uses the paper's own lemma.
@@ -168,14 +176,37 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """The best charge found for each outcome, and the order and shift at which it was found."""
+    """The best charge found for each outcome, and where it was found.
+
+    Parameters
+    ----------
+    charges : array of shape (outcomes,)
+        The charges.
+    orders, shifts : array of shape (outcomes,)
+        Order and shift of the analysis; NaN where the bound has none.
+    bounds : tuple of str
+        The bound that gave each charge: "T1", "T2", "T3" or "composition".
+    """
 
     charges: Floats
     orders: Floats
     shifts: Floats
+    bounds: tuple[str, ...]
+
+    def or_less(self, other: Priced) -> Priced:
+        """Return the smaller charge of each outcome; both must give it the same share of δ."""
+        less = other.charges < self.charges
+        return Priced(
+            np.where(less, other.charges, self.charges),
+            np.where(less, other.orders, self.orders),
+            np.where(less, other.shifts, self.shifts),
+            tuple(np.where(less, other.bounds, self.bounds).tolist()),
+        )
 
 
-def price(problem: Problem, places: Sequence[int] | None = None) -> Priced:
+def price(
+    problem: Problem, places: Sequence[int] | None = None, *, known: Floats | None = None
+) -> Priced:
     """Search the best order and shift of every outcome.
 
     Parameters
@@ -184,22 +215,34 @@ def price(problem: Problem, places: Sequence[int] | None = None) -> Priced:
         What is to be priced.
     places : sequence of int, optional
         Places in ``problem.orders`` that may be used. A single place fixes the order.
+    known : array of shape (outcomes,), optional
+        Charges by other bounds. The search does not follow an outcome whose guide is well above.
 
     Returns
     -------
     Priced
+        The charge is ∞ where no point was looked at.
+
+    Notes
+    -----
+    For fixed orders β of the competitors the charge of an outcome, as a function of α−1 and
+    (α−1)·s, is a jointly convex function divided by α−1, so it has a single valley
+    (docs/theory.md). The valley can be narrow: DP-SGD curves explode beyond one order. So the
+    search begins at the best point of a guide that looks at *every* order, and goes downhill from
+    there. ``tests/selection/test_orders.py`` compares it with all orders and all shifts.
     """
     allowed = list(range(len(problem.orders))) if places is None else list(places)
     search = _Search(problem, allowed)
-    search.visit(
-        (a, q)
-        for a in range(0, len(allowed), max(1, len(allowed) // 10))
-        for q in range(0, _SHIFT_GRID, 8)
-    )
-    drivers = np.unique(
-        np.linspace(0, problem.outcomes - 1, min(problem.outcomes, _DRIVERS)).round().astype(int)
-    )
-    for stride in (8, 4, 2, 1):
+    spread = np.linspace(0, problem.outcomes - 1, min(problem.outcomes, _DRIVERS))
+    starts = {
+        driver: point
+        for driver in np.unique(spread.round().astype(int)).tolist()
+        for point, charge in [search.guide(driver)]
+        if charge < (math.inf if known is None else known[driver] * _GUIDE_MARGIN)
+    }
+    search.visit(starts.values())
+    drivers = np.array(list(starts), dtype=int)
+    for stride in (3, 1):
         while search.visit(search.neighbours(drivers, stride)):
             pass
     return search.result()
@@ -213,9 +256,40 @@ class _Search:
         self.best = np.full(problem.outcomes, np.inf)
         self.where = np.zeros((problem.outcomes, 2), dtype=int)
         self.seen: set[tuple[int, int]] = set()
+        grid = range(0, SHIFT_GRID, _GUIDE_STRIDE)
+        self._places, self._shifts = np.array(allowed), np.array([*map(problem.shift, grid)])
+        self._orders = problem.orders[self._places][:, None]
+        self._slopes = problem.competitors.slopes(problem.method, self._places, self._shifts)
+
+    def guide(self, outcome: int) -> tuple[tuple[int, int], float]:
+        """Return the best point of an outcome if F were linear in u, and its charge there.
+
+        All orders are looked at, and some of the shifts and cells.
+        """
+        problem, places, orders = self.problem, self._places, self._orders
+        nothing = outcome == len(problem.rates)
+        last = outcome + 1 if problem.earlier_only and not nothing else len(problem.rates)
+        copies = problem.copies[:last].copy()
+        masses, weight = problem.lattice.log_masses_nothing, problem.log_weight_nothing
+        charges = self._shifts * problem.overhead
+        if not nothing:
+            copies[outcome] -= 1
+            masses, weight = problem.lattice.log_masses[outcome], problem.log_weights[outcome]
+            divergence = problem.curves[outcome, places][:, None]
+            charges = charges + self._shifts * problem.rates[outcome] + divergence
+        starts = np.arange(0, len(masses), _GUIDE_CELLS)
+        with np.errstate(over="ignore", invalid="ignore"):
+            others = (copies * self._slopes[..., :last]) @ problem.lattice.keeping[:last, starts]
+            moments = log_sum(np.logaddexp.reduceat(masses, starts) + others)
+            charges = charges + (moments - weight) / (orders - 1)
+        if problem.log_delta is not None:
+            charges = charges + np.array([[problem.conversion(each)] for each in orders[:, 0]])
+        charges = np.where(np.isnan(charges), np.inf, charges)
+        order, shift = np.unravel_index(int(np.argmin(charges)), charges.shape)
+        return (int(order), int(shift) * _GUIDE_STRIDE), float(charges[order, shift])
 
     def visit(self, points: Iterable[tuple[int, int]]) -> bool:
-        """Evaluate new points; return whether any outcome improved by more than 0.001 %."""
+        """Evaluate new points; return whether any outcome improved by more than 0.01 %."""
         improved = False
         for point in points:
             if point in self.seen:
@@ -223,7 +297,7 @@ class _Search:
             self.seen.add(point)
             charges = self.problem.evaluate(self.allowed[point[0]], self.problem.shift(point[1]))
             better = charges < self.best
-            improved |= bool(np.any(charges < self.best * (1 - 2e-4) - 1e-12))
+            improved |= bool(np.any(charges < self.best * (1 - 1e-4) - 1e-12))
             self.best[better] = charges[better]
             self.where[better] = point
         return improved
@@ -232,23 +306,23 @@ class _Search:
         """Return the points around the best point of each driving outcome."""
         centres = {(int(a), int(q)) for a, q in self.where[drivers]}
         return [
-            (a + da, q + dq)
+            (int(a + da), int(q + dq))
             for a, q in centres
-            for da in (-stride, 0, stride)
-            for dq in (-stride, 0, stride)
-            if 0 <= a + da < len(self.allowed) and 0 <= q + dq < _SHIFT_GRID
+            for da, dq in _MOVES * stride
+            if 0 <= a + da < len(self.allowed) and 0 <= q + dq < SHIFT_GRID
         ]
 
     def result(self) -> Priced:
         """Return the best charges with their orders and shifts."""
         orders = np.array([self.problem.orders[self.allowed[a]] for a, _ in self.where])
         shifts = np.array([self.problem.shift(int(q)) for _, q in self.where])
-        return Priced(self.best, orders, shifts)
+        bounds = ("T1",) * len(self.problem.rates)
+        return Priced(self.best, orders, shifts, (*bounds, *["T2"] * self.problem.earlier_only))
 
 
-def _log_sum(rows: Floats) -> Floats:
+def log_sum(rows: Floats) -> Floats:
     """Return ln Σ exp along the last axis."""
-    peak = rows.max(axis=1, keepdims=True)
+    peak = rows.max(axis=-1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     with np.errstate(over="ignore", divide="ignore"):
-        return np.asarray(np.log(np.exp(rows - peak).sum(axis=1)) + peak[:, 0])
+        return np.asarray(np.log(np.exp(rows - peak).sum(axis=-1)) + peak[..., 0])

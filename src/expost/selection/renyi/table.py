@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,14 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.privacy.orders import DEFAULT_ORDERS
+from expost.privacy.profiles import Profile
 from expost.rationals import Number, exact, pad_up, round_down
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
 from expost.selection.drop_level import log_keep_probability
 from expost.selection.renyi.competitor_bounds import METHODS
-from expost.selection.renyi.sharp_charges import Priced, Problem, price
+from expost.selection.renyi.least_charges import charges_at_order, standalone_charges
+from expost.selection.renyi.sharp_charges import Priced, Problem
 
-_LATER = 12  # about this many larger orders are tried for charges at a fixed order
 _STEPS = 256  # at least this many lattice steps in a natural shift
 
 
@@ -241,8 +243,10 @@ def renyi_problem(
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
     log_keep = np.array([log_keep_probability(overhead * h, rate * h, minimum) for rate in rates])
-    weigh_nothing = earlier_only or (
-        allow_nothing and (claim.delta is None or claim.method == "paper")
+    sharp_claim = claim.delta is not None and claim.method == "sharp"
+    # Algorithm 2: "nothing" needs no δ by (T3). Algorithm 3: it has the same probability anyway.
+    weigh_nothing = (earlier_only and not sharp_claim) or (
+        allow_nothing and not earlier_only and (claim.delta is None or claim.method == "paper")
     )
     log_weights, log_weight_nothing = _weights(
         rated.groups, candidates, log_keep, copies, weights, weigh_nothing
@@ -262,7 +266,14 @@ def renyi_problem(
         earlier_only=earlier_only,
         method=claim.method,
         log_delta=None if claim.delta is None else math.log(claim.delta),
+        profiles=tuple(_profile(each.guarantee) for each in rated.groups if sharp_claim),
     )
+
+
+@lru_cache(maxsize=4096)
+def _profile(guarantee: Guarantee) -> Profile:
+    """Return the profile of a promise; remembered, because its fields are checked every time."""
+    return guarantee.as_profile()
 
 
 def price_renyi(
@@ -276,10 +287,10 @@ def price_renyi(
             "almost surely nothing is kept; raise it or the repeats, or lower minimum_drop_level",
         )
     if claim.delta is not None:
-        priced: tuple[Priced, ...] = (price(problem),)
+        priced: tuple[Priced, ...] = (standalone_charges(problem),)
     else:
         places = [int(np.searchsorted(rated.orders, order)) for order in claim.orders]
-        priced = tuple(_at_order(problem, place) for place in places)
+        priced = tuple(charges_at_order(problem, place) for place in places)
     if not all(np.isfinite(each.charges).all() for each in priced):
         raise InvalidInput(
             "method",
@@ -287,55 +298,6 @@ def price_renyi(
             "no order and shift gives a finite charge; try 'sharp', or other drop rates",
         )
     return RenyiTable(_table(candidates, rated.groups, problem, priced, claim), problem, priced)
-
-
-def _at_order(problem: Problem, place: int) -> Priced:
-    """Return the charges at one order: the least of what is proven.
-
-    Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
-
-    * *A larger order.* Ex-post Rényi DP at an order α′ > α with some charges implies it at α with
-      the same charges (Lyapunov's inequality). All outcomes must take their charge from the same
-      order: the one with the least expected charge under the weights is used.
-    * *Plain composition.* A selection is post-processing of all copies, so Σ_j T_j·ε_j(α) bounds
-      the moment of everything that can be released. It replaces the charges of all candidates at
-      once, if it is below every one of them; "nothing" keeps its own charge and weight.
-
-    The bound as published (method "paper") stays as it was published.
-    """
-    here = price(problem, [place])
-    if problem.method == "paper":
-        return here
-    later = range(place + 1, len(problem.orders))
-    ahead = [each for each in later if problem.orders[each] >= problem.orders[place] * 1.2]
-    tried = [here, *(price(problem, [each]) for each in ahead[:: max(1, len(ahead) // _LATER)])]
-    finite = [each for each in tried if np.isfinite(each.charges).all()] or [here]
-    best = min(finite, key=lambda each: _expected(problem, each))
-    return _or_composition(problem, place, here, best)
-
-
-def _expected(problem: Problem, priced: Priced) -> float:
-    """Return the mean charge of a released candidate under the weights."""
-    weights = problem.copies * np.exp(problem.log_weights)
-    return float(weights @ priced.charges[: len(weights)])
-
-
-def _or_composition(problem: Problem, place: int, here: Priced, best: Priced) -> Priced:
-    """Return ``best``, or plain composition if that is cheaper for every candidate.
-
-    Composition is a statement about the order itself, so "nothing" then keeps its charge at this
-    order (``here``), not at a larger one: the weights add up to 1 at one order only.
-    """
-    groups, order = len(problem.rates), float(problem.orders[place])
-    total = pad_up(float(problem.copies @ problem.curves[:, place]) * (1 + groups * 2.0**-50))
-    if math.isfinite(problem.log_weight_nothing):  # "nothing" takes a share of the weight
-        total = pad_up(total - math.log(-math.expm1(problem.log_weight_nothing)) / (order - 1))
-    nothing_holds = np.isfinite(here.charges[groups:]).all()
-    if not (nothing_holds and total < float(best.charges[:groups].min())):
-        return best
-    charges, orders, shifts = here.charges.copy(), here.orders.copy(), here.shifts.copy()
-    charges[:groups], orders[:groups], shifts[:groups] = total, order, 0.0
-    return Priced(charges, orders, shifts)
 
 
 def _weights(

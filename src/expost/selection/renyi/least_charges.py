@@ -1,0 +1,127 @@
+"""The least of what is proven, outcome by outcome or for all outcomes at once.
+
+A stand-alone (ε̃, δ) claim gives outcome i a share w_i of δ, with Σ w_i ≤ 1. Bounds that keep to
+the same shares may be chosen outcome by outcome; a bound for all outcomes together replaces all of
+them or none. At a fixed Rényi order the weights play the part of the shares. Proofs:
+docs/theory.md, "The least of all bounds" and "Two elementary bounds". Tests:
+``tests/theorems/test_elementary_bounds.py``, ``tests/selection/test_least_charges.py``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from expost.arrays import Floats
+from expost.rationals import pad_up
+from expost.selection.renyi.profile_charges import least_epsilon, price_by_profiles
+from expost.selection.renyi.sharp_charges import Priced, Problem, price
+
+_LATER = 12  # about this many larger orders are tried for charges at a fixed order
+
+
+def standalone_charges(problem: Problem) -> Priced:
+    """Return the charges of an (ε̃, δ) claim: the least of what is proven.
+
+    (T1) at every order, (T3), and composition of what an outcome depends on all give outcome i a
+    hockey stick of at most its share w_i·δ. The shares sum to at most 1, so any of them may be
+    taken outcome by outcome. Composition of all copies bounds all outcomes together, without
+    shares; so it replaces the charges of all candidates at once, if it is below every one of them.
+    "Nothing" is charged by (T3), needs no δ, and may stand beside both. The published bound need
+    not be tried: at equal orders and shifts (T1) is never above it (β = α). Proofs: docs/theory.md.
+    """
+    if not problem.profiles:
+        return price(problem)
+    groups = len(problem.rates)
+    best = price_by_profiles(problem)
+    best = best.or_less(price(problem, known=best.charges))
+    best = best.or_less(_composition(problem, np.log(problem.copies) + problem.log_weights))
+    everything = _composition(problem, np.zeros(groups), whole=True)
+    if float(everything.charges[0]) < float(best.charges[:groups].min()):
+        best = best.or_less(everything)
+    return best
+
+
+def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -> Priced:
+    """Return what running and composing the copies before and with each winner costs.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is priced.
+    log_shares : array of shape (groups,)
+        ln of the share of δ of all copies of a group together.
+    whole : bool
+        Whether to compose all copies for every winner. In Algorithm 3 all are composed anyway.
+    """
+    assert problem.log_delta is not None
+    each = problem.copies[:, None] * problem.curves
+    everything = np.broadcast_to(each.sum(axis=0), each.shape)
+    totals = (everything if whole or not problem.earlier_only else np.cumsum(each, axis=0)) * (
+        1 + len(each) * 2.0**-50
+    )
+    conversion = np.array([problem.conversion(order) for order in problem.orders.tolist()])
+    converted = totals + conversion - log_shares[:, None] / (problem.orders - 1)
+    places = converted.argmin(axis=1)
+    charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(each)), places])
+    alone = len(each) == 1 or (problem.earlier_only and not whole)
+    if problem.copies[0] == 1 and alone:  # a single run: its own profile
+        own = least_epsilon(problem.profiles[0], float(log_shares[0] + problem.log_delta))
+        charges[0] = min(charges[0], own)
+    rest = problem.outcomes - len(each)  # "nothing" of Algorithm 2
+    return Priced(
+        np.append(charges, [charges[-1] if whole else np.inf] * rest),
+        np.append(problem.orders[places], [np.nan] * rest),
+        np.full(problem.outcomes, np.nan),
+        ("composition",) * problem.outcomes,
+    )
+
+
+def charges_at_order(problem: Problem, place: int) -> Priced:
+    """Return the charges at one order: the least of what is proven.
+
+    Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
+
+    * *A larger order.* Ex-post Rényi DP at an order α′ > α with some charges implies it at α with
+      the same charges (Lyapunov's inequality). All outcomes must take their charge from the same
+      order: the one with the least expected charge under the weights is used.
+    * *Plain composition.* A selection is post-processing of all copies, so Σ_j T_j·ε_j(α) bounds
+      the moment of everything that can be released. It replaces the charges of all candidates at
+      once, if it is below every one of them; "nothing" keeps its own charge and weight.
+
+    The bound as published (method "paper") stays as it was published.
+    """
+    here = price(problem, [place])
+    if problem.method == "paper":
+        return here
+    later = range(place + 1, len(problem.orders))
+    ahead = [each for each in later if problem.orders[each] >= problem.orders[place] * 1.2]
+    tried = [here, *(price(problem, [each]) for each in ahead[:: max(1, len(ahead) // _LATER)])]
+    finite = [each for each in tried if np.isfinite(each.charges).all()] or [here]
+    best = min(finite, key=lambda each: _expected(problem, each))
+    return _or_composition(problem, place, here, best)
+
+
+def _expected(problem: Problem, priced: Priced) -> float:
+    """Return the mean charge of a released candidate under the weights."""
+    weights = problem.copies * np.exp(problem.log_weights)
+    return float(weights @ priced.charges[: len(weights)])
+
+
+def _or_composition(problem: Problem, place: int, here: Priced, best: Priced) -> Priced:
+    """Return ``best``, or plain composition if that is cheaper for every candidate.
+
+    Composition is a statement about the order itself, so "nothing" then keeps its charge at this
+    order (``here``), not at a larger one: the weights add up to 1 at one order only.
+    """
+    groups, order = len(problem.rates), float(problem.orders[place])
+    total = pad_up(float(problem.copies @ problem.curves[:, place]) * (1 + groups * 2.0**-50))
+    if math.isfinite(problem.log_weight_nothing):  # "nothing" takes a share of the weight
+        total = pad_up(total - math.log(-math.expm1(problem.log_weight_nothing)) / (order - 1))
+    nothing_holds = np.isfinite(here.charges[groups:]).all()
+    if not (nothing_holds and total < float(best.charges[:groups].min())):
+        return best
+    charges, orders, shifts = here.charges.copy(), here.orders.copy(), here.shifts.copy()
+    charges[:groups], orders[:groups], shifts[:groups] = total, order, np.nan
+    return Priced(charges, orders, shifts, ("composition",) * groups + here.bounds[groups:])
