@@ -229,6 +229,30 @@ def test_weights_follow_what_was_released_and_nothing_else() -> None:
             descent.move(gradient, noise)
     assert np.array_equal(one.weights, two.weights)
     assert np.isfinite(one.weights).all()
+    assert np.array_equal(on_lattice(one.weights), one.weights)
+    assert one.weights.any()
+
+
+def test_every_step_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rows a released gradient is noise alone; its size is that of the step."""
+    released: list[tuple[Any, float]] = []
+    moved = Descent.move
+
+    def seen(self: Descent, gradient: Any, noise: float) -> None:
+        released.append((gradient / noise, noise))
+        moved(self, gradient, noise)
+
+    monkeypatch.setattr(Descent, "move", seen)
+    training = LinearTraining("softmax", 40, 500, 5)
+    path = ProgressivePath(training, as_rows, as_weights, "zero-out")
+    walk = path.walk([Level(0.05), Level(0.2)], b"s" * 32, True)  # type: ignore[arg-type,list-item]
+    walk.output(1, (np.zeros((3, 40)), np.full(3, np.nan)))
+    noises = [noise for _, noise in released]
+    assert noises == sorted(noises, reverse=True) or max(noises[1:]) < noises[0]
+    drawn = np.array([gradient.ravel() for gradient, _ in released])
+    assert len(drawn) > 10
+    assert np.abs(np.corrcoef(drawn) - np.eye(len(drawn))).max() < 0.5
+    assert 0.9 < drawn.std() < 1.1
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,11 @@ def test_noise_reduction_comes_first_and_pays_alone() -> None:
 
 
 def test_a_miss_is_followed_by_attempts_and_all_is_paid() -> None:
-    """A model of one level that is hardly trained misses; the attempts follow."""
-    result = run(auto(goal__at_least=0.9, model__levels=[0.55], privacy__attempts=3), seed=3)
+    """Labels that cannot be learned: progressive training misses at its level, then the attempts."""
+    X, y = blobs()
+    labels = np.random.default_rng(3).permutation(y)
+    tables = auto(goal__at_least=0.8, model__levels=[0.55], privacy__attempts=3)
+    result = expost.tune(tables, X, labels, randomness=SimulationRandomness(3), simulation=True)
     assert len(result.attempts) > 1
     first = result.attempts[0]
     assert not first.release.passed
