@@ -248,7 +248,7 @@ def test_every_step_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     walk = path.walk([Level(0.05), Level(0.2)], b"s" * 32, True)  # type: ignore[arg-type,list-item]
     walk.output(1, (np.zeros((3, 40)), np.full(3, np.nan)))
     noises = [noise for _, noise in released]
-    assert noises == sorted(noises, reverse=True) or max(noises[1:]) < noises[0]
+    assert noises[-1] < noises[1]
     drawn = np.array([gradient.ravel() for gradient, _ in released])
     assert len(drawn) > 10
     assert np.abs(np.corrcoef(drawn) - np.eye(len(drawn))).max() < 0.5
