@@ -233,7 +233,7 @@ def test_a_row_on_which_the_module_raises_does_not_act_on_others_in_scoring(how)
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_cannot_be_set_back_is_refused(how):
     X, y = np.zeros((20, 4), dtype=np.int64), np.arange(20) % CLASSES
-    with pytest.raises(InvalidInput, match="cannot be set back"):
+    with pytest.raises(InvalidInput, match="there cannot be set back"):
         trained(lambda: Counts(how).double(), X, y)
 
 
