@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from expost import plots
 from reproduction.least_epsilon import BARS, least_epsilon
+
+from expost import plots
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "least_epsilon.json"

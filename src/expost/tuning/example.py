@@ -18,7 +18,7 @@ holdout = 0.2               # share of the rows used for scoring and never for t
 [model]
 kind = "softmax"            # logistic, softmax, linear, cnn; "module:name" or "file.py:name" for a
                             # function or a class that makes a torch module
-training = "auto"           # noise reduction, then DP-SGD; or "noise-reduction", "dp-sgd"
+training = "auto"           # "progressive" first, then "dp-sgd"; or one of them
 # arguments = { width = 64 } # keyword arguments of that function
 # input_shape = [1, 28, 28] # of one example, for modules; default: as in the array, else flat
 
