@@ -305,7 +305,7 @@ def _one_thread() -> AbstractContextManager[Any]:
     """Limit linear algebra to one thread: every core has its own run."""
     if importlib.util.find_spec("threadpoolctl") is None:
         return nullcontext()
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     limits: AbstractContextManager[Any] = threadpool_limits(1)
     return limits
