@@ -89,6 +89,7 @@ def test_a_sum_is_the_sum_of_its_rows(name, exact):
     if exact:
         other = sums.again()
         assert other is not None
+        assert not other.taps.state.shares(sums.taps.state)
         assert (add(range(len(X)), other) == whole).all()
 
 
