@@ -63,7 +63,7 @@ def test_noise_reduction_comes_first_and_pays_alone() -> None:
 
 
 def test_a_miss_is_followed_by_attempts_and_all_is_paid() -> None:
-    """Labels that cannot be learned: progressive training misses at its level, then the attempts."""
+    """Labels that nothing can learn: progressive training misses, then the attempts."""
     X, y = blobs()
     labels = np.random.default_rng(3).permutation(y)
     tables = auto(goal__at_least=0.8, model__levels=[0.55], privacy__attempts=3)
