@@ -43,8 +43,7 @@ from expost.selection.plan import gaussian_promise, plan
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
 from expost.tuning.forecast import dropping
-from expost.tuning.noise_reduction import LEVELS
-from expost.tuning.several_ways import DELTA_SHARE, SHARE, levels_before_another
+from expost.tuning.several_ways import DELTA_SHARE, SHARE
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import LAWS, ladder, public_scores, tuned_levels
 from reproduction.table3.planned import (
@@ -148,10 +147,7 @@ def _after_noise_reduction(problem: TableProblem) -> tuple[PlannedAttempts, floa
     """Return the attempts of ``"auto"`` for a network, and the cost of the miss before them."""
     left = (1 - DELTA_SHARE) * DELTA
     attempts = PlannedAttempts.of(problem, left)
-    classes = 10 if problem.task.metric == "accuracy" else None
-    limit = SHARE * attempts.least_mean(problem, left)
-    levels = levels_before_another(LEVELS, DELTA_SHARE * DELTA, 0, classes, problem.bank.n, limit)
-    return attempts, levels[-1]
+    return attempts, SHARE * attempts.least_mean(problem, left)
 
 
 def _algorithm_3(problem: TableProblem) -> PricedRequest:

@@ -1,15 +1,14 @@
-"""Rows of Table 3 from the product itself: ``training = "noise-reduction"`` and ``"auto"``.
+"""Rows of Table 3 from the product itself: ``training = "noise-reduction"``, ``"progressive"``.
 
 The requests are those of :mod:`expost.tuning.noise_reduction` and
-:mod:`expost.tuning.several_ways`, with the default levels (200, from 0.005 to 4), the exact noise
-and the stopping rules of a job. Two things differ from a job: randomness is seeded (a simulation),
+:mod:`expost.tuning.several_ways`, with the default levels, the exact noise and the stopping rules
+of a job. Two things differ from a job: randomness is seeded (a simulation),
 and the statistic, which does not depend on coins, is computed once for all trials.
 
-``noise-reduction-public`` scores each level on the task's public rows, as the other mechanisms of
-the table do. ``noise-reduction`` holds out every fifth training row and stops by one noisy
-threshold on those, with the confidence of 0.9 that jobs have; a trial counts as passed if the
-released model reaches the bar on the *public* rows. ``auto-public`` tries the ways of
-``training = "auto"`` for a linear model in turn.
+Names that end with ``-public`` score each level on the task's public rows, as the other mechanisms
+of the table do. The others hold out every fifth training row and stop by noisy thresholds on those,
+with the confidence of 0.9 that jobs have; a trial counts as passed if the released model reaches
+the bar on the *public* rows.
 
 Tests: ``tests/reproduction/test_table3.py``.
 """
@@ -17,7 +16,7 @@ Tests: ``tests/reproduction/test_table3.py``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,14 +28,24 @@ from expost.arrays import Array, Floats
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
-from expost.selection.noise_path import PathLevel
+from expost.selection.noise_path import NoisePath, PathLevel
 from expost.tuning.candidates import Fitted
+from expost.tuning.feature_choice import features_for
 from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Recipe
-from expost.tuning.noise_reduction import LEVELS, Places, Way, step_of, usable_levels
+from expost.tuning.model_settings import ModelSettings
+from expost.tuning.noise_reduction import (
+    MOMENTS,
+    PROGRESSIVE,
+    Places,
+    Way,
+    step_of,
+    usable_levels,
+)
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
-from expost.tuning.several_ways import ladder_of, levels_before_another, rank_of
+from expost.tuning.settings import MAX_EPSILON
+from expost.tuning.several_ways import WIDE, list_ways
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, task_named
@@ -87,11 +96,13 @@ def rows_of(name: str, data: Path) -> Rows:
     columns = tuple(Column("number", 0.0, 1.0) for _ in range(X.shape[1]))
     if task.metric == "mse":
         schema = TableSchema(columns, None, (-1.0, 1.0))
-        recipe = Recipe("linear", "squared", schema)
+        recipe = Recipe("linear", "squared", schema, features=features_for("auto", schema, None))
         return Rows(X, (split.y + 1) / 2, test_X, (split.test_y + 1) / 2, recipe, task.row_bound)
     classes = int(split.y.max()) + 1
     kind = "logistic" if classes == 2 else "softmax"
-    recipe = Recipe(kind, kind, TableSchema(columns, classes, None))
+    schema = TableSchema(columns, classes, None)
+    features = features_for("auto", schema, (28, 28) if name == "mnist" else None)
+    recipe = Recipe(kind, kind, schema, features=features)
     return Rows(X, split.y, test_X, split.test_y, recipe, None)
 
 
@@ -102,23 +113,26 @@ def goal_of(problem: TableProblem) -> GoalSettings:
     return GoalSettings("mse", -problem.target, 1.0, CONFIDENCE)
 
 
-def ways_to(rows: Rows, scoring: int | None, training: str, places: int) -> list[Way]:
-    """Return the ways of ``"noise-reduction"`` (one) or ``"auto"`` (the ladder)."""
-    levels = usable_levels(LEVELS, scoring)
-    ladder: tuple[float | None, ...] = (None,)
-    if rows.recipe.loss != "squared":
-        ladder = ladder_of(rows.X.shape[1])
-    if training == "noise-reduction":
-        ladder = ladder[:1]
-    delta, confidence = DELTA / len(ladder), 1 - (1 - CONFIDENCE) / len(ladder)
-    ways = []
-    for place, regularisation in enumerate(ladder):
-        kept = levels
-        if place < len(ladder) - 1:
-            rank = rank_of(ladder, place)
-            kept = levels_before_another(levels, delta, rank, rows.recipe.class_count, places)
-        ways.append(Way(regularisation, kept, delta, confidence, norm_bound=rows.norm_bound))
-    return ways
+def ways_to(
+    rows: Rows, goal: GoalSettings, places: Places, training: str, private: bool
+) -> tuple[Way, ...]:
+    """Return the ways of a job with this training."""
+    recipe = rows.recipe
+    assert recipe.features is not None
+
+    def usable(levels: Sequence[float], confidence: float) -> tuple[float, ...]:
+        return usable_levels(levels, goal, places, confidence) if private else tuple(levels)
+
+    return list_ways(
+        ModelSettings(recipe.kind, recipe.loss, training=training, norm_bound=rows.norm_bound),
+        places,
+        usable,
+        delta=DELTA,
+        confidence=CONFIDENCE,
+        classes=recipe.class_count,
+        width=recipe.features.width(places.features),
+        most=MAX_EPSILON,
+    )
 
 
 def product_rows(
@@ -127,15 +141,17 @@ def product_rows(
     """Yield the product's rows for one bar."""
     rows, goal = rows_of(problem.task.name, data), goal_of(problem)
     trials = min(trials, MOST_TRIALS)
-    named = [("noise-reduction-public", "noise-reduction", False)]
-    named += [("noise-reduction", "noise-reduction", True)]
-    if rows.recipe.loss != "squared":
-        named += [("auto-public", "auto", False)]
+    named = [
+        (training + suffix, training, not suffix)
+        for training in (MOMENTS, PROGRESSIVE)
+        for suffix in ("-public", "")
+        if training == PROGRESSIVE or rows.X.shape[1] < WIDE
+    ]
     for mechanism, training, private in named:
         steps, given = steps_to(rows, goal, training, private)
         made = [one_trial(problem, rows, steps, given, [seed, trial]) for trial in range(trials)]
         note = (
-            "product; one noisy threshold on every fifth training row"
+            "product; noisy thresholds on every fifth training row"
             if private
             else "product; scored on the public rows"
         )
@@ -168,7 +184,7 @@ def steps_to(
         int(np.count_nonzero(~out)), int(np.count_nonzero(out)), rows.X.shape[1], ZERO_OUT
     )
     shown = None if private else (rows.test_X, rows.test_y)
-    ways = ways_to(rows, places.scoring if private else None, training, places.training)
+    ways = ways_to(rows, goal, places, training, private)
     return [
         known_step(step_of(way, rows.recipe, goal, places, shown, None), given, private)
         for way in ways
@@ -183,6 +199,8 @@ def known_step(step: Step, given: dict[str, Any], private: bool) -> Step:
     level = step.candidates[0].mechanism
     assert isinstance(level, PathLevel)
     path = level.path
+    if not isinstance(path, NoisePath):
+        return step
     key = json.dumps([repr(path.statistic), private, given["X"].shape])
     known = replace(path, statistic=Known(path.statistic, key))
     candidates = [

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ from expost.selection.candidate import Candidate
 from expost.selection.drop_coins import DropLaw
 from expost.selection.plan import plan
 from expost.selection.random_dropping import RandomDropping
-from expost.tuning.noise_reduction import LEVELS as NOISE_LEVELS
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import doubling
 from reproduction.table3.planned import reach
@@ -163,7 +162,7 @@ def _rows(
         say(f"{task.name}: noise reduction, bar {bar:g}")
         problem = TableProblem.of(task, bank, bar, PAPER_LEVELS[:1])
         for made in product_rows(problem, data, trials, seed):
-            yield replace(_row(problem, made, None), levels_from=NOISE_LEVELS[0])
+            yield _row(problem, made, None)
 
 
 def _mechanisms(

@@ -51,17 +51,27 @@ def test_defaults_depend_on_the_number_of_rows_and_not_on_values() -> None:
     }
     other = default_job(X, **facts, rows=10**6)
     assert other["privacy"]["delta"] == 1e-7
-    assert other["search"]["epsilons"][0] < 0.25
+    assert "search" not in other
+    grid = default_job(X, **facts, rows=10**6, training="dp-sgd")
+    assert grid["search"]["epsilons"][0] < 0.25
 
 
 def test_training_of_jobs_with_and_without_a_grid() -> None:
-    """What docs/noise-reduction.md says: a job of keywords has a grid, so DP-SGD trains."""
+    """Progressive training is the default; who asks for a grid gets DP-SGD."""
     X, _ = clouds()
-    made = default_job(X, at_least=0.8, feature_bounds=[0, 1], classes=2)
-    assert made["model"] == {"kind": "logistic", "training": "dp-sgd"}
-    assert 'training = "dp-sgd"' in as_toml(made)
-    del made["search"], made["model"]["training"]
+    facts: dict[str, Any] = {"at_least": 0.8, "feature_bounds": [0, 1], "classes": 2}
+    made = default_job(X, **facts)
+    assert made["model"] == {"kind": "logistic", "training": "auto"}
+    assert 'training = "auto"' in as_toml(made)
+    assert made["data"]["holdout"] == 0.35
+    assert default_job(X, **facts | {"classes": 3})["data"]["holdout"] == 0.2
+    del made["model"]["training"]
     assert read_settings(made, given_data=True).model.training == "auto"
+    for asked in ({"attempts": 3}, {"epsilons": [1.0]}, {"model": "cnn"}, {"training": "dp-sgd"}):
+        grid = default_job(X, **facts, **asked)
+        assert grid["model"]["training"] == "dp-sgd"
+        assert grid["data"]["holdout"] == 0.2
+        assert "search" in grid
 
 
 def test_arrays_and_keywords() -> None:

@@ -18,7 +18,7 @@ from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.selection.noise_path import PathLevel
+from expost.selection.noise_path import NoisePath, PathLevel
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
 from expost.sklearn._noise_reduction import CountRows
 from tests.tuning.private_estimators import NearestNoisyMean, pure
@@ -43,20 +43,24 @@ def reduced(estimator: Any = None, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("changes", [{}, {"n_rows": 1500}, {"regularisation": [0.01]}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"n_rows": 1500}, {"training": "progressive"}, {"training": "auto", "n_rows": 1500}],
+)
 def test_one_level_is_paid_and_the_estimator_reaches_the_target(
     classes: int, changes: dict[str, Any]
 ) -> None:
     X, y = rows(classes)
     found = reduced(model(classes), **changes).fit(X, y)
     assert found.passed_
-    assert found.training_ == "noise-reduction"
+    moments = changes.get("training") is None
+    assert found.training_ == ("noise-reduction" if moments else "progressive")
     spent = found.privacy_spent_
     assert (spent.epsilon, spent.delta) == (found.best_params_["epsilon"], 1e-5)
     assert spent.neighbours == ("add-remove" if "n_rows" in changes else "zero-out")
-    assert ("regularisation" in found.best_params_) == ("regularisation" in changes)
+    assert ("training" in found.best_params_) is not moments
     assert found.best_estimator_.privacy_spent_ == spent
-    assert "Brownian noise reduction" in found.release_.theorem
+    assert ("Brownian noise reduction" in found.release_.theorem) is moments
     assert ("at-classic-monotone" in found.release_.theorem) == ("n_rows" not in changes)
     assert found.score_bound_ <= found.best_score_
     assert np.mean(found.predict(X) == y) > 0.75
@@ -100,7 +104,7 @@ def test_a_pipeline_of_stateless_steps() -> None:
 def test_a_miss_releases_nothing_and_pays_the_last_level(tmp_path: Any) -> None:
     book = Ledger.create(tmp_path / "book.db", ApproxBudget(3.0, 1e-4, "zero-out"))
     X, y = rows()
-    search = reduced(target=0.99999, levels=[0.6, 0.8, 1.0], confidence=1 - 1e-9, ledger=book).fit(
+    search = reduced(target=0.7, levels=[0.6, 0.8, 1.0], confidence=1 - 1e-9, ledger=book).fit(
         X, generator_labels(len(y))
     )
     assert not search.passed_
@@ -121,7 +125,7 @@ def test_auto_adds_up_what_was_tried_and_shares_delta() -> None:
         {"learning_rate": [1.0]},
         epsilons=[0.5],
         training="auto",
-        target=0.95,
+        target=0.9,
         attempts=2,
         confidence=0.999,
     )
@@ -146,11 +150,12 @@ def test_auto_adds_up_what_was_tried_and_shares_delta() -> None:
 @pytest.mark.parametrize("secret", [False, True])
 def test_one_person_moves_statistic_and_counts_by_at_most_their_bounds(secret: bool) -> None:
     X, y = rows(count=300)
-    search = reduced(n_rows=300 if secret else None, regularisation=[0.05])
+    search = reduced(n_rows=300 if secret else None)
     score, out, n = search._score(y, SimulationRandomness(3))
     steps, data = search._ways(X, y, score, out, n, 1.0)
     level, rule = steps[0].candidates[0].mechanism, steps[0].selector.held_out
     assert isinstance(level, PathLevel)
+    assert isinstance(level.path, NoisePath)
     assert isinstance(rule.count, CountRows)
     assert rule.monotone is not secret
     base = level.path.values(data)
@@ -171,7 +176,7 @@ def test_one_person_moves_statistic_and_counts_by_at_most_their_bounds(secret: b
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"training": "sgd"}, "dp-sgd, noise-reduction, auto"),
+        ({"training": "sgd"}, "dp-sgd, noise-reduction, progressive, auto"),
         ({"target": None}, "target"),
         ({"param_grid": {"learning_rate": [1.0]}}, "no grid"),
         ({"epsilons": [1.0]}, "epsilons"),
@@ -179,8 +184,7 @@ def test_one_person_moves_statistic_and_counts_by_at_most_their_bounds(secret: b
         ({"repeats": 2}, "repeats"),
         ({"levels": [2.0, 1.0]}, "ascending"),
         ({"levels": []}, "levels"),
-        ({"levels": [0.001]}, "levels"),
-        ({"regularisation": [1e-9]}, "regularisation"),
+        ({"levels": [0.001]}, "no level can tell"),
         ({"norm_bound": 2.0}, "norm_bound"),
         ({"training": "dp-sgd", "param_grid": {}, "levels": [1.0]}, "levels"),
         ({"training": "dp-sgd"}, "param_grid"),

@@ -28,6 +28,7 @@ from expost.features.columns import (
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
+from expost.features.encoded import EncodedColumns
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients
@@ -39,6 +40,7 @@ __all__ = [
     "Chain",
     "Columns",
     "Dates",
+    "EncodedColumns",
     "Encoder",
     "Features",
     "Function",

@@ -91,7 +91,7 @@ def written(value: Any) -> Any:
     if callable(value):  # a rule of the caller's, of which only the name is public
         return getattr(value, "__qualname__", type(value).__qualname__)
     if isinstance(value, HeldOut):  # its rates follow from the promises
-        names: Iterable[str] = ("overhead", "thresholds", "steps", "monotone")
+        names: Iterable[str] = ("stages", "thresholds", "steps", "monotone")
     elif is_dataclass(value):
         names = [each.name for each in fields(value)]
     else:

@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -58,6 +58,27 @@ from expost.selection.selector import Draws, Selector
 from expost.selection.setting_checks import check_target
 
 _LAPLACE_BITS = 10
+
+
+class Walk(Protocol):
+    """The looks at one path, from coarse to fine, with one secret seed."""
+
+    def output(self, index: int, data: Any) -> Any:
+        """Return the output of a level."""
+
+
+class Path(Protocol):
+    """Anything whose level i releases, together with all levels before it, μ_i-Gaussian DP."""
+
+    @property
+    def neighbours(self) -> str:
+        """The neighbouring relation."""
+
+    def walk(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> Walk:
+        """Return the looks; they keep to the levels' guarantees."""
+
+    def theorem(self, law: str) -> str:
+        """Return the name of the result that the levels rest on."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +138,22 @@ class NoisePath:
             )
         return found
 
+    def walk(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> Walk:
+        """Return the looks at the noisy statistic; the noise comes from a secret seed."""
+        return _Walk(levels, seed, simulated)
+
+    def theorem(self, law: str) -> str:
+        """Return the name of the result for Laplace or Gaussian noise."""
+        if law == "laplace":
+            return (
+                "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), "
+                "discrete"
+            )
+        return (
+            "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ shared "
+            "by the levels"
+        )
+
     def levels(
         self,
         epsilons: Sequence[Number] | None = None,
@@ -135,23 +172,32 @@ class NoisePath:
         rhos : sequence of number, optional
             In place of ``epsilons``: increasing ρ of Gaussian noise under zCDP.
         """
-        if (epsilons is None) == (rhos is None) or (rhos is not None and delta is not None):
-            raise InvalidInput(
-                "epsilons, rhos",
-                "both or neither",
-                "give epsilons (with delta for Gaussian noise), or rhos alone",
-            )
-        promises: list[Guarantee]
-        if rhos is not None:
-            promises = [ZCDP(rho, self.neighbours) for rho in rhos]  # type: ignore[arg-type]
-        elif delta is None:
-            promises = [PureDP(each, self.neighbours) for each in epsilons or ()]  # type: ignore[arg-type]
-        else:
-            share = round_down(exact_positive(delta, "delta") / max(len(epsilons or ()), 1))
-            promises = [ApproxDP(float(each), share, self.neighbours) for each in epsilons or ()]
-        return [
-            Candidate(PathLevel(self, promise), promise_params(promise)) for promise in promises
-        ]
+        return levels_of(self, epsilons, delta=delta, rhos=rhos)
+
+
+def levels_of(
+    path: Path,
+    epsilons: Sequence[Number] | None = None,
+    *,
+    delta: Number | None = None,
+    rhos: Sequence[Number] | None = None,
+) -> list[Candidate]:
+    """Return one candidate per level of a path; see :meth:`NoisePath.levels`."""
+    if (epsilons is None) == (rhos is None) or (rhos is not None and delta is not None):
+        raise InvalidInput(
+            "epsilons, rhos",
+            "both or neither",
+            "give epsilons (with delta for Gaussian noise), or rhos alone",
+        )
+    promises: list[Guarantee]
+    if rhos is not None:
+        promises = [ZCDP(rho, path.neighbours) for rho in rhos]  # type: ignore[arg-type]
+    elif delta is None:
+        promises = [PureDP(each, path.neighbours) for each in epsilons or ()]  # type: ignore[arg-type]
+    else:
+        share = round_down(exact_positive(delta, "delta") / max(len(epsilons or ()), 1))
+        promises = [ApproxDP(float(each), share, path.neighbours) for each in epsilons or ()]
+    return [Candidate(PathLevel(path, promise), promise_params(promise)) for promise in promises]
 
 
 def promise_params(promise: Guarantee) -> dict[str, float]:
@@ -166,13 +212,13 @@ class PathLevel:
 
     Parameters
     ----------
-    path : NoisePath
-        The statistic.
+    path : NoisePath or another Path
+        What is looked at.
     guarantee : PureDP, ApproxDP or ZCDP
         What one release of this level satisfies.
     """
 
-    path: NoisePath
+    path: Path
     guarantee: Guarantee
 
     @property
@@ -190,7 +236,8 @@ class PathLevel:
 
     def __call__(self, data: Any, randomness: Randomness) -> Any:
         """Return the output for one fresh release at this level."""
-        return _Walk([self], randomness.bytes(SEED_BYTES), randomness.simulated).output(0, data)
+        seed = randomness.bytes(SEED_BYTES)
+        return self.path.walk([self], seed, randomness.simulated).output(0, data)
 
 
 @dataclass(frozen=True)
@@ -246,13 +293,8 @@ class PathSearch(Selector):
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""
-        laplace = path_levels(candidates)[0].law == "laplace"
-        named = (
-            "Laplace noise reduction (Koufogiannis et al. 2016; Whitehouse et al. 2019), discrete"
-            if laplace
-            else "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ "
-            "shared by the levels"
-        )
+        level = path_levels(candidates)[0]
+        named = level.path.theorem(level.law)
         if self.held_out is None:
             return named
         kind = "theorem:at-classic-monotone" if self.held_out.monotone else "theorem:at-classic"
@@ -265,7 +307,7 @@ class PathSearch(Selector):
             "simulated": randomness.simulated,
         }
         if self.held_out is not None:
-            drawn["level"] = self.held_out.draw(randomness)
+            drawn["thresholds"] = self.held_out.draw(randomness)
         return drawn
 
     def _runs(
@@ -273,9 +315,9 @@ class PathSearch(Selector):
     ) -> Sequence[Run]:
         """Return one look per level, from coarse to fine."""
         levels = path_levels(candidates)
-        walk = _Walk(levels, bytes.fromhex(draws["path"]), draws["simulated"])
+        walk = levels[0].path.walk(levels, bytes.fromhex(draws["path"]), draws["simulated"])
         return [
-            Run(index, _Look(walk, index, self.held_out, draws.get("level")))
+            Run(index, _Look(walk, index, self.held_out, draws.get("thresholds")))
             for index in range(len(levels))
         ]
 
@@ -303,7 +345,7 @@ class _Walk:
 
     def __init__(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> None:
         self._levels, self._key = levels, RunKey(seed, simulated)
-        self._path, self._law = levels[0].path, levels[0].law
+        self._path, self._law = _statistic_path(levels), levels[0].law
         self._deviations = deviations_of(levels) if self._law == "gaussian" else []
         self._turn = threading.Lock()
         self._data: Any = None
@@ -357,23 +399,30 @@ class _Walk:
 class _Look:
     """One look: the output of a level and, with held-out rows, its noisy count. Secret: no repr."""
 
-    walk: _Walk
+    walk: Walk
     index: int
     held_out: HeldOut | None
-    level: int | None
+    thresholds: Sequence[int] | None
 
     def __call__(self, data: Any, randomness: Randomness) -> Any:
         output = self.walk.output(self.index, data)
         if self.held_out is None:
             return output
-        assert self.level is not None
-        return self.held_out.look(self.index, output, data, self.level, randomness)
+        assert self.thresholds is not None
+        return self.held_out.look(self.index, output, data, self.thresholds, randomness)
+
+
+def _statistic_path(levels: Sequence[PathLevel]) -> NoisePath:
+    """Return the path of levels of a statistic."""
+    path = levels[0].path
+    assert isinstance(path, NoisePath)
+    return path
 
 
 def deviations_of(levels: Sequence[PathLevel]) -> list[float]:
     """Return σ_j of each look, rounded up: (Δ/σ_j)² ≤ μ_j² − μ_{j−1}² holds exactly."""
     squares = [Fraction(0), *(level.square() for level in levels)]
-    sensitivity = levels[0].path.bound
+    sensitivity = _statistic_path(levels).bound
     found = []
     for before, after in pairwise(squares):
         wanted = sensitivity**2 / (after - before)
@@ -386,7 +435,7 @@ def deviations_of(levels: Sequence[PathLevel]) -> list[float]:
 
 def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]:
     """Return the step of the lattice, and the scale of each level in steps."""
-    path = levels[0].path
+    path = _statistic_path(levels)
     step = math.ldexp(1.0, math.frexp(float(path.bound / path.dimension))[1] - 1 - _LAPLACE_BITS)
     moved = path.bound / Fraction(step) + path.dimension
     return step, [moved / level.guarantee.size for level in levels]
@@ -414,7 +463,7 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
         raise InvalidCandidate(
             "guarantee",
             float(sizes[0]),
-            f"this ε is too small for Laplace noise in {levels[0].path.dimension} dimensions; "
+            f"too small for Laplace noise in {_statistic_path(levels).dimension} dimensions; "
             "give larger levels, or a delta for Gaussian noise",
         )
     return levels

@@ -20,13 +20,13 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import guarantee_from_dict
 from expost.selection.candidate import Candidate
 from expost.selection.grid import OWN
-from expost.selection.held_out import HeldOut, rates_of
+from expost.selection.held_out import HeldOut, Stages, rates_of
 from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
 from expost.selection.repeat_and_select import Poisson, RunCount, TruncatedNegativeBinomial
 from expost.selection.selector import Selector
 
-_LAWS: dict[str, type[RunCount]] = {
-    law.__name__: law for law in (TruncatedNegativeBinomial, Poisson)
+_LAWS: dict[str, type[RunCount | Stages]] = {
+    law.__name__: law for law in (TruncatedNegativeBinomial, Poisson, Stages)
 }
 _MOST_CANDIDATES = 10_000_000
 
@@ -156,11 +156,10 @@ def _held_out(terms: Mapping[str, Any] | None, candidates: Sequence[Candidate]) 
     """Return the rule of held-out rows; its rates follow from the candidates' levels."""
     if terms is None:
         return None
-    overhead, thresholds = _read(terms["overhead"]), _read(terms["thresholds"])
-    rates = rates_of(
-        [float(each.guarantee.size) for each in candidates], overhead, terms["monotone"]
-    )
-    return HeldOut(never_run, overhead, thresholds, terms["steps"], terms["monotone"], rates=rates)
+    stages, thresholds = _read(terms["stages"]), _read(terms["thresholds"])
+    levels = [float(candidate.guarantee.size) for candidate in candidates]
+    rates = rates_of(levels, stages, terms["monotone"])
+    return HeldOut(never_run, stages, thresholds, terms["steps"], terms["monotone"], rates=rates)
 
 
 def _read(value: Any) -> Any:

@@ -21,7 +21,6 @@ from expost.tuning.job import tune
 from expost.tuning.job_folder import CERTIFICATE
 from expost.tuning.metrics import METRICS
 from expost.tuning.model_file import MODEL
-from expost.tuning.noise_reduction import LEVELS
 from expost.tuning.settings import Settings as JobSettings
 from expost.tuning.settings import read_settings
 
@@ -187,8 +186,8 @@ def _check_largest(facts: Mapping[str, Any], settings: JobSettings) -> None:
 def _levels(settings: JobSettings) -> dict[str, tuple[float, ...]]:
     """The levels at which a job may train, by the key that states them."""
     found = {"search.epsilons": settings.search.epsilons}
-    if settings.model.training != "dp-sgd":  # some settings are trained by noise reduction
-        found["model.levels"] = settings.model.levels or LEVELS
+    if settings.model.training != "dp-sgd":  # what stops when it passes may cost the whole job
+        found["privacy.max_epsilon"] = (settings.privacy.max_epsilon,)
     return found
 
 

@@ -73,7 +73,8 @@ class SearchCertificate(NoiseReducer):
         self.passed_ = fitted is not None if release.passed is None else release.passed
         self.best_params_ = dict(release.params)
         self.best_score_ = None if fitted is None else fitted.score
-        self.training_ = None if fitted is None else "noise-reduction" if reduced else "dp-sgd"
+        path = str(release.params.get("training", "noise-reduction"))
+        self.training_ = None if fitted is None else path if reduced else "dp-sgd"
         self.score_bound_ = release.score if self.target is not None else None
         if fitted is not None and fitted.lead is not None:
             # Noise reduction compares a count with its threshold; their difference is no score.

@@ -16,36 +16,41 @@ Tests: ``tests/tuning/test_sklearn_noise_reduction.py``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput, MissingExtra
+from expost.features import EncodedColumns
 from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.selection.candidate import Candidate
-from expost.selection.held_out import HeldOut
-from expost.selection.noise_path import NoisePath
+from expost.selection.held_out import HeldOut, useful_levels
+from expost.selection.noise_path import NoisePath, Path, levels_of
 from expost.selection.release import Release
 from expost.sklearn._candidates import CandidateLister
 from expost.sklearn._conventions import check_steps, setting
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import inside_selection
 from expost.sklearn._scoring import Fitted, RowScore
+from expost.training.progressive import ProgressivePath
 from expost.tuning.model_settings import TRAININGS, ModelSettings
 from expost.tuning.noise_reduction import (
+    MOMENTS,
     Places,
     PlannedPath,
+    Sums,
     Way,
-    overhead_for,
+    moments_of,
     public_params,
-    statistic_of,
+    training_of,
 )
 from expost.tuning.run_attempts import Step
+from expost.tuning.settings import MAX_EPSILON
 from expost.tuning.several_ways import list_ways
 
 try:
@@ -55,7 +60,7 @@ except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
 _ONLY_DP_SGD = ("guarantee", "overhead", "attempts", "expected_shares", "epsilons", "epsilon_param")
-_ONLY_NOISE_REDUCTION = ("regularisation", "levels", "norm_bound")
+_ONLY_PATHS = ("levels", "norm_bound")
 
 
 def linear_step(estimator: Any) -> Any:
@@ -68,21 +73,55 @@ class FinishEstimator:
     """Turn noisy numbers into a fitted estimator and, with a public score, score it."""
 
     estimator: Any
-    source: Any
-    outputs: int
+    solve: Callable[[Floats, float], tuple[Floats, Floats]]
     scorer: Callable[[Any], float] | None
 
-    def __call__(self, values: Floats, scale: float) -> Fitted:
-        if hasattr(self.source, "solve"):
-            weight, bias = self.source.solve(values, scale)
-        else:
-            weight, bias = self.source.unfold(values.reshape(-1, self.outputs))
+    def __call__(self, values: Floats, scale: float = 0.0) -> Fitted:
+        weight, bias = self.solve(values, scale)
         made = copy.copy(self.estimator)
         if isinstance(made, Pipeline):
             made.steps = [*made.steps[:-1], (made.steps[-1][0], copy.copy(made.steps[-1][1]))]
         linear_step(made)._take(weight, bias)
         with inside_selection():
             return Fitted(made, np.nan if self.scorer is None else float(self.scorer(made)))
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """Rows of norm at most 1 from features in [0, 1], and the way back.
+
+    Parameters
+    ----------
+    features : EncodedColumns
+        Numbers on a scale from −1 to 1, with a constant.
+    """
+
+    features: EncodedColumns
+
+    @classmethod
+    def of(cls, width: int, regression: bool) -> UnitRows:
+        """Return the rows of a number of features."""
+        numbers = tuple((position, 0.0, 1.0) for position in range(width))
+        norm = "bound" if regression else "row"
+        return cls(EncodedColumns(width, numbers, 0, False, norm=norm))
+
+    def __call__(self, data: Mapping[str, Any]) -> tuple[Floats, Array]:
+        return self.features.transform_cells(np.asarray(data["X"], dtype=np.float64)), data["y"]
+
+    def solve(self, values: Floats, scale: float = 0.0) -> tuple[Floats, Floats]:
+        """Return weight and bias on features in [0, 1] from weights on the rows.
+
+        Dividing a row by its norm does not change which output is the largest; dividing it by the
+        bound is a factor.
+        """
+        plain = values[:-1]
+        bound = sqrt(len(plain))
+        constant = self.features.constant * bound
+        bias = constant * values[-1] - plain.sum(axis=0)
+        if self.features.norm == "row":
+            return np.ascontiguousarray(2 * plain.T), np.asarray(bias)
+        length = sqrt(bound**2 + constant**2)
+        return np.ascontiguousarray(2 * plain.T / length), np.asarray(bias / length + 0.5)
 
 
 @dataclass(frozen=True)
@@ -103,7 +142,7 @@ class ReportEstimator:
     score: RowScore
     bar: int
 
-    def __call__(self, fitted: Fitted, count: int, threshold: int) -> Fitted:
+    def __call__(self, fitted: Fitted, count: int, threshold: int, rate: float) -> Fitted:
         unit = self.score.step / self.score.rows
         certain = count - (threshold - self.bar)
         return replace(
@@ -126,7 +165,6 @@ class NoiseReducer(CandidateLister):
 
     confidence: float
     training: str
-    regularisation: Any
     levels: Any
     norm_bound: float | None
 
@@ -141,7 +179,7 @@ class NoiseReducer(CandidateLister):
             raise InvalidInput("training", self.training, "pass one of " + ", ".join(TRAININGS))
         unused: tuple[str, ...] = ()
         if self.training == "dp-sgd":
-            unused = _ONLY_NOISE_REDUCTION
+            unused = _ONLY_PATHS
             if self.param_grid is None:
                 raise InvalidInput(
                     "param_grid", None, "pass a grid; {} searches the estimator as it is"
@@ -150,18 +188,18 @@ class NoiseReducer(CandidateLister):
             raise InvalidInput(
                 "training",
                 self.training,
-                "noise reduction trains DPLogisticRegression and DPLinearRegression (alone, or as "
+                "it trains DPLogisticRegression and DPLinearRegression (alone, or as "
                 'the last step of a Pipeline); pass "dp-sgd" for other estimators',
             )
         elif self.target is None:
-            raise InvalidInput("target", None, "noise reduction needs a target to stop at")
-        elif self.training == "noise-reduction" or not self._searched:
+            raise InvalidInput("target", None, "this training needs a target to stop at")
+        elif self.training != "auto" or not self._searched:
             unused = _ONLY_DP_SGD
             if self.param_grid:
                 raise InvalidInput(
                     "param_grid",
                     "a grid",
-                    'noise reduction has no grid: leave it out, or pass training="auto"',
+                    'this training has no grid: leave it out, or pass training="auto"',
                 )
             if self.repeats != 1:
                 raise InvalidInput("repeats", self.repeats, "a level is used once; leave it out")
@@ -171,32 +209,21 @@ class NoiseReducer(CandidateLister):
                     name, getattr(self, name), f"training={self.training!r} does not use it"
                 )
         if self.training != "dp-sgd" and setting(self.estimator, "class_weight") is not None:
-            raise InvalidInput("class_weight", "weights", "noise reduction has none; leave it out")
+            raise InvalidInput("class_weight", "weights", "this training has none; leave it out")
 
     def _model(self) -> ModelSettings:
         """Return the settings of noise reduction, checked."""
         regression = is_regressor(self.estimator)
-        found: dict[str, tuple[float, ...] | None] = {}
-        for name in ("regularisation", "levels"):
-            given = getattr(self, name)
-            fits = given is None or (
-                np.ndim(given) == 1
-                and len(given) > 0
-                and all(isinstance(each, (int, float)) and 0 < each < np.inf for each in given)
+        levels = self.levels
+        if levels is not None:
+            fits = np.ndim(levels) == 1 and all(
+                isinstance(level, (int, float)) and 0 < level < np.inf for level in levels
             )
-            if not fits:
-                raise InvalidInput(name, given, "pass a list of numbers > 0, or leave it out")
-            found[name] = None if given is None else tuple(float(each) for each in given)
-        levels, weights = found["levels"], found["regularisation"]
-        if levels is not None and sorted(set(levels)) != list(levels):
-            raise InvalidInput("levels", list(levels), "pass levels in ascending order")
-        if weights is not None and (regression or not all(1e-6 <= x <= 1e6 for x in weights)):
-            valid = "leave it out: least squares uses second moments"
-            raise InvalidInput(
-                "regularisation",
-                list(weights),
-                valid if regression else "pass numbers from 1e-6 to 1e6",
-            )
+            if not fits or not len(levels):
+                raise InvalidInput("levels", levels, "pass a list of numbers > 0, or leave it out")
+            if sorted(set(levels)) != list(levels):
+                raise InvalidInput("levels", list(levels), "pass levels in ascending order")
+            levels = tuple(float(level) for level in levels)
         if self.norm_bound is not None and not (regression and 1 <= self.norm_bound <= 1e6):
             raise InvalidInput(
                 "norm_bound",
@@ -211,7 +238,6 @@ class NoiseReducer(CandidateLister):
             kind,
             {"linear": "squared"}.get(kind, kind),
             training=self.training,
-            regularisation=weights,
             norm_bound=self.norm_bound,
             levels=levels,
         )
@@ -230,27 +256,37 @@ class NoiseReducer(CandidateLister):
         public = not isinstance(score, RowScore)
         if isinstance(score, RowScore) and not secret:
             score = replace(score, centre=score.low)
+        width = unit.shape[1] + 1
+
+        def usable(levels: Sequence[float], confidence: float) -> tuple[float, ...]:
+            """Return the levels at which a look can pass."""
+            return self._usable(levels, confidence, score, places) if not public else tuple(levels)
+
         ways = list_ways(
             model,
             places,
-            public,
+            usable,
             delta=float(delta),
             confidence=self.confidence,
             classes=classes,
+            width=width,
             part=part,
+            most=MAX_EPSILON,
         )
+        if not ways:
+            raise InvalidInput(
+                "target",
+                self.target,
+                f"with {places.scoring} scoring rows no level can tell whether an estimator "
+                "reaches it; pass another target, more rows, or a public score",
+            )
         steps = []
         for number, way in enumerate(ways):
             charged = float(delta) if number == 0 else 0.0
-            source, statistic, sensitivity, size = statistic_of(
-                way, model.loss, classes or 2, places
-            )
-            outputs = classes if model.loss == "softmax" and classes else 1
-            finish = FinishEstimator(template, source, outputs, score if public else None)
-            path = NoisePath(statistic, sensitivity, finish, size, places.relation)
+            path = self._path(way, model.loss, classes or 2, places, template, score)
             candidates = [
-                Candidate(each.mechanism, {**each.params, **public_params(way)})
-                for each in path.levels(way.epsilons, delta=way.delta)
+                Candidate(level.mechanism, {**level.params, **public_params(way)})
+                for level in levels_of(path, way.epsilons, delta=way.delta)
             ]
             selector = PlannedPath(
                 target=float(self.target or 0) if public else None,
@@ -262,20 +298,54 @@ class NoiseReducer(CandidateLister):
         rows = slice(None) if out is None else ~out
         return steps, {"X": unit[rows], "y": numbers[rows]}
 
-    def _held_out(self, way: Way, score: RowScore, places: Places) -> HeldOut:
-        """Return the rule by which held-out rows stop a way."""
-        secret = places.relation == ADD_REMOVE
+    def _path(
+        self, way: Way, loss: str, classes: int, places: Places, template: Any, score: Any
+    ) -> Path:
+        """Return the path of a way; no row is read."""
+        scorer = None if isinstance(score, RowScore) else score
+        if way.kind == MOMENTS:
+            moments = moments_of(way, loss, classes, places.features)
+            finish = FinishEstimator(template, moments.solve, scorer)
+            return NoisePath(
+                Sums(moments), moments.sensitivity, finish, moments.dimension, places.relation
+            )
+        rows = UnitRows.of(places.features, loss == "squared")
+        training = training_of(way, loss, classes, places.features + 1, places.training)
+        finish = FinishEstimator(template, rows.solve, scorer)
+        return ProgressivePath(training, rows, finish, places.relation)
+
+    def _bar(self, score: RowScore, places: Places) -> int:
+        """Return the target as a sum over the scoring rows, in steps."""
+        if places.relation == ADD_REMOVE:
+            return 0
         span = Fraction(score.high) - Fraction(score.low)
         share = (Fraction(float(self.target or 0)) - Fraction(score.low)) / span
-        bar = 0 if secret else ceil(share * score.sensitivity(places.relation) * places.scoring)
+        return ceil(share * score.sensitivity(places.relation) * places.scoring)
+
+    def _usable(
+        self, levels: Sequence[float], confidence: float, score: RowScore, places: Places
+    ) -> tuple[float, ...]:
+        """Return the levels at which a look at held-out rows can pass."""
+        steps, secret = score.sensitivity(places.relation), places.relation == ADD_REMOVE
+        most = places.scoring * (score.largest if secret else steps)
+        return useful_levels(
+            levels,
+            room=most - self._bar(score, places),
+            confidence=confidence,
+            steps=steps,
+            monotone=not secret,
+        )
+
+    def _held_out(self, way: Way, score: RowScore, places: Places) -> HeldOut:
+        """Return the rule by which held-out rows stop a way."""
+        bar = self._bar(score, places)
         return HeldOut.for_levels(
             CountRows(score),
             way.epsilons,
-            overhead=overhead_for(places.scoring),
             bar=bar,
             confidence=way.confidence,
             steps=score.sensitivity(places.relation),
-            monotone=not secret,
+            monotone=places.relation != ADD_REMOVE,
             report=ReportEstimator(score, bar),
         )
 

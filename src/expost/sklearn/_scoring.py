@@ -132,6 +132,11 @@ class RowScore:
         lowest, highest = self._step(self.low), self._step(self.high)
         return highest - lowest if neighbours == REPLACE else max(-lowest, highest)
 
+    @property
+    def largest(self) -> int:
+        """The most that one row adds to the sum, in steps."""
+        return self._step(self.high)
+
     def total(self, fitted: Any, X: Any, y: Array) -> int:
         """Return the sum over rows in steps.
 

@@ -106,14 +106,13 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         Public variance of the target, for "r2".
     metric_bounds : pair, optional
         Public range of a function of one row.
-    training : {"dp-sgd", "noise-reduction", "auto"}, default="dp-sgd"
-        As in ``expost.tune`` (docs/noise-reduction.md). "dp-sgd" fits the candidates by their own
-        ``fit``. "noise-reduction" trains a ``DPLogisticRegression`` or ``DPLinearRegression``
-        without a grid: one statistic of the rows, from which noise is taken off until the target is
-        reached; only the last level is paid. "auto" tries this first, then the grid if there is
-        one.
-    regularisation, levels, norm_bound : optional
-        Of noise reduction, as in ``expost.tune``.
+    training : {"dp-sgd", "progressive", "noise-reduction", "auto"}, default="dp-sgd"
+        As in ``expost.tune``. "dp-sgd" fits the candidates by their own ``fit``. "progressive" and
+        "noise-reduction" train a ``DPLogisticRegression`` or ``DPLinearRegression`` without a grid,
+        step by step or from second moments, until the target is reached; only what was made until
+        then is paid. "auto" tries this first, then the grid if there is one.
+    levels, norm_bound : optional
+        Of these trainings, as in ``expost.tune``.
     delta : float, optional
         The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ). By default that of the
         estimator.
@@ -210,7 +209,6 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         target_variance: float | None = None,
         metric_bounds: Any = None,
         training: str = "dp-sgd",
-        regularisation: Any = None,
         levels: Any = None,
         norm_bound: float | None = None,
         delta: float | None = None,
@@ -242,7 +240,6 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         self.target_variance = target_variance
         self.metric_bounds = metric_bounds
         self.training = training
-        self.regularisation = regularisation
         self.levels = levels
         self.norm_bound = norm_bound
         self.delta = delta

@@ -132,7 +132,14 @@ class DataSettings:
 
 
 def read_data(
-    table: ConfigTable, folder: Path, *, kind: str, loss: str, scoring: str, given: bool
+    table: ConfigTable,
+    folder: Path,
+    *,
+    kind: str,
+    loss: str,
+    scoring: str,
+    given: bool,
+    training: str = "dp-sgd",
 ) -> DataSettings:
     """Read and check the ``[data]`` table.
 
@@ -148,6 +155,8 @@ def read_data(
         ``"private"`` or ``"public"``.
     given : bool
         Whether the rows are passed as arrays.
+    training : str
+        How the model is trained; the default share of scoring rows depends on it.
 
     Returns
     -------
@@ -184,7 +193,8 @@ def read_data(
         table.refuse(
             "public_test", "this is the file of the rows to protect; give a file of public rows"
         )
-    holdout = table.number("holdout", 0.2)
+    classes = _classes(table, name, kind, loss)
+    holdout = table.number("holdout", default_holdout(classes, training))
     if holdout is None or not 0 < holdout < 1:
         table.refuse("holdout", "give a share with 0 < holdout < 1")
     if "holdout" in table and scoring == "public":
@@ -207,7 +217,7 @@ def read_data(
             for column, fill in _by_name(table, "missing").items()
         },
         delimiter=delimiter,
-        classes=_classes(table, name, kind, loss),
+        classes=classes,
         target_bounds=_target_bounds(table, loss),
         regression=loss == "squared",
         rows=table.count("rows", None, _MOST_ROWS),
@@ -218,6 +228,13 @@ def read_data(
     _check_kinds(table, settings)
     _check_missing(table, settings)
     return settings
+
+
+def default_holdout(classes: Any, training: str) -> float:
+    """Return the default share of rows that score: more where training needs few weights."""
+    count = len(classes) if isinstance(classes, (list, tuple)) else classes
+    several = isinstance(count, int) and count > 2
+    return 0.2 if training == "dp-sgd" or several else 0.35
 
 
 def _by_name(table: ConfigTable, key: str) -> dict[str, Any]:

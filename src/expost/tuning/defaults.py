@@ -7,7 +7,7 @@ that they amount to.
 
 =================  ===============================================================================
 ``model``          logistic for two classes, softmax for more, linear with ``target_bounds``
-``training``       dp-sgd, over the grid below
+``training``       auto for linear models without a grid, else dp-sgd over the grid below
 ``batch_sizes``    an eighth of the training places, as a power of two, at least 16, at most 4096
 ``epochs``         as many as make 80 and 240 steps of that size (about 10 and 30), at least 1
 ``learning_rates`` 1, 2, 4 for classifiers; 0.1, 0.3 for linear; 0.5, 1, 2 for a torch module
@@ -39,10 +39,10 @@ from typing import Any
 
 from expost.errors import InvalidInput
 from expost.tuning.config_file import is_number
-from expost.tuning.data_settings import DATA_KEYS, DataSettings
+from expost.tuning.data_settings import DATA_KEYS, DataSettings, default_holdout
 from expost.tuning.goal_settings import GOAL_KEYS
 from expost.tuning.metrics import REGRESSION_METRICS
-from expost.tuning.model_settings import LINEAR, MODEL_KEYS, TRAININGS
+from expost.tuning.model_settings import LINEAR, MODEL_KEYS
 from expost.tuning.settings import PRIVACY_KEYS, SEARCH_KEYS
 from expost.tuning.tables import count_places
 
@@ -60,7 +60,10 @@ _KEYWORDS = {
     "model" if key == "kind" else key: (table, key)
     for table, keys in TABLES.items()
     for key in keys
+    if (table, key) != ("model", "features")
 }
+_OF_GRIDS = ("overhead", "repeats", "attempts", "order", "expected_shares")
+_WITHOUT_SEARCH = ("noise-reduction", "progressive")
 _GOALS = ("at_least", "at_most", "maximize")
 _STEPS = (80, 240)
 _SMALLEST, _LARGEST = 16, 4096  # batch sizes
@@ -68,7 +71,7 @@ _MANY = 5000  # training places from which small levels can work
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _COMMENTS = {
     "path": "relative to this file",
-    "training": '"dp-sgd", "auto" (noise reduction first) or "noise-reduction" (no [search])',
+    "training": '"auto", "progressive", "noise-reduction", or "dp-sgd" (with [search])',
     "holdout": "share of the rows used for scoring and never for training",
     "epsilons": "levels: the cheapest that passes is released",
     "batch_sizes": "expected size: rows are sampled",
@@ -151,13 +154,17 @@ def job_of(
         tables["data"]["path"] = str(path)
     for name, value in given.items():
         table, key = _KEYWORDS[name]
+        if name == "features" and isinstance(value, (str, Mapping)):
+            table = "model"  # a map of rows, not a list of columns
         tables[table][key] = value
     public = tables["privacy"].get("scoring") == "public"
+    _fill_model(tables, regression)
+    training_way = tables["model"]["training"]
     if not public:
-        tables["data"].setdefault("holdout", 0.2)
+        usual = default_holdout(tables["data"].get("classes"), training_way)
+        tables["data"].setdefault("holdout", usual)
     share = 1.0 if public else 1 - _number(tables["data"]["holdout"], 0.2)
-    _fill_model(tables["model"], tables["data"], regression)
-    if tables["model"].get("training") == "noise-reduction":
+    if training_way in _WITHOUT_SEARCH or (training_way == "auto" and not tables["search"]):
         _levels_of_search(tables["model"], tables.pop("search"))
     else:
         training = max(1, math.floor(places * share))
@@ -276,12 +283,15 @@ def default_epochs(training: int, batch: float) -> list[float]:
     return [float(each) for each in sorted(found)]
 
 
-def _fill_model(table: dict[str, Any], data: Mapping[str, Any], regression: bool) -> None:
-    """Choose the kind of model by the kind of target; jobs of keywords have a grid for DP-SGD."""
-    classes = data.get("classes")
+def _fill_model(tables: Mapping[str, dict[str, Any]], regression: bool) -> None:
+    """Choose the kind of model by the kind of target, and its training by what was asked for."""
+    table, classes = tables["model"], tables["data"].get("classes")
     count = classes if isinstance(classes, int) else len(classes or ())
     table.setdefault("kind", "linear" if regression else "logistic" if count == 2 else "softmax")
-    table.setdefault("training", TRAININGS[0])
+    plain = table["kind"] in LINEAR and not tables["search"] and not tables["data"].get("integers")
+    by_grid = "maximize" in tables["goal"] or not plain
+    by_grid = by_grid or any(key in tables["privacy"] for key in _OF_GRIDS)
+    table.setdefault("training", "dp-sgd" if by_grid else "auto")
 
 
 def _fill_search(table: dict[str, Any], kind: Any, training: int) -> None:

@@ -291,7 +291,8 @@ def _prepared(
     account.check_simulation(source.simulated)
     order = _order(read, account.ledger, account.budget)
     rows = load_rows(read.data, X, y, randomness=source)
-    recipe = Recipe.of(read, rows.schema, rows.shape)
+    featured = Recipe.of(read, rows.schema, rows.shape)
+    recipe = replace(featured, features=None)  # DP-SGD trains on the encoded rows
     if rows.public:
         read.goal.measure.check_public(rows.score_y)
     if on_planning is not None:
@@ -305,7 +306,7 @@ def _prepared(
         pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
         return forecast(settings, candidates, rows.places, order, rows.score_places, pace)
 
-    planned = plan_ways(read, recipe, rows, order, by_attempts)
+    planned = plan_ways(read, featured, rows, order, by_attempts)
     total = rows.places if rows.public else rows.places + rows.score_places
     planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
     return Prepared(read, account, rows, recipe, planned)

@@ -18,8 +18,10 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
+from expost.features import Features, features_from_dict
 from expost.tables.encoding import Label
 from expost.tuning.factories import factory_of, takes
+from expost.tuning.feature_choice import features_for
 from expost.tuning.linear_outputs import linear_outputs
 from expost.tuning.model_file import read_model, write_model
 from expost.tuning.model_settings import LINEAR
@@ -47,6 +49,8 @@ class Recipe:
         Shape of one example. None if the model takes flat rows.
     factory : callable, optional
         Function that returns the torch module. None for linear models.
+    features : Features, optional
+        Public map of encoded rows, for linear models.
     """
 
     kind: str
@@ -54,6 +58,7 @@ class Recipe:
     schema: TableSchema
     input_shape: tuple[int, ...] | None = None
     factory: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
+    features: Features | None = None
 
     @classmethod
     def of(
@@ -80,12 +85,17 @@ class Recipe:
                 arguments=model.arguments,
                 integers=schema.integers,
             )
+        features = None
+        if model.training != "dp-sgd":
+            pictures = settings.data.shape or model.input_shape or shape
+            features = features_for(model.features, schema, pictures)
         return cls(
             model.kind,
             model.loss,
             schema,
             model.input_shape or (None if model.kind in LINEAR else shape),
             factory,
+            features,
         )
 
     @property
@@ -154,6 +164,8 @@ class Recipe:
         if not len(X):
             return np.zeros((0, 1))
         if self.kind in LINEAR:
+            if self.features is not None:
+                X = self.features.transform_cells(X)
             return linear_outputs(X, parameters["weight"], parameters["bias"])
         return _module_outputs(self, parameters, X)
 
@@ -273,6 +285,7 @@ class Model:
             "table": recipe.schema.as_dict(),
             "input_shape": recipe.input_shape,
             "arguments": dict(getattr(recipe.factory, "arguments", {})),
+            "features": None if recipe.features is None else recipe.features.as_dict(),
         }
         write_model(Path(path), header, self.parameters)
 
@@ -310,6 +323,7 @@ def load_model(path: str | Path, factory: Callable[..., Any] | str | None = None
         header["loss"],
         TableSchema.from_dict(header["table"]),
         None if shape is None else tuple(shape),
+        features=None if (known := header.get("features")) is None else features_from_dict(known),
     )
     if recipe.kind not in LINEAR:
         if factory is None and recipe.kind != "cnn":

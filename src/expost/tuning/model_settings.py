@@ -16,9 +16,9 @@ LINEAR = ("logistic", "softmax", "linear")
 KINDS = (*LINEAR, "cnn")
 MODEL_KEYS = (
     *("kind", "arguments", "loss", "input_shape", "optimiser", "momentum"),
-    *("training", "regularisation", "norm_bound", "levels"),
+    *("training", "features", "norm_bound", "levels"),
 )
-TRAININGS = ("dp-sgd", "noise-reduction", "auto")
+TRAININGS = ("dp-sgd", "noise-reduction", "progressive", "auto")
 _IMAGE = (1, 28, 28)  # the input shape of "cnn"
 _LOSSES = {"logistic": "logistic", "softmax": "softmax", "linear": "squared", "cnn": "softmax"}
 
@@ -45,13 +45,14 @@ class ModelSettings:
     given : callable, optional
         That function, if the caller passed it instead of its name.
     training : str
-        ``"dp-sgd"``, ``"noise-reduction"``, or ``"auto"``: both compete.
-    regularisation : tuple of float, optional
-        The regularisations of noise reduction, in the order in which they are tried.
+        ``"progressive"`` (steps with all rows until the bar is passed), ``"noise-reduction"``
+        (least squares from second moments), ``"dp-sgd"``, or ``"auto"``: what is cheapest first.
+    features : str or mapping
+        Public features of linear models (:mod:`expost.tuning.feature_choice`).
     norm_bound : float, optional
         Bound on the norm of a row of a linear regression, for noise reduction.
     levels : tuple of float, optional
-        The levels of noise reduction, ascending.
+        The levels that are looked at, ascending.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class ModelSettings:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     given: Callable[..., Any] | None = field(default=None, repr=False)
     training: str = "dp-sgd"
-    regularisation: tuple[float, ...] | None = None
+    features: str | Mapping[str, Any] = "auto"
     norm_bound: float | None = None
     levels: tuple[float, ...] | None = None
 
@@ -113,27 +114,27 @@ def _with_training(table: ConfigTable, model: ModelSettings, search: bool) -> Mo
     """Read the keys that say how the model is trained."""
     usual = "auto" if model.kind in LINEAR and not search else "dp-sgd"
     training = table.text("training", usual, TRAININGS) or usual
-    if training == "noise-reduction":
+    if training in ("noise-reduction", "progressive"):
         if model.kind not in LINEAR:
-            table.refuse("training", "noise reduction trains linear models: " + ", ".join(LINEAR))
+            table.refuse("training", f"{training} trains linear models: " + ", ".join(LINEAR))
         if search:
-            table.refuse("training", "noise reduction has no search; leave the table [search] out")
+            table.refuse("training", f"{training} has no search; leave the table [search] out")
     if training == "auto" and not search and model.kind not in LINEAR:
         table.refuse("training", "this model is trained by DP-SGD; add the table [search]")
     values: dict[str, Any] = {}
-    for key in ("regularisation", "levels"):
-        if key in table:
-            values[key] = tuple(map(float, table.positives(key)))
+    if "levels" in table:
+        values["levels"] = tuple(map(float, table.positives("levels")))
     if "norm_bound" in table:
         values["norm_bound"] = table.number("norm_bound")
+    if "features" in table:
+        given: Any = table.values["features"]
+        if not isinstance(given, Mapping) and given not in ("auto", "plain"):
+            table.refuse("features", 'give "auto", "plain", or a table that describes features')
+        values["features"] = given
     if values and training == "dp-sgd":
-        table.refuse(next(iter(values)), "this key belongs to noise reduction; leave it out")
+        table.refuse(next(iter(values)), "DP-SGD does not use this key; leave it out")
     if "levels" in values and list(values["levels"]) != sorted(values["levels"]):
         table.refuse("levels", "give levels in ascending order")
-    if "regularisation" in values and not all(1e-6 <= x <= 1e6 for x in values["regularisation"]):
-        table.refuse("regularisation", "give numbers from 1e-6 to 1e6")
-    if "regularisation" in values and model.loss == "squared":
-        table.refuse("regularisation", "least squares uses second moments; leave this key out")
     if "norm_bound" in values and (
         model.loss != "squared" or values["norm_bound"] is None or values["norm_bound"] < 1
     ):

@@ -1,48 +1,38 @@
-"""One training whose noise is taken off until the bar is passed: a request of a tuning job.
+"""One training that stops when it passes: a request of a tuning job.
 
-A :class:`Way` solves a regularised linear problem once, or sums second moments for least squares,
-adds noise along a Brownian path (:mod:`expost.selection.noise_path`), and looks at the levels from
-coarse to fine. The first level that passes is released and paid; a miss costs the last level.
+A :class:`Way` is either *progressive training* (:mod:`expost.training.progressive`): steps with all
+rows and noise that falls; or *second moments* for least squares with noise along a Brownian path
+(:mod:`expost.selection.noise_path`). Both are looked at from coarse to fine. The first level that
+passes is released and paid; a miss costs the last level.
 
 Scoring. On public rows each level is scored exactly. On held-out rows the levels are compared with
-one noisy threshold (:mod:`expost.selection.held_out`): the training rows and the held-out rows are
-disjoint, so a level costs the larger of its noise path and its comparison, and both cost the same.
-So scoring adds no cost. A noisy score per level at no further cost would be the alternative; it
-would have to share the level's cost among all looks, and needs a wider margin
-(:func:`margin_of_noisy_scores`). The plan states both margins.
+noisy thresholds (:mod:`expost.selection.held_out`): the training rows and the held-out rows are
+disjoint, so a level costs the larger of its training and its comparison, and both cost the same. So
+scoring adds no cost. Only levels at which a look can pass are looked at.
 
-The parameter ε′ of the noisy threshold is min(¼, 100/rows) for ``rows`` scoring rows, so that the
-threshold is raised by about one row in a hundred; levels below 2ε′ are not looked at.
-
-Tests: ``tests/tuning/test_noise_reduction.py``.
+Tests: ``tests/tuning/test_noise_reduction.py``, ``tests/tuning/test_progressive_jobs.py``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from statistics import NormalDist
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
+from expost.features import Features
 from expost.privacy.charges import Charges
-from expost.privacy.gaussian_profile import gaussian_mu
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.selection.held_out import HeldOut, rates_of
-from expost.selection.noise_path import NoisePath, PathSearch
-from expost.training.convex import (
-    ClassMoments,
-    ConvexProblem,
-    Preprocessing,
-    SecondMoments,
-    minimise,
-)
+from expost.selection.held_out import HeldOut, useful_levels
+from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of
+from expost.training.convex import ClassMoments, Preprocessing, SecondMoments
+from expost.training.progressive import LinearTraining, ProgressivePath, Rule
 from expost.tuning.candidates import Fitted
 from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, population_bound
 from expost.tuning.goal_settings import GoalSettings
@@ -51,39 +41,41 @@ from expost.tuning.predictions import predictions, truths
 from expost.tuning.run_attempts import Step, with_delta
 from expost.tuning.scoring import Score
 
-LEVELS = tuple(float(level) for level in np.geomspace(0.005, 4.0, 200))
-"""The default levels: 200, geometric, from 0.005 to 4."""
+PROGRESSIVE, MOMENTS = "progressive", "noise-reduction"
+"""The kinds of a way: training step by step, and least squares from noisy second moments."""
 
-_CROWD = 16  # with a secret number of rows: for how many times the public number solvers are quick
-_MOST_OVERHEAD = 0.25
-_ROWS_IN_A_HUNDRED = 100
+GROWTH = 1.12
+"""Looks are made where ε has grown by this factor."""
+
+_LEAST_LEVEL = 1e-4
+_FIRST = 6.0  # the first level, in units of μ of the first step
 
 
 @dataclass(frozen=True)
 class Way:
-    """One request by noise reduction; everything in it is public.
+    """One request by a path; everything in it is public.
 
     Parameters
     ----------
-    regularisation : float or None
-        λ; None for least squares by second moments, whose ridge follows the noise.
+    kind : str
+        ``PROGRESSIVE`` or ``MOMENTS``.
     epsilons : tuple of float
         The levels, ascending.
     delta : float
         δ of this request.
     confidence : float
         A model below the bar passes this request with probability at most 1 − confidence.
-    preprocessing : Preprocessing
-        How rows are scaled.
+    scale : float
+        Of progressive training: the scale of its rule (:class:`expost.training.progressive.Rule`).
     norm_bound : float, optional
-        Bound on the norm of (x, 1), for second moments.
+        Bound on the norm of (x, 1), for a regression by second moments.
     """
 
-    regularisation: float | None
+    kind: str
     epsilons: tuple[float, ...]
     delta: float
     confidence: float
-    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    scale: float = 1.0
     norm_bound: float | None = None
 
 
@@ -114,20 +106,6 @@ class PlannedPath(PathSearch):
 
 
 @dataclass(frozen=True)
-class Minimiser:
-    """The statistic of a classifier: the regularised minimiser on rows of norm at most 1."""
-
-    problem: ConvexProblem
-    preprocessing: Preprocessing
-
-    def __call__(self, data: Any) -> Floats:
-        targets = np.asarray(data["y"], dtype=np.float64)
-        _, valid = self.problem.targets(targets)
-        rows = self.preprocessing.rows(data["X"], valid)
-        return minimise(self.problem, rows, targets).ravel()
-
-
-@dataclass(frozen=True)
 class Sums:
     """The statistic of least squares: second moments."""
 
@@ -137,30 +115,66 @@ class Sums:
         return self.moments.sums(np.asarray(data["X"]), np.asarray(data["y"], dtype=np.float64))
 
 
+class FeatureRows:
+    """The features of encoded rows, computed once per array.
+
+    Parameters
+    ----------
+    features : Features
+        Public maps of one row.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+        self._known: list[tuple[Array, Floats]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the map to a worker, not what it has computed."""
+        return FeatureRows, (self.features,)
+
+    def of(self, X: Array) -> Floats:
+        """Return the features of encoded rows."""
+        for known, rows in self._known:
+            if known is X:
+                return rows
+        rows = self.features.transform_cells(np.asarray(X).reshape(len(X), -1))
+        self._known = [*self._known[-1:], (X, rows)]
+        return rows
+
+    def __call__(self, data: Any) -> tuple[Floats, Array]:
+        """Return features and targets of the training rows."""
+        return self.of(data["X"]), np.asarray(data["y"], dtype=np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Finish:
-    """Turn noisy numbers into a model and, with public rows, score it."""
+    """Turn released numbers into a model and, with public rows, score it.
+
+    ``recipe`` takes the rows that ``rows`` makes of encoded ones.
+    """
 
     recipe: Recipe
     goal: GoalSettings
-    source: Preprocessing | SecondMoments | ClassMoments
+    moments: SecondMoments | ClassMoments | None
+    rows: FeatureRows | None
     public_X: Array | None
     public_y: Array | None
     looks: int
     confidence: float
 
-    def __call__(self, values: Floats, scale: float) -> Fitted:
-        if not isinstance(self.source, Preprocessing):
-            weight, bias = self.source.solve(values, scale)
+    def __call__(self, values: Floats, scale: float = 0.0) -> Fitted:
+        if self.moments is not None:
+            weight, bias = self.moments.solve(values, scale)
         else:
-            outputs = self.recipe.class_count if self.recipe.loss == "softmax" else 1
-            weight, bias = self.source.unfold(values.reshape(-1, outputs or 1))
+            middle = 0.5 if self.recipe.loss == "squared" else 0.0  # targets are centred
+            weight, bias = np.ascontiguousarray(values.T), np.full(values.shape[1], middle)
         parameters = {"weight": weight, "bias": bias}
         if self.public_X is None or self.public_y is None:
             return Fitted(parameters, math.nan)
         metric = self.goal.measure
         truth = truths(metric, self.recipe, self.public_y)
-        predicted = predictions(metric, self.recipe, parameters, self.public_X)
+        X = self.public_X if self.rows is None else self.rows.of(self.public_X)
+        predicted = predictions(metric, plain(self.recipe), parameters, X)
         exact = Score(self.goal, None)
         score = exact(predicted, truth, Randomness())
         population: float | None = None
@@ -183,11 +197,13 @@ class HeldOutCount:
 
     recipe: Recipe
     score: Score
+    rows: FeatureRows | None = None
 
     def __call__(self, fitted: Fitted, data: Any) -> int:
         metric = self.score.metric
         truth = truths(metric, self.recipe, np.asarray(data["score_y"], dtype=np.float64))
-        predicted = predictions(metric, self.recipe, fitted.parameters, data["score_X"])
+        X = data["score_X"] if self.rows is None else self.rows.of(data["score_X"])
+        predicted = predictions(metric, plain(self.recipe), fitted.parameters, X)
         return self.score.total(predicted, truth) - self.score.centre * len(truth)
 
 
@@ -201,11 +217,9 @@ class Report:
     confidence: float
     looks: int
 
-    def __call__(self, fitted: Fitted, count: int, threshold: int) -> Fitted:
+    def __call__(self, fitted: Fitted, count: int, threshold: int, rate: float) -> Fitted:
         margin = threshold - self.bar
-        # The margin m has ln(looks/β)·s/q ≤ m + 1; at half of β it is longer by ln 2·s/q.
-        per_look = math.log(self.looks / (1 - self.confidence))
-        longer = margin + math.ceil(math.log(2) * (margin + 1) / per_look)
+        longer = margin + math.ceil(math.log(2) / rate)  # the margin at half of the allowed error
         noisy = self.score.of_sum(count, self.rows)
         certain: float = self.score.of_sum(count - margin, self.rows)
         population: float | None = None
@@ -235,48 +249,73 @@ def sampling(
     return spread * math.sqrt(math.log(looks / (part * (1 - confidence))) / (2 * rows))
 
 
-def overhead_for(rows: int) -> float:
-    """Return ε′ of the noisy threshold for a public number of scoring rows."""
-    return min(_MOST_OVERHEAD, _ROWS_IN_A_HUNDRED / rows)
+def levels_up_to(top: float, least: float = 0.004) -> tuple[float, ...]:
+    """Return levels from ``least`` to ``top``, each 12 % above the one before it; at least one."""
+    count = math.floor(math.log(top / least) / math.log(GROWTH) + 1e-9) if top > least else 0
+    return tuple(top / GROWTH**step for step in range(count, -1, -1))
 
 
-def levels_up_to(top: float) -> tuple[float, ...]:
-    """Return the default levels that are not above ``top``; at least one."""
-    return tuple(each for each in LEVELS if each <= top) or (top,)
+def least_level(dimension: int, places: int) -> float:
+    """Return the first level worth a look: before it, noise is larger than any gradient."""
+    return max(_LEAST_LEVEL, _FIRST * 0.5 * math.sqrt(dimension) / places)
 
 
-def usable_levels(epsilons: Sequence[float], scoring_rows: int | None) -> tuple[float, ...]:
-    """Return the levels to look at; with private scoring those above 2ε′."""
-    least = 0.0 if scoring_rows is None else 2 * overhead_for(scoring_rows)
-    kept = tuple(each for each in epsilons if each > least)
-    if not kept:
-        raise InvalidInput(
-            "levels",
-            f"up to {max(epsilons):g}",
-            f"with {scoring_rows} scoring rows only levels above {least:g} can be judged",
-        )
-    return kept
-
-
-def statistic_of(
-    way: Way, loss: str, classes: int, places: Places
-) -> tuple[Preprocessing | SecondMoments | ClassMoments, Minimiser | Sums, float, int]:
-    """Return what makes a model of noisy values, the statistic, its sensitivity and dimension."""
-    if way.regularisation is None:
-        moments = (
-            SecondMoments(places.features, way.norm_bound)
-            if loss == "squared"
-            else ClassMoments(
-                places.features, classes, classes if loss == "softmax" else 1, way.preprocessing
-            )
-        )
-        return moments, Sums(moments), moments.sensitivity, moments.dimension
-    crowd = _CROWD if places.relation == ADD_REMOVE else 1
-    problem = ConvexProblem(
-        loss, places.training, places.features + 1, way.regularisation, classes, crowd
+def usable_levels(
+    epsilons: Sequence[float], goal: GoalSettings, places: Places, confidence: float
+) -> tuple[float, ...]:
+    """Return the levels at which held-out rows can let a model pass; none if there is no room."""
+    score = _held_out_score(goal, places)
+    best = score.best_sum(places.scoring)
+    return useful_levels(
+        epsilons,
+        room=best - score.bar_sum(places.scoring),
+        confidence=confidence,
+        steps=score.sensitivity,
+        monotone=places.relation != ADD_REMOVE,
     )
-    statistic = Minimiser(problem, way.preprocessing)
-    return way.preprocessing, statistic, problem.sensitivity, problem.width * problem.outputs
+
+
+def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidInput:
+    """Return the error of a bar that leaves no room for the noise of held-out rows."""
+    return InvalidInput(
+        "goal.at_least" if goal.larger_is_better else "goal.at_most",
+        goal.bar,
+        f"with {places.scoring} scoring rows no look up to ε = {top:.3g} can tell whether a model "
+        "reaches it; choose another goal, a larger privacy.max_epsilon, more scoring rows, or "
+        "declare the scoring rows public",
+    )
+
+
+def _held_out_score(goal: GoalSettings, places: Places) -> Score:
+    """Return the score of held-out rows; centred at the bar if their number is secret."""
+    return Score(goal, None, centred=places.relation == ADD_REMOVE)
+
+
+def moments_of(way: Way, loss: str, classes: int, features: int) -> SecondMoments | ClassMoments:
+    """Return the second moments that least squares needs."""
+    if loss == "squared":
+        return SecondMoments(features, way.norm_bound)
+    return ClassMoments(features, classes, classes if loss == "softmax" else 1, Preprocessing())
+
+
+def training_of(
+    way: Way, loss: str, classes: int, width: int, places: int, weights: Any = None
+) -> LinearTraining:
+    """Return what progressive training trains."""
+    return LinearTraining(
+        loss, width, places, classes, class_weights=weights, rule=Rule(scale=way.scale)
+    )
+
+
+def class_weights_of(goal: GoalSettings) -> tuple[float, ...] | None:
+    """Return public class weights up to 1 for a balanced metric, else None."""
+    shares = goal.class_shares
+    return None if shares is None else tuple(min(shares) / share for share in shares)
+
+
+def plain(recipe: Recipe) -> Recipe:
+    """Return the recipe of a model whose rows are features already."""
+    return replace(recipe, features=None)
 
 
 def step_of(
@@ -294,7 +333,7 @@ def step_of(
     way : Way
         What is asked.
     recipe : Recipe
-        Description of a linear model.
+        Description of a linear model; its features serve progressive training.
     goal : GoalSettings
         A goal with a bar.
     places : Places
@@ -305,68 +344,59 @@ def step_of(
         The δ to charge with this request; None: that of the way.
     """
     if goal.target is None:
-        raise InvalidInput("goal.maximize", True, "noise reduction needs a bar: give at_least")
+        raise InvalidInput("goal.maximize", True, "this training needs a bar: give at_least")
     classes = recipe.class_count or 2
-    source, statistic, sensitivity, dimension = statistic_of(way, recipe.loss, classes, places)
     X, y = (None, None) if public_rows is None else public_rows
-    finish = Finish(recipe, goal, source, X, y, len(way.epsilons), way.confidence)
-    path = NoisePath(statistic, sensitivity, finish, dimension, places.relation)
+    looks = len(way.epsilons)
+    path: Path
+    if way.kind == MOMENTS:
+        recipe, rows = plain(recipe), None
+        moments = moments_of(way, recipe.loss, classes, places.features)
+        finish = Finish(recipe, goal, moments, None, X, y, looks, way.confidence)
+        path = NoisePath(
+            Sums(moments), moments.sensitivity, finish, moments.dimension, places.relation
+        )
+    else:
+        assert recipe.features is not None
+        rows = FeatureRows(recipe.features)
+        finish = Finish(recipe, goal, None, rows, X, y, looks, way.confidence)
+        width = recipe.features.width(places.features)
+        weights = class_weights_of(goal)
+        training = training_of(way, recipe.loss, classes, width, places.training, weights)
+        path = ProgressivePath(training, rows, finish, places.relation)
     candidates = [
-        Candidate(each.mechanism, {**each.params, **public_params(way)})
-        for each in path.levels(way.epsilons, delta=way.delta)
+        Candidate(level.mechanism, {**level.params, **public_params(way)})
+        for level in levels_of(path, way.epsilons, delta=way.delta)
     ]
+    held_out = None
+    if public_rows is None:
+        held_out = held_out_rule(way, recipe, goal, places, rows)
     selector = PlannedPath(
         target=goal.target if public_rows is not None else None,
-        held_out=None if public_rows is not None else held_out_rule(way, recipe, goal, places),
+        held_out=held_out,
         charged_delta=charged_delta,
     )
     charges = selector.charges(candidates)
     return Step(selector, tuple(candidates), charges, float(len(candidates)), recipe)
 
 
-def public_params(way: Way) -> dict[str, float]:
+def public_params(way: Way) -> dict[str, Any]:
     """Return the public settings of a way, for certificates."""
-    return {} if way.regularisation is None else {"regularisation": way.regularisation}
+    return {} if way.kind == MOMENTS else {"training": way.kind, "scale": way.scale}
 
 
-def held_out_rule(way: Way, recipe: Recipe, goal: GoalSettings, places: Places) -> HeldOut:
+def held_out_rule(
+    way: Way, recipe: Recipe, goal: GoalSettings, places: Places, rows: FeatureRows | None
+) -> HeldOut:
     """Return the rule by which held-out rows stop a way."""
-    secret = places.relation == ADD_REMOVE
-    score = Score(goal, None, centred=secret)
-    rows, bar = places.scoring, score.bar_sum(places.scoring)
+    score = _held_out_score(goal, places)
+    count, bar = places.scoring, score.bar_sum(places.scoring)
     return HeldOut.for_levels(
-        HeldOutCount(recipe, score),
+        HeldOutCount(recipe, score, rows),
         way.epsilons,
-        overhead=overhead_for(rows),
         bar=bar,
         confidence=way.confidence,
         steps=score.sensitivity,
-        monotone=not secret,
-        report=Report(score, rows, bar, way.confidence, len(way.epsilons)),
+        monotone=places.relation != ADD_REMOVE,
+        report=Report(score, count, bar, way.confidence, len(way.epsilons)),
     )
-
-
-def margin_of_threshold(way: Way, rows: int, epsilon: float) -> float:
-    """Return the share of rows by which a level must clear the bar, the threshold's noise included.
-
-    For accuracy on public places: the margin of the level, and the mean of k.
-    """
-    least = overhead_for(rows)
-    rate = float(rates_of([epsilon], least)[0])
-    allowed = math.log(len(way.epsilons) / (1 - way.confidence))
-    return (allowed / rate + 1 / least) / rows
-
-
-def margin_of_noisy_scores(way: Way, rows: int, epsilon: float) -> float:
-    """Return that share if every level had a noisy score of its own at no further cost.
-
-    The looks up to a level then share its μ²: a level has only what it adds to the one before. One
-    row moves a centred count by half a row (:mod:`expost.tuning.scoring`).
-    """
-    share = way.delta / len(way.epsilons)
-    place = min(range(len(way.epsilons)), key=lambda i: abs(way.epsilons[i] - epsilon))
-    here = gaussian_mu(way.epsilons[place], share)
-    before = gaussian_mu(way.epsilons[place - 1], share) if place else 0.0
-    deviation = 0.5 / math.sqrt(here**2 - before**2)
-    allowed = (1 - way.confidence) / len(way.epsilons)
-    return -NormalDist().inv_cdf(allowed) * deviation / rows

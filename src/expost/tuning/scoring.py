@@ -265,6 +265,10 @@ class Score:
         share = (Fraction(str(self.goal.target)) - worst) / (high - low)
         return ceil(share * self._steps * rows)
 
+    def best_sum(self, rows: int) -> int:
+        """Return the largest sum that ``rows`` places can have."""
+        return (self._steps - self.centre) * rows
+
     def total(self, predicted: Array, truth: Array) -> int:
         """Return the sum of the merits."""
         return int(self.metric.merits(predicted, truth, self._steps).sum())

@@ -34,6 +34,9 @@ from expost.tuning.model_settings import (
 _AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
 _MORE_AXES = ("optimisers", "schedules", "weight_decays", "class_weights")
 SEARCH_KEYS = ("epsilons", *_AXES, *_MORE_AXES, "samples")
+MAX_EPSILON = 4.0
+"""The default of ``privacy.max_epsilon``."""
+
 PRIVACY_KEYS = (
     "delta",
     "overhead",
@@ -42,6 +45,7 @@ PRIVACY_KEYS = (
     "scoring",
     "order",
     "expected_shares",
+    "max_epsilon",
 )
 _MOST_CANDIDATES = 100_000
 
@@ -122,6 +126,8 @@ class PrivacySettings:
     expected_shares : tuple of float, optional
         The shares of the settings that are expected to pass, from some level on. None: a robust
         spread.
+    max_epsilon : float
+        The most that the job may cost.
     """
 
     delta: float
@@ -131,6 +137,7 @@ class PrivacySettings:
     scoring: str = "private"
     order: tuple[float, ...] | None = None
     expected_shares: tuple[float, ...] | None = None
+    max_epsilon: float = MAX_EPSILON
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,7 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
     )
     if model.training != "dp-sgd" and goal.bar is None:
         raise InvalidInput(
-            "goal.maximize", True, "noise reduction stops at a bar: give at_least or at_most"
+            "goal.maximize", True, "this training stops at a bar: give at_least or at_most"
         )
     data = read_data(
         document.table("data", DATA_KEYS),
@@ -223,6 +230,7 @@ def read_settings(config: str | Path | Mapping[str, Any], *, given_data: bool = 
         loss=model.loss,
         scoring=privacy.scoring,
         given=given_data,
+        training=model.training,
     )
     search = SearchSettings((), ())
     if searched or model.training == "dp-sgd":
@@ -285,7 +293,10 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
         )
     chosen = None if overhead == "auto" else float(overhead)
     repeats = table.count("repeats", 1) or 1
-    return PrivacySettings(delta, chosen, repeats, attempts, scoring, order, shares)
+    most = table.number("max_epsilon", MAX_EPSILON)
+    if most is None or not 1e-3 <= most <= 1e3:
+        table.refuse("max_epsilon", "give the most that the job may cost, from 0.001 to 1000")
+    return PrivacySettings(delta, chosen, repeats, attempts, scoring, order, shares, most)
 
 
 def _search(table: ConfigTable) -> SearchSettings:

@@ -1,21 +1,16 @@
-"""Several ways to one bar: noise reduction at several regularisations, then attempts with DP-SGD.
+"""Several ways to one bar: trainings that stop when they pass, then attempts with DP-SGD.
 
 Every way is a request of its own (:mod:`expost.tuning.run_attempts`): it is made only if those
 before it missed the bar, and the costs of those that were made add up (docs/theory.md, "Attempts in
-sequence"). δ and 1 − confidence are shared among the ways beforehand. Everything here is computed
-from public numbers.
+sequence"). ε, δ and 1 − confidence are shared among the ways beforehand, so that together they
+never cost more than ``privacy.max_epsilon``. Everything here is computed from public numbers.
 
-**Order.** By the price of a miss. Least squares by second moments comes first: its ridge follows
-the noise, so it is a good model at low levels already. It ends where regularised minimisation is
-usually cheaper, at places·μ = ``END`` per output; a miss costs that level. Then comes noise
-reduction with a small regularisation, which needs more and reaches more. The last way has no such
-end, unless attempts with DP-SGD follow: their misses cost little, but a pass costs about twice a
-level. For a network, all noise reduction together may cost at most ``SHARE`` of what its
-attempts are expected to cost at the bar that is easiest for them, so that no bar that only the
-network reaches costs much more. A way whose first level costs more than its part of that is left
-out: with few scoring rows low levels cannot be judged.
-
-A linear regression has one way, by second moments.
+**Order.** Progressive training on public features comes first: a pass costs the steps that were
+made, and it is the cheapest way on every data set that was measured (docs/least-epsilon.md). If it
+reaches its limit, a second path follows that regularises less. A linear regression uses second
+moments. Attempts with DP-SGD come last, if the job has a grid: their misses cost little, but a pass
+costs about twice a level. For a network, the ways before its attempts together may cost at most
+``SHARE`` of what the attempts are expected to cost at the bar that is easiest for them.
 
 Tests: ``tests/tuning/test_several_ways.py``.
 """
@@ -30,18 +25,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from expost.errors import InvalidInput
-from expost.privacy.gaussian_profile import gaussian_mu
 from expost.rationals import charge_text, round_down
 from expost.tuning.model import Recipe
 from expost.tuning.model_settings import LINEAR, ModelSettings
 from expost.tuning.noise_reduction import (
-    LEVELS,
+    MOMENTS,
+    PROGRESSIVE,
     Places,
     Way,
+    least_level,
     levels_up_to,
-    margin_of_noisy_scores,
-    margin_of_threshold,
-    overhead_for,
+    no_useful_level,
     step_of,
     usable_levels,
 )
@@ -53,26 +47,28 @@ from expost.tuning.settings import Settings
 if TYPE_CHECKING:
     from expost.tuning.forecast import Forecast
 
-LADDER = (None, 0.003, 0.0005)
-"""The regularisations that ``training = "auto"`` tries; None: second moments."""
-
 WIDE = 1000
 """From this number of features on, second moments are left out: there would be more than half a
 million of them, which drowns them in noise and takes long."""
 
-_LEAST_OUTPUTS = 5  # fewer classes are not separated with less noise
-END = 60.0
-"""places·μ per output at which a way ends if another one follows, times 1, 5, 25 …."""
+SECOND_SCALE = 4.0
+"""The scale of the second path of progressive training, which regularises less."""
 
-SHARE = 0.08
-"""For a network: the most that noise reduction may cost, as a share of what its attempts are
-expected to cost where they cost least."""
+FIRST_PART = 0.8
+"""The part of δ and of 1 − confidence that the first of two paths has."""
+
+FIRST_LIMIT = 0.6
+"""The part of the largest ε that the first of two paths may cost."""
+
+SHARE = 0.25
+"""For a network: the most that the ways before its attempts may cost, as a share of what the
+attempts are expected to cost where they cost least."""
 
 DELTA_SHARE = 0.1
-"""For a network: the part of δ and of 1 − confidence that noise reduction has."""
+"""For a network: the part of δ and of 1 − confidence that the ways before its attempts have."""
 
 LINEAR_SHARE = 0.5
-"""For a linear model with attempts: the same part."""
+"""For a linear model with attempts: the same part, and the part of the largest ε."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,7 @@ def plan_ways(
     order: tuple[float, ...] | None,
     by_attempts: Callable[[Settings], Forecast],
 ) -> Forecast:
-    """Return the plan of a job: attempts, noise reduction, or both.
+    """Return the plan of a job: attempts, trainings that stop when they pass, or both.
 
     Parameters
     ----------
@@ -101,7 +97,7 @@ def plan_ways(
     rows : JobRows
         Their public numbers are used and, if they are public, the scoring rows.
     order : tuple of float or None
-        Rényi orders to charge at; noise reduction is charged in (ε, δ) only.
+        Rényi orders to charge at; paths are charged in (ε, δ) only.
     by_attempts : callable
         Plans the attempts with DP-SGD of settings whose δ and confidence are their share.
     """
@@ -111,19 +107,19 @@ def plan_ways(
         raise InvalidInput(
             "privacy.order",
             list(order),
-            "noise reduction is charged in (ε, δ): use an (ε, δ) budget, or training = 'dp-sgd'",
+            f"training = {settings.model.training!r} is charged in (ε, δ): use an (ε, δ) budget, "
+            "or training = 'dp-sgd'",
         )
     places = Places(
         rows.places, rows.score_places, int(np.prod(rows.X.shape[1:])), settings.data.relation
     )
-    searched = bool(settings.search.settings)
     attempts = None
-    if searched and not _any_level(settings, None if rows.public else places.scoring):
-        return by_attempts(settings)
-    if searched:
+    if settings.search.settings:
         part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
         attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
     plan = ways_of(settings, recipe, places, rows.public, attempts)
+    if not plan.ways and attempts is None:
+        raise no_useful_level(settings.goal, places, settings.privacy.max_epsilon)
     if not plan.ways:  # the attempts then have the whole δ and the whole 1 − confidence
         return by_attempts(settings)
     return _joined(settings, recipe, rows, places, plan, attempts)
@@ -139,9 +135,9 @@ def _with_part(settings: Settings, part: Fraction) -> Settings:
     )
 
 
-def share_of(delta: float, part: float | Fraction, among: int = 1) -> float:
+def share_of(delta: float, part: float | Fraction) -> float:
     """Return a part of δ, rounded down, so that the parts add up to at most δ."""
-    return round_down(Fraction(delta) * Fraction(part) / among)
+    return round_down(Fraction(delta) * Fraction(part))
 
 
 def ways_of(
@@ -151,137 +147,100 @@ def ways_of(
     public: bool,
     attempts: Forecast | None,
 ) -> Plan:
-    """Return the ways of noise reduction of a job, in the order in which they are tried."""
+    """Return the ways of a job before its attempts, in the order in which they are tried."""
     network = recipe.kind not in LINEAR
     part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
-    limit = np.inf
-    if network and attempts is not None:
-        limit = SHARE * min(row.epsilon_mean for row in attempts.reach)
+    most = settings.privacy.max_epsilon
+    if settings.search.epsilons:  # the highest level that the grid allows
+        most = min(most, settings.search.epsilons[-1])
+    if attempts is not None:
+        most = min(most, LINEAR_SHARE * settings.privacy.max_epsilon)
+        if network:
+            most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
+    linear = linear_recipe(recipe)
+    width = None if linear.features is None else linear.features.width(places.features)
+    goal = settings.goal
+
+    def usable(levels: Sequence[float], confidence: float) -> tuple[float, ...]:
+        """Return the levels at which a look can pass."""
+        return tuple(levels) if public else usable_levels(levels, goal, places, confidence)
+
     ways = list_ways(
-        _with_levels(settings),
+        settings.model,
         places,
-        public,
+        usable,
         delta=settings.privacy.delta,
-        confidence=settings.goal.confidence,
+        confidence=goal.confidence,
         classes=recipe.class_count,
+        width=width,
         part=part,
-        limit=limit,
+        most=most,
     )
     return Plan(ways, 1 - part)
-
-
-def _with_levels(settings: Settings) -> ModelSettings:
-    """Return the model's settings with levels up to the highest one of ``search``, if given."""
-    model, given = settings.model, settings.search.epsilons
-    if model.levels is not None or not given:
-        return model
-    return replace(model, levels=levels_up_to(given[-1]))
-
-
-def _any_level(settings: Settings, scoring_rows: int | None) -> bool:
-    """Return whether noise reduction can judge a level that the search allows."""
-    try:
-        usable_levels(_with_levels(settings).levels or LEVELS, scoring_rows)
-    except InvalidInput:
-        return False
-    return True
 
 
 def list_ways(
     model: ModelSettings,
     places: Places,
-    public: bool,
+    usable: Callable[[Sequence[float], float], tuple[float, ...]],
     *,
     delta: float,
     confidence: float,
     classes: int | None,
+    width: int | None,
     part: float = 1.0,
-    limit: float = np.inf,
+    most: float,
 ) -> tuple[Way, ...]:
-    """Return the ways of noise reduction, in the order in which they are tried.
+    """Return the ways before attempts, in the order in which they are tried.
 
     Parameters
     ----------
     model : ModelSettings
-        Training, regularisations, levels and norm bound.
+        Training, levels and norm bound.
     places : Places
         Public numbers of rows.
-    public : bool
-        Whether public rows score.
+    usable : callable
+        Takes levels and a confidence; returns the levels at which a look can pass.
     delta, confidence : float
         Of the whole job.
     classes : int or None
         Number of classes; None for a regression.
+    width : int or None
+        Number of features of progressive training; None: there is none.
     part : float
-        The part of δ and of 1 − confidence that noise reduction has; below 1 attempts follow.
-    limit : float
+        The part of δ and of 1 − confidence that the ways have; below 1 attempts follow.
+    most : float
         The most that all ways together may cost.
     """
-    followed = part < 1
-    levels = usable_levels(model.levels or LEVELS, None if public else places.scoring)
-    if model.loss == "squared":
-        chosen: tuple[float | None, ...] = (None,)
-    elif model.training == "noise-reduction":
-        chosen = model.regularisation or ladder_of(places.features)[:1]
+    regression = classes is None
+    moments = model.training == MOMENTS or (
+        model.training == "auto" and regression and places.features < WIDE
+    )
+    if width is None or moments:
+        plan = [(MOMENTS, 1.0, 1.0, 1.0)]
+    elif part < 1:
+        plan = [(PROGRESSIVE, 1.0, 1.0, 1.0)]
     else:
-        ladder = ladder_of(places.features)
-        chosen = model.regularisation or (ladder[:1] if followed else ladder)
-    each_delta = share_of(delta, part, len(chosen))
-    each_confidence = 1 - part / len(chosen) * (1 - confidence)
+        plan = [
+            (PROGRESSIVE, 1.0, FIRST_PART, FIRST_LIMIT),
+            (PROGRESSIVE, SECOND_SCALE, 1 - FIRST_PART, 1 - FIRST_LIMIT),
+        ]
+    outputs = 1 if classes is None or classes == 2 else classes
     ways = []
-    for place, regularisation in enumerate(chosen):
-        kept = levels
-        if followed or place < len(chosen) - 1:
-            rank = rank_of(chosen, place)
-            kept = levels_before_another(
-                levels, each_delta, rank, classes, places.training, limit / len(chosen)
-            )
-        if kept:
-            ways.append(
-                Way(regularisation, kept, each_delta, each_confidence, norm_bound=model.norm_bound)
-            )
+    for kind, scale, share, limit in plan:
+        top = most * limit
+        if model.levels is not None:
+            levels = tuple(level for level in model.levels if level <= top)
+        elif kind == MOMENTS:
+            levels = levels_up_to(top)
+        else:
+            levels = levels_up_to(top, least_level((width or 1) * outputs, places.training))
+        own = 1 - part * share * (1 - confidence)
+        own_delta = share_of(delta, Fraction(part) * Fraction(share))
+        looks = usable(levels, own)
+        if looks and looks[0] <= top:  # else with few scoring rows no look could pass
+            ways.append(Way(kind, looks, own_delta, own, scale, model.norm_bound))
     return tuple(ways)
-
-
-def ladder_of(features: int) -> tuple[float | None, ...]:
-    """Return the regularisations that suit a number of features, in the order of trying."""
-    return LADDER[1:] if features >= WIDE else LADDER
-
-
-def rank_of(chosen: Sequence[float | None], place: int) -> int:
-    """Return how far a way goes: second moments are cheap early, regularisation needs more."""
-    return place + (chosen[0] is not None)
-
-
-def levels_before_another(
-    levels: Sequence[float],
-    delta: float,
-    rank: int,
-    classes: int | None,
-    places: int,
-    limit: float = np.inf,
-) -> tuple[float, ...]:
-    """Return the levels of a way that is followed by another one; none if all exceed ``limit``.
-
-    Parameters
-    ----------
-    levels : sequence of float
-        All levels, increasing.
-    delta : float
-        The way's δ.
-    rank : int
-        How far it goes (:func:`rank_of`).
-    classes : int or None
-        Number of classes, None for a regression.
-    places : int
-        Number of training rows, in public.
-    limit : float
-        The largest ε.
-    """
-    end = END * 5**rank * max(_LEAST_OUTPUTS, classes or 1) / places
-    share = delta / len(levels)
-    affordable = tuple(each for each in levels if each <= limit)
-    return tuple(each for each in affordable if gaussian_mu(each, share) <= end) or affordable[:1]
 
 
 def _joined(
@@ -302,8 +261,8 @@ def _joined(
         charged = settings.privacy.delta if number == 0 else 0.0
         steps.append(step_of(way, linear, settings.goal, places, shown, charged))
     if attempts is not None:
-        steps += [uncharged(each) for each in attempts.steps]
-    reasons = tuple(reasons_of(settings, plan, places, rows.public, attempts))
+        steps += [uncharged(step) for step in attempts.steps]
+    reasons = tuple(reasons_of(plan, places, rows.public, attempts))
     if attempts is None:
         return Forecast(
             tuple(steps),
@@ -331,44 +290,28 @@ def linear_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, kind="softmax", loss="softmax", input_shape=None, factory=None)
 
 
-def reasons_of(
-    settings: Settings, plan: Plan, places: Places, public: bool, attempts: Forecast | None
-) -> list[str]:
+def reasons_of(plan: Plan, places: Places, public: bool, attempts: Forecast | None) -> list[str]:
     """Return sentences that say what is tried, in which order, and why."""
-    found = []
+    sentences = []
     for number, way in enumerate(plan.ways):
-        name = (
-            "least squares by second moments"
-            if way.regularisation is None
-            else f"regularisation {way.regularisation:g}"
-        )
-        why = (
-            "first, because a miss costs least"
-            if number == 0 and len(plan.ways) + (attempts is not None) > 1
-            else "if that misses"
-            if number
-            else "one training, and a pass costs its level alone"
-        )
-        found.append(
-            f"Noise reduction, {name}: {len(way.epsilons)} levels from {way.epsilons[0]:.3g} to "
-            f"{way.epsilons[-1]:.3g}; {why}."
+        name = {
+            PROGRESSIVE: "Progressive training",
+            MOMENTS: "Least squares from second moments with noise reduction",
+        }[way.kind]
+        if number:
+            name = "If that misses: the same with less regularisation"
+        sentences.append(
+            f"{name}: {len(way.epsilons)} looks from ε = {way.epsilons[0]:.3g} to "
+            f"{way.epsilons[-1]:.3g}; a pass costs the steps that were made."
         )
     if attempts is not None:
         cheapest = attempts.epsilon(attempts.charges[0])
-        found.append(
+        sentences.append(
             f"Then {attempts.attempts} attempts with DP-SGD: a pass costs "
             f"{charge_text(cheapest, 3)} or more."
         )
-    way = plan.ways[-1]
-    middle = way.epsilons[len(way.epsilons) // 2]
-    if not public and settings.goal.metric == "accuracy":
-        threshold = margin_of_threshold(way, places.scoring, middle)
-        noisy = margin_of_noisy_scores(way, places.scoring, middle)
-        better = "smaller" if threshold <= noisy else "larger"
-        found.append(
-            f"Scored on {places.scoring} held-out rows by one noisy threshold (ε′ = "
-            f"{overhead_for(places.scoring):.3g}) at no further cost: at ε = {middle:.3g} a model "
-            f"must clear the bar by {threshold:.3g}, {better} than the {noisy:.3g} of a noisy "
-            "score per level."
+    if not public:
+        sentences.append(
+            f"Scored on {places.scoring} held-out rows by noisy thresholds, at no further cost."
         )
-    return found
+    return sentences

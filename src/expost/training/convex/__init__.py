@@ -1,9 +1,8 @@
-"""Linear models by regularised convex minimisation, with a certified sensitivity.
+"""Least squares from noisy second moments, for classification and regression.
 
 =================  =================================================================================
 preprocessing      rows to norm at most 1, by public rules; bad rows become zero rows
-problem            loss, gradient, smoothness and Lipschitz bounds of logistic, softmax and squared
-solver             a point whose distance to the minimiser is bounded by a public tolerance
+moments            solving noisy normal equations
 class_moments      classification by least squares, from the second moments of the rows
 sufficient_sums    regression by least squares, from the second moments of rows and target
 =================  =================================================================================
@@ -13,8 +12,6 @@ The noise that makes these private is added by :class:`expost.selection.noise_pa
 
 from expost.training.convex.class_moments import ClassMoments
 from expost.training.convex.preprocessing import Preprocessing
-from expost.training.convex.problem import ConvexProblem
-from expost.training.convex.solver import minimise
 from expost.training.convex.sufficient_sums import SecondMoments
 
-__all__ = ["ClassMoments", "ConvexProblem", "Preprocessing", "SecondMoments", "minimise"]
+__all__ = ["ClassMoments", "Preprocessing", "SecondMoments"]

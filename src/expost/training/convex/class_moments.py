@@ -14,9 +14,10 @@ point, multiplied by t and scaled: at most (K + 8)·2^{−53} times the number o
 of a row sum up to at most 1. The sensitivity contains it for 2^{30} rows in each of two
 neighbouring data sets; the integers hold 2^{31} rows.
 
-The weights solve (Σ xxᵀ + r·I) W = Σ x·tᵀ. The ridge r is a multiple of the noise's norm: with much
-noise the solution is close to the difference of class means, with little noise to least squares. So
-one statistic serves as a whole range of regularisations, and the choice is post-processing.
+The weights solve (Σ xxᵀ + r·I) W = Σ x·tᵀ without the negative eigenvalues, which are noise
+(:func:`expost.training.convex.moments.solve_noisy`). The ridge r follows the noise: with much noise
+the solution is close to the difference of class means, with little noise to least squares. So one
+statistic serves as a whole range of regularisations, and the choice is post-processing.
 
 Tests: ``tests/training/test_convex.py``.
 """
@@ -30,8 +31,8 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.rationals import count_of
+from expost.training.convex.moments import parts_of, solve_noisy
 from expost.training.convex.preprocessing import Preprocessing
-from expost.training.convex.problem import parts_of
 
 _STEPS = 2.0**16  # per unit
 
@@ -52,8 +53,6 @@ class ClassMoments:
         How rows are scaled.
     share : float
         a, the share of the squared sensitivity that belongs to Σ xxᵀ.
-    ridge : float
-        The ridge as a multiple of σ·√(2·width), about the norm of the noise of Σ xxᵀ.
     """
 
     features: int
@@ -61,7 +60,6 @@ class ClassMoments:
     outputs: int
     preprocessing: Preprocessing
     share: float = 0.3
-    ridge: float = 2.0
 
     def __post_init__(self) -> None:
         for name in ("features", "outputs"):
@@ -119,11 +117,7 @@ class ClassMoments:
         entries = values[:cut] / math.sqrt(self.share)
         matrix[first, second] = entries / np.where(first == second, 1.0, math.sqrt(2))
         matrix = matrix + np.triu(matrix, 1).T
-        noise = deviation / math.sqrt(self.share)
-        matrix[np.diag_indices(self.width)] += self.ridge * noise * math.sqrt(2 * self.width) + 1e-9
         right = values[cut:].reshape(self.width, self.outputs) / math.sqrt(1 - self.share)
-        try:
-            solved = np.asarray(np.linalg.solve(matrix, right), dtype=np.float64)
-        except np.linalg.LinAlgError:
-            solved = np.zeros_like(right)
-        return self.preprocessing.unfold(np.where(np.isfinite(solved), solved, 0.0))
+        return self.preprocessing.unfold(
+            solve_noisy(matrix, right, deviation / math.sqrt(self.share))
+        )

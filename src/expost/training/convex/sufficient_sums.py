@@ -9,8 +9,8 @@ The ℓ2 sensitivity is B² + 1 in real numbers. In floating point a row's contr
 whole multiples of a step and summed as integers, which is exact in any order; rounding moves the
 vector of one row by at most √d·step/2, which is added.
 
-:meth:`SecondMoments.solve` is post-processing: ridge regression with a ridge of about the norm of
-the noise, so that the system can be solved.
+:meth:`SecondMoments.solve` is post-processing: ridge regression without the negative eigenvalues
+of the noisy matrix (:func:`expost.training.convex.moments.solve_noisy`).
 
 Tests: ``tests/training/test_convex.py``.
 """
@@ -25,6 +25,7 @@ import numpy as np
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
 from expost.rationals import count_of
+from expost.training.convex.moments import solve_noisy
 
 _PART = 4096
 _BITS = 22  # a contribution has at most this many bits; 2^40 rows fit into 62 bits
@@ -108,13 +109,7 @@ class SecondMoments:
         first, second = np.triu_indices(self.size)
         matrix[first, second] = values / np.where(first == second, 1.0, math.sqrt(2))
         matrix = matrix + np.triu(matrix, 1).T
-        ridge = deviation * math.sqrt(2 * self.size) + 1e-9
-        left = matrix[:-1, :-1] + ridge * np.eye(self.size - 1)
-        try:
-            solved = np.asarray(np.linalg.solve(left, matrix[:-1, -1]), dtype=np.float64)
-        except np.linalg.LinAlgError:
-            solved = np.zeros(self.size - 1)
-        solved = np.where(np.isfinite(solved), solved, 0.0)
+        solved = solve_noisy(matrix[:-1, :-1], matrix[:-1, -1:], deviation)[:, 0]
         # y = (1 + wᵀ(2x − 1) + b)/2 in the plain unit
         weight = np.asarray(solved[:-1], dtype=np.float64)
         return weight[None, :], np.array([(1 + solved[-1] - solved[:-1].sum()) / 2])

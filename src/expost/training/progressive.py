@@ -1,0 +1,466 @@
+"""Train a linear model step by step with all rows, and pay for the steps that were made.
+
+Step t releases S_t + N(0, (Δ/μ_t)²), where S_t = Σ_i clip(∇ℓ(w_t; x_i, y_i)) is the sum of the
+clipped gradients of *all* training rows at the released weights w_t, and Δ bounds what one row
+contributes. Everything else (weights, step lengths, averages) is computed from what was released.
+
+**Claim** (docs/theory.md, "Training until it passes"). The first t steps together are √(μ_1² + … +
+μ_t²)-Gaussian DP, because each is a Gaussian mechanism at a point that depends on the released
+steps before it only. So a level that allows μ_i-Gaussian DP may make steps as long as their squared
+μ add up to at most μ_i². Stopping at a level by any rule that uses what was released, and coins,
+costs that level (:class:`expost.selection.noise_path.PathSearch`).
+
+**Sums are exact.** Entries of rows are whole multiples of 2^{−15}, rounded towards zero, which
+makes no row longer. Weights are rounded to a power of two so small that a product of a row and the
+weights is exact in double precision in any order. Residuals are scaled to norm at most c·(1 −
+2^{−30}), rounded towards zero to multiples of 2^{−24}. Products of both, and sums of 1,024 such
+products, are whole numbers below 2^{53} times 2^{−39}; parts are added as 64-bit integers. So one
+row moves the exact sum by at most c, whatever the order of the rows and the number of threads or
+machines. The conversion of the sum to floating point moves it by at most 2^{−53} of itself per
+coordinate; the sensitivity contains this for 2^{30} rows in each of two neighbouring data sets.
+Exponentials use only + − × ÷, so a row's residual is the same on every machine.
+
+**The rule** has no learning rate to choose. With noise of standard deviation τ_t per coordinate of
+the mean gradient, the weights follow the ridge problem g(w) + w/T_t = 0 whose time T_t grows as the
+noise falls: T_t = a/(τ_t·√(κ/2))·max(1, s_t)^p. There τ_t·√(κ/2) is the noise of an average over
+the last 1/κ steps, so that a is the noise in a prediction, and s_t is the measured ratio of signal
+to noise of the gradient. A step has the length κ·T_t, bounded by what the curvature of the loss
+allows, with momentum β. Constants were chosen on seven data sets and five made-up ones
+(docs/progressive.md).
+
+Tests: ``tests/training/test_progressive.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Array, Floats, Integers
+from expost.errors import InvalidInput
+from expost.randomness.exact_gaussian import lattice_for, rounded
+from expost.randomness.keyed import RunKey
+from expost.rationals import count_of
+
+PART = 1024
+ROW_BITS, RESIDUAL_BITS = 15, 24
+_PRODUCT_BITS = 53 - ROW_BITS  # bits of weights whose product with a row is exact
+_SHORTER = 1 - 2.0**-30
+_ROWS_AT_MOST = 2.0**30
+_KEPT_BYTES = 2**30  # rows are kept as doubles up to this size, otherwise as 16-bit integers
+
+CURVATURE = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}
+"""A bound on the Hessian of the mean loss for rows of norm at most 1."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How weights follow the released gradients. All of it is public and free.
+
+    Parameters
+    ----------
+    scale : float
+        a: the noise that a prediction may have.
+    growth : float
+        p: how much less is regularised as the signal stands out.
+    memory : float
+        κ: a step forgets this share of the weights.
+    momentum : float
+        β.
+    limit : float
+        The longest step, in units of the longest one that is stable for every data set.
+    """
+
+    scale: float = 1.0
+    growth: float = 0.25
+    memory: float = 0.04
+    momentum: float = 0.8
+    limit: float = 7.0
+
+
+@dataclass(frozen=True)
+class LinearTraining:
+    """What is trained: a linear model on rows of norm at most 1. All of it is public.
+
+    Parameters
+    ----------
+    loss : {"logistic", "softmax", "squared"}
+        Targets are classes 0 and 1, classes 0 to K − 1, or numbers in [0, 1].
+    width : int
+        Number of columns of a row.
+    places : int
+        Public number of rows, by which sums are divided.
+    classes : int
+        K.
+    clip : float
+        c, the largest norm of a row's gradient.
+    class_weights : tuple of float, optional
+        Public weights of the classes, from 0 to 1.
+    rule : Rule
+        How weights follow the gradients.
+    """
+
+    loss: str
+    width: int
+    places: int
+    classes: int = 2
+    clip: float = 0.25
+    class_weights: tuple[float, ...] | None = None
+    rule: Rule = field(default_factory=Rule)
+
+    def __post_init__(self) -> None:
+        if self.loss not in CURVATURE:
+            raise InvalidInput("loss", self.loss, "choose from " + ", ".join(CURVATURE))
+        for name in ("width", "places"):
+            count_of(getattr(self, name), name, at_least=1)
+        count_of(self.classes, "classes", at_least=2)
+        if not 2.0**-10 <= self.clip <= 1:
+            raise InvalidInput("clip", self.clip, "give a number from 0.001 to 1")
+        weights = self.class_weights
+        if weights is not None and (
+            self.loss == "squared"
+            or len(weights) != self.classes
+            or not all(0 <= weight <= 1 for weight in weights)
+        ):
+            raise InvalidInput("class_weights", weights, "give one number from 0 to 1 per class")
+
+    @property
+    def outputs(self) -> int:
+        """Number of linear outputs."""
+        return self.classes if self.loss == "softmax" else 1
+
+    @property
+    def dimension(self) -> int:
+        """Number of weights."""
+        return self.width * self.outputs
+
+    @property
+    def sensitivity(self) -> float:
+        """How much one row moves the sum of gradients that is released, in ℓ2.
+
+        The clipping norm, and the rounding of two sums of 2^{30} rows to doubles.
+        """
+        rounding = 2 * _ROWS_AT_MOST * 2.0**-53 * math.sqrt(self.dimension)
+        return (self.clip + rounding) * (1 + 2.0**-40)
+
+    @property
+    def first_square(self) -> float:
+        """μ² of the first step: noise twice as large as any gradient."""
+        return 0.25 * self.dimension / self.places**2
+
+    def residuals(self, outputs: Floats, targets: Floats, present: Array) -> Floats:
+        """Return whole numbers of steps 2^{−24}: the clipped derivative of each row's loss.
+
+        Parameters
+        ----------
+        outputs : ndarray of shape (rows, outputs)
+            Products of rows and weights.
+        targets : ndarray of shape (rows,)
+            Class numbers, or numbers in [0, 1].
+        present : ndarray of bool
+            Rows whose target is valid; the others have residuals 0.
+        """
+        if self.loss == "squared":
+            found = outputs - (targets[:, None] - 0.5)
+        elif self.loss == "logistic":
+            decay = exponential(-np.abs(outputs))
+            upper = np.where(outputs > 0, 1.0, decay) / (1.0 + decay)
+            found = upper - targets[:, None]
+        else:
+            weights = exponential(outputs - outputs.max(axis=1, keepdims=True))
+            total = weights[:, 0].copy()
+            for output in range(1, weights.shape[1]):  # in one order, on every machine
+                total += weights[:, output]
+            found = weights / total[:, None]
+            found[np.arange(len(found)), targets.astype(np.int64)] -= 1.0
+        if self.class_weights is not None:
+            found *= np.array(self.class_weights)[targets.astype(np.int64)][:, None]
+        square = found[:, 0] * found[:, 0]
+        for output in range(1, found.shape[1]):
+            square += found[:, output] * found[:, output]
+        with np.errstate(divide="ignore"):
+            factor = np.minimum(1.0, self.clip * _SHORTER / np.sqrt(square))
+        factor = np.where(present, factor, 0.0)
+        return np.trunc(found * factor[:, None] * 2.0**RESIDUAL_BITS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainingRows:
+    """Rows as whole numbers of steps 2^{−15}, with their targets.
+
+    Parameters
+    ----------
+    parts : list of (ndarray, ndarray, ndarray)
+        Parts of 1,024 rows (the last one is filled with zeros): rows, targets, and which are
+        present.
+    """
+
+    parts: list[tuple[Array, Floats, Array]]
+
+    @classmethod
+    def of(cls, rows: Array, targets: Array, training: LinearTraining) -> TrainingRows:
+        """Round rows of norm at most 1 towards zero; rows without a valid target are absent."""
+        values = np.asarray(targets, dtype=np.float64)
+        with np.errstate(invalid="ignore"):
+            if training.loss == "squared":
+                present = (values >= 0) & (values <= 1)
+            else:
+                present = (values >= 0) & (values < training.classes) & (values == np.rint(values))
+        clean = np.where(present, values, 0.0)
+        wide = rows.size * 8 <= _KEPT_BYTES
+        parts = []
+        for start in range(0, len(rows), PART):
+            part = np.zeros((PART, rows.shape[1]), dtype=np.float64 if wide else np.int16)
+            some = np.trunc(rows[start : start + PART] * 2.0**ROW_BITS)
+            part[: len(some)] = np.clip(some, 1 - 2**ROW_BITS, 2**ROW_BITS - 1)
+            goals, there = np.zeros(PART), np.zeros(PART, dtype=bool)
+            goals[: len(some)] = clean[start : start + PART]
+            there[: len(some)] = present[start : start + PART]
+            parts.append((part, goals, there))
+        return cls(parts)
+
+    def gradient_sum(self, weights: Floats, training: LinearTraining) -> Integers:
+        """Return the sum of the clipped gradients in units of 2^{−39}; exact in any order.
+
+        Parameters
+        ----------
+        weights : ndarray of shape (width, outputs)
+            On a lattice (:func:`on_lattice`).
+        training : LinearTraining
+            The loss and the clipping norm.
+        """
+        total = np.zeros((training.width, training.outputs), dtype=np.int64)
+        for part, targets, present in self.parts:
+            rows = part if part.dtype == np.float64 else part.astype(np.float64)
+            outputs = rows @ weights * 2.0**-ROW_BITS
+            residuals = training.residuals(outputs, targets, present)
+            total += (rows.T @ residuals).astype(np.int64)
+        return total
+
+
+def on_lattice(weights: Floats) -> Floats:
+    """Return weights rounded so that their product with any row is exact in double precision.
+
+    A row has at most 2^{15} steps in each entry and norm at most 1, so every partial sum of
+    x·w is at most |w| in absolute value, and a multiple of 2^{−15} times the step of the weights.
+    """
+    norm = float(np.sqrt(np.square(weights).sum(axis=0).max()))
+    if not 0 < norm < 2.0**200:
+        return np.zeros_like(weights)
+    # The norm may be rounded, and the weights may grow a little when they are rounded: two bits.
+    step = math.ldexp(1.0, math.frexp(norm)[1] + 2 - _PRODUCT_BITS)
+    return np.asarray(np.rint(weights / step) * step)
+
+
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
+_TAYLOR = [1 / math.factorial(n) for n in range(13, 1, -1)]
+
+
+def exponential(x: Floats) -> Floats:
+    """Return e^x for x ≤ 0, by + − × ÷ only: the same bits on every machine.
+
+    The relative error is below 2^{−50}. Nothing depends on it but the direction of a step.
+    """
+    low = np.maximum(np.where(np.isnan(x), -700.0, x), -700.0)
+    power = np.rint(low * (1 / math.log(2)))
+    rest = (low - power * _LN2_HIGH) - power * _LN2_LOW
+    series = np.full_like(rest, _TAYLOR[0])
+    for coefficient in _TAYLOR[1:]:
+        series = series * rest + coefficient
+    return np.asarray(np.ldexp(series * rest * rest + rest + 1.0, power.astype(np.int32)))
+
+
+class Descent:
+    """The weights, moved by released gradients. Reads nothing else.
+
+    Parameters
+    ----------
+    training : LinearTraining
+        Numbers that are public.
+    """
+
+    def __init__(self, training: LinearTraining) -> None:
+        shape = (training.width, training.outputs)
+        self._training = training
+        self._weights, self._velocity, self._mean = (
+            np.zeros(shape),
+            np.zeros(shape),
+            np.zeros(shape),
+        )
+        self._precision = self._spread = self._signal = 0.0
+
+    @property
+    def weights(self) -> Floats:
+        """The weights at which the next gradient is taken."""
+        return on_lattice(self._weights)
+
+    def move(self, gradient: Floats, noise: float) -> None:
+        """Take a step.
+
+        Parameters
+        ----------
+        gradient : ndarray
+            The released noisy mean gradient.
+        noise : float
+            The standard deviation of its noise, per coordinate.
+        """
+        rule, dimension = self._training.rule, self._training.dimension
+        # The size of the gradient, from an average that is weighted by precision.
+        share, precision = 0.8, noise**-2
+        self._mean = share * self._mean + precision * gradient
+        self._precision = share * self._precision + precision
+        self._spread = share**2 * self._spread + precision
+        average = self._mean / self._precision
+        expected = self._spread / self._precision**2 * dimension
+        measured = math.sqrt(max(0.0, float(np.square(average).sum()) - expected))
+        self._signal = max(self._signal, measured)
+
+        usual = noise * math.sqrt(rule.memory / 2)  # noise of an average over 1/κ steps
+        ratio = max(1.0, self._signal / (usual * math.sqrt(dimension)))
+        time = rule.scale / usual * ratio**rule.growth
+        longest = rule.limit * 2 * (1 + rule.momentum) / CURVATURE[self._training.loss]
+        length = min(rule.memory * time * (1 - rule.momentum), longest)
+        current = self.weights
+        self._velocity = rule.momentum * self._velocity + gradient + current / time
+        self._weights = current - length * self._velocity
+
+
+@dataclass(frozen=True)
+class ProgressivePath:
+    """A training that can be stopped at any level, as a path for ``PathSearch``.
+
+    Parameters
+    ----------
+    training : LinearTraining
+        What is trained.
+    rows : callable
+        ``rows(data)`` returns rows of norm at most 1 and their targets. It must not fail on any
+        rows.
+    finish : callable
+        ``finish(weights)`` makes the output of released weights. It must not use the data.
+    neighbours : str
+        The neighbouring relation.
+    steps_per_doubling : int
+        Steps in which μ² doubles.
+    """
+
+    training: LinearTraining
+    rows: Callable[[Any], tuple[Array, Array]]
+    finish: Callable[[Floats], Any]
+    neighbours: str
+    steps_per_doubling: int = 14
+
+    def walk(self, levels: Sequence[Any], seed: bytes, simulated: bool) -> TrainingWalk:
+        """Return the training whose looks are ``levels``; the noise comes from a secret seed."""
+        return TrainingWalk(self, tuple(level.square() for level in levels), seed, simulated)
+
+    def theorem(self, law: str) -> str:
+        """Return the name of the result that the levels rest on."""
+        return "Gaussian DP of the steps made, exact rounded Gaussians, δ shared by the looks"
+
+
+def step_squares(
+    levels: Sequence[Fraction], first: float, steps_per_doubling: int
+) -> list[list[Fraction]]:
+    """Return μ² of every step, level by level; those up to level i add up to at most its μ².
+
+    Between two levels, cumulated squares grow geometrically. Before the first level they start at
+    ``first``, or at the level if that is less.
+
+    Parameters
+    ----------
+    levels : sequence of Fraction
+        μ² of each level, increasing.
+    first : float
+        μ² of the first step.
+    steps_per_doubling : int
+        Steps in which the cumulated square doubles.
+    """
+    start = min(Fraction(first), levels[0])
+    steps = [[start]]
+    for number, (low, high) in enumerate(pairwise([start, *levels])):
+        count = (
+            max(1, round(math.log2(float(high / low)) * steps_per_doubling)) if high > low else 0
+        )
+        cumulated = [low, *(low * Fraction(2.0 ** (math.log2(float(high / low)) * part / count))
+                            for part in range(1, count)), high]  # fmt: skip
+        ascending = [max(low, min(high, value)) for value in cumulated] if count else []
+        found = [after - before for before, after in pairwise(ascending) if after > before]
+        if number:
+            steps.append(found)
+        else:
+            steps[0] += found
+    return steps
+
+
+class TrainingWalk:
+    """The looks at one training. The noise of step t comes from the key and t alone.
+
+    Threads take turns. Levels must be asked in ascending order to be cheap; an earlier one starts
+    anew.
+    """
+
+    def __init__(
+        self, path: ProgressivePath, squares: tuple[Fraction, ...], seed: bytes, simulated: bool
+    ) -> None:
+        self._path, self._squares, self._key = path, squares, RunKey(seed, simulated)
+        training = path.training
+        self._steps = step_squares(squares, training.first_square, path.steps_per_doubling)
+        self._turn = threading.Lock()
+        self._data: Any = None
+        self._rows: TrainingRows | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        """Go back to the state before the first step."""
+        self._reached, self._made = -1, 0
+        self._descent = Descent(self._path.training)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send nothing that was computed from data, and no noise, to a worker."""
+        return TrainingWalk, (self._path, self._squares, self._key.key, self._key.simulated)
+
+    def output(self, index: int, data: Any) -> Any:
+        """Return the output of a level."""
+        with self._turn:
+            if self._rows is None or self._data is not data:
+                self._restart()
+                self._data = data
+                self._rows = TrainingRows.of(*self._path.rows(data), self._path.training)
+            if index < self._reached:
+                self._restart()
+            for _ in self._until(index, self._rows):
+                pass
+            weights = self._descent.weights
+        return self._path.finish(weights)
+
+    def _until(self, index: int, rows: TrainingRows) -> Iterator[None]:
+        """Make the steps up to a level."""
+        training = self._path.training
+        for level in range(self._reached + 1, index + 1):
+            for square in self._steps[level]:
+                deviation = deviation_for(training.sensitivity, square)
+                total = rows.gradient_sum(self._descent.weights, training)
+                exact = np.ldexp(total.ravel().astype(np.float64), -(ROW_BITS + RESIDUAL_BITS))
+                source = self._key.source(self._made)
+                noisy = rounded(exact, lattice_for(deviation), source).reshape(total.shape)
+                self._descent.move(noisy / training.places, deviation / training.places)
+                self._made += 1
+                yield
+            self._reached = level
+
+
+def deviation_for(sensitivity: float, square: Fraction) -> float:
+    """Return σ with (Δ/σ)² ≤ μ², rounded up."""
+    wanted = Fraction(sensitivity) ** 2 / square
+    deviation = math.sqrt(wanted)
+    while Fraction(deviation) ** 2 < wanted:
+        deviation = math.nextafter(deviation, math.inf)
+    return deviation
