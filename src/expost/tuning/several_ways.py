@@ -41,7 +41,7 @@ from expost.tuning.noise_reduction import (
 )
 from expost.tuning.pace import Pace
 from expost.tuning.rows import JobRows
-from expost.tuning.run_attempts import PlannedAttempt, Step
+from expost.tuning.run_attempts import OverTheLimit, PlannedAttempt, Step
 from expost.tuning.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,23 +116,26 @@ def plan_ways(
     attempts = None
     if settings.search.settings:
         part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
-        attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
+        try:
+            attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
+        except OverTheLimit:
+            if recipe.kind not in LINEAR:
+                raise
     plan = ways_of(settings, recipe, places, rows.public, attempts)
     if not plan.ways and attempts is None:
-        raise no_useful_level(settings.goal, places, settings.privacy.max_epsilon)
+        raise no_useful_level(settings.goal, places, settings.privacy.limit)
     if not plan.ways:  # the attempts then have the whole δ and the whole 1 − confidence
         return by_attempts(settings)
     return _joined(settings, recipe, rows, places, plan, attempts)
 
 
 def _with_part(settings: Settings, part: Fraction) -> Settings:
-    """Return the settings with a part of δ and of 1 − confidence."""
+    """Return the settings of the attempts: a part of δ, of 1 − confidence and of a given limit."""
     goal = replace(settings.goal, confidence=1 - float(part) * (1 - settings.goal.confidence))
-    return replace(
-        settings,
-        goal=goal,
-        privacy=replace(settings.privacy, delta=share_of(settings.privacy.delta, part)),
-    )
+    privacy = replace(settings.privacy, delta=share_of(settings.privacy.delta, part))
+    if privacy.max_epsilon is not None:  # the ways before have the other part (see ways_of)
+        privacy = replace(privacy, max_epsilon=(1 - LINEAR_SHARE) * privacy.max_epsilon)
+    return replace(settings, goal=goal, privacy=privacy)
 
 
 def share_of(delta: float, part: float | Fraction) -> float:
@@ -150,11 +153,11 @@ def ways_of(
     """Return the ways of a job before its attempts, in the order in which they are tried."""
     network = recipe.kind not in LINEAR
     part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
-    most = settings.privacy.max_epsilon
+    most = settings.privacy.limit
     if settings.search.epsilons:  # the highest level that the grid allows
         most = min(most, settings.search.epsilons[-1])
     if attempts is not None:
-        most = min(most, LINEAR_SHARE * settings.privacy.max_epsilon)
+        most = min(most, LINEAR_SHARE * settings.privacy.limit)
         if network:
             most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
     linear = linear_recipe(recipe)
@@ -227,8 +230,11 @@ def list_ways(
         ]
     outputs = 1 if classes is None or classes == 2 else classes
     ways = []
+    left = Fraction(most)
     for kind, scale, share, limit in plan:
-        top = most * limit
+        # Rounded down: the tops of all ways add up to at most the limit.
+        top = round_down(min(left, Fraction(most) * Fraction(limit)))
+        left -= Fraction(top)
         if model.levels is not None:
             levels = tuple(level for level in model.levels if level <= top)
         elif kind == MOMENTS:
