@@ -5,6 +5,8 @@ and totals that no look exceeds.
 from __future__ import annotations
 
 import sqlite3
+import tempfile
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 import expost
 from expost import PureDP, SimulationRandomness
+from expost.analytics.certificate import price_problems
 from expost.analytics.columns import Measure, pair_columns, select
 from expost.analytics.contribution import GroupValues, measured, run_totals, totals
 from expost.analytics.private_keys import KeySelection, laplace_threshold
@@ -239,3 +244,40 @@ class TestNeverTooMuch:
                 max_rows_per_user=1,
                 **more,
             )
+
+    @settings(max_examples=12, deadline=None)
+    @given(
+        kind=st.sampled_from(["sum", "mean"]),
+        high=st.sampled_from([1, 1000, 10**6]),
+        grid=st.sampled_from([None, 1, 1e-2, 1e-4]),
+        most=st.sampled_from([None, 1, 3, "auto"]),
+        rows=st.sampled_from([None, 1, 7]),
+        epsilon=st.sampled_from([1e-4, 0.01, 0.5, 20]),
+        error=st.sampled_from([{}, {"within": 0.5}, {"plus_minus": 500}]),
+        seed=st.integers(0, 2**32),
+    )
+    def test_no_charge_exceeds_the_total(self, kind, high, grid, most, rows, epsilon, error, seed):
+        """A request is refused before the reservation, or settled at no more than its total."""
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = Ledger.create(Path(folder) / "l.db", PureDP(epsilon))
+            try:
+                found = getattr(expost, kind)(
+                    odd_rows(),
+                    "v",
+                    bounds=(0, high),
+                    grid=grid,
+                    by="g",
+                    user="u",
+                    keys=[f"g{place}" for place in range(40)],
+                    epsilon=epsilon,
+                    max_groups_per_user=most,
+                    max_rows_per_user=rows,
+                    ledger=ledger,
+                    **error,
+                )
+            except InvalidInput:
+                assert [entry.action for entry in ledger.entries()] == ["create"]
+                return
+            assert Fraction(found.spent) <= Fraction(epsilon)
+            assert list(price_problems(found.certificate())) == []
+            assert [entry.action for entry in ledger.entries()][-1] == "settle"

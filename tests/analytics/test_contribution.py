@@ -19,7 +19,15 @@ from scipy import stats
 import expost
 from expost import SimulationRandomness
 from expost.analytics.columns import Measure, pair_columns
-from expost.analytics.contribution import choose_cap, dropped_share, measured, run_totals, totals
+from expost.analytics.contribution import (
+    GroupValues,
+    cap_candidates,
+    choose_cap,
+    measured,
+    removed_share,
+    run_totals,
+    totals,
+)
 from expost.analytics.sources import as_table
 
 FALSE_ALARM = 1e-6
@@ -30,7 +38,7 @@ def capped(pairs: list[tuple[int, str]], most: int, keys: list[str] | None = Non
     schema = pa.schema([("u", pa.int64()), ("g", pa.string())])
     table = as_table(pa.table({"u": users, "g": groups}, schema=schema))
     rows = measured(pair_columns(table, "g", "u"), Measure(), keys, "salt")
-    return run_totals(totals(rows, most, "salt"))
+    return run_totals(totals(rows, most, "salt", most))
 
 
 @settings(max_examples=25, deadline=None)
@@ -54,13 +62,13 @@ def test_other_groups_do_not_use_up_the_cap():
     pairs = [(user, group) for user in range(50) for group in "abcdefgh"]
     found = capped(pairs, 1, ["a"])
     assert dict(zip(found.groups, found.first.tolist(), strict=True)) == {"a": 50}
-    assert found.dropped == 0
+    assert found.removed == (0,)
 
 
 def test_dropped_pairs_are_counted_up_to_m_per_user():
     """Ten users in eight groups, m = 3: three kept and three counted as dropped, each."""
     found = capped([(user, group) for user in range(10) for group in "abcdefgh"], 3)
-    assert (found.kept, found.dropped) == (30, 30)
+    assert (found.kept, found.removed) == ((30,), (30,))
 
 
 def law(users: dict[int, int], groups: int, share: Fraction, rate: float) -> list[float]:
@@ -88,7 +96,7 @@ def test_the_choice_of_m_has_its_law():
     """Catches a rate that is off, and a mutant that takes the best without noise."""
     users, share, rate = {1: 6, 2: 3, 3: 2, 5: 1}, Fraction(1, 40), Fraction(3, 10)
     randomness = SimulationRandomness(2)
-    draws = [choose_cap(users, 6, share, rate, randomness) for _ in range(20_000)]
+    draws = [choose_cap(users, cap_candidates(6), share, rate, randomness) for _ in range(20_000)]
     observed = np.bincount(draws, minlength=7)[1:]
     expected = 20_000 * np.array(law(users, 6, share, float(rate)))
     assert stats.chisquare(observed, expected).pvalue > FALSE_ALARM
@@ -98,8 +106,9 @@ def test_the_choice_of_m_has_its_law():
 def test_the_share_of_dropped_pairs_is_covered(law_name):
     """2,000 draws: the interval holds the true share at least as often as promised."""
     randomness, hits = SimulationRandomness(3), 0
+    values = GroupValues((), np.zeros(0, np.int64), kept=(9000,), removed=(1000,))
     for _ in range(2000):
-        found = dropped_share(9000, 1000, 5, Fraction(1, 20), law_name, 0.9, randomness)
+        found = removed_share(values, 5, Fraction(1, 20), law_name, 0.9, randomness)
         hits += found["low"] <= 0.1 <= found["high"]
     assert hits >= stats.binom.isf(1 - FALSE_ALARM, 2000, 0.9)
 

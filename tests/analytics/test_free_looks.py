@@ -16,7 +16,6 @@ from scipy import stats
 import expost
 from expost import SimulationRandomness
 from expost.analytics.intervals import half_width
-from expost.analytics.means import MeanRefinement
 from expost.analytics.noise_levels import LaplaceLevels
 from expost.analytics.refinement import GIVEN, RACE, Job, Refinement, Wanted, make_job
 from tests.analytics.jobs import cheap_job
@@ -153,21 +152,3 @@ def test_the_others_decide(seed):
             assert others._charge.free_level == everyone._charge.free_level
             checked += 1
     assert checked > 40
-
-
-def test_means_of_free_groups():
-    """Both sums at the level of the dearest group: the interval is that of one look."""
-    job = make_job(6, Wanted(0.2), law="laplace", total=Fraction(4), sensitivity=10, most_groups=1)
-    first, second = np.full(6, 4000), np.full(6, 6000)
-    counting = MeanRefinement(
-        job, list(range(6)), first, second, SimulationRandomness(3), low=0, high=10, plus_minus=None
-    )
-    answers = list(counting)
-    assert len(answers) == 6
-    assert counting._free.sum() >= 5
-    level = LaplaceLevels((answers[0].spent,), 10)
-    for answer in answers:
-        assert answer.estimate == pytest.approx(4, rel=0.2)
-        if counting._free[answer.group]:
-            width = 10 * half_width(level, 0.95)[0] / 10_000
-            assert (answer.high - answer.low) / 2 == pytest.approx(width, rel=0.1)

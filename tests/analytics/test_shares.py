@@ -47,6 +47,18 @@ def test_the_parts_add_up_to_the_total(more):
     assert asked.counting_total(cap) + parts == asked.total
 
 
+@pytest.mark.parametrize("kind", ["rows", "sum", "mean"])
+def test_the_choice_of_rows_and_the_share_are_part_of_the_total(kind):
+    """3 % for each choice, 5 % for what the caps remove; nothing for one row per user."""
+    measure = Measure(kind, None if kind == "rows" else "v", None, Fraction(1), 0, 5)
+    options = {"by": "g", "user": "u", "keys": ["a", "b", "c"], "epsilon": 1, "opened": False}
+    asked = make_request("rows.csv", measure, max_groups_per_user="auto", **options).with_rows(4)
+    assert asked.counting_total(2) == Fraction(89, 100)
+    assert asked.cost_of_rows() == asked.cost_of_cap() == Fraction(3, 100)
+    one = make_request("rows.csv", measure, one_row_per_user=True, **options)
+    assert (one.measure.rows, one.counting_total(1)) == (1, 1)
+
+
 def test_delta_is_shared_by_the_noise_and_the_groups():
     """Half of δ for the conversion of ρ, half for a group of one person."""
     asked = request(private_keys=True, delta=1e-6)

@@ -5,7 +5,7 @@
 ``execution``     reserve, read, refine, settle
 ``sources``       tables: files, databases, data frames
 ``columns``       the columns of a request, and conditions on rows
-``contribution``  capping users to m groups, choosing m, the share of dropped pairs
+``contribution``  capping groups and rows of a user, choosing caps, what they remove
 ``refinement``    which group is looked at next, and the charge: the sum of the m largest
 ``means``         two sums on one path
 ``noise_levels``  costs of looks, coarse to fine, and exact noise

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
@@ -31,9 +31,10 @@ import numpy as np
 from expost.analytics.engine import ibis_module
 from expost.errors import InvalidInput
 
-USER, GROUP, VALUE = "expost_user", "expost_group", "expost_value"
+USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expost_wide"
 SEPARATOR = "\x1f"  # between the names of several grouping columns
 TOTAL = "all"
+MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
 _LARGEST, _LEAST = "1e300", "1e-300"  # what is larger counts as infinite, what is smaller as 0
 _WHOLE = 2**53  # below, a float is a whole number exactly if it looks like one
 _CASELESS = ("duckdb", "pyspark")  # engines for which the columns g and G are one
@@ -55,12 +56,13 @@ class Measure:
     """What is measured per user and group, in integer units of ``grid``.
 
     ``kind`` is ``users``, ``rows``, ``sum`` or ``mean``. ``rows`` is the cap of rows per user and
-    group. ``low`` and ``high`` are the public bounds of a value, in grid units.
+    group; None until it has been chosen privately. ``low`` and ``high`` are the public bounds of a
+    value, in grid units.
     """
 
     kind: str = "users"
     column: str | None = None
-    rows: int = 1
+    rows: int | None = 1
     grid: Fraction = Fraction(1)
     low: int = 0
     high: int = 1
@@ -68,6 +70,7 @@ class Measure:
     @property
     def sensitivity(self) -> int:
         """How much one user can change the value of one group, in grid units."""
+        assert self.rows is not None
         if self.kind == "mean":  # Σ(v − low) and Σ(high − v) add up to rows·(high − low)
             return self.rows * (self.high - self.low)
         return self.rows * max(abs(self.low), abs(self.high))
@@ -101,6 +104,9 @@ def select(
     if measure is not None and measure.column is not None:
         check_column(table, "column", measure.column, engine)
         columns[VALUE] = grid_units(table[measure.column], measure, engine)
+        if measure.kind == "sum":  # before clipping, to estimate what clipping removes
+            wide = replace(measure, low=-MOST_UNITS, high=MOST_UNITS)
+            columns[WIDE] = grid_units(table[measure.column], wide, engine)
     return table.select(**columns)
 
 

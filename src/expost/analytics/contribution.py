@@ -11,29 +11,35 @@ cannot be told apart. So every user keeps a sample of their own rows without rep
 different users keep different ones. The hash is MD5 of the same bytes in DuckDB, PostgreSQL and
 Spark: one salt gives one answer on every engine.
 
-**m chosen privately** (:func:`choose_cap`). Each user has one number, the groups they are in. The
-exponential mechanism looks for the least m that at most a share q of all users is above: its
-quality is −max(above(m) − q·users, q·users − above(m′)), m′ the candidate before m, above(0) =
-users. Adding a user changes either term by at most 1, so accepting m with probability e^{−η(best −
-quality)/2} is η-DP, and η²/8-zCDP (bounded range). Coins are exact.
+**Caps chosen privately** (:func:`choose_cap`): m, and the rows per user and group. Each user has
+one number: the groups they are in, or the most rows that they have in one group. The exponential
+mechanism looks for the least cap that at most a share q of all users is above: its quality is
+−max(above(c) − q·users, q·users − above(c′)), c′ the candidate before c, above(0) = users. Adding
+a user changes either term by at most 1, so accepting c with probability e^{−η(best − quality)/2} is
+η-DP, and η²/8-zCDP (bounded range). Coins are exact.
 
-**The share of dropped pairs** (:func:`dropped_share`). Kept pairs and dropped pairs, the latter at
-most m per user, each with exact noise for a sensitivity of m.
-Tests: ``tests/analytics/test_contribution.py``.
+**What the caps remove** (:func:`removed_share`). Per user: pairs (users), rows, the amount Σ|v| of
+all rows less what is kept of them, clipping included (sums), or Σ(v − low) and Σ(high − v) of the
+rows that are not kept (means). A user counts with at most ``limit``, in removed and in kept
+amounts; so exact noise for that sensitivity makes both private. Where somebody loses more than
+``limit``, the share that is estimated is too small: it says what is removed at least.
+Tests: ``tests/analytics/test_contribution.py``, ``test_removed.py``.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.columns import GROUP, USER, VALUE, Measure, byte_by_byte
+from expost.analytics.columns import GROUP, USER, VALUE, WIDE, Measure, byte_by_byte
 from expost.analytics.engine import fetch, ibis_module
 from expost.analytics.intervals import half_widths_at
 from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
@@ -41,10 +47,12 @@ from expost.randomness import coins
 from expost.randomness.source import Randomness
 
 _FIRST, _SECOND, _WHO = "expost_first", "expost_second", "expost_who"
-_DROPPED, _RANK, _OCCURRENCE = "expost_dropped", "expost_rank", "expost_occurrence"
+_USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
+_KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
+_WHOLE, _AMOUNTS = ("expost_whole", "expost_whole_2"), (_KEPT, _GAP)
 MOST_CAP = 1000  # the largest m that is chosen privately
 _MANY_KEYS = 2000  # from here on a join is faster than a list in the query
-_ABOUT_DROPPED = Fraction(4, 5)  # of the price of the share, the rest is for the kept pairs
+_FOR_REMOVED = Fraction(4, 5)  # of the price of the share, the rest is for what is kept
 
 
 @dataclass(frozen=True)
@@ -52,20 +60,16 @@ class GroupValues:
     """Values per group in grid units. Private: never shown as they are.
 
     ``second`` holds Σ(high − v) of a mean, where ``first`` holds Σ(v − low). ``users`` holds the
-    users that count in a group. ``dropped`` is the number of pairs that the cap left out, at most m
-    per user.
+    users that count in a group. ``kept`` and ``removed`` are amounts of all groups together, with
+    at most a limit per user (two amounts for a mean).
     """
 
     groups: tuple[str, ...]
     first: npt.NDArray[np.int64] = field(repr=False)
     second: npt.NDArray[np.int64] | None = field(repr=False, default=None)
     users: npt.NDArray[np.int64] = field(repr=False, default_factory=lambda: np.zeros(0, np.int64))
-    dropped: int = field(repr=False, default=0)
-
-    @property
-    def kept(self) -> int:
-        """The number of (user, group) pairs that the cap kept."""
-        return int(self.users.sum())
+    kept: tuple[int, ...] = field(repr=False, default=())
+    removed: tuple[int, ...] = field(repr=False, default=())
 
     def on(self, keys: Sequence[str]) -> GroupValues:
         """Return the values of the listed groups; absent ones are 0."""
@@ -76,7 +80,8 @@ class GroupValues:
             return np.where(chosen >= 0, np.append(values, 0)[chosen], 0)
 
         second = None if self.second is None else pick(self.second)
-        return GroupValues(tuple(keys), pick(self.first), second, pick(self.users), self.dropped)
+        first, users = pick(self.first), pick(self.users)
+        return GroupValues(tuple(keys), first, second, users, self.kept, self.removed)
 
 
 def new_salt(randomness: Randomness) -> str:
@@ -84,52 +89,120 @@ def new_salt(randomness: Randomness) -> str:
     return f"{randomness.bits(128):032x}"
 
 
-def measured(
-    rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str, *, collated: bool = True
-) -> Any:
-    """Return one row per user and group with what the user contributes there.
-
-    ``collated`` says that equal users may be written differently (a collation, −0.0).
-    """
-    ibis = ibis_module()
+def usable(rows: Any, measure: Measure, keys: Sequence[str] | None) -> Any:
+    """Return the rows that may count: with a user, a listed group and, where needed, a value."""
     rows = rows.filter(rows[GROUP].notnull() & rows[USER].notnull())
     if measure.column is not None:
         rows = rows.filter(rows[VALUE].notnull())
-    if keys is not None:
-        rows = _only(rows, keys)
+    return rows if keys is None else _only(rows, keys)
+
+
+def measured(
+    rows: Any, measure: Measure, keys: Sequence[str] | None, salt: str, *, collated: bool = True
+) -> Any:
+    """Return one row per user and group, of usable rows, with what the user contributes there.
+
+    Also: how much that keeps (``_KEPT``), and how much is removed if the pair is kept (``_GAP``)
+    or not (``_WHOLE``). ``collated`` says that equal users may be written differently (a collation,
+    −0.0).
+    """
+    ibis = ibis_module()
+    rows = usable(rows, measure, keys)
     if measure.kind == "users":
-        return rows.select(USER, GROUP).distinct().mutate(**{_FIRST: ibis.literal(1, "int64")})
+        pairs = rows.select(USER, GROUP).distinct()
+        one, none = ibis.literal(1, "int64"), ibis.literal(0, "int64")
+        return pairs.mutate(**{_FIRST: one, _KEPT[0]: one, _GAP[0]: none, _WHOLE[0]: one})
     if measure.kind == "rows":
-        counted = rows.group_by([USER, GROUP]).aggregate(**{_FIRST: ibis._.count()})
-        return counted.mutate(**{_FIRST: counted[_FIRST].clip(upper=measure.rows).cast("int64")})
+        pairs = rows.group_by([USER, GROUP]).aggregate(**{_WHOLE[0]: ibis._.count()})
+        kept = ibis.least(pairs[_WHOLE[0]], ibis.literal(measure.rows)).cast("int64")
+        return pairs.mutate(**{_FIRST: kept, _KEPT[0]: kept, _GAP[0]: pairs[_WHOLE[0]] - kept})
     alike = ibis.window(group_by=[USER, GROUP, VALUE], order_by=VALUE)
     occurrence = ibis.row_number().over(alike).cast("string")
     rows = rows.mutate(**{_WHO: _user_text(rows, collated), _OCCURRENCE: occurrence})
     order = [_hash(rows, [_WHO, GROUP, VALUE, _OCCURRENCE], salt), rows[VALUE]]
     rank = ibis.row_number().over(ibis.window(group_by=[USER, GROUP], order_by=order))
-    rows = rows.mutate(**{_RANK: rank}).filter(ibis._[_RANK] < measure.rows)
-    low = measure.low if measure.kind == "mean" else 0
-    sums = {_FIRST: (rows[VALUE] - low).sum().cast("int64")}
+    rows = rows.mutate(**{_RANK: rank})
+    kept, value = rows[_RANK] < measure.rows, rows[VALUE]
+    sums: dict[str, Any] = {}
     if measure.kind == "mean":
-        sums[_SECOND] = (measure.high - rows[VALUE]).sum().cast("int64")
-    return rows.group_by([USER, GROUP]).aggregate(**sums)
+        for name, parts, part in (
+            (_FIRST, 0, value - measure.low),
+            (_SECOND, 1, measure.high - value),
+        ):
+            sums[name] = sums[_KEPT[parts]] = kept.ifelse(part, 0)
+            sums[_WHOLE[parts]], sums[_GAP[parts]] = part, kept.ifelse(0, part)
+    else:
+        wide = rows[WIDE]
+        sums[_FIRST], sums[_KEPT[0]] = kept.ifelse(value, 0), kept.ifelse(value.abs(), 0)
+        sums[_WHOLE[0]], sums[_GAP[0]] = wide.abs(), (wide - kept.ifelse(value, 0)).abs()
+    return rows.group_by([USER, GROUP]).aggregate(
+        **{name: part.sum().cast("int64") for name, part in sums.items()}
+    )
 
 
-def totals(pairs: Any, most: int | None, salt: str, *, collated: bool = True) -> Any:
-    """Return the query for one row per group: sums over the pairs that the cap keeps."""
+def totals(
+    pairs: Any, most: int | None, salt: str, limit: int | None = None, *, collated: bool = True
+) -> Any:
+    """Return the query for one row per group: sums over the pairs that the cap keeps.
+
+    With a ``limit`` also what is kept and removed in all, at most that much per user.
+    """
     ibis = ibis_module()
     names = [name for name in (_FIRST, _SECOND) if name in pairs.columns]
     if most is None:
-        sums = {name: pairs[name].sum().cast("int64") for name in names}
-        return pairs.group_by(GROUP).aggregate(**sums, **{_RANK: pairs.count()})
-    pairs = pairs.mutate(**{_WHO: _user_text(pairs, collated)})
-    order = [_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
-    rank = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
-    ranked = pairs.mutate(**{_RANK: rank}).filter(ibis._[_RANK] < 2 * most)
-    kept = ranked[_RANK] < most
-    sums = {name: kept.ifelse(ranked[name], 0).sum().cast("int64") for name in names}
-    left_out = {_DROPPED: kept.ifelse(0, 1).sum(), _RANK: kept.ifelse(1, 0).sum()}
-    return ranked.group_by(GROUP).aggregate(**sums, **left_out)
+        order = [pairs[GROUP]]
+    else:
+        pairs = pairs.mutate(**{_WHO: _user_text(pairs, collated)})
+        order = [_hash(pairs, [_WHO, GROUP], salt), pairs[GROUP]]
+    if most is not None or limit is not None:
+        rank = ibis.row_number().over(ibis.window(group_by=USER, order_by=order))
+        pairs = pairs.mutate(**{_RANK: rank})
+    kept = ibis.literal(True) if most is None else pairs[_RANK] < most
+    amounts = {name: kept.ifelse(pairs[name], 0) for name in names}
+    amounts[_USERS] = kept.ifelse(1, 0)
+    if limit is None:
+        sums = list(amounts)
+        pairs = pairs.mutate(**amounts)
+    else:
+        parts = range(len(names))
+        amounts |= {_KEPT[part]: kept.ifelse(pairs[_KEPT[part]], 0) for part in parts}
+        amounts |= {
+            _GAP[part]: kept.ifelse(pairs[_GAP[part]], pairs[_WHOLE[part]]) for part in parts
+        }
+        pairs = pairs.mutate(**amounts)
+        sums = list(amounts)
+        limited = _limited(pairs, _KEPT[: len(names)], limit)
+        pairs = pairs.mutate(**limited, **_limited(pairs, _GAP[: len(names)], limit))
+    return pairs.group_by(GROUP).aggregate(
+        **{name: pairs[name].sum().cast("int64") for name in sums}
+    )
+
+
+def _limited(pairs: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
+    """The amounts of a user in all groups, at most ``limit`` together, on one of the user's pairs.
+
+    Two amounts that are too large are scaled; the factor is a little below the quotient, so that
+    no rounding leads above the limit.
+    """
+    ibis = ibis_module()
+    whole = {
+        name: pairs[name].sum().over(ibis.window(group_by=USER)).cast("int64") for name in names
+    }
+    if len(names) == 1:
+        bounded = {names[0]: ibis.least(whole[names[0]], ibis.literal(limit))}
+    else:
+        both = whole[names[0]] + whole[names[1]]
+        factor = limit * (1 - 1e-9) / ibis.greatest(both, ibis.literal(1)).cast("float64")
+        bounded = {
+            name: (both <= limit).ifelse(
+                amount, (amount.cast("float64") * factor).floor().cast("int64")
+            )
+            for name, amount in whole.items()
+        }
+    return {
+        name: (pairs[_RANK] == 0).ifelse(amount, 0).cast("int64")
+        for name, amount in bounded.items()
+    }
 
 
 def run_totals(query: Any) -> GroupValues:
@@ -144,22 +217,31 @@ def run_totals(query: Any) -> GroupValues:
         tuple(str(found[GROUP][place]) for place in order),
         column(_FIRST),
         column(_SECOND) if _SECOND in found else None,
-        column(_RANK),
-        sum(map(int, found.get(_DROPPED, []))),
+        column(_USERS),
+        *(tuple(sum(map(int, found[name])) for name in some if name in found) for some in _AMOUNTS),
     )
 
 
-def groups_per_user(pairs: Any) -> Any:
-    """Return the query for the number of users by the number of groups they are in."""
+def per_user(rows: Any) -> Any:
+    """Return the query for the number of users by their groups and their most rows in a group."""
     ibis = ibis_module()
-    each = pairs.group_by(USER).aggregate(expost_groups=ibis._.count())
-    return each.group_by("expost_groups").aggregate(expost_users=ibis._.count())
+    pairs = rows.group_by([USER, GROUP]).aggregate(expost_rows=ibis._.count())
+    users = pairs.group_by(USER).aggregate(
+        expost_groups=ibis._.count(), expost_rows=ibis._.expost_rows.max()
+    )
+    return users.group_by(["expost_groups", "expost_rows"]).aggregate(expost_users=ibis._.count())
 
 
-def run_groups_per_user(query: Any) -> dict[int, int]:
-    """Run a query of :func:`groups_per_user`: groups → users."""
+def run_per_user(query: Any) -> tuple[dict[int, int], dict[int, int]]:
+    """Run a query of :func:`per_user`: groups → users, and most rows in a group → users."""
     found = fetch(query)
-    return dict(zip(found["expost_groups"], found["expost_users"], strict=True))
+    counted: tuple[dict[int, int], dict[int, int]] = {}, {}
+    for groups, rows, users in zip(
+        found["expost_groups"], found["expost_rows"], found["expost_users"], strict=True
+    ):
+        counted[0][groups] = counted[0].get(groups, 0) + users
+        counted[1][rows] = counted[1].get(rows, 0) + users
+    return counted
 
 
 def _only(rows: Any, keys: Sequence[str]) -> Any:
@@ -205,16 +287,19 @@ def _builtin(name: str, inputs: tuple[str, ...], output: str) -> Any:
 
 def choose_cap(
     users: dict[int, int],
-    groups: int,
+    candidates: Sequence[int],
     share: Fraction,
     rate: Fraction,
     randomness: Randomness,
+    *,
+    favour_small: bool = False,
 ) -> int:
-    """Choose m by the exponential mechanism with parameter η = ``rate``.
+    """Choose a cap by the exponential mechanism with parameter η = ``rate``.
 
-    ``users``: groups → users.
+    ``users``: number (of groups, or of rows) → users. ``favour_small`` proposes c with a public
+    weight of 1/c² instead of 1, so that a small budget does not choose a large cap by chance; a
+    base measure changes no guarantee.
     """
-    candidates = _candidates(min(groups, MOST_CAP))
     everybody = sum(users.values())
     quality = []
     before = everybody
@@ -223,52 +308,66 @@ def choose_cap(
         quality.append(-max(above - share * everybody, share * everybody - before))
         before = above
     best = max(quality)
+    weights = [max(1, 10**9 // cap**2) if favour_small else 1 for cap in candidates]
+    upto = list(accumulate(weights))
     while True:
-        place = randomness.below(len(candidates))
+        place = bisect_right(upto, randomness.below(upto[-1]))
         if coins.bernoulli_exp(rate * (best - quality[place]) / 2, randomness):
             return candidates[place]
 
 
-def _candidates(most: int) -> list[int]:
-    """1, 2, …, 20, then steps of about a tenth."""
+def cap_candidates(most: int) -> list[int]:
+    """Return 1, 2, …, 20, then steps of about a tenth."""
     found = list(range(1, min(20, most) + 1))
     while found[-1] < most:
         found.append(min(most, math.ceil(found[-1] * 1.1)))
     return found
 
 
-def dropped_share(
-    kept: int,
-    dropped: int,
-    most: int,
+def removed_share(
+    values: GroupValues,
+    limit: int,
     price: Fraction,
     law: str,
     confidence: float,
     randomness: Randomness,
 ) -> dict[str, float]:
-    """Return a private estimate of the share of pairs that the cap dropped, with an interval."""
+    """Return a private estimate of the share that the caps removed, with an interval.
+
+    For a mean also ``centre``, the mean of the kept rows in parts of the range, ``shift``, by how
+    much the mean of all rows lies above it, and ``shift_error``, a half-width for that.
+    """
+    parts = len(values.kept)
     noisy, widths = [], []
-    for number, part in ((dropped, _ABOUT_DROPPED), (kept, 1 - _ABOUT_DROPPED)):
-        cost = price * part
+    for numbers, portion in ((values.removed, _FOR_REMOVED), (values.kept, 1 - _FOR_REMOVED)):
+        cost = price * portion
         if law == "laplace":
-            noise = coins.discrete_laplace(most / cost, randomness)
-            levels: Any = LaplaceLevels((float(cost),), most)
+            noise = [coins.discrete_laplace(limit / cost, randomness) for _ in numbers]
+            levels: Any = LaplaceLevels((float(cost),), limit)
         else:
-            noise = coins.discrete_gaussian(most**2 / (2 * cost), randomness)
-            levels = GaussianLevels((float(cost),), most)
-        noisy.append(number + noise)
-        widths.append(float(half_widths_at(levels, np.array([(1 - confidence) / 2]))[0]))
-    return {
-        "estimate": _ratio(noisy[0], noisy[1]),
-        "low": _ratio(noisy[0] - widths[0], noisy[1] + widths[1]),
-        "high": _ratio(noisy[0] + widths[0], noisy[1] - widths[1]),
+            noise = [coins.discrete_gaussian(limit**2 / (2 * cost), randomness) for _ in numbers]
+            levels = GaussianLevels((float(cost),), limit)
+        noisy.append([float(number + z) for number, z in zip(numbers, noise, strict=True)])
+        miss = np.array([(1 - confidence) / (2 * parts)])  # of each of the numbers
+        widths.append(parts * float(half_widths_at(levels, miss)[0]))
+    removed, kept = (sum(numbers) for numbers in noisy)
+    told = {
+        "estimate": _ratio(removed, kept),
+        "low": _ratio(removed - widths[0], kept + widths[1]),
+        "high": _ratio(removed + widths[0], kept - widths[1]),
         "confidence": confidence,
     }
+    if parts == 2:
+        whole = max(1.0, removed + kept)
+        here = told["centre"] = min(1.0, max(0.0, noisy[1][0] / max(1.0, kept)))
+        told["shift"] = min(1.0, max(0.0, (noisy[0][0] + noisy[1][0]) / whole)) - here
+        told["shift_error"] = min(1.0, widths[0] / whole + widths[1] / max(1.0, kept))
+    return told
 
 
-def _ratio(dropped: float, kept: float) -> float:
-    """dropped/(dropped + kept) for noisy numbers: between 0 and 1, 1 if nothing is known."""
-    dropped, kept = max(0.0, float(dropped)), max(0.0, float(kept))
-    if dropped == 0:
+def _ratio(removed: float, kept: float) -> float:
+    """removed/(removed + kept) for noisy numbers: between 0 and 1, 1 if nothing is known."""
+    removed, kept = max(0.0, removed), max(0.0, kept)
+    if removed == 0:
         return 0.0
-    return dropped / (dropped + kept)
+    return removed / (removed + kept)

@@ -24,7 +24,7 @@ from expost.analytics.engine import fetch
 from expost.analytics.means import MeanRefinement
 from expost.analytics.private_keys import KeySelection
 from expost.analytics.refinement import Answer, Refinement
-from expost.analytics.request import Request
+from expost.analytics.request import AUTO, Request
 from expost.budget.charging import Account
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges, ShareCharges
@@ -43,7 +43,7 @@ class Progress:
 
     side: Fraction = Fraction(0)
     most: int | None = None
-    dropped: dict[str, float] | None = None
+    dropped: dict[str, Any] | None = None
     selection: KeySelection | None = None
     refinement: Refinement | None = None
     answers: list[Answer] = field(default_factory=list)
@@ -71,6 +71,7 @@ def run(
         try:
             if on_ignored is not None:
                 on_ignored(_ignores_rows(request))
+            request = _capped(request, progress, randomness)
             groups, values = _values(request, progress, randomness)
             refinement = _refinement(request, progress, groups, values, randomness)
             progress.refinement = refinement
@@ -90,9 +91,8 @@ def run(
 def _values(
     request: Request, progress: Progress, randomness: Randomness
 ) -> tuple[list[Any], GroupValues]:
-    """The groups and their private values, after the cap; pays for m, the share and the groups."""
+    """The groups and their private values, after the caps; pays for the share and the groups."""
     if request.from_counts:
-        progress.most = request.cap if isinstance(request.cap, int) else None
         listed = list(request.keys or ())
         numbers = np.array([request.data.get(key, 0) for key in listed], dtype=np.int64)
         return listed, GroupValues(tuple(listed), numbers)
@@ -100,24 +100,20 @@ def _values(
     pairs = contribution.measured(
         request.rows(), request.measure, request.keys, salt, collated=request.collated
     )
-    progress.most = _cap(request, progress, pairs, randomness)
-    limit = progress.most
-    if limit is not None and request.most_known is not None and limit >= request.most_known:
-        limit = None  # nobody is in more groups than there are
+    most, price = progress.most, request.cost_of_dropped(progress.most)
+    if most is not None and request.most_known is not None and most >= request.most_known:
+        most = None  # nobody is in more groups than there are
+    limit = request.limit(progress.most) if price else None
     values = contribution.run_totals(
-        contribution.totals(pairs, limit, salt, collated=request.collated)
+        contribution.totals(pairs, most, salt, limit, collated=request.collated)
     )
-    price = request.cost_of_dropped(progress.most)
-    if price and progress.most is not None:
+    if limit is not None:
         progress.side += price
-        progress.dropped = contribution.dropped_share(
-            values.kept,
-            values.dropped,
-            progress.most,
-            price,
-            request.law,
-            request.wanted.confidence,
-            randomness,
+        progress.dropped = _removed(
+            request,
+            contribution.removed_share(
+                values, limit, price, request.law, request.wanted.confidence, randomness
+            ),
         )
     if request.keys is not None:
         return list(request.keys), values.on(request.keys)
@@ -130,17 +126,55 @@ def _values(
     return found, values.on(found)
 
 
-def _cap(request: Request, progress: Progress, pairs: Any, randomness: Randomness) -> int | None:
-    """m: as given, 1 if there is one group, or chosen privately."""
-    if not isinstance(request.cap, str):
-        return request.cap
-    if not request.chooses_cap:
-        return 1
-    users = contribution.run_groups_per_user(contribution.groups_per_user(pairs))
-    progress.side += request.cost_of_cap()
-    within = Fraction(request.wanted.within or Fraction(1, 10))
-    groups = request.most_known or 10**9
-    return contribution.choose_cap(users, groups, within / 4, request.cap_rate(), randomness)
+def _capped(request: Request, progress: Progress, randomness: Randomness) -> Request:
+    """The request with its caps: as given, 1 if there is one group, or chosen privately."""
+    progress.most = request.cap if isinstance(request.cap, int) else None
+    if request.cap == AUTO and not request.chooses_cap:
+        progress.most = 1
+    if not request.chooses_cap and not request.chooses_rows:
+        return request
+    usable = contribution.usable(request.rows(), request.measure, request.keys)
+    groups, rows = contribution.run_per_user(contribution.per_user(usable))
+    share, rate = Fraction(request.wanted.within or Fraction(1, 10)) / 4, request.cap_rate()
+    if request.chooses_cap:
+        progress.side += request.cost_of_cap()
+        fit = request.caps_that_fit()
+        progress.most = contribution.choose_cap(groups, fit, share, rate, randomness)
+    if request.chooses_rows:
+        progress.side += request.cost_of_rows()
+        fit = request.rows_that_fit(progress.most)
+        chosen = contribution.choose_cap(rows, fit, share, rate, randomness, favour_small=True)
+        request = request.with_rows(chosen)
+    return request
+
+
+def _removed(request: Request, share: dict[str, Any]) -> dict[str, Any]:
+    """The share that caps removed, and the bias that counts against the wanted relative error.
+
+    ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
+    that is known to within the wanted error, else the part of it that is certain at the confidence
+    of the interval. Counts of users are published as what the cap keeps, without a bias.
+    """
+    measure, within = request.measure, request.wanted.within
+    kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
+    told = {"of": kinds[measure.kind]} | share
+    if measure.kind == "users":
+        return told
+    if measure.kind == "mean":
+        spread, error = measure.high - measure.low, told.pop("shift_error")
+        shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
+        asked = request.wanted.plus_minus
+        wanted = float(asked) if asked is not None else (within or 0.0) * abs(centre)
+        counted = shift if spread * error <= wanted else max(0.0, shift - error)
+        return told | {"shift": counted * spread * float(measure.grid)}
+    low, middle, high = (_odds(share[name]) for name in ("low", "estimate", "high"))
+    known = within is None or high - low <= 2 * within
+    return told | {"bias": middle if known else low}
+
+
+def _odds(share: float) -> float:
+    """The removed part as a part of what is kept; a number for JSON even if nothing is kept."""
+    return share / max(1e-9, 1 - share)
 
 
 def _refinement(
@@ -150,7 +184,13 @@ def _refinement(
     values: GroupValues,
     randomness: Randomness,
 ) -> Refinement:
-    job = request.job(max(1, len(groups)), progress.most)
+    removed = progress.dropped or {}
+    job = request.job(
+        max(1, len(groups)),
+        progress.most,
+        bias=removed.get("bias", 0.0),
+        shift=removed.get("shift", 0.0) / float(request.measure.grid),
+    )
     names = [_name(group, request) for group in groups]
     if values.second is None:
         return Refinement(job, names, values.first * request.finer, randomness)
@@ -162,7 +202,6 @@ def _refinement(
         randomness,
         low=request.measure.low,
         high=request.measure.high,
-        plus_minus=request.wanted.plus_minus,
     )
 
 
@@ -256,16 +295,24 @@ def _result(
 
 
 def _warnings(request: Request, progress: Progress) -> tuple[str, ...]:
-    found = []
     within = request.wanted.within or 0.1
     share = progress.dropped
-    if share is not None and share["estimate"] > within / 2 and share["low"] > within / 4:
-        found.append(
-            f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
-            f"(user, group) pairs were dropped at {progress.most} groups per user. "
-            "Values are too low by about as much; a larger cap keeps more."
-        )
-    return tuple(found)
+    if share is None or share["estimate"] <= within / 2 or share["low"] <= within / 4:
+        return ()
+    what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
+    caps = [] if progress.most is None else [f"{progress.most} groups per user"]
+    if share["of"] != "pairs":
+        caps += [f"{request.measure.rows} rows per user and group"]
+    mean = request.measure.kind == "mean"
+    effect = (
+        "The mean is that of the rows that are kept"
+        if mean
+        else "Values are too low by about as much"
+    )
+    return (
+        f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
+        f"{what[share['of']]} dropped at {' and '.join(caps)}. {effect}; a larger cap keeps more.",
+    )
 
 
 def _query(request: Request) -> dict[str, Any]:
@@ -293,11 +340,13 @@ def _public(request: Request, progress: Progress) -> dict[str, Any]:
         "keys": "found privately" if request.private else "listed",
         "groups": None if request.keys is None else len(request.keys),
         "max_rows_per_user": None if request.measure.kind == "users" else request.measure.rows,
+        "rows_chosen_privately": request.chooses_rows,
         "max_groups_per_user": _how_capped(request),
         "total": round_up(request.total),
         "noise": request.law,
         "shares": {
             "max_groups_per_user": round_up(request.cost_of_cap()),
+            "max_rows_per_user": round_up(request.cost_of_rows()),
             "dropped_share": round_up(request.cost_of_dropped(progress.most)),
             "keys": round_up(request.cost_of_keys()),
         },

@@ -228,7 +228,7 @@ def misses(
     is larger. ``beyond`` bounds what tails outside their windows add in all.
     """
     least_tail = min(_NEGLIGIBLE, beyond / (4 * len(widths)))
-    values = _true_values(float(least.min()), float(least.max()))
+    values = true_values(float(least.min()), float(least.max()))
     first, last = values[:-1], values[1:]
     size = len(first)
     direct, alone, again = (np.zeros((len(widths), size)) for _ in range(3))
@@ -283,7 +283,8 @@ def _least_cut(direct: Floats, alone: Floats, again: Floats) -> Floats:
     return np.asarray(np.minimum((upto + alone + later[1:]).min(axis=0), later[0]))
 
 
-def _true_values(finest: float, coarsest: float) -> Floats:
+def true_values(finest: float, coarsest: float) -> Floats:
+    """Return true values from 0 to infinity, fine between these thresholds."""
     start, end = math.log(max(finest / 4, 1e-6)), math.log(max(coarsest, 1e-5) * 4)
     folds = np.exp(np.linspace(start, end, int((end - start) * _COUNTS_PER_FOLD) + 2))
     return np.concatenate([np.linspace(0.0, folds[0], 20)[:-1], folds, [math.inf]])

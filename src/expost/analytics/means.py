@@ -3,32 +3,233 @@
 With public bounds low ≤ v ≤ high put A = Σ(v − low), B = Σ(high − v) and R = high − low, in grid
 units. A user with at most r rows in a group changes (A, B) by (a, b) ≥ 0 with a + b ≤ r·R, so both
 the ℓ1 and the ℓ2 sensitivity of the pair are r·R: both sums are released at the same level for the
-price of one. The mean is low + R·A/(A + B).
+price of one. The mean is low + R·θ with θ = A/N, N = A + B.
 
-Interval. If |Â − A| ≤ w and |B̂ − B| ≤ w, then A ≤ Â + w and B ≥ B̂ − w, and A/(A + B) grows in A and
-falls in B; so A/(A + B) lies within w/(Â + B̂) of Â/(Â + B̂), as long as Â + B̂ > 0. The half-widths w
-hold at all levels and for both sums at once (union bound), so the stop decision cannot hurt. Where
-the level is decided by the other groups (``refinement``), they hold for both sums at this level.
-Tests: ``tests/analytics/test_sums.py``.
+**Interval of one look.** At the true θ the noise of both sums enters together: Â − θN̂ = T with T =
+(1 − θ)Z₁ − θZ₂, whatever N is. So {θ : |Â − θN̂| ≤ q(θ)} covers with probability 1 − miss if
+P(|T| > q(θ)) ≤ miss. For Laplace noise of scale s and a = 1 − θ ≠ b = θ this probability is
+(a²e^{−t/as} − b²e^{−t/bs})/(a² − b²), (1 + t/2as)e^{−t/as} for a = b; for Gaussian noise T is
+normal. Discrete noise can be drawn together with continuous noise so that they differ by at most 1
+(Laplace: differences of exponential variables and of their integer parts; Gaussian:
+``noise_tails``, statement (c)), so that adding a + b = 1 to q is enough. q falls with
+min(θ, 1 − θ) (convex combinations of log-concave noise are more peaked: Proschan 1965), so q(0)
+bounds it. The published interval is θ̂ ± max q/N̂ with the maximum over an interval that holds all
+such θ, found from q(0)/N̂ in a few steps.
+
+**Stopping.** A mean is good enough if R·q(0)/N̂ is at most the wanted error (``within`` times
+|mean|, or ``plus_minus``), less the shift by caps. Multiplied by N̂ this says L̂ ≥ t_n = R·q_n(0)
+for a linear L̂ = c₁Â + c₂B̂ (one for means of either sign), whose noise is V = c₁Z₁ + c₂Z₂. Let each
+level have miss probability a, write H_n for a miss of level n, and let k be the first level with
+t_k ≤ L, the true value. Being answered at n implies V_n ≥ t_n − L and V_{n−1} < t_{n−1} − L. The
+noise of all levels has the law of its negative, so for a symmetric event H and δ > 0 both
+P(V_n ≥ δ, H) and P(V_n ≤ −δ, H) are at most P(H)/2. Misses of neighbouring levels mostly happen
+together, so those of level n are counted where level k does not miss:
+
+    P(answered and missed) ≤ P(H_k) + Σ_{n≠k} P(answered at n, H_n, not H_k)
+        ≤ a + Σ_{n<k} min(D_n/2, P(V_n ≥ t_n − L)) + Σ_{n>k} min(D_n/2, P(V_{n−1} < t_{n−1} − L)),
+
+D_n = a − P(H_n and H_k) (:func:`_apart`), plus P(V_n ≥ t_n + L) per level for the other sign. a is
+a large number for which this is at most 1 − confidence for every L ≥ 0 (a fine grid, each bound at
+the worse end of its cell): about 0.6 of 1 − confidence for the default levels. Groups that are not
+answered have intervals that hold at all levels at once; where the level is decided by the other
+groups (``refinement``), those of a single look.
+Tests: ``tests/analytics/test_sums.py``, ``test_means.py``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.intervals import half_width, simultaneous_half_width
+from expost.analytics.intervals import StoppingRule, shares, true_values
+from expost.analytics.noise_levels import NoiseLevels
+from expost.analytics.noise_tails import fresh, normal_above, normal_below
 from expost.analytics.refinement import Answer, Job, Refinement
+from expost.arrays import Floats
 from expost.randomness.source import Randomness
+
+_CELLS = 256  # of min(θ, 1 − θ) in a table of quantiles
+_STEPS = 60  # of bisections
+
+
+@dataclass(frozen=True, eq=False)
+class MeanRule(StoppingRule):
+    """The stop rule of means: ``least`` and ``open_half_widths`` are about L̂.
+
+    ``miss`` is the miss probability a of an answered group's level. ``targets`` are the two pairs
+    (c₁, c₂): for means above and below 0.
+    """
+
+    miss: float = 0.0
+    targets: tuple[tuple[float, float], ...] = ()
+
+
+def mean_rule(
+    levels: NoiseLevels,
+    confidence: float,
+    *,
+    low: int,
+    high: int,
+    within: float | None,
+    plus_minus: float | None,
+    shift: float = 0.0,
+) -> MeanRule:
+    """Return the rule for means between public bounds, in grid units."""
+    if plus_minus is not None:
+        targets = [(plus_minus - shift, plus_minus - shift)]
+    else:
+        assert within is not None
+        targets = [(sign * within * high - shift, sign * within * low - shift) for sign in (1, -1)]
+    weights = tuple(max(abs(pair[part]) for pair in targets) for part in (0, 1))
+    allowed, spread = 1 - confidence, high - low
+    miss = _best_miss(levels, allowed, weights, spread)
+    everywhere = allowed * shares(len(levels.costs))
+    widths = [
+        _half_width(levels, level, chance, weights) for level, chance in enumerate(everywhere)
+    ]
+    least = spread * quantiles(levels, miss)
+    factor = float(quantiles(levels, miss)[-1] / quantiles(levels, allowed)[-1])
+    return MeanRule(
+        within,
+        confidence,
+        "mean",
+        factor,
+        least,
+        least,
+        np.array(widths),
+        True,
+        miss,
+        tuple(targets),
+    )
+
+
+@lru_cache(maxsize=64)
+def _best_miss(
+    levels: NoiseLevels, allowed: float, weights: tuple[float, ...], spread: int
+) -> float:
+    """A large miss probability per level for which the bound is at most ``allowed``."""
+    miss, largest = allowed / len(levels.costs), allowed  # by the union bound
+    for _ in range(12):
+        middle = (miss + largest) / 2
+        fits = worst_miss(levels, middle, weights, spread) <= allowed
+        miss, largest = (middle, largest) if fits else (miss, middle)
+    return miss
+
+
+def worst_miss(levels: NoiseLevels, miss: float, weights: tuple[float, ...], spread: int) -> float:
+    """Return the bound on P(answered and missed) at the worst L, see above."""
+    least = spread * quantiles(levels, miss)
+    ends = np.union1d(true_values(float(least.min()), float(least.max())), least)
+    first, last = ends[:-1], ends[1:]  # a cell is first ≤ L < last; no threshold lies inside
+    stop = np.minimum((least[:, None] > first).sum(axis=0), len(least) - 1)  # k of each cell
+    half = _apart(levels, miss)[:, stop] / 2
+    total = np.full(len(first), miss)
+    for level, smallest in enumerate(least):
+        early = tail(levels, level, smallest - np.minimum(last, smallest), weights)
+        total += np.where(level < stop, np.minimum(half[level], early), 0.0)
+        if level + 1 < len(least):
+            late = tail(levels, level, np.maximum(first - smallest, 0.0), weights)
+            total += np.where(level >= stop, np.minimum(half[level + 1], late), 0.0)
+        total += np.minimum(miss / 2, tail(levels, level, smallest + first, weights))
+    return float(total.max())
+
+
+def _apart(levels: NoiseLevels, miss: float) -> Floats:
+    """D: for each two levels a bound on P(one misses and the other does not).
+
+    Laplace: noise of the coarser level is that of the finer one unless it is fresh (independent
+    coins), and then both miss if the finer noise exceeds the quantile of the coarser level.
+    Gaussian: both are normal with correlation √(cost/finer cost); only misses on the same side
+    are counted. The 2 covers that either noise is discrete.
+    """
+    scales, unit = levels.scales, _unit_quantiles(levels.law, miss)
+    small = np.arange(_CELLS + 1) / (2 * _CELLS)
+    apart = np.zeros((len(scales), len(scales)))
+    for fine in range(len(scales)):
+        for coarse in range(fine):
+            if levels.law == "laplace":
+                kept = 1 - fresh(1 / float(scales[fine]), 1 / float(scales[coarse]))
+                excess = (unit * scales[coarse] + 2) / scales[fine]
+                both = kept**2 * float(_laplace_tail(excess, 1 - small, small).min()) * (1 - 1e-9)
+            else:
+                beyond = float(unit[0]) + 2 * math.sqrt(2) / float(scales[fine])
+                both = 2 * _both_above(beyond, math.sqrt(levels.costs[coarse] / levels.costs[fine]))
+            apart[fine, coarse] = apart[coarse, fine] = miss - both
+    return apart
+
+
+def _both_above(z: float, correlation: float) -> float:
+    """A lower bound of P(X > z, Y > z) for standard normal X and Y: a lower sum over X."""
+    cells = np.linspace(z, z + 6, 121)
+    given = (correlation * cells - z) / math.sqrt(max(1e-12, 1 - correlation**2))
+    mass = normal_below(cells[:-1]) - normal_above(cells[1:])
+    return float((np.maximum(mass, 0.0) * normal_below(-given[:-1])).sum())
+
+
+def tail(levels: NoiseLevels, level: int, x: Floats, weights: tuple[float, ...]) -> Floats:
+    """Return an upper bound of P(c₁Z₁ + c₂Z₂ ≥ x) for |c| = ``weights``; 1 for small x."""
+    scale = float(levels.scales[level])
+    inside = np.asarray(x - sum(weights), dtype=float) / scale  # discrete noise is this close
+    large, small = max(weights), min(weights)
+    if large == 0:
+        return np.where(np.asarray(x) > 0, 0.0, 1.0)
+    if levels.law == "laplace":
+        found = _laplace_tail(np.maximum(inside, 0.0), large, small) / 2
+    else:
+        found = normal_above(inside / math.hypot(large, small))
+    return np.where(inside <= 0, 1.0, found)
+
+
+def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
+    """P(|aX + bY| > t) for Laplace X, Y of scale 1 and a ≥ b ≥ 0."""
+    alike = large - small < 1e-6 * large  # equal up to rounding: the larger one for both
+    equal = (1 + t / (2 * large)) * np.exp(-t / large)
+    other = np.square(small) * np.exp(-t / np.maximum(small, 1e-9 * large))
+    between = np.where(alike, 1.0, np.square(large) - np.square(small))
+    unequal = (np.square(large) * np.exp(-t / large) - other) / between
+    return np.asarray(np.where(alike, equal, unequal))
+
+
+def _half_width(levels: NoiseLevels, level: int, miss: float, weights: tuple[float, ...]) -> float:
+    """Return x with P(|c₁Z₁ + c₂Z₂| ≥ x) ≤ miss."""
+    low, high = 0.0, float(levels.scales[level]) * sum(weights) * (2 - math.log(miss)) * 2 + 1
+    high += 2 * sum(weights)
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        fits = 2 * float(tail(levels, level, np.array([middle]), weights)[0]) <= miss
+        low, high = (low, middle) if fits else (middle, high)
+    return high
+
+
+def quantiles(levels: NoiseLevels, miss: float) -> Floats:
+    """Return q(0) at each level: P(|Z| > q) ≤ miss."""
+    return np.asarray(levels.scales * _unit_quantiles(levels.law, miss)[0] + 1)
+
+
+@lru_cache(maxsize=512)
+def _unit_quantiles(law: str, miss: float) -> Floats:
+    """Quantiles of |(1 − θ)X − θY| for min(θ, 1 − θ) = 0, …, ½, noise of scale 1, rounded up."""
+    small = np.arange(_CELLS + 1) / (2 * _CELLS)
+    if law == "gaussian":
+        deviation = -NormalDist().inv_cdf(miss / 2) * (1 + 1e-9)
+        return np.asarray(deviation * np.hypot(1 - small, small))
+    low, high = np.zeros(len(small)), np.full(len(small), -math.log(miss) * (1 + 1e-12))
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        found = _laplace_tail(middle, 1 - small, small)
+        low, high = np.where(found > miss, middle, low), np.where(found > miss, high, middle)
+    return high
 
 
 class MeanRefinement(Refinement):
-    """A refinement whose answers are means, in grid units."""
+    """A refinement whose answers are means, in grid units; the rule of its job is a mean's."""
 
     def __init__(
         self,
@@ -40,58 +241,52 @@ class MeanRefinement(Refinement):
         *,
         low: int,
         high: int,
-        plus_minus: Fraction | None,
     ) -> None:
         super().__init__(job, groups, first, randomness)
+        assert isinstance(job.rule, MeanRule)
+        self._rule = job.rule
         self._second = job.levels.estimates(second, randomness)
         self._low, self._range = low, high - low
-        self._plus_minus = None if plus_minus is None else float(plus_minus)
-        each = (1 + job.rule.confidence) / 2  # of the two sums
-        self._widths = simultaneous_half_width(job.levels, each)
-        self._alone = half_width(job.levels, each)
+        self._single_least = self._range * quantiles(job.levels, 1 - job.rule.confidence)
 
-    def _mean(self, level: int, group: Any) -> tuple[Any, Any]:
-        """Estimates of the mean and of A + B (at least 1 grid unit)."""
-        whole = np.maximum(self._estimates[level, group] + self._second[level, group], 1.0)
-        share = np.clip(self._estimates[level, group] / whole, 0.0, 1.0)
-        return self._low + self._range * share, whole
-
-    def _target(self, mean: Any) -> Any:
-        """The half-width that is good enough for this mean."""
-        if self._plus_minus is not None:
-            return np.full_like(np.asarray(mean, dtype=float), self._plus_minus)
-        return (self.job.rule.within or 0.0) * np.abs(mean)
-
-    def _good(self, level: int, group: Any) -> Any:
-        return self._within(self._widths[level], level, group)
-
-    def _good_alone(self, level: int, group: Any) -> Any:
-        return self._within(self._alone[level], level, group)
-
-    def _within(self, width: float, level: int, group: Any) -> Any:
-        """Whether this half-width of the two sums is good enough."""
-        mean, whole = self._mean(level, group)
-        return self._range * width / whole <= self._target(mean)
-
-    def _reachable(self, level: int, group: Any, wanted: int) -> Any:
-        mean, whole = self._mean(level, group)
-        loose = self._range * self._widths[level] / whole
-        most = np.minimum(np.abs(mean) + loose, max(abs(self._low), abs(self._low + self._range)))
-        large = whole + 2 * self._widths[level]
-        return self._range * self._widths[wanted] / large <= self._target(most)
-
-    def _enough(self, level: int, group: int) -> int:
-        mean, whole = self._mean(level, group)
-        fits = self._range * self._widths / whole <= self._target(mean)
-        return int(np.argmax(fits)) if bool(fits.any()) else len(self._widths)
+    def _size(self, level: int, group: Any) -> Any:
+        """L̂: the larger of the two for means above and below 0."""
+        first, second = self._estimates[level, group], self._second[level, group]
+        sizes = [a * first + b * second for a, b in self._rule.targets]
+        return np.maximum.reduce(sizes)
 
     def _answer(self, group: int) -> Answer:
-        level = int(self._charge.level[group])
+        level, rule = int(self._charge.level[group]), self._rule
         ends = float(self._low), float(self._low + self._range)
         if level < 0:
             return Answer(self.groups[group], math.nan, *ends, 0.0)
-        mean, whole = (float(each) for each in self._mean(level, group))
-        widths = self._alone if self._free[group] else self._widths
-        width = self._range * float(widths[level]) / whole
-        low, high = max(ends[0], mean - width), min(ends[1], mean + width)
-        return Answer(self.groups[group], mean, low, high, self.job.levels.costs[level])
+        cost, count = self.job.levels.costs[level], len(self.job.levels.costs)
+        miss = 1 - rule.confidence
+        stopped = None if self._free[group] else self._stopped.get(group)
+        if stopped is not None:
+            level, miss = stopped, rule.miss
+        elif not self._free[group]:
+            miss *= float(shares(count)[level])
+        first, second = (float(path[level, group]) for path in (self._estimates, self._second))
+        share, width = _interval(self.job.levels, level, miss, first, first + second)
+        mean = self._low + self._range * share
+        low, high = (
+            min(max(mean + sign * self._range * width, ends[0]), ends[1]) for sign in (-1, 1)
+        )
+        return Answer(self.groups[group], mean, low, high, cost)
+
+
+def _interval(
+    levels: NoiseLevels, level: int, miss: float, first: float, whole: float
+) -> tuple[float, float]:
+    """An estimate of θ = A/N between 0 and 1, and a half-width."""
+    if whole <= 0:
+        return 0.5, 0.5
+    scale, unit = float(levels.scales[level]), _unit_quantiles(levels.law, miss)
+    share, width = first / whole, (scale * float(unit[0]) + 1) / whole
+    for _ in range(4):  # q is largest at that end of the interval which is farther from ½
+        ends = (min(max(share + sign * width, 0.0), 1.0) for sign in (-1, 1))
+        nearest = min(min(end, 1 - end) for end in ends)
+        width = min(width, (scale * float(unit[int(nearest * 2 * _CELLS)]) + 1) / whole)
+    inside = min(max(share, 0.0), 1.0)
+    return inside, width + abs(share - inside) if share != inside else width

@@ -70,6 +70,22 @@ def ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
     return tuple(sorted({each for each in levels if low <= each <= high}))
 
 
+def spaced_ladder(first: Number, shared: Number, last: Number) -> tuple[float, ...]:
+    """Return levels of ratio √2 around ``shared``, for means: few of them can be where one stops.
+
+    The fewer levels a group may stop at, the less its interval is widened for the choice.
+    """
+    low, middle, high = float(first), min(float(shared), float(last)), float(last)
+    below = [middle]
+    while below[-1] / COARSE_RATIO >= low:
+        below.append(below[-1] / COARSE_RATIO)
+    above = [middle * COARSE_RATIO]
+    while above[-1] < high / FINE_RATIO:
+        above.append(above[-1] * COARSE_RATIO)
+    near = [level for level in above if level < high / FINE_RATIO]
+    return tuple(sorted({*below, *near, high} if high > middle * FINE_RATIO else set(below)))
+
+
 @dataclass(frozen=True)
 class NoiseLevels(ABC):
     """Costs per level, ascending, and noise for values of a given ``sensitivity``."""

@@ -17,11 +17,11 @@ import numpy as np
 
 from expost import plots
 from expost.analytics.columns import Measure
-from expost.analytics.intervals import simultaneous_half_width
 from expost.analytics.refinement import Job
 from expost.analytics.request import AUTO, KEYS_CAP, Request, make_request
 from expost.html_tables import HtmlTable, Loss, html_summary
 
+ASSUMED_ROWS = 10  # rows per user and group, where they will be chosen privately
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
 
 
@@ -46,6 +46,7 @@ class QueryPlan:
     assumed: bool
     threshold: int | None
     smallest: float
+    assumed_rows: int | None = None
 
     def _repr_html_(self) -> str:
         """Return the plan for a notebook."""
@@ -71,6 +72,7 @@ class QueryPlan:
             "for_values": self.for_values,
             "max_groups_per_user": self.max_groups_per_user,
             "max_groups_per_user_assumed": self.assumed,
+            "max_rows_per_user_assumed": self.assumed_rows,
             "smallest_size_for_all": self.smallest,
             "threshold": self.threshold,
         }
@@ -99,6 +101,8 @@ def plan(
         As in :func:`expost.count`: ``epsilon``, ``delta``, ``within``, ``plus_minus``, ….
     """
     request = _request(groups, measure or Measure(), max_groups_per_user, private_keys, options)
+    if request.chooses_rows:
+        request = request.with_rows(ASSUMED_ROWS)
     assumed = max_groups_per_user == AUTO
     known = groups or 10**6
     most = min(
@@ -116,7 +120,8 @@ def plan(
         most,
         assumed,
         request.selection(most).threshold if private_keys else None,
-        max(0.0, least * request.measure.rows),
+        max(0.0, least * (request.measure.rows or 1)),
+        ASSUMED_ROWS if request.chooses_rows else None,
     )
 
 
@@ -170,12 +175,12 @@ def _cost(size: int, request: Request, job: Job) -> float | None:
     measure, costs = request.measure, job.levels.costs
     if measure.kind == "mean":
         spread = measure.high - measure.low
-        widths = simultaneous_half_width(job.levels, (1 + request.wanted.confidence) / 2) / size
         target = request.wanted.plus_minus
         middle = max(abs(measure.low + measure.high) / 2, spread / 4)
-        fits = widths <= float(target if target is not None else (job.rule.within or 0) * middle)
+        wanted = float(target if target is not None else (job.rule.within or 0) * middle)
+        fits = job.rule.least <= wanted * spread * size
     else:
-        unit = measure.sensitivity / measure.rows * request.finer
+        unit = measure.sensitivity / (measure.rows or 1) * request.finer
         fits = job.rule.least <= size * unit
     return float(costs[int(np.argmax(fits))]) if bool(fits.any()) else None
 

@@ -9,9 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 from expost.analytics.certificate import CountResult
-from expost.analytics.columns import Measure
+from expost.analytics.columns import MOST_UNITS, Measure
 from expost.analytics.execution import Released, run
-from expost.analytics.request import make_request
+from expost.analytics.request import AUTO, make_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness, require_protection
@@ -19,7 +19,7 @@ from expost.rationals import Number, count_of, exact, exact_positive
 
 _DEFAULT_ROWS = 10
 _GRID_STEPS = 2**10  # grid units in the larger bound, unless the caller gives a grid
-_MOST_UNITS = 2**31  # sums of this many units and rows stay inside 64 bits
+_LARGEST = Fraction(10) ** 280  # bounds and grids are between this and its inverse: sums are finite
 
 
 def count(
@@ -36,7 +36,7 @@ def count(
     max_groups_per_user: int | str | None = None,
     one_row_per_user: bool = False,
     rows: bool = False,
-    max_rows_per_user: int | None = None,
+    max_rows_per_user: int | str | None = None,
     where: Sequence[str] = (),
     order: str | None = None,
     prior: Mapping[str, float] | None = None,
@@ -87,7 +87,8 @@ def count(
         caps hold all the same: if the declaration is wrong, values are too low, and the guarantee
         is unchanged.
     rows : bool
-        Count rows instead of users, at most ``max_rows_per_user`` (default 10) per user and group.
+        Count rows instead of users, at most ``max_rows_per_user`` (default 10, ``"auto"``: chosen
+        privately) per user and group.
     where : sequence of str
         Conditions on columns, such as ``"status=active"`` or ``"age>=18"``.
     order, prior, max_group_epsilon
@@ -128,8 +129,7 @@ def count(
     measure = Measure()
     if rows:
         usual = 1 if one_row_per_user else _DEFAULT_ROWS
-        most = count_of(max_rows_per_user or usual, "max_rows_per_user", at_least=1)
-        measure = Measure("rows", rows=most)
+        measure = Measure("rows", rows=rows_cap(max_rows_per_user or usual))
     options = {name: value for name, value in locals().items() if name in _REQUEST}
     return _ask(
         data,
@@ -152,7 +152,7 @@ def sum(
     *,
     bounds: tuple[Number, Number],
     grid: Number | None = None,
-    max_rows_per_user: int = 1,
+    max_rows_per_user: int | str | None = None,
     memo: str = "expost sum",
     **options: Any,
 ) -> CountResult:
@@ -169,8 +169,10 @@ def sum(
     grid : float, optional
         Values are rounded to multiples of it, and noise is exact on them. Default: 1 for whole
         bounds of at most 1024, else the larger bound divided by about 1024 (a power of two).
-    max_rows_per_user : int
-        How many rows of a user count in one group.
+    max_rows_per_user : int or "auto"
+        How many rows of a user count in one group, a sample of their rows there. By default it is
+        chosen privately (3 % of the budget). What the cap and the bounds remove is estimated (5 %
+        of the budget; ``dropped_share``) and counts against ``within``.
     **options
         The other options of :func:`count`: ``by``, ``user``, ``within`` or ``plus_minus``,
         ``epsilon``, ``delta``, ``keys``, ``private_keys``, ``max_groups_per_user``, ``where``, ….
@@ -189,7 +191,7 @@ def mean(
     *,
     bounds: tuple[Number, Number],
     grid: Number | None = None,
-    max_rows_per_user: int = 1,
+    max_rows_per_user: int | str | None = None,
     memo: str = "expost mean",
     **options: Any,
 ) -> CountResult:
@@ -217,7 +219,7 @@ def _valued(
     column: str,
     bounds: tuple[Number, Number],
     grid: Number | None,
-    rows: int,
+    rows: int | str | None,
     memo: str,
     options: dict[str, Any],
 ) -> CountResult:
@@ -234,7 +236,11 @@ def _valued(
 
 
 def value_measure(
-    kind: str, column: str, bounds: tuple[Number, Number], grid: Number | None, rows: int
+    kind: str,
+    column: str,
+    bounds: tuple[Number, Number],
+    grid: Number | None,
+    rows: int | str | None,
 ) -> Measure:
     """Return the measure of a sum or a mean: bounds in units of the grid, rounded outwards."""
     if isinstance(bounds, (str, bytes)) or len(tuple(bounds)) != 2:
@@ -242,12 +248,21 @@ def value_measure(
     low, high = (exact(each, "bounds") for each in bounds)
     if not low < high:
         raise InvalidInput("bounds", bounds, "the lower bound must be below the upper one")
-    most = count_of(rows, "max_rows_per_user", at_least=1)
+    if max(abs(low), abs(high)) > _LARGEST or high - low < 1 / _LARGEST:
+        raise InvalidInput("bounds", bounds, "give bounds of at most 1e280, at least 1e-280 apart")
+    most = rows_cap(rows)
     step = _default_grid(low, high) if grid is None else exact_positive(grid, "grid")
+    if not 1 / _LARGEST <= step <= _LARGEST:
+        raise InvalidInput("grid", grid, "give a grid between 1e-280 and 1e280")
     first, last = math.floor(low / step), math.ceil(high / step)
-    if max(abs(first), abs(last), last - first) * most > _MOST_UNITS:
+    if max(abs(first), abs(last), last - first) * (most or 1) > MOST_UNITS:
         raise InvalidInput("grid", float(step), "too fine for these bounds: give a larger one")
     return Measure(kind, column, most, step, first, last)
+
+
+def rows_cap(rows: int | str | None) -> int | None:
+    """Return a cap of rows per user and group; None if it is to be chosen privately."""
+    return None if rows in (None, AUTO) else count_of(rows, "max_rows_per_user", at_least=1)
 
 
 def _default_grid(low: Fraction, high: Fraction) -> Fraction:

@@ -35,8 +35,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -56,6 +56,7 @@ from expost.analytics.noise_levels import (
     NoiseLevels,
     geometric_grid,
     ladder,
+    spaced_ladder,
 )
 from expost.errors import InvalidInput
 from expost.randomness.source import Randomness
@@ -69,6 +70,7 @@ _FIRST_PART = 1000  # the first look at m groups costs at most the total over th
 _LEAST_COST = {"laplace": Fraction(1, 10**12), "gaussian": Fraction(1, 2**81)}  # samplers' limit
 _LOOK_AT_ALL = Fraction(1, 5)  # of the total, where every group's cost adds to the charge
 _ENOUGH = 64  # at this cost per unit of sensitivity noise is 0 but for a chance of e^{−64}
+_LEAST_PART = 0.1  # of the wanted error must be left after the bias of caps
 _PATIENCE = 10  # in the given order one group costs at most total/10 unless the caller says so
 
 
@@ -119,6 +121,42 @@ def make_job(
     groups: int,
     wanted: Wanted,
     *,
+    bias: float = 0.0,
+    rule_of: Callable[[NoiseLevels], StoppingRule] | None = None,
+    **options: Any,
+) -> Job:
+    """Choose levels and stop rule for this many groups; touches no data.
+
+    ``options`` are those of :func:`make_levels`. ``rule_of`` makes another rule (means). ``bias``
+    is the part of a value that caps are estimated to remove: it is taken off the wanted relative
+    error. If nothing is left of that, no group can be answered, and none is looked at beyond the
+    first level.
+    """
+    levels, shared, most = make_levels(groups, wanted, **options)
+    total, order = options["total"], options.get("order", RACE)
+    if rule_of is not None:
+        return Job(levels, rule_of(levels), total, order, most, shared)
+    if wanted.within is None:
+        return Job(levels, absolute_rule(levels, wanted.confidence), total, GIVEN, most, 0)
+    hopeless = wanted.within - bias < _LEAST_PART * wanted.within
+    rule = make_rule(
+        levels,
+        wanted.within if hopeless else wanted.within - bias,
+        wanted.confidence,
+        wanted.rule,
+        signed=wanted.signed,
+        shared=shared,
+    )
+    if hopeless:
+        never = np.full(len(levels.costs), math.inf)
+        rule = replace(rule, name="never", within=0.0, least=never)
+    return Job(levels, rule, total, order, most, shared)
+
+
+def make_levels(
+    groups: int,
+    wanted: Wanted,
+    *,
     law: str,
     total: Fraction,
     sensitivity: int = 1,
@@ -126,8 +164,9 @@ def make_job(
     order: str = RACE,
     max_group: Fraction | None = None,
     ratio: float | None = None,
-) -> Job:
-    """Choose levels and stop rule for this many groups; touches no data."""
+    spaced: bool = False,
+) -> tuple[NoiseLevels, int, int]:
+    """Return the levels, the one that every group can afford, and m; refuse what does not fit."""
     if order not in (GIVEN, RACE):
         raise InvalidInput("order", order, "give 'given' or 'race'")
     most = max(1, min(groups, groups if most_groups is None else most_groups))
@@ -154,20 +193,17 @@ def make_job(
                 f"one group alone would cost {levels.costs[0]:.3g} of {float(total):.3g}: "
                 "allow a larger error or a larger epsilon",
             )
-        return Job(levels, absolute_rule(levels, wanted.confidence), total, GIVEN, most, 0)
+        return levels, 0, most
     assert wanted.within is not None
     shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
     first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
     if ratio is None:
-        costs = ladder(round_down(first), round_down(shared), round_down(last))
+        steps = spaced_ladder if spaced else ladder
+        costs = steps(round_down(first), round_down(shared), round_down(last))
     else:
         costs = geometric_grid(round_down(first), round_down(last), ratio)
-    levels = LAWS[law](costs, sensitivity)
     place = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
-    rule = make_rule(
-        levels, wanted.within, wanted.confidence, wanted.rule, signed=wanted.signed, shared=place
-    )
-    return Job(levels, rule, total, order, most, place)
+    return LAWS[law](costs, sensitivity), place, most
 
 
 def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:

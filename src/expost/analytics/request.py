@@ -11,18 +11,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from expost.analytics import columns, contribution
-from expost.analytics.columns import SEPARATOR, TOTAL, Measure
-from expost.analytics.contribution import MOST_CAP
+from expost.analytics.columns import MOST_UNITS, SEPARATOR, TOTAL, Measure
+from expost.analytics.contribution import MOST_CAP, cap_candidates
 from expost.analytics.engine import check_compiles
 from expost.analytics.intervals import check_confidence, check_within
+from expost.analytics.means import mean_rule
 from expost.analytics.private_keys import KeySelection, best_selection, check
-from expost.analytics.refinement import GIVEN, RACE, Job, Wanted, make_job
+from expost.analytics.refinement import GIVEN, RACE, Job, Wanted, make_job, make_levels
 from expost.analytics.sources import as_table, may_collate, open_source
 from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
@@ -32,11 +35,14 @@ from expost.rationals import count_of, exact, exact_positive
 AUTO = "auto"
 KEYS_CAP = 10  # groups per user for finding groups privately, unless the caller says otherwise
 KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
-CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing m privately
+CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
 DROPPED_SHARE = Fraction(1, 200)  # of the total goes to the share of dropped pairs
+REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
+SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
 FINER = 8  # counts are made in eighths where noise is Laplace: less is lost to rounding
 _TOO_MANY = 2**53  # beyond, a float would no longer hold a count
 _MOST_GROUPS = 10**6
+_LARGEST_ERROR = 2**63  # in grid units; no value is as large
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Request:
     table: Any = field(repr=False, default=None)
     source: str = ""
     one_row: bool = False
+    chooses_rows: bool = False
 
     @property
     def law(self) -> str:
@@ -102,24 +109,39 @@ class Request:
         """The price of choosing m."""
         return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
 
+    def cost_of_rows(self) -> Fraction:
+        """The price of choosing the rows per user and group."""
+        return self.total * CAP_SHARE if self.chooses_rows else Fraction(0)
+
     def cost_of_keys(self) -> Fraction:
         """The price of finding groups."""
         return self.total * KEYS_SHARE if self.private else Fraction(0)
 
     def cost_of_dropped(self, most: int | None) -> Fraction:
-        """The price of the share of dropped pairs; nothing if no pair should be dropped."""
+        """The price of the share that caps remove; nothing if nothing should be removed."""
         if self.one_row:
             return Fraction(0)
+        if self.measure.kind != "users":
+            return self.total * REMOVED_SHARE
         capped = most is not None and (self.most_known is None or most < self.most_known)
         return self.total * DROPPED_SHARE if capped and not self.from_counts else Fraction(0)
 
+    def limit(self, most: int | None) -> int:
+        """How much one user counts in the share that caps remove, in units of the measure."""
+        groups = most if most is not None else min(SPREAD, self.most_known or SPREAD)
+        if self.measure.kind == "users":
+            return groups
+        rows = self.measure.rows or 1
+        return max(groups * rows, SPREAD) * (self.measure.sensitivity // rows)
+
     def counting_total(self, most: int | None) -> Fraction:
         """What is left for the values themselves."""
-        return self.total - self.cost_of_cap() - self.cost_of_keys() - self.cost_of_dropped(most)
+        caps = self.cost_of_cap() + self.cost_of_rows()
+        return self.total - caps - self.cost_of_keys() - self.cost_of_dropped(most)
 
     def cap_rate(self) -> Fraction:
-        """η of the exponential mechanism that chooses m."""
-        price = self.cost_of_cap()
+        """η of the exponential mechanism that chooses a cap."""
+        price = self.total * CAP_SHARE
         if self.delta is None:
             return price
         return Fraction(math.sqrt(8 * float(price)) * (1 - 1e-12))
@@ -129,25 +151,74 @@ class Request:
         assert self.delta is not None
         return best_selection(float(self.cost_of_keys()) * (1 - 1e-12), self.delta / 2, most)
 
-    def job(self, groups: int, most: int | None) -> Job:
-        """The refinement of this many groups with this cap."""
-        wanted, sensitivity = self.wanted, self.measure.sensitivity * self.finer
+    def job(self, groups: int, most: int | None, *, bias: float = 0.0, shift: float = 0.0) -> Job:
+        """The refinement of this many groups with this cap, whose caps have this bias or shift."""
+        rule, error = None, self.wanted.plus_minus
+        if self.measure.kind == "mean":
+            rule = partial(
+                mean_rule,
+                confidence=self.wanted.confidence,
+                low=self.measure.low,
+                high=self.measure.high,
+                within=self.wanted.within,
+                plus_minus=None if error is None else float(error),
+                shift=shift,
+            )
+        options = self._level_options(most)
+        return make_job(groups, self._wanted(), bias=bias, rule_of=rule, **options)
+
+    def caps_that_fit(self) -> list[int]:
+        """The values of m that may be chosen: those for which a job can be made."""
+        rows = self.with_rows(1) if self.chooses_rows else self
+        return list(
+            takewhile(rows._fits, cap_candidates(min(self.most_known or MOST_CAP, MOST_CAP)))
+        )
+
+    def rows_that_fit(self, most: int | None) -> list[int]:
+        """The caps of rows that may be chosen: those for which a job can be made."""
+        units = max(
+            abs(self.measure.low), abs(self.measure.high), self.measure.high - self.measure.low
+        )
+        largest = max(1, min(MOST_CAP, MOST_UNITS // max(1, units)))
+        return list(
+            takewhile(lambda rows: self.with_rows(rows)._fits(most), cap_candidates(largest))
+        )
+
+    def with_rows(self, rows: int) -> Request:
+        """Return the request with this cap of rows per user and group."""
+        return replace(self, measure=replace(self.measure, rows=rows))
+
+    def _fits(self, most: int | None) -> bool:
+        """Whether the total pays for a first look, by public numbers alone."""
+        try:
+            make_levels(self._groups(most), self._wanted(), **self._level_options(most))
+        except InvalidInput:
+            return False
+        return True
+
+    def _groups(self, most: int | None) -> int:
+        """The number of groups, or m where it is not known."""
+        return self.most_known or most or MOST_CAP
+
+    def _wanted(self) -> Wanted:
+        """What is wanted, in units of the noise."""
+        wanted = self.wanted
         error = wanted.plus_minus
         if error is not None and self.measure.kind == "mean":  # its level depends on the group
-            wanted = replace(wanted, plus_minus=None, within=0.5)
-        elif error is not None:
-            wanted = replace(wanted, plus_minus=error * self.finer)
-        return make_job(
-            groups,
-            wanted,
-            law=self.law,
-            total=self.counting_total(most),
-            sensitivity=sensitivity,
-            most_groups=most,
-            order=self.order,
-            max_group=self.max_group_epsilon and _in_unit(self.max_group_epsilon, self.delta),
-            ratio=self.ratio,
-        )
+            return replace(wanted, plus_minus=None, within=0.5)
+        return wanted if error is None else replace(wanted, plus_minus=error * self.finer)
+
+    def _level_options(self, most: int | None) -> dict[str, Any]:
+        return {
+            "law": self.law,
+            "total": self.counting_total(most),
+            "sensitivity": self.measure.sensitivity * self.finer,
+            "most_groups": most,
+            "order": self.order,
+            "max_group": self.max_group_epsilon and _in_unit(self.max_group_epsilon, self.delta),
+            "ratio": self.ratio,
+            "spaced": self.measure.kind == "mean",
+        }
 
     @property
     def collated(self) -> bool:
@@ -203,6 +274,7 @@ def make_request(
     cap = _checked_cap(data, max_groups_per_user, private_keys)
     if one_row_per_user:
         cap = _one_row(measure, max_groups_per_user)
+        measure = replace(measure, rows=1)
     wanted = _wanted(measure, within, plus_minus, confidence, rule)
     total = _total(epsilon, delta, private_keys)
     request = Request(
@@ -224,6 +296,7 @@ def make_request(
         data=_checked_counts(data) if isinstance(data, Mapping) else data,
         source=_source_name(data, table),
         one_row=bool(one_row_per_user),
+        chooses_rows=measure.rows is None,
     )
     _try_jobs(request)
     if isinstance(data, Mapping):
@@ -249,8 +322,9 @@ def _opened(
     else:
         opened = as_table(data, used)
     made = replace(request, table=opened, keys=_typed_keys(request, opened, keys))
-    pairs = contribution.measured(made.rows(), made.measure, made.keys, "0")
-    check_compiles(contribution.totals(pairs, 2, "0", collated=made.collated))
+    trial = made.with_rows(1) if made.chooses_rows else made
+    pairs = contribution.measured(made.rows(), trial.measure, made.keys, "0")
+    check_compiles(contribution.totals(pairs, 2, "0", 2, collated=made.collated))
     return made
 
 
@@ -271,6 +345,8 @@ def _wanted(
     check_confidence(confidence)
     if plus_minus is not None:
         units = exact_positive(plus_minus, "plus_minus") / measure.grid
+        if units > _LARGEST_ERROR:
+            raise InvalidInput("plus_minus", plus_minus, "no sum is that large: give less")
         return Wanted(None, units, confidence, rule, measure.signed)
     relative = 0.1 if within is None else within
     check_within(relative)
@@ -293,14 +369,14 @@ def _in_unit(epsilon: Fraction, delta: float | None) -> Fraction:
 
 
 def _try_jobs(request: Request) -> None:
-    """Build the job for the largest and the smallest cap, so that no setting fails later."""
-    largest = min(request.most_known or MOST_CAP, MOST_CAP)
-    caps = {request.cap} if request.cap != AUTO else {1, largest}
-    for cap in caps:
-        groups = request.most_known or (cap if isinstance(cap, int) else MOST_CAP)
-        request.job(groups, cap if isinstance(cap, int) else None)
-        if request.private:
-            assert isinstance(cap, int)
+    """Build the job for the smallest caps; larger ones are chosen only if their job fits."""
+    tried = request.with_rows(1) if request.chooses_rows else request
+    most = 1 if request.cap == AUTO else request.cap
+    assert not isinstance(most, str)
+    tried.job(tried._groups(most), most)
+    if request.private:
+        for cap in {most, max(request.caps_that_fit())} if request.cap == AUTO else {most}:
+            assert cap is not None
             request.selection(cap)
 
 
@@ -326,7 +402,7 @@ def _one_row(measure: Measure, cap: int | str | None) -> int:
         raise InvalidInput(
             "max_groups_per_user", cap, "with one row per user it is 1: leave it out"
         )
-    if measure.kind != "users" and measure.rows != 1:
+    if measure.kind != "users" and measure.rows not in (1, None):
         raise InvalidInput(
             "max_rows_per_user", measure.rows, "with one row per user it is 1: leave it out"
         )

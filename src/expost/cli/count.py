@@ -18,7 +18,7 @@ from expost.analytics.columns import Measure
 from expost.analytics.refinement import Answer
 from expost.budget.ledger import Ledger
 from expost.cli import count_output, json_errors
-from expost.cli.count_inputs import parse_cap, read_keys, read_prior
+from expost.cli.count_inputs import parse_cap, parse_rows, read_keys, read_prior
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from expost.privacy.conversions import gaussian_for
@@ -26,8 +26,8 @@ from expost.privacy.conversions import gaussian_for
 INTERRUPTED = 130
 _MANY_ROWS = (
     "note: a person counts with up to 10 rows in a group, so the noise is made for 10 rows. If "
-    "nobody has more than R rows in a group, --max-rows-per-user R costs less; if everybody has "
-    "one row in the table, --one-row-per-user does."
+    "nobody has more than R rows in a group, --max-rows-per-user R costs less (auto chooses R "
+    "privately); if everybody has one row in the table, --one-row-per-user does."
 )
 
 
@@ -87,8 +87,11 @@ def count(
         ),
     ] = None,
     max_rows_per_user: Annotated[
-        int | None,
-        typer.Option(help="Rows of a person that count in one group (rows: 10, else 1)."),
+        str | None,
+        typer.Option(
+            help="Rows of a person that count in one group: a number, or auto (chosen privately). "
+            "Default: 10 for rows, auto for sums and means."
+        ),
     ] = None,
     one_row_per_user: Annotated[
         bool,
@@ -153,6 +156,7 @@ def count(
     _check_files(out, certificate)
     listed = None if keys is None else read_keys(keys, by or ())
     kind = _kind(rows, sum_column, mean_column, bounds)
+    most_rows = parse_rows(max_rows_per_user)
     options: dict[str, Any] = {
         "within": within,
         "plus_minus": plus_minus,
@@ -168,9 +172,8 @@ def count(
         "ratio": ratio,
     }
     if plan:
-        usual = 1 if one_row_per_user else 10
-        most = max_rows_per_user or (usual if rows else 1)
-        measure = _measure(kind, sum_column or mean_column, bounds, grid, most)
+        usual = 1 if one_row_per_user else 10 if rows else None
+        measure = _measure(kind, sum_column or mean_column, bounds, grid, most_rows or usual)
         _show_plan(None if listed is None else len(listed), measure, options, plot, as_json)
         return
     if ledger is None and (budget is not None or analyst):
@@ -190,13 +193,13 @@ def count(
         "analyst": analyst,
     }
     if kind in ("sum", "mean"):
-        options |= {"bounds": bounds, "grid": grid, "max_rows_per_user": max_rows_per_user or 1}
+        options |= {"bounds": bounds, "grid": grid, "max_rows_per_user": most_rows}
         function: Any = getattr(query, kind)
         arguments: tuple[Any, ...] = (source, sum_column or mean_column)
     else:
-        options |= {"rows": rows, "max_rows_per_user": max_rows_per_user}
+        options |= {"rows": rows, "max_rows_per_user": most_rows}
         function, arguments = query.count, (source,)
-    if rows and max_rows_per_user is None and not one_row_per_user and not as_json:
+    if rows and most_rows is None and not one_row_per_user and not as_json:
         notes.print(_MANY_ROWS, highlight=False)
     run = _Run(out, _total(epsilon, delta))
     result = run.ask(function, arguments, options, as_json)
@@ -270,13 +273,13 @@ def _measure(
     column: str | None,
     bounds: tuple[float, float] | None,
     grid: float | None,
-    rows: int,
+    rows: int | str | None,
 ) -> Measure:
     if kind in ("sum", "mean"):
         assert bounds is not None
         assert column is not None
         return query.value_measure(kind, column, bounds, grid, rows)
-    return Measure("rows", rows=rows) if kind == "rows" else Measure()
+    return Measure("rows", rows=query.rows_cap(rows)) if kind == "rows" else Measure()
 
 
 def _check_files(out: Path | None, certificate: Path | None) -> None:

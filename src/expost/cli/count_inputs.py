@@ -57,6 +57,14 @@ def parse_cap(text: str | None) -> int | str | None:
         ) from None
 
 
+def parse_rows(text: str | None) -> int | str | None:
+    """Return ``--max-rows-per-user`` as a number, ``auto`` or None."""
+    try:
+        return text if text in (None, "auto") else int(text)
+    except ValueError:
+        raise InvalidInput("max_rows_per_user", text, "give a whole number or auto") from None
+
+
 def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
     """Return group names, one per line (a CSV row for several columns); skips empty lines.
 

@@ -41,6 +41,7 @@ def render(console: Console, result: CountResult) -> None:
     error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     asked = len(result.answers) + len(result.unanswered)
     title = f"{len(result.answers):,} of {_groups(asked)} answered within {error}"
+    title += _caps_in_title(result.dropped_share)
     render_answers(
         console,
         result.answers,
@@ -53,14 +54,21 @@ def render(console: Console, result: CountResult) -> None:
         console.print(_about_unanswered(result), highlight=False)
     console.print(_about_spent(result), highlight=False)
     if result.dropped_share is not None:
-        console.print(_about_dropped(result.dropped_share), highlight=False)
+        console.print(_about_dropped(result, result.dropped_share), highlight=False)
 
 
 def _about_unanswered(result: CountResult) -> str:
     """Why groups may have no answer; says nothing about rows."""
+    bias = (result.dropped_share or {}).get("bias", 0.0)
+    if result.within is not None and bias >= result.within:
+        return (
+            f"No group is answered within {result.within:.0%}, because the caps alone remove more "
+            "than that. So each was looked at once only. Give a larger --max-rows-per-user or "
+            "--max-groups-per-user, wider --bounds, or a larger --within."
+        )
     text = (
         "Groups that are not answered are too small for this budget and this error; their "
-        "intervals hold all the same."
+        "intervals still hold."
     )
     if result.public["keys"] == "listed" and result.query["by"]:
         text += " Names of groups are compared letter by letter: capitals and spaces matter."
@@ -90,18 +98,40 @@ def _about_spent(result: CountResult) -> str:
     )
 
 
-def _about_dropped(share: Mapping[str, float]) -> str:
-    """How much the cap dropped, if the budget is large enough to say."""
+_SHARES = {"pairs": "(user, group) pairs", "rows": "rows", "amount": "the amount"}
+
+
+def _caps_in_title(share: Mapping[str, Any] | None) -> str:
+    """What the caps remove from rows, sums and means, for the headline."""
+    if share is None or share["of"] == "pairs":
+        return ""
+    if share["high"] - share["low"] > _VAGUE:
+        return "; what the caps remove is not known"
+    return f"; the caps remove at least about {share['estimate']:.1%} of {_SHARES[share['of']]}"
+
+
+def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
+    """How much the caps dropped, if the budget is large enough to say."""
+    rows, what = result.public["max_rows_per_user"], _SHARES[share["of"]]
+    caps = "" if rows is None else f" of {rows:,} row{'s' * (rows != 1)} per user and group"
+    if caps and result.public["rows_chosen_privately"]:
+        caps += " (chosen privately)"
+    least = "" if share["of"] == "pairs" else "at least "  # a user counts with a limit
     if share["high"] - share["low"] > _VAGUE:
         return (
-            "The budget is too small to say how many (user, group) pairs the cap dropped; "
+            f"The budget is too small to say how much of {what} the cap{caps} dropped; "
             "intervals are for the capped values. If everybody has one row, --one-row-per-user "
             "saves this estimate."
         )
-    return (
-        f"The cap dropped about {share['estimate']:.1%} of (user, group) pairs "
+    text = (
+        f"The cap{caps} dropped {least}about {share['estimate']:.1%} of {what} "
         f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
     )
+    if share["of"] == "amount":
+        text += " The amount includes what the bounds clip."
+    if result.within is not None and (share.get("bias") or share.get("shift")):
+        text += f" What the caps change is counted against the {result.within:.0%}."
+    return text
 
 
 def render_answers(
@@ -153,5 +183,9 @@ def render_plan(console: Console, planned: QueryPlan) -> None:
         f"With at most {most:,} groups per user{how} every group can have {unit} = "
         f"{planned.for_values / most:.3g}: enough for {planned.smallest:,.0f} users or more."
     )
+    if planned.assumed_rows is not None:
+        console.print(
+            f"Rows per user and group will be chosen privately; {planned.assumed_rows} are assumed."
+        )
     if planned.threshold is not None:
         console.print(f"Groups are found privately from about {planned.threshold:,} users on.")

@@ -134,7 +134,7 @@ def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     if absent:
         raise InvalidInput("columns", absent[0], "the table has no such column")
     most = facts.get("max_groups_per_user")
-    rows = facts.get("max_rows_per_user") or 1
+    rows = facts.get("max_rows_per_user")  # None: chosen privately by every question
     for field, number in (("max_groups_per_user", most), ("max_rows_per_user", rows)):
         if number is not None and (not isinstance(number, int) or number < 1):
             raise InvalidInput(field, number, "give a whole number from 1 on")

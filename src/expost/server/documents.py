@@ -356,11 +356,18 @@ def _accuracy(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
         "noise included. Groups that did not reach the error have wider intervals; small groups "
         "are the first. "
     )
-    dropped = certificate["dropped_share"] if certificate["max_groups_per_user"] else None
-    if dropped is not None and question["by"]:
+    dropped = certificate["dropped_share"]
+    if dropped is not None and question["by"] and certificate["max_groups_per_user"]:
         text += (
             "Persons in more groups than the cap count in some of them only, which lowers counts "
             "and sums; the intervals do not include this. "
+        )
+    rows = certificate["public"].get("max_rows_per_user")
+    if rows is not None:
+        text += (
+            f"Of one person at most {rows} rows count in a group. The intervals leave out what "
+            "this removes, but a group is called answered only if both together are within the "
+            "error. "
         )
     if question["column"]:
         text += "Values outside of the bounds count as the bound, which is a bias as well."
@@ -372,7 +379,7 @@ def _accuracy(release: Mapping[str, Any], tuned: bool) -> dict[str, Any]:
         text.strip(),
         groups_within_the_error=f"{answers} of {answers + len(certificate['unanswered'])}",
         confidence=f"{question['confidence']:.0%}",
-        share_left_out_by_the_cap=share,
+        share_left_out_by_the_caps=share,
     )
 
 
