@@ -7,9 +7,10 @@ never cost more than ``privacy.max_epsilon``. Everything here is computed from p
 
 **Order.** Progressive training on public features comes first: a pass costs the steps that were
 made, and it is the cheapest way on every data set that was measured (docs/least-epsilon.md). If it
-reaches its limit, a second path follows that regularises less. Attempts with DP-SGD come last, if the job has a grid: their misses cost little, but a pass
-costs about twice a level. For a network, the ways before its attempts together may cost at most
-``SHARE`` of what the attempts are expected to cost at the bar that is easiest for them.
+reaches its limit, a second path follows that regularises less. Attempts with DP-SGD come last, if
+the job has a grid: their misses cost little, but a pass costs about twice a level. For a network,
+the ways before its attempts together may cost at most ``SHARE`` of what the attempts are expected
+to cost at the bar that is easiest for them.
 
 Tests: ``tests/tuning/test_several_ways.py``.
 """
