@@ -7,10 +7,10 @@ never cost more than ``privacy.max_epsilon``. Everything here is computed from p
 
 **Order.** Progressive training on public features comes first: a pass costs the steps that were
 made, and it is the cheapest way on every data set that was measured (docs/least-epsilon.md). If it
-reaches its limit, a second path follows that regularises less. A linear regression uses second
-moments. Attempts with DP-SGD come last, if the job has a grid: their misses cost little, but a pass
-costs about twice a level. For a network, the ways before its attempts together may cost at most
-``SHARE`` of what the attempts are expected to cost at the bar that is easiest for them.
+reaches its limit, a second path follows that regularises less. Attempts with DP-SGD come last, if
+the job has a grid: their misses cost little, but a pass costs about twice a level. For a network,
+the ways before its attempts together may cost at most ``SHARE`` of what the attempts are expected
+to cost at the bar that is easiest for them.
 
 Tests: ``tests/tuning/test_several_ways.py``.
 """
@@ -46,10 +46,6 @@ from expost.tuning.settings import Settings
 
 if TYPE_CHECKING:
     from expost.tuning.forecast import Forecast
-
-WIDE = 1000
-"""From this number of features on, second moments are left out: there would be more than half a
-million of them, which drowns them in noise and takes long."""
 
 SECOND_SCALE = 4.0
 """The scale of the second path of progressive training, which regularises less."""
@@ -215,11 +211,7 @@ def list_ways(
     most : float
         The most that all ways together may cost.
     """
-    regression = classes is None
-    moments = model.training == MOMENTS or (
-        model.training == "auto" and regression and places.features < WIDE
-    )
-    if width is None or moments:
+    if width is None or model.training == MOMENTS:
         plan = [(MOMENTS, 1.0, 1.0, 1.0)]
     elif part < 1:
         plan = [(PROGRESSIVE, 1.0, 1.0, 1.0)]
