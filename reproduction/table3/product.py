@@ -45,7 +45,7 @@ from expost.tuning.noise_reduction import (
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
 from expost.tuning.settings import MAX_EPSILON
-from expost.tuning.several_ways import WIDE, list_ways
+from expost.tuning.several_ways import list_ways
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, task_named
@@ -53,6 +53,7 @@ from reproduction.table3.tasks import DELTA, task_named
 CONFIDENCE = 0.9
 MOST_TRIALS = 10
 _HELD_OUT = 0.2
+_WIDE = 1000  # there are too many second moments of more features
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def product_rows(
         (training + suffix, training, not suffix)
         for training in (MOMENTS, PROGRESSIVE)
         for suffix in ("-public", "")
-        if training == PROGRESSIVE or rows.X.shape[1] < WIDE
+        if training == PROGRESSIVE or rows.X.shape[1] < _WIDE
     ]
     for mechanism, training, private in named:
         steps, given = steps_to(rows, goal, training, private)
@@ -221,13 +222,14 @@ def one_trial(
         )
         spent += float(release.spent.size)
         if isinstance(release.value, Fitted):
-            return Trial(spent, reaches(problem, rows, release.value), number)
+            recipe = step.recipe or rows.recipe
+            return Trial(spent, reaches(problem, rows, recipe, release.value), number)
     return Trial(spent, False, len(steps))
 
 
-def reaches(problem: TableProblem, rows: Rows, fitted: Fitted) -> bool:
+def reaches(problem: TableProblem, rows: Rows, recipe: Recipe, fitted: Fitted) -> bool:
     """Return whether a model reaches the bar on the public rows, without noise."""
-    decided = rows.recipe.decide(fitted.parameters, rows.test_X)
+    decided = recipe.decide(fitted.parameters, rows.test_X)
     if problem.task.metric == "accuracy":
         return bool(np.mean(decided == rows.test_y) >= problem.bar)
     truth = 2 * rows.test_y - 1

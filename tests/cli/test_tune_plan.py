@@ -85,11 +85,13 @@ def test_one_attempt_and_several_in_words(rows: Path, run: Run) -> None:  # noqa
     needed = shown_up(plan["needed_to_start"]["epsilon"])
     assert "Plan: up to 4 attempts, until one passes, over 12 candidates." in said
     assert f"Needed to start: ε = {needed}, the worst case of the first one" in said
-    assert f"All together cost at most ε = {shown_up(plan['worst_case']['epsilon'])}" in said
+    assert f"Costs at most ε = {shown_up(plan['worst_case']['epsilon'])} (δ" in said
+    assert said.index("Costs at most") < said.index("Plan:")
     said = " ".join(run(*facts, "--attempts", "1").stdout.split())
     assert "Plan: one attempt, over 12 candidates." in said
     reduced = ["rows.csv", *FACTS, "--at-least", "0.7", "--training", "noise-reduction", "--plan"]
     said = " ".join(run(*reduced).stdout.split())
+    assert "Costs at most ε = 4.000 (δ" in said
     assert "Plan: one request. Needed to start: ε = 4.000, the worst case" in said
 
 

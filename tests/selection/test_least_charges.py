@@ -166,7 +166,8 @@ def test_a_single_run_costs_what_it_promises(algorithm, curves) -> None:
     """One copy is one run: what Papernot and Steinke charge for a run count of 1."""
     candidates = listed((1.0,), 1, curves)
     own = candidates[0].guarantee.to_approx(DELTA).epsilon
-    assert charges(selector(algorithm, 0.3), candidates)[0] <= own * (1 + 1e-9)
+    # Shares of δ are rounded down by 2^{−40}, and two searches invert the profile to some 1e-8.
+    assert charges(selector(algorithm, 0.3), candidates)[0] <= own * (1 + 1e-6)
 
 
 @FEW

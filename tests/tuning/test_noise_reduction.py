@@ -72,7 +72,7 @@ def test_a_job_without_search_pays_one_level() -> None:
     assert record["score"] == result.bounds.on_scoring_rows  # not by how much a count passed
     assert record["spent"]["epsilon"] == result.spent.epsilon
     assert "at-classic-monotone" in record["theorem"]
-    assert "one noisy threshold" in record["tuning"]["scoring"]
+    assert "noisy thresholds" in record["tuning"]["scoring"]
     assert "DP-SGD" not in record["tuning"]["scoring"]
     assert record["tuning"]["score_noise"] is None
 

@@ -14,7 +14,7 @@ import expost
 from expost.budget.budgets import RenyiBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
-from expost.features import EncodedColumns, OrientedGradients
+from expost.features import OrientedGradients
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import job as jobs
@@ -168,18 +168,16 @@ def test_two_paths_share_epsilon_delta_and_confidence(most: float) -> None:
     assert np.isclose(sum(1 - way.confidence for way in plan.ways), 0.1)
 
 
-def test_regressions_use_second_moments_unless_they_are_wide() -> None:
-    """With 5,000 features there are 12.5 million of them."""
+@pytest.mark.parametrize(("training", "kind"), [("auto", PROGRESSIVE), (MOMENTS, MOMENTS)])
+def test_regressions_are_trained_step_by_step_too(training: str, kind: str) -> None:
     schema = TableSchema(tuple(Column() for _ in range(5)), None, (0.0, 1.0))
     recipe = Recipe("linear", "squared", schema, features=features_for("auto", schema, None))
-    tables = job(model__training="auto", model__kind="linear")
+    tables = job(model__training=training, model__kind="linear")
     tables["goal"] = {"metric": "mse", "at_most": 0.1, "loss_bound": 1.0}
     tables["data"] = {"feature_bounds": [0, 1], "target_bounds": [0, 1], "holdout": 0.2}
     settings = read_settings(tables, given_data=True)
-    for features, kind in ((5, MOMENTS), (5000, PROGRESSIVE)):
-        wide = replace(recipe, features=EncodedColumns(features))
-        plan = ways_of(settings, wide, Places(6_000, 1_000, features, ZERO_OUT), True, None)
-        assert plan.ways[0].kind == kind
+    plan = ways_of(settings, recipe, Places(6_000, 1_000, 5, ZERO_OUT), True, None)
+    assert plan.ways[0].kind == kind
 
 
 def test_a_renyi_budget_is_refused_before_anything_is_charged(tmp_path: Any) -> None:

@@ -29,9 +29,11 @@ Tests: ``tests/analytics/test_contribution.py``, ``test_removed.py``.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -289,10 +291,14 @@ def choose_cap(
     share: Fraction,
     rate: Fraction,
     randomness: Randomness,
+    *,
+    favour_small: bool = False,
 ) -> int:
     """Choose a cap by the exponential mechanism with parameter η = ``rate``.
 
-    ``users``: number (of groups, or of rows) → users.
+    ``users``: number (of groups, or of rows) → users. ``favour_small`` proposes c with a public
+    weight of 1/c² instead of 1, so that a small budget does not choose a large cap by chance; a
+    base measure changes no guarantee.
     """
     everybody = sum(users.values())
     quality = []
@@ -302,8 +308,10 @@ def choose_cap(
         quality.append(-max(above - share * everybody, share * everybody - before))
         before = above
     best = max(quality)
+    weights = [max(1, 10**9 // cap**2) if favour_small else 1 for cap in candidates]
+    upto = list(accumulate(weights))
     while True:
-        place = randomness.below(len(candidates))
+        place = bisect_right(upto, randomness.below(upto[-1]))
         if coins.bernoulli_exp(rate * (best - quality[place]) / 2, randomness):
             return candidates[place]
 

@@ -143,7 +143,8 @@ def _capped(request: Request, progress: Progress, randomness: Randomness) -> Req
     if request.chooses_rows:
         progress.side += request.cost_of_rows()
         fit = request.rows_that_fit(progress.most)
-        request = request.with_rows(contribution.choose_cap(rows, fit, share, rate, randomness))
+        chosen = contribution.choose_cap(rows, fit, share, rate, randomness, favour_small=True)
+        request = request.with_rows(chosen)
     return request
 
 

@@ -20,7 +20,7 @@ from expost.privacy.guarantees import (
 )
 from expost.rationals import charge_text
 from expost.tuning import words
-from expost.tuning.words import METHODS, value_words
+from expost.tuning.words import METHODS, method_of, value_words
 
 Document = Mapping[str, Any]
 Row = tuple[str, Callable[[], str | None]]
@@ -126,7 +126,7 @@ def ledger_words(document: Document) -> str:
 
 def method_words(document: Document, verbose: bool) -> str:
     """How the winner was found."""
-    name = str(document["selector"].get("name"))
+    name = method_of(document["selector"])
     return METHODS.get(name, shown_name(name)) + ("" if verbose else " (theorems: --verbose)")
 
 

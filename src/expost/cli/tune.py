@@ -112,6 +112,7 @@ def tune(
     training: options.Training = None,
     epsilons: options.Epsilons = None,
     delta: options.Delta = None,
+    max_epsilon: options.MaxEpsilon = None,
     attempts: options.Attempts = None,
     confidence: options.Confidence = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
@@ -149,7 +150,7 @@ def tune(
     """
     given = {
         "target": target,
-        "features": options.words(features),
+        "features": options.feature_words(features),
         "feature_bounds": options.feature_bounds(feature_bounds, bounds),
         "categories": options.by_column(categories, "categories", options.words),
         "booleans": options.all_words(booleans),
@@ -176,6 +177,7 @@ def tune(
         "metric_bounds": options.bounds(metric_bounds, "metric_bounds"),
         "confidence": confidence,
         "delta": delta,
+        "max_epsilon": max_epsilon,
         "attempts": attempts,
     }
     given = {name: value for name, value in given.items() if value is not None}

@@ -67,7 +67,14 @@ Missing = Annotated[
     list[str] | None,
     option("What replaces a missing value, age=40, or age=indicator; repeatable."),
 ]
-Features = Annotated[str | None, option("The columns to use; by default all but the target.")]
+Features = Annotated[
+    str | None,
+    option(
+        "The columns to use, separated by commas; by default all but the target. Or what linear "
+        "models are trained on: auto (bins, logarithms, gradients of pictures) or plain (numbers "
+        "scaled to ±1)."
+    ),
+]
 Classes = Annotated[str | None, option("The number of classes, or the labels: no,yes.")]
 TargetBounds = Annotated[str | None, option("Public bounds of a number to predict, LOW:HIGH.")]
 Rows = Annotated[
@@ -92,12 +99,15 @@ Integers = Annotated[
 Training = Annotated[
     str | None,
     option(
-        "dp-sgd (the default), noise-reduction (linear models), or auto (noise reduction, then "
-        "DP-SGD)."
+        "auto (the cheapest way first; the default of linear models), progressive (steps with all "
+        "rows until the bar is passed), noise-reduction (least squares), or dp-sgd (over a grid)."
     ),
 ]
 Epsilons = Annotated[str | None, option("Privacy levels: 0.5,1,2 or 0.5:2:0.5.")]
 Delta = Annotated[float | None, option("δ of the whole job.")]
+MaxEpsilon = Annotated[
+    float | None, option("The most that the job may cost in all, whatever happens; 4 by default.")
+]
 Attempts = Annotated[int | None, option("The most attempts; planned if left out.")]
 Confidence = Annotated[float | None, option('Of the statement "passed".')]
 
@@ -129,6 +139,11 @@ def by_column(texts: Sequence[str] | None, name: str, read: Callable[[str], Any]
 def words(text: str | None) -> list[str] | None:
     """Return a list of texts that are separated by commas."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def feature_words(text: str | None) -> str | list[str] | None:
+    """Return the columns to use, or the name of a map of rows."""
+    return text if text in ("auto", "plain") else words(text)
 
 
 def all_words(texts: Sequence[str] | None) -> list[str] | None:

@@ -23,13 +23,20 @@ from expost.tuning.words import bar_words, bounds_words, score_words, settings_w
 
 
 def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> None:
-    """Print the forecast: first the chance of passing, then the price, then the details.
+    """Print the forecast: first the most that it may cost, then the chances, then the details.
 
     ``twice_the_holdout`` says how to score on twice as many rows.
     """
     for text in job.warnings:
         console.print(Text.assemble(("warning:", "yellow"), f" {text}"))
-    for text in job.reasons:
+    console.print(
+        Text.assemble(
+            ("Costs at most", "bold"),
+            f" ε = {shown_up(job.worst_case.epsilon)} (δ = {charge_text(job.delta)}), whatever "
+            "happens.",
+        )
+    )
+    for text in (*job.reasons, *filter(None, [job.left_out])):
         console.print(text, highlight=False)
     if job.reasons:
         console.print(_plan(f"{_up_to(job.attempts, 'request')}.\n{_to_start(job)}"))
@@ -39,8 +46,7 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
             _plan(
                 f"one request over {len(job.candidates)} candidates, "
                 f"{few_digits(job.expected_runs)} runs expected, about {duration(job.seconds)}.\n"
-                f"ε: {charge_text(job.epsilon(job.charges[0]), 3)} for the first level, "
-                f"{charge_text(job.worst_case.epsilon, 3)} at worst (δ = {charge_text(job.delta)})."
+                f"ε = {charge_text(job.epsilon(job.charges[0]), 3)} for the first level."
             )
         )
         return
@@ -83,14 +89,10 @@ def _misses(prices: Sequence[float], together: float) -> str:
 
 
 def _to_start(job: Forecast) -> str:
-    """Return what a budget must hold for the first request, and the worst case of all."""
-    needed, worst = shown_up(job.needed_to_start.epsilon), shown_up(job.worst_case.epsilon)
-    if job.attempts == 1:
-        return f"Needed to start: ε = {needed}, the worst case (δ = {charge_text(job.delta)})."
-    return (
-        f"Needed to start: ε = {needed}, the worst case of the first one; what it does not cost "
-        f"goes back. All together cost at most ε = {worst} (δ = {charge_text(job.delta)}, total)."
-    )
+    """Return what a budget must hold for the first request."""
+    needed = shown_up(job.needed_to_start.epsilon)
+    which = "the worst case" if job.attempts == 1 else "the worst case of the first one"
+    return f"Needed to start: ε = {needed}, {which}; what it does not cost goes back."
 
 
 def render(console: Console, result: Tuned, folder: Path) -> None:

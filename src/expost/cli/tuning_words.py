@@ -50,6 +50,7 @@ def tuning_rows(
         ("target", lambda: _target(job["data"])),
         ("rows", lambda: _rows(job)),
         ("model", lambda: _model(document, job, verbose)),
+        ("features", lambda: _features(job)),
         ("method", lambda: method_words(document, verbose)),
         ("ledger", lambda: ledger_words(document)),
         ("date", lambda: _date(document, job)),
@@ -180,6 +181,11 @@ def _model(document: Document, job: Document, verbose: bool) -> str:
     digest = shown_name(value.get("sha256", ""))
     shown = digest if verbose else digest[:12] + "…"
     return f"{kind}{file}{settings}" + (f"\nSHA-256 {shown}" if digest else "")
+
+
+def _features(job: Document) -> str | None:
+    features = job.get("features")
+    return None if features is None else shown_name(features["in_words"])
 
 
 def _date(document: Document, job: Document) -> str | None:

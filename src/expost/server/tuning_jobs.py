@@ -187,7 +187,7 @@ def _levels(settings: JobSettings) -> dict[str, tuple[float, ...]]:
     """The levels at which a job may train, by the key that states them."""
     found = {"search.epsilons": settings.search.epsilons}
     if settings.model.training != "dp-sgd":  # what stops when it passes may cost the whole job
-        found["privacy.max_epsilon"] = (settings.privacy.max_epsilon,)
+        found["privacy.max_epsilon"] = (settings.privacy.limit,)
     return found
 
 

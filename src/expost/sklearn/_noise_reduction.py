@@ -292,6 +292,7 @@ class NoiseReducer(CandidateLister):
                 target=float(self.target or 0) if public else None,
                 held_out=None if public else self._held_out(way, score, places),
                 charged_delta=charged,
+                training=way.kind,
             )
             charges = selector.charges(candidates)
             steps.append(Step(selector, tuple(candidates), charges, float(len(candidates))))

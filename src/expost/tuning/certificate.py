@@ -151,7 +151,7 @@ class Tuned:
         record["kind"] = "tuning"
         value = self.release.value
         if isinstance(value, Fitted) and value.lead is not None and self.bounds is not None:
-            # Noise reduction compared a count with its threshold; their difference is no score.
+            # A path compared a count with its threshold; their difference is no score.
             record["score"] = self.bounds.on_scoring_rows
         record["ledger"] = self._entries()
         record["grid"] = None  # of all attempts, in "requests"
@@ -230,7 +230,7 @@ def conclude(
         path,
         None if winner is None or job.reasons else comparison(job, winner),
         job,
-        {"date": date, **_details(settings, job, rows, fitted, refused)},
+        {"date": date, **_details(settings, job, rows, fitted, made, refused)},
     )
 
 
@@ -288,9 +288,15 @@ def _certified(job: Forecast, number: int, release: Release) -> Bounds | None:
 
 
 def _details(
-    settings: Settings, job: Forecast, rows: int, fitted: Fitted | None, refused: bool
+    settings: Settings,
+    job: Forecast,
+    rows: int,
+    fitted: Fitted | None,
+    recipe: Recipe,
+    refused: bool,
 ) -> dict[str, Any]:
     """Return the public terms of the job, for the certificate."""
+    features = recipe.features
     public = settings.public()
     public["search"]["settings"] = len(public["search"]["settings"])
     public["goal"] |= goal_record(settings.goal)
@@ -300,8 +306,11 @@ def _details(
         "neighbours": settings.data.relation,
         "neighbours_in_words": RELATION_IN_WORDS[settings.data.relation],
         "rows": {"training": rows, "scoring": job.scoring_rows},
+        "features": None
+        if features is None
+        else {"in_words": features.describe(), "record": features.as_dict()},
         "scoring": _scoring(job, public_scoring),
-        # The count of noise reduction has no deviation of its own; its bounds are in "confidence".
+        # The count of a path has no deviation of its own; its bounds are in "confidence".
         "score_noise": None if fitted is None or fitted.lead is not None else fitted.deviation,
         "schedule": None if job.schedule is None else job.schedule.as_dict(),
         "converted_at_order": job.order,
@@ -339,7 +348,7 @@ def _scoring(job: Forecast, public: bool) -> str:
     ways = {step.recipe is not None for step in job.steps}
     found = []
     if True in ways:
-        found.append("noise reduction compares counts with one noisy threshold, within its charge")
+        found.append("counts are compared with noisy thresholds, within the charge of training")
     if False in ways:
         found.append(
             "a DP-SGD candidate promises the larger of both Rényi curves at each order, and of "

@@ -43,7 +43,7 @@ from expost.tuning.data_settings import DATA_KEYS, DataSettings, default_holdout
 from expost.tuning.goal_settings import GOAL_KEYS
 from expost.tuning.metrics import REGRESSION_METRICS
 from expost.tuning.model_settings import LINEAR, MODEL_KEYS
-from expost.tuning.settings import PRIVACY_KEYS, SEARCH_KEYS
+from expost.tuning.settings import MAX_EPSILON, PRIVACY_KEYS, SEARCH_KEYS
 from expost.tuning.tables import count_places
 
 TABLES: dict[str, tuple[str, ...]] = {
@@ -72,6 +72,8 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _COMMENTS = {
     "path": "relative to this file",
     "training": '"auto", "progressive", "noise-reduction", or "dp-sgd" (with [search])',
+    "features": '"auto" or "plain"',
+    "max_epsilon": "the most that the job may cost, whatever happens",
     "holdout": "share of the rows used for scoring and never for training",
     "epsilons": "levels: the cheapest that passes is released",
     "batch_sizes": "expected size: rows are sampled",
@@ -166,6 +168,9 @@ def job_of(
     share = 1.0 if public else 1 - _number(tables["data"]["holdout"], 0.2)
     if training_way in _WITHOUT_SEARCH or (training_way == "auto" and not tables["search"]):
         _levels_of_search(tables["model"], tables.pop("search"))
+        tables["privacy"].setdefault("max_epsilon", MAX_EPSILON)
+        if training_way != "noise-reduction":
+            tables["model"].setdefault("features", "auto")
     else:
         training = max(1, math.floor(places * share))
         _fill_search(tables["search"], tables["model"]["kind"], training)
@@ -369,7 +374,8 @@ def as_toml(job: Mapping[str, Mapping[str, Any]]) -> str:
     for table, values in job.items():
         lines = [f"[{table}]"]
         for key, value in values.items():
-            note = f"  # {_COMMENTS[key]}" if key in _COMMENTS else ""
+            known = key in _COMMENTS and (table, key) != ("data", "features")
+            note = f"  # {_COMMENTS[key]}" if known else ""
             lines.append(f"{key} = {_written(value, f'{table}.{key}')}{note}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"

@@ -18,7 +18,8 @@ holdout = 0.2               # share of the rows used for scoring and never for t
 [model]
 kind = "softmax"            # logistic, softmax, linear, cnn; "module:name" or "file.py:name" for a
                             # function or a class that makes a torch module
-training = "auto"           # noise reduction, then DP-SGD; or "noise-reduction", "dp-sgd"
+training = "auto"           # the cheapest first: "progressive" (or "noise-reduction"), "dp-sgd"
+# features = "auto"         # public maps of a row for progressive training; or "plain"
 # arguments = { width = 64 } # keyword arguments of that function
 # input_shape = [1, 28, 28] # of one example, for modules; default: as in the array, else flat
 
@@ -38,6 +39,7 @@ confidence = 0.9            # of the statement "passed"; covers noise, selection
 
 [privacy]
 delta = 1e-5                # of the whole job; the attempts share it
+# max_epsilon = 4           # the most that the job may cost: fewer levels and attempts if need be
 # attempts = 10             # the most attempts; planned if left out; a miss costs little
 # repeats = 1               # copies of each candidate
 # expected_shares = [0.2]   # the share of settings that you expect to pass, from some level on

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
-from expost.rationals import exact_positive
+from expost.rationals import charge_text, exact_positive
 from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, plan_attempts, reach_of
 from expost.selection.attempts.schedule import level_of
 from expost.selection.candidate import Candidate
@@ -31,7 +31,7 @@ from expost.selection.run_counts import run_counts
 from expost.tuning.candidates import TrainAndScore, deviation_of, selection_cost
 from expost.tuning.confidence import Margins
 from expost.tuning.pace import Pace
-from expost.tuning.run_attempts import Step, steps_of
+from expost.tuning.run_attempts import OverTheLimit, Step, steps_of
 from expost.tuning.settings import Settings
 
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)
@@ -64,6 +64,8 @@ class Forecast:
         What is weak about the guarantee.
     reasons : tuple of str
         Why the requests are made in this order, if several ways of training compete.
+    left_out : str
+        What ``privacy.max_epsilon`` leaves out; empty if nothing.
     """
 
     steps: tuple[Step, ...]
@@ -76,6 +78,7 @@ class Forecast:
     scoring_rows: int = 0
     warnings: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    left_out: str = ""
 
     def __repr__(self) -> str:
         """Return the size and the price of the job in one line."""
@@ -188,6 +191,7 @@ class Forecast:
             },
             "cheapest": self.epsilon(self.charges[0]),
             "reasons": list(self.reasons),
+            "left_out": self.left_out,
         }
         if self.schedule is not None:
             record["price_of_a_miss"] = [self.epsilon(each.charges.nothing) for each in self.steps]
@@ -222,11 +226,62 @@ def forecast(
     pace : Pace
         How long runs take.
     """
-    if settings.goal.target is None:
-        return Forecast(
-            (_maximising(settings, candidates, n, order),), settings.privacy.delta, pace
-        )
-    return _to_a_bar(settings, candidates, order, pace, scoring_rows)
+
+    def planned(settings: Settings) -> Forecast:
+        """Plan the levels and attempts of these settings."""
+        allowed = set(settings.search.epsilons)
+        kept = [each for each in candidates if each.params["epsilon"] in allowed]
+        if settings.goal.target is None:
+            step = _maximising(settings, kept, n, order)
+            return Forecast((step,), settings.privacy.delta, pace)
+        return _to_a_bar(settings, kept, order, pace, scoring_rows)
+
+    if settings.privacy.max_epsilon is None:
+        return planned(settings)
+    return _within_limit(settings, settings.privacy.max_epsilon, planned)
+
+
+def _within_limit(
+    settings: Settings, limit: float, planned: Callable[[Settings], Forecast]
+) -> Forecast:
+    """Return the plan with most levels, then with most attempts, whose worst case fits.
+
+    Levels are left out from the highest one on, until at least two attempts fit, or one if there
+    is only one level left.
+    """
+    levels = settings.search.epsilons
+    made = None
+    for count in range(max(1, sum(level <= limit for level in levels)), 0, -1):
+        fewer = replace(settings, search=replace(settings.search, epsilons=levels[:count]))
+        made = planned(fewer)
+        wanted = 1 if count == 1 else min(2, made.attempts)
+        for number in range(_fitting(made, limit), wanted - 1, -1):
+            plan_of = made
+            if number < made.attempts:
+                privacy = replace(fewer.privacy, attempts=number)
+                plan_of = planned(replace(fewer, privacy=privacy))
+            if plan_of.worst_case.epsilon <= limit:
+                dropped = count < len(levels) or number < made.attempts
+                text = (
+                    f"To cost at most privacy.max_epsilon = {limit:g}: levels up to ε = "
+                    f"{levels[count - 1]:g}, at most {plan_of.attempts} attempts."
+                )
+                return replace(plan_of, left_out=text if dropped else "")
+    assert made is not None
+    needed = charge_text(made.needed_to_start.epsilon, 3)
+    raise OverTheLimit(
+        "privacy.max_epsilon",
+        limit,
+        f"one attempt at the lowest level (ε = {levels[0]:g}) may cost {needed}; give at least "
+        "that, or lower levels",
+    )
+
+
+def _fitting(job: Forecast, limit: float) -> int:
+    """Return how many of the first attempts fit into a limit together."""
+    worst = [each.charges.worst_case for each in job.steps]
+    sums = (job.epsilon(composed(worst[: number + 1])) for number in range(len(worst)))
+    return sum(total <= limit for total in sums)
 
 
 def _to_a_bar(

@@ -98,9 +98,16 @@ class PlannedPath(PathSearch):
     ----------
     charged_delta : float, optional
         The δ that is charged with this request: the job's whole δ for the first, 0 for the others.
+    training : str
+        The kind of the way, for certificates.
     """
 
     charged_delta: float | None = None
+    training: str = MOMENTS
+
+    def settings(self) -> dict[str, Any]:
+        """Return the selector's name and public settings in plain JSON types."""
+        return {**super().settings(), "training": self.training}
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
         return with_delta(super()._price(candidates), self.charged_delta)
@@ -387,6 +394,7 @@ def step_of(
         target=goal.target if public_rows is not None else None,
         held_out=held_out,
         charged_delta=charged_delta,
+        training=way.kind,
     )
     charges = selector.charges(candidates)
     return Step(selector, tuple(candidates), charges, float(len(candidates)), recipe)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from math import exp
 from typing import Any, Protocol
 
-from expost.errors import BudgetRefused
+from expost.errors import BudgetRefused, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.selection.above_threshold import AboveThreshold
@@ -127,6 +127,10 @@ def with_delta(charges: Charges, delta: float | None) -> Charges:
     return Charges(
         tuple(changed(each) for each in charges.levels), charges.level_of, changed(charges.nothing)
     )
+
+
+class OverTheLimit(InvalidInput):
+    """Not even one attempt at the lowest level fits into ``privacy.max_epsilon``."""
 
 
 class Scored(Protocol):

@@ -126,8 +126,9 @@ class PrivacySettings:
     expected_shares : tuple of float, optional
         The shares of the settings that are expected to pass, from some level on. None: a robust
         spread.
-    max_epsilon : float
-        The most that the job may cost.
+    max_epsilon : float, optional
+        The most that the job may cost. None: paths cost at most ``MAX_EPSILON``, and attempts with
+        DP-SGD what their levels cost.
     """
 
     delta: float
@@ -137,7 +138,12 @@ class PrivacySettings:
     scoring: str = "private"
     order: tuple[float, ...] | None = None
     expected_shares: tuple[float, ...] | None = None
-    max_epsilon: float = MAX_EPSILON
+    max_epsilon: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """The most that the trainings which stop when they pass may cost together."""
+        return MAX_EPSILON if self.max_epsilon is None else self.max_epsilon
 
 
 @dataclass(frozen=True)
@@ -293,8 +299,8 @@ def _privacy(table: ConfigTable, goal: GoalSettings) -> PrivacySettings:
         )
     chosen = None if overhead == "auto" else float(overhead)
     repeats = table.count("repeats", 1) or 1
-    most = table.number("max_epsilon", MAX_EPSILON)
-    if most is None or not 1e-3 <= most <= 1e3:
+    most = table.number("max_epsilon") if "max_epsilon" in table else None
+    if "max_epsilon" in table and (most is None or not 1e-3 <= most <= 1e3):
         table.refuse("max_epsilon", "give the most that the job may cost, from 0.001 to 1000")
     return PrivacySettings(delta, chosen, repeats, attempts, scoring, order, shares, most)
 

@@ -7,10 +7,10 @@ never cost more than ``privacy.max_epsilon``. Everything here is computed from p
 
 **Order.** Progressive training on public features comes first: a pass costs the steps that were
 made, and it is the cheapest way on every data set that was measured (docs/least-epsilon.md). If it
-reaches its limit, a second path follows that regularises less. A linear regression uses second
-moments. Attempts with DP-SGD come last, if the job has a grid: their misses cost little, but a pass
-costs about twice a level. For a network, the ways before its attempts together may cost at most
-``SHARE`` of what the attempts are expected to cost at the bar that is easiest for them.
+reaches its limit, a second path follows that regularises less. Attempts with DP-SGD come last, if
+the job has a grid: their misses cost little, but a pass costs about twice a level. For a network,
+the ways before its attempts together may cost at most ``SHARE`` of what the attempts are expected
+to cost at the bar that is easiest for them.
 
 Tests: ``tests/tuning/test_several_ways.py``.
 """
@@ -41,15 +41,11 @@ from expost.tuning.noise_reduction import (
 )
 from expost.tuning.pace import Pace
 from expost.tuning.rows import JobRows
-from expost.tuning.run_attempts import PlannedAttempt, Step
+from expost.tuning.run_attempts import OverTheLimit, PlannedAttempt, Step
 from expost.tuning.settings import Settings
 
 if TYPE_CHECKING:
     from expost.tuning.forecast import Forecast
-
-WIDE = 1000
-"""From this number of features on, second moments are left out: there would be more than half a
-million of them, which drowns them in noise and takes long."""
 
 SECOND_SCALE = 4.0
 """The scale of the second path of progressive training, which regularises less."""
@@ -116,23 +112,26 @@ def plan_ways(
     attempts = None
     if settings.search.settings:
         part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
-        attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
+        try:
+            attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
+        except OverTheLimit:
+            if recipe.kind not in LINEAR:
+                raise
     plan = ways_of(settings, recipe, places, rows.public, attempts)
     if not plan.ways and attempts is None:
-        raise no_useful_level(settings.goal, places, settings.privacy.max_epsilon)
+        raise no_useful_level(settings.goal, places, settings.privacy.limit)
     if not plan.ways:  # the attempts then have the whole δ and the whole 1 − confidence
         return by_attempts(settings)
     return _joined(settings, recipe, rows, places, plan, attempts)
 
 
 def _with_part(settings: Settings, part: Fraction) -> Settings:
-    """Return the settings with a part of δ and of 1 − confidence."""
+    """Return the settings of the attempts: a part of δ, of 1 − confidence and of a given limit."""
     goal = replace(settings.goal, confidence=1 - float(part) * (1 - settings.goal.confidence))
-    return replace(
-        settings,
-        goal=goal,
-        privacy=replace(settings.privacy, delta=share_of(settings.privacy.delta, part)),
-    )
+    privacy = replace(settings.privacy, delta=share_of(settings.privacy.delta, part))
+    if privacy.max_epsilon is not None:  # the ways before have the other part (see ways_of)
+        privacy = replace(privacy, max_epsilon=(1 - LINEAR_SHARE) * privacy.max_epsilon)
+    return replace(settings, goal=goal, privacy=privacy)
 
 
 def share_of(delta: float, part: float | Fraction) -> float:
@@ -150,11 +149,11 @@ def ways_of(
     """Return the ways of a job before its attempts, in the order in which they are tried."""
     network = recipe.kind not in LINEAR
     part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
-    most = settings.privacy.max_epsilon
+    most = settings.privacy.limit
     if settings.search.epsilons:  # the highest level that the grid allows
         most = min(most, settings.search.epsilons[-1])
     if attempts is not None:
-        most = min(most, LINEAR_SHARE * settings.privacy.max_epsilon)
+        most = min(most, LINEAR_SHARE * settings.privacy.limit)
         if network:
             most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
     linear = linear_recipe(recipe)
@@ -212,11 +211,7 @@ def list_ways(
     most : float
         The most that all ways together may cost.
     """
-    regression = classes is None
-    moments = model.training == MOMENTS or (
-        model.training == "auto" and regression and places.features < WIDE
-    )
-    if width is None or moments:
+    if width is None or model.training == MOMENTS:
         plan = [(MOMENTS, 1.0, 1.0, 1.0)]
     elif part < 1:
         plan = [(PROGRESSIVE, 1.0, 1.0, 1.0)]
@@ -227,8 +222,11 @@ def list_ways(
         ]
     outputs = 1 if classes is None or classes == 2 else classes
     ways = []
+    left = Fraction(most)
     for kind, scale, share, limit in plan:
-        top = most * limit
+        # Rounded down: the tops of all ways add up to at most the limit.
+        top = round_down(min(left, Fraction(most) * Fraction(limit)))
+        left -= Fraction(top)
         if model.levels is not None:
             levels = tuple(level for level in model.levels if level <= top)
         elif kind == MOMENTS:

@@ -27,10 +27,16 @@ METHODS = {
     "noise-reduction": "one noisy value whose noise is reduced step by step; the last step is paid",
     "noise-path": "one training whose noise is reduced step by step until the score passes; the "
     "last step is paid",
+    "progressive": "one training with all rows, continued until the score passes; the steps that "
+    "were made are paid",
 }
-"""Selectors in words, by the name in their settings."""
+"""Selectors in words, by what :func:`method_of` returns."""
 
-NOISE_PATH = "noise-path"
+
+def method_of(selector: Record) -> str:
+    """Return how a selector works: its name, or "progressive" if its path is such a training."""
+    progressive = selector.get("training") == "progressive"
+    return "progressive" if progressive else str(selector.get("name"))
 
 
 def certified_words(goal: Record) -> str:
@@ -119,18 +125,23 @@ def settings_words(params: Record) -> str:
 def training_words(document: Record) -> str:
     """Return how the models of a job were trained, for each kind of request that was made."""
     made = [each for each in document["requests"]["made"] if each is not None] or [document]
-    names = [each["selector"].get("name") for each in made]
-    entropy = "with noise drawn from the operating system's entropy"
+    methods = {method_of(each["selector"]) for each in made}
+    entropy = "drawn from the operating system's entropy"
     parts = []
-    if NOISE_PATH in names:
+    if "progressive" in methods:
         parts.append(
-            f"A linear model was computed from the training rows, {entropy}, and the noise was "
-            "reduced step by step until the score passed or the last step was reached."
+            "A linear model was trained progressively: by steps with all training rows and less "
+            f"noise from step to step, {entropy}, until the score passed or the last step was made."
         )
-    if any(name != NOISE_PATH for name in names):
+    if "noise-path" in methods:
         parts.append(
-            f"Models were trained by DP-SGD, {entropy}, and chosen by random dropping. Losing "
-            "models were never released."
+            f"A linear model was computed from the training rows, with noise {entropy}, and the "
+            "noise was reduced step by step until the score passed or the last step was reached."
+        )
+    if methods - {"progressive", "noise-path"}:
+        parts.append(
+            f"Models were trained by DP-SGD, with noise {entropy}, and chosen by random dropping. "
+            "Losing models were never released."
         )
     return " ".join(parts)
 

@@ -10,7 +10,6 @@ import numpy as np
 from expost.arrays import Array, Floats
 
 PART = 4096
-_RIDGE = 0.5
 
 
 def parts_of(X: Array, y: Array) -> Iterator[tuple[Floats, Array]]:
@@ -19,11 +18,11 @@ def parts_of(X: Array, y: Array) -> Iterator[tuple[Floats, Array]]:
         yield np.asarray(X[start : start + PART], dtype=np.float64), y[start : start + PART]
 
 
-def solve_noisy(matrix: Floats, right: Floats, noise: float) -> Floats:
+def solve_noisy(matrix: Floats, right: Floats, noise: float, ridge: float = 0.5) -> Floats:
     """Solve (M + r·I) w = b for a noisy symmetric M: negative eigenvalues count as 0.
 
     The exact matrix has no negative eigenvalues; those of the noisy one are noise. The ridge r is
-    half of the usual size of the noise of an eigenvalue. All of it is post-processing.
+    ``ridge`` times the usual size of the noise of an eigenvalue. All of it is post-processing.
 
     Parameters
     ----------
@@ -33,11 +32,13 @@ def solve_noisy(matrix: Floats, right: Floats, noise: float) -> Floats:
         The right-hand sides.
     noise : float
         Standard deviation of the noise of a diagonal entry.
+    ridge : float
+        The ridge, in units of noise·√(width/2).
     """
-    ridge = _RIDGE * noise * math.sqrt(len(matrix) / 2) + 1e-9
+    added = ridge * noise * math.sqrt(len(matrix) / 2) + 1e-9
     try:
         values, vectors = np.linalg.eigh(np.nan_to_num(matrix))
     except np.linalg.LinAlgError:
         return np.zeros_like(right)
-    solved = vectors @ ((vectors.T @ right) / (np.maximum(values, 0.0) + ridge)[:, None])
+    solved = vectors @ ((vectors.T @ right) / (np.maximum(values, 0.0) + added)[:, None])
     return np.where(np.isfinite(solved), solved, 0.0)

@@ -109,7 +109,7 @@ class SecondMoments:
         first, second = np.triu_indices(self.size)
         matrix[first, second] = values / np.where(first == second, 1.0, math.sqrt(2))
         matrix = matrix + np.triu(matrix, 1).T
-        solved = solve_noisy(matrix[:-1, :-1], matrix[:-1, -1:], deviation)[:, 0]
+        solved = solve_noisy(matrix[:-1, :-1], matrix[:-1, -1:], deviation, 2.0)[:, 0]
         # y = (1 + wᵀ(2x − 1) + b)/2 in the plain unit
         weight = np.asarray(solved[:-1], dtype=np.float64)
         return weight[None, :], np.array([(1 + solved[-1] - solved[:-1].sum()) / 2])
