@@ -20,7 +20,7 @@ from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.tuning.candidates import Fitted, TrainAndScore
 from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, bounds_of
-from expost.tuning.evidence import request_records
+from expost.tuning.evidence import accountant_of, request_records
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Model, Recipe
@@ -314,22 +314,11 @@ def _details(
         "score_noise": None if fitted is None or fitted.lead is not None else fitted.deviation,
         "schedule": None if job.schedule is None else job.schedule.as_dict(),
         "converted_at_order": job.order,
-        "accountant": _accountant(job),
+        "accountant": accountant_of(job.steps),
         "budget_refused_another_attempt": refused,
         "warnings": list(job.warnings),
         "reasons": list(job.reasons),
     }
-
-
-def _accountant(job: Forecast) -> str | None:
-    """Return by what the noise of DP-SGD was calibrated to its levels; None without DP-SGD."""
-    names = {
-        candidate.guarantee.as_profile().accountant
-        for step in job.steps
-        if step.recipe is None
-        for candidate in step.candidates
-    }
-    return "; ".join(sorted(names)) or None
 
 
 def goal_record(goal: GoalSettings) -> dict[str, Any]:
