@@ -25,6 +25,7 @@ from expost.selection.renyi.profile_charges import (
     log_ratios,
     losses,
     price_by_profiles,
+    tabulated,
 )
 from expost.selection.renyi.sharp_charges import Problem
 from tests.theorems.finite_renyi import (
@@ -295,7 +296,10 @@ def test_the_inverse_of_a_profile_is_certified() -> None:
         p, q = rng.dirichlet(np.ones(4), 2) * 0.98 + 0.005
         profile = FiniteProfile(tuple(p / p.sum()), tuple(q / q.sum()))
         target = float(np.exp(rng.uniform(-8, -0.5)))
-        epsilon = least_epsilon(profile, math.log(target))
+        epsilon = float(least_epsilon(profile, np.array(math.log(target))))
         assert profile.delta(epsilon) <= target
-        if epsilon > 0:
-            assert profile.delta(epsilon * (1 - 1e-6)) > target * (1 - 1e-3)
+        assert epsilon == 0 or profile.delta(epsilon * 0.98) > target
+        points = np.sort(rng.uniform(0, 3, 20))
+        exactly, bound = profile.delta(points), tabulated(profile, points)
+        assert np.all(exactly <= bound)
+        assert np.all(bound <= exactly + 1e-3)

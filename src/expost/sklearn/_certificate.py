@@ -29,8 +29,8 @@ from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._noise_reduction import NoiseReducer, linear_step, state_cost
 from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import Fitted
-from expost.tuning.certificate import RELATION_IN_WORDS
-from expost.tuning.evidence import accountant_of, request_records
+from expost.tuning.certificate import RELATION_IN_WORDS, accountant_of
+from expost.tuning.evidence import request_records
 from expost.tuning.forecast import composed
 from expost.tuning.job_folder import CERTIFICATE
 from expost.tuning.model import Model, Recipe

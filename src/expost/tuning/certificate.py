@@ -15,12 +15,12 @@ from typing import Any
 
 from expost.budget.signing import document_text
 from expost.mechanisms.outcome import FAILED, NOTHING
-from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.tuning.candidates import Fitted, TrainAndScore
 from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, bounds_of
-from expost.tuning.evidence import accountant_of, request_records
+from expost.tuning.evidence import request_records
 from expost.tuning.forecast import Forecast, comparison, composed
 from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Model, Recipe
@@ -319,6 +319,17 @@ def _details(
         "warnings": list(job.warnings),
         "reasons": list(job.reasons),
     }
+
+
+def accountant_of(steps: Sequence[Step]) -> str | None:
+    """Return by what the noise of DP-SGD was calibrated to its levels; None without DP-SGD."""
+    names = {
+        candidate.guarantee.as_profile().accountant
+        for step in steps
+        for candidate in step.candidates
+        if isinstance(candidate.guarantee, RenyiDP)
+    }
+    return "; ".join(sorted(names)) or None
 
 
 def goal_record(goal: GoalSettings) -> dict[str, Any]:

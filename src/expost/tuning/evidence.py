@@ -60,17 +60,6 @@ def request_records(steps: Sequence[Step], releases: Sequence[Release | None]) -
     return {**_shared(grids), "planned": runs, "made": made}
 
 
-def accountant_of(steps: Sequence[Step]) -> str | None:
-    """Return by what the noise of DP-SGD was calibrated to its levels; None without DP-SGD."""
-    promises = {id(each.guarantee): each.guarantee for step in steps for each in step.candidates}
-    names = {
-        promise.as_profile().accountant
-        for promise in promises.values()
-        if isinstance(promise, RenyiDP)
-    }
-    return "; ".join(sorted(names)) or None
-
-
 def _shared(grids: Sequence[Any]) -> dict[str, Any]:
     """Return grids whose promises are stored once for all of them."""
     numbers: dict[str, int] = {}

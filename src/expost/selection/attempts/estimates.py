@@ -18,7 +18,7 @@ from expost.arrays import Floats
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.attempts.schedule import Attempt, Ladder
 from expost.selection.drop_level import log_cell_masses, log_keep_probability
-from expost.selection.renyi.profile_charges import known_ratios, near_epsilon
+from expost.selection.renyi.profile_charges import known_ratios, least_epsilon
 from expost.selection.renyi.sharp_charges import SHIFT_GRID, log_sum
 
 _ORDERS = (0.8, 1.0, 1.25)  # times the order that suits a level by itself
@@ -124,7 +124,7 @@ class RenyiEstimates:
             by_moments = (raw + _conversion(points.orders, log_delta)).min(axis=1)
             others = attempt.repeats * (self._cumulated[level] - earlier) - self._ratios[level]
             moment = log_sum(masses + others) - keep
-            own = near_epsilon(problem.profiles[level], log_delta - total - moment)
+            own = least_epsilon(problem.profiles[level], log_delta - total - moment)
             by_profiles = (self._shifts * (overhead + rate) + moment + own).min(axis=1)
             columns.append(np.minimum(by_moments, by_profiles))
         everything = attempt.repeats * (self._cumulated[-1] - earlier)

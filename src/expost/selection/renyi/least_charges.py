@@ -67,7 +67,7 @@ def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -
     charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(each)), places])
     alone = len(each) == 1 or (problem.earlier_only and not whole)
     if problem.copies[0] == 1 and alone:  # a single run: its own profile
-        own = least_epsilon(problem.profiles[0], float(log_shares[0] + problem.log_delta))
+        own = float(least_epsilon(problem.profiles[0], log_shares[0] + problem.log_delta))
         charges[0] = min(charges[0], own)
     rest = problem.outcomes - len(each)  # "nothing" of Algorithm 2
     return Priced(

@@ -25,10 +25,9 @@ Statement and proof: docs/theory.md. Tests: ``tests/theorems/test_profile_charge
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
@@ -38,10 +37,9 @@ from expost.selection.renyi.sharp_charges import SHIFT_GRID, Priced, Problem, lo
 
 _PAD = 2.0**-44
 _CHORDS = (0.0, 0.5, 0.8, 0.95)  # where a chord begins, times γ·s
-_LEAST_DELTA = 1e-60  # smaller values of a profile are of no use
+_LEAST_DELTA = 1e-40  # smaller values of a profile are of no use
 _FLOOR = 1e-300
-_POINTS = 257  # of a table of a profile
-_PARTS = 32  # into which a bracket is divided at a time
+_POINTS = 1025  # of a table of a profile: steps of 1.1 %
 _STRIDE = 4  # of the shifts that are tried first
 _MOST_ROWS = 50_000  # kept for reuse; about 1 kB each
 
@@ -66,7 +64,7 @@ def log_ratios(profile: Profile, gaps: Floats, keeping: Floats) -> Floats:
     array of shape (shifts, cells)
     """
     ends = gaps[:, None] * np.array([*_CHORDS, 1.0])
-    deltas = profile.delta(ends * (1 - _PAD))
+    deltas = tabulated(profile, ends * (1 - _PAD))
     last, u = deltas[:, -1:], keeping[None, :]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         high = np.exp(gaps)[:, None]  # where it is ∞, ρ − 1 is below the floor
@@ -139,72 +137,63 @@ def price_by_profiles(problem: Problem) -> Priced:
     known: dict[int, Floats] = {}
     best, where = np.full(problem.outcomes, np.inf), np.zeros(problem.outcomes, dtype=int)
 
-    def charges(place: int, inverse: Callable[[Profile, Any], Any]) -> Floats:
-        found = losses(problem, problem.shift(place), known[place])
-        targets = log_targets(problem, known[place])
-        own = [inverse(*each) for each in zip(problem.profiles, targets, strict=True)]
-        found[: len(own)] += own
-        return found
-
     def visit(places: Iterable[int]) -> None:
         new = [place for place in places if 0 <= place < SHIFT_GRID and place not in known]
         shifts = np.array([problem.shift(place) for place in new])
         known.update(zip(new, log_moments(problem, shifts), strict=True) if new else ())
         for place in new:
-            found = charges(place, near_epsilon)
-            better = found < best
-            best[better], where[better] = found[better], place
+            charges = losses(problem, problem.shift(place), known[place])
+            targets = log_targets(problem, known[place])
+            for group, (profile, target) in enumerate(zip(problem.profiles, targets, strict=True)):
+                charges[group] += least_epsilon(profile, target)
+            better = charges < best
+            best[better], where[better] = charges[better], place
 
     visit(range(0, SHIFT_GRID, _STRIDE))
     for stride in (2, 1):
         visit(sorted({int(place) + by for place in where for by in (-stride, stride)}))
-    certified = {place: charges(place, least_epsilon) for place in set(where.tolist())}
-    found = np.array([certified[int(place)][outcome] for outcome, place in enumerate(where)])
     shifts = np.array([problem.shift(int(place)) for place in where])
-    return Priced(found, np.full(len(found), np.nan), shifts, ("T3",) * len(found))
+    return Priced(best, np.full(len(best), np.nan), shifts, ("T3",) * len(best))
 
 
-def near_epsilon(profile: Profile, log_delta: Floats) -> Floats:
-    """Return about the least ε with ln δ(ε) ≤ ``log_delta``, for a search; ∞ where none is known.
+def tabulated(profile: Profile, epsilons: Floats) -> Floats:
+    """Return upper bounds of δ(ε) from a table of the profile.
 
-    The value is interpolated, so it is not a bound.
+    A profile is convex in e^ε, so it lies below the chord between two points of the table.
     """
-    epsilons, table = _table(profile)  # type: ignore[arg-type]  # profiles are hashable
-    found = np.interp(-log_delta, -table, epsilons)
-    return np.where(log_delta < table[-1], np.inf, found)
+    grid, deltas = _table(profile)  # type: ignore[arg-type]  # profiles are hashable
+    inside = np.minimum(epsilons, grid[-1])  # beyond the table: its last value
+    place = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, len(grid) - 2)
+    part = np.expm1(inside - grid[place]) / np.expm1(grid[place + 1] - grid[place]) * (1 - _PAD)
+    return np.asarray((deltas[place] + part * (deltas[place + 1] - deltas[place])) * (1 + _PAD))
 
 
-def least_epsilon(profile: Profile, log_delta: float) -> float:
-    """Return an ε with δ(ε) ≤ e^{``log_delta``}, about the least one; ∞ where none is known.
+def least_epsilon(profile: Profile, log_deltas: Floats) -> Floats:
+    """Return an ε with ln δ(ε) ≤ ``log_deltas``, about the least one; ∞ where none is known.
 
-    The profile itself is asked at the ε that is returned.
+    It is the point where the chord between two points of the table reaches δ, rounded up.
     """
-    epsilons, table = _table(profile)  # type: ignore[arg-type]
-    place = int(np.searchsorted(-table, -log_delta))
-    if place == len(table):
-        return math.inf
-    low, high = float(epsilons[max(place - 1, 0)]), float(epsilons[place])
-    limit = math.exp(log_delta) * (1 - _PAD)
-    for _ in range(4):
-        points = np.linspace(low, high, _PARTS + 1)
-        passing = np.flatnonzero(profile.delta(points) <= limit)
-        if len(passing) == 0:
-            return math.inf
-        first = int(passing[0])
-        low, high = float(points[max(first - 1, 0)]), float(points[first])
-    return high
+    grid, deltas = _table(profile)  # type: ignore[arg-type]
+    wanted = np.exp(log_deltas) * (1 - _PAD)
+    after = np.searchsorted(-deltas, -wanted)  # the first point with δ ≤ wanted
+    place = np.clip(after, 1, len(grid) - 1)
+    high, low = deltas[place - 1], deltas[place]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.clip((high - wanted) / (high - low) * (1 + _PAD), 0.0, 1.0)
+    rise = np.log1p(part * np.expm1(grid[place] - grid[place - 1]))
+    found = np.minimum(grid[place - 1] + rise * (1 + _PAD), grid[place])
+    return np.where(after == 0, 0.0, np.where(after == len(grid), np.inf, found))
 
 
 @lru_cache(maxsize=4096)
 def _table(profile: Profile) -> tuple[Floats, Floats]:
-    """Return values of ε, ascending, and ln δ there, made non-increasing."""
+    """Return values of ε, ascending, and bounds of δ there, made non-increasing."""
     floor = float(profile.delta(np.array([math.inf]))[0])
     top = 2.0**-10
     while top < 2.0**20 and float(profile.delta(np.array([top]))[0]) > 1.01 * floor + _LEAST_DELTA:
         top *= 2
-    epsilons = np.concatenate([[0.0], np.geomspace(top * 1e-5, top, _POINTS - 1)])
-    deltas = np.minimum.accumulate(profile.delta(epsilons))
-    return epsilons, np.log(np.maximum(deltas, _FLOOR))
+    grid = np.concatenate([[0.0], np.geomspace(top * 1e-5, top, _POINTS - 1)])
+    return grid, np.minimum.accumulate(np.maximum(profile.delta(grid), _FLOOR))
 
 
 def known_ratios(problem: Problem, shifts: Floats) -> Floats:
