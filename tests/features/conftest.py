@@ -14,6 +14,7 @@ from expost.features import (
     Chain,
     Columns,
     Dates,
+    EncodedColumns,
     Encoder,
     Features,
     Function,
@@ -92,6 +93,14 @@ FEATURES: dict[str, tuple[Features, Rows]] = {
     "bins by edges": (Bins(edges=(-1, 0, 0.5)), _floats(2)),
     "categories": (OneHot(("a", "b")), _objects(["a", "b", "c", None], ["a", 1, b"b"])),
     "table": (_TABLE, _CELLS),
+    "encoded columns": (
+        EncodedColumns(5, ((1, 0.0, 1.0), (2, -5.0, 4000.0), (4, 17, 90)), 8),
+        lambda generator, n: generator.uniform(-0.2, 1.2, size=(n, 5)),
+    ),
+    "encoded columns, a bound": (
+        EncodedColumns(3, ((0, 0.0, 1e6),), 0, False, norm="bound"),
+        _floats(3),
+    ),
     "pictures": (OrientedGradients((12, 10), cells=(4, 3)), _pictures(12, 10)),
     "colours": (OrientedGradients("9x8x3", cells=3, orientations=5), _pictures(9, 8, 3)),
     "random Fourier": (RandomFourier(34, 1.5, seed=3), _floats(7)),

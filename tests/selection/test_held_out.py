@@ -128,6 +128,31 @@ def test_stages_cost_little_and_levels_without_room_are_left_out() -> None:
     assert useful_levels(epsilons, room=1, confidence=0.9) == ()
 
 
+@pytest.mark.parametrize(("steps", "monotone"), [(1, True), (1 << 16, True), (52429, False)])
+def test_outputs_below_the_bar_rarely_pass_however_many_looks(steps: int, monotone: bool) -> None:
+    """All counts lie one step below the bar: 2,000 searches of 24 looks."""
+    epsilons = [0.02 * 1.2**number for number in range(24)]
+    bar = 1000 * steps
+    rule = HeldOut.for_levels(
+        lambda output, data: bar - 1,
+        epsilons,
+        bar=bar,
+        confidence=0.9,
+        steps=steps,
+        monotone=monotone,
+    )
+    source, passed, wrong = SimulationRandomness(11), 0, 0
+    for _ in range(2000):
+        drawn = rule.draw(source)
+        seen = [rule.look(look, None, None, drawn, source) for look in range(len(epsilons))]
+        passed += any(float(look) >= 0 for look in seen)
+        # The bound on the count, whether a look passes or not.
+        wrong += any(look.count - (look.threshold - bar) >= bar for look in seen)
+    slack = 3 * math.sqrt(2000 * 0.1 * 0.9)
+    assert 100 <= passed <= 200 + slack  # and the margins are not much wider than needed
+    assert wrong == passed
+
+
 def just_below(output: Any, data: Any) -> int:
     return 79
 

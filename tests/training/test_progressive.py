@@ -124,6 +124,52 @@ def test_no_row_moves_the_sum_by_more_than_the_clip(loss: str, classes: int, sca
         assert largest > 0.99 * training.clip  # the bound is reached
 
 
+@pytest.mark.parametrize("row", [[1.0, 1.0], [np.nan, 0.5], [np.inf, -np.inf], [1e308, 0.9]])
+def test_a_row_that_is_too_long_moves_the_sum_by_no_more(row: list[float]) -> None:
+    """Features are never so; a path with rows of its own might be."""
+    training = LinearTraining("logistic", 2, 50, clip=1.0)
+    X, y = rows_of(40, 2, 2, "logistic", seed=5)
+    weights = on_lattice(np.array([[-30.0], [-40.0]]))
+    base = total(X, y, weights, training)
+    with_row = total(np.vstack([X, row]), np.append(y, 1.0), weights, training)
+    square = sum(int(entry) ** 2 for entry in (with_row - base).ravel())
+    assert Fraction(square) * Fraction(UNIT) ** 2 <= 1
+
+
+def test_sums_of_many_rows_do_not_wrap_around() -> None:
+    """2^{24} rows with the largest gradient need more than 64 bits; the claim is for 2^{30}."""
+    training = LinearTraining("squared", 1, 50, clip=1.0)
+    one = TrainingRows.of(np.ones((PART, 1)), np.zeros(PART), training)
+    weights = on_lattice(np.array([[4.0]]))
+    single = int(one.gradient_sum(weights, training)[0, 0])
+    parts = 2**14 + 2
+    assert single * parts > 2**63
+    summed = TrainingRows(one.parts * parts).gradient_sum(weights, training)
+    assert int(summed[0, 0]) == single * parts
+    assert summed.ravel().astype(np.float64)[0] == float(single * parts)
+
+
+@pytest.mark.parametrize(("loss", "classes"), LOSSES)
+def test_rows_kept_as_16_bits_give_the_same_sum(
+    loss: str, classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = LinearTraining(loss, 3, 50, classes)
+    X, y = rows_of(PART + 9, 3, classes, loss)
+    X[:4] = [[1, 0, 0], [-1, 0, 0], [0, -1.0, 0], [0, 0, 1.0]]  # 2^{15} does not fit in 16 bits
+    weights = on_lattice(np.random.default_rng(1).normal(size=(3, training.outputs)) * 5)
+    wide = total(X, y, weights, training)
+    monkeypatch.setattr("expost.training.progressive._KEPT_BYTES", 0)
+    kept = TrainingRows.of(X, y, training)
+    assert kept.parts[0][0].dtype == np.int16
+    assert np.array_equal(kept.gradient_sum(weights, training), wide)
+
+
+def test_neighbours_with_a_replaced_row_are_refused() -> None:
+    """The sum would move by twice the clip."""
+    with pytest.raises(InvalidInput, match="neighbours"):
+        ProgressivePath(LinearTraining("logistic", 2, 10), as_rows, as_weights, "replace")
+
+
 @given(
     st.lists(st.floats(1e-8, 4.0), min_size=1, max_size=8, unique=True),
     st.floats(1e-12, 10.0),

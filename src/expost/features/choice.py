@@ -20,6 +20,7 @@ from expost.features.columns import (
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
+from expost.features.encoded import EncodedColumns
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients, picture_shape
@@ -33,6 +34,7 @@ _KINDS: dict[str, type[Features]] = {
         Chain,
         Columns,
         Dates,
+        EncodedColumns,
         Encoder,
         Function,
         HashedText,

@@ -29,7 +29,7 @@ from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._noise_reduction import NoiseReducer, linear_step, state_cost
 from expost.sklearn._rows import check_bounds
 from expost.sklearn._scoring import Fitted
-from expost.tuning.certificate import RELATION_IN_WORDS
+from expost.tuning.certificate import RELATION_IN_WORDS, accountant_of
 from expost.tuning.evidence import request_records
 from expost.tuning.forecast import composed
 from expost.tuning.job_folder import CERTIFICATE
@@ -212,6 +212,7 @@ class SearchCertificate(NoiseReducer):
             "score_noise": noise,
             "schedule": None,
             "converted_at_order": None,
+            "accountant": accountant_of(steps),
             "budget_refused_another_attempt": self.budget_refused_,
             "warnings": [],
             "reasons": [],

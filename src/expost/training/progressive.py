@@ -14,7 +14,8 @@ costs that level (:class:`expost.selection.noise_path.PathSearch`).
 makes no row longer. Weights are rounded to a power of two so small that a product of a row and the
 weights is exact in double precision in any order. Residuals are scaled to norm at most c·(1 −
 2^{−30}), rounded towards zero to multiples of 2^{−24}. Products of both, and sums of 1,024 such
-products, are whole numbers below 2^{53} times 2^{−39}; parts are added as 64-bit integers. So one
+products, are whole numbers below 2^{53} times 2^{−39}; parts are added as 64-bit integers, and
+groups of 2^{13} parts as integers of any size. A row that is longer than 1 counts as zero. So one
 row moves the exact sum by at most c, whatever the order of the rows and the number of threads or
 machines. The conversion of the sum to floating point moves it by at most 2^{−53} of itself per
 coordinate; the sensitivity contains this for 2^{30} rows in each of two neighbouring data sets.
@@ -45,6 +46,7 @@ import numpy as np
 
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
+from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.randomness.exact_gaussian import lattice_for, rounded
 from expost.randomness.keyed import RunKey
 from expost.rationals import count_of
@@ -54,6 +56,7 @@ ROW_BITS, RESIDUAL_BITS = 15, 24
 _PRODUCT_BITS = 53 - ROW_BITS  # bits of weights whose product with a row is exact
 _SHORTER = 1 - 2.0**-30
 _ROWS_AT_MOST = 2.0**30
+_GROUP = 2**13  # parts whose sum is below 2^{63} in absolute value, whatever their rows are
 _KEPT_BYTES = 2**30  # rows are kept as doubles up to this size, otherwise as 16-bit integers
 
 CURVATURE = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}
@@ -206,7 +209,7 @@ class TrainingRows:
 
     @classmethod
     def of(cls, rows: Array, targets: Array, training: LinearTraining) -> TrainingRows:
-        """Round rows of norm at most 1 towards zero; rows without a valid target are absent."""
+        """Round rows towards zero; longer ones than 1 are zero, and without a target absent."""
         values = np.asarray(targets, dtype=np.float64)
         with np.errstate(invalid="ignore"):
             if training.loss == "squared":
@@ -218,8 +221,11 @@ class TrainingRows:
         parts = []
         for start in range(0, len(rows), PART):
             part = np.zeros((PART, rows.shape[1]), dtype=np.float64 if wide else np.int16)
-            some = np.trunc(rows[start : start + PART] * 2.0**ROW_BITS)
-            part[: len(some)] = np.clip(some, 1 - 2**ROW_BITS, 2**ROW_BITS - 1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                some = np.trunc(rows[start : start + PART] * 2.0**ROW_BITS)
+                some = np.clip(some, 1 - 2**ROW_BITS, 2**ROW_BITS - 1)
+                short = np.square(some).sum(axis=1) <= 4.0**ROW_BITS  # exact; not for NaN
+            part[: len(some)] = np.where(short[:, None], some, 0.0)
             goals, there = np.zeros(PART), np.zeros(PART, dtype=bool)
             goals[: len(some)] = clean[start : start + PART]
             there[: len(some)] = present[start : start + PART]
@@ -236,12 +242,18 @@ class TrainingRows:
         training : LinearTraining
             The loss and the clipping norm.
         """
+        if len(self.parts) > _GROUP:  # the sum may need more than 64 bits: Python's integers
+            groups = range(0, len(self.parts), _GROUP)
+            some = [TrainingRows(self.parts[start : start + _GROUP]) for start in groups]
+            sums = [each.gradient_sum(weights, training).astype(object) for each in some]
+            return np.asarray(sum(sums[1:], start=sums[0]))
         total = np.zeros((training.width, training.outputs), dtype=np.int64)
         for part, targets, present in self.parts:
             rows = part if part.dtype == np.float64 else part.astype(np.float64)
-            outputs = rows @ weights * 2.0**-ROW_BITS
+            # Exact, so in any form; these two are twice as fast as rows @ weights, rows.T @ …
+            outputs = (weights.T @ rows.T).T * 2.0**-ROW_BITS
             residuals = training.residuals(outputs, targets, present)
-            total += (rows.T @ residuals).astype(np.int64)
+            total += (residuals.T @ rows).T.astype(np.int64)
         return total
 
 
@@ -346,7 +358,7 @@ class ProgressivePath:
     finish : callable
         ``finish(weights)`` makes the output of released weights. It must not use the data.
     neighbours : str
-        The neighbouring relation.
+        The neighbouring relation, of which one data set has a row more.
     steps_per_doubling : int
         Steps in which μ² doubles.
     """
@@ -356,6 +368,10 @@ class ProgressivePath:
     finish: Callable[[Floats], Any]
     neighbours: str
     steps_per_doubling: int = 14
+
+    def __post_init__(self) -> None:
+        if self.neighbours not in (ADD_REMOVE, ZERO_OUT):  # a replaced row moves a sum by 2c
+            raise InvalidInput("neighbours", self.neighbours, "give add-remove or zero-out")
 
     def walk(self, levels: Sequence[Any], seed: bytes, simulated: bool) -> TrainingWalk:
         """Return the training whose looks are ``levels``; the noise comes from a secret seed."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from expost.budget.signing import document_text
 from expost.mechanisms.outcome import FAILED, NOTHING
-from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.tuning.candidates import Fitted, TrainAndScore
@@ -314,20 +314,20 @@ def _details(
         "score_noise": None if fitted is None or fitted.lead is not None else fitted.deviation,
         "schedule": None if job.schedule is None else job.schedule.as_dict(),
         "converted_at_order": job.order,
-        "accountant": _accountant(job),
+        "accountant": accountant_of(job.steps),
         "budget_refused_another_attempt": refused,
         "warnings": list(job.warnings),
         "reasons": list(job.reasons),
     }
 
 
-def _accountant(job: Forecast) -> str | None:
+def accountant_of(steps: Sequence[Step]) -> str | None:
     """Return by what the noise of DP-SGD was calibrated to its levels; None without DP-SGD."""
     names = {
         candidate.guarantee.as_profile().accountant
-        for step in job.steps
-        if step.recipe is None
+        for step in steps
         for candidate in step.candidates
+        if isinstance(candidate.guarantee, RenyiDP)
     }
     return "; ".join(sorted(names)) or None
 

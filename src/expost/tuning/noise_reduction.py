@@ -16,6 +16,7 @@ Tests: ``tests/tuning/test_noise_reduction.py``, ``tests/tuning/test_progressive
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,7 +124,9 @@ class Sums:
 
 
 class FeatureRows:
-    """The features of encoded rows, computed once per array.
+    """The features of encoded rows, computed once per array and forgotten together with it.
+
+    A result refers to what made it, so nothing that is private may stay here after a job.
 
     Parameters
     ----------
@@ -133,20 +136,29 @@ class FeatureRows:
 
     def __init__(self, features: Features) -> None:
         self.features = features
-        self._known: list[tuple[Array, Floats]] = []
+        self._known: list[tuple[weakref.ref[Array], Floats]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send the map to a worker, not what it has computed."""
         return FeatureRows, (self.features,)
 
+    def checkpoint_identity(self) -> Features:
+        """Return the map, which is all that distinguishes two of these."""
+        return self.features
+
     def of(self, X: Array) -> Floats:
         """Return the features of encoded rows."""
         for known, rows in self._known:
-            if known is X:
+            if known() is X:
                 return rows
-        rows = self.features.transform_cells(np.asarray(X).reshape(len(X), -1))
-        self._known = [*self._known[-1:], (X, rows)]
+        cells = np.asarray(X)
+        rows = self.features.transform_cells(cells.reshape(len(X), math.prod(cells.shape[1:])))
+        self._known = [*self._known[-1:], (weakref.ref(X, self._forget), rows)]
         return rows
+
+    def _forget(self, gone: weakref.ref[Array]) -> None:
+        """Forget the features of an array that is no more."""
+        self._known = [pair for pair in self._known if pair[0] is not gone]
 
     def __call__(self, data: Any) -> tuple[Floats, Array]:
         """Return features and targets of the training rows."""
