@@ -62,7 +62,7 @@ def bill(spent: float) -> str:
 def meaning(epsilon: float) -> str:
     """Say what ε means for one person, for someone who guesses with even odds beforehand."""
     right = math.ceil(100 * math.exp(epsilon) / (1 + math.exp(epsilon)))
-    return f"(a guess whether a person took part is right in 50 % of the cases, now in {right} %)"
+    return f"(guessing who took part is right in at most {right} % of the cases; 50 % without it)"
 
 
 def main() -> None:
