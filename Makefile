@@ -22,9 +22,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)  ## the cheapest private model that passes a bar, with its certificate
-	$(BIN)/expost tune examples/digits.toml
-	$(BIN)/python -m scripts.both_ways
+demo: $(STAMP)  ## a goal, what reaching it privately cost, and the score without privacy
+	$(BIN)/python -m scripts.demo
 
 desk: $(STAMP)  ## a desk with made-up data, to look around: http://127.0.0.1:8400
 	$(BIN)/python -m scripts.desk
@@ -65,6 +64,7 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(if $(REAL),for task in mnist gisette twitter twitter-blog; do $(BIN)/python -m reproduction table3 --task $$task --json > docs/results/table3_$$task.json || exit 1; done,@echo "Table 3 is left as it is: some of its rows need data that is not here")
 	$(BIN)/python -m scripts.passed_is_true
 	$(if $(REAL),$(BIN)/python -m scripts.noise_reduction)
+	$(if $(REAL),$(BIN)/python -m scripts.least_epsilon)
 	$(BIN)/python -m scripts.fill_documents
 	if command -v chromium > /dev/null; then $(BIN)/python -m scripts.desk_pictures; fi
 

@@ -14,6 +14,7 @@ from expost.cli.levels import parse_levels
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
 from reproduction import figure1 as figure_one
+from reproduction import least_epsilon as least
 from reproduction import reach as reach_comparison
 from reproduction import tightness as tightness_page
 from reproduction.counting import tables as counting_tables
@@ -221,6 +222,62 @@ def tightness(
     summary = {"points": len(record["points"]), "violated": violated}
     text = f"{summary['points']} points, {violated} violated"
     show(summary, as_json=as_json, render=lambda console: console.print(text))
+
+
+@app.command(name="least-epsilon")
+def least_epsilon(
+    task: Annotated[str, typer.Option(help="mnist or adult.")],
+    scoring: Annotated[
+        str,
+        typer.Option(help="public: exact, on rows that need no protection; private: held-out."),
+    ] = "public",
+    runs: Annotated[int, typer.Option(help="Number of runs of expost.", min=1)] = 20,
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated: " + ", ".join(least.METHODS) + ".")
+    ] = ",".join(least.METHODS),
+    bars: Annotated[str | None, typer.Option(help="Bars, separated by commas.")] = None,
+    data: Data = None,
+    jobs: Jobs = 2,
+    seed: Seed = 15183,
+    as_json: Json = False,
+) -> None:
+    """The least ε that reaches each bar, by method, at a total δ of 1e-6.
+
+    expost runs with its defaults, the same for all bars. Needs mnist.npz or adult.csv.
+    """
+    document = least.least_epsilon(
+        task,
+        scoring,
+        data or Path("../shared/data"),
+        methods=[name.strip() for name in methods.split(",") if name.strip()],
+        bars=None if bars is None else parse_levels(bars),
+        runs=runs,
+        seed=seed,
+        jobs=jobs,
+    )
+    for note in document["notes"]:
+        notes.print(note)
+    show(document, as_json=as_json, render=lambda console: _render_least(console, document))
+
+
+def _render_least(console: Console, document: dict[str, Any]) -> None:
+    """Print the least ε of each method."""
+    table = Table(
+        title=f"Least ε, {document['task']}, {document['scoring']} scoring, total "
+        f"δ = {document['delta']:g} ({document['runs']} runs)",
+        title_justify="left",
+    )
+    for heading in ("bar", "method", "ε (mean)", "± s.e.", "passed"):
+        table.add_column(heading, justify="right")
+    for row in document["rows"]:
+        table.add_row(
+            f"{row['bar']:g}",
+            row["method"],
+            f"{row['mean_epsilon']:.4f}",
+            f"{row['standard_error']:.4f}",
+            f"{100 * row['passed']:.4g} %",
+        )
+    console.print(table)
 
 
 def _bank(task: TableTask, bank: Path | None, data: Path | None, device: str, repeats: int) -> Bank:

@@ -226,6 +226,41 @@ def noise_reduction() -> str:
     return "\n".join(lines)
 
 
+LEAST_AIMS: dict[str, tuple[float, ...]] = {
+    "mnist-public": (0.014, 0.030, 0.040, 0.050, 0.080, 0.120, 0.32),
+    "mnist-private": (0.019, 0.037, 0.058, 0.080, 0.175, 0.34, 1.0),
+    "adult-public": (0.040, 0.042, 0.045, 0.050, 0.075, 0.30),
+    "adult-private": (0.046, 0.050, 0.062, 0.072, 0.17, 0.55),
+}
+"""What expost was meant to stay below, by bar."""
+
+
+def least_epsilon(name: str) -> str:
+    """Tabulate mean ε and pass rate by bar, and what was aimed at."""
+    path = DOCS / "results" / "least_epsilon.json"
+    rows = json.loads(path.read_text(encoding="utf-8"))[name]["rows"]
+    bars = list(dict.fromkeys(row["bar"] for row in rows))
+    lines = ["| | " + " | ".join(f"{bar:g}" for bar in bars) + " |", "|---" * (len(bars) + 1) + "|"]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        chosen = {row["bar"]: row for row in rows if row["method"] == method}
+        cells = [least_cell(chosen[bar]) if bar in chosen else "–" for bar in bars]
+        lines.append("| " + " | ".join([method, *cells]) + " |")
+    aims = [f"≤ {aim:g}" for aim in LEAST_AIMS[name]]
+    lines.append("| " + " | ".join(["aim of expost", *aims]) + " |")
+    expost = [row for row in rows if row["method"] == "expost"]
+    kept = [row["mean_epsilon"] <= aim for row, aim in zip(expost, LEAST_AIMS[name], strict=True)]
+    lines.append(
+        "| " + " | ".join(["aim kept", *("yes" if met else "**no**" for met in kept)]) + " |"
+    )
+    return "\n".join(lines)
+
+
+def least_cell(row: dict[str, Any]) -> str:
+    """Return a cell of the tables of the least ε."""
+    passed = "" if row["passed"] == 1 else f", passes {row['passed']:.0%}"
+    return f"{row['mean_epsilon']:.4f} ± {row['standard_error']:.4f}{passed}"
+
+
 def fill(page: Path, marker: str, content: str) -> None:
     """Replace the text between a marker and its end."""
     text = page.read_text(encoding="utf-8")
@@ -247,6 +282,8 @@ def main() -> None:
             fill(DOCS / "reproduction.md", name.replace("_", "-"), reach(name))
     if (DOCS / "results" / "noise_reduction.json").exists():
         fill(DOCS / "noise-reduction.md", "noise-reduction-table", noise_reduction())
+    for task in json.loads((DOCS / "results" / "least_epsilon.json").read_text(encoding="utf-8")):
+        fill(DOCS / "least-epsilon.md", f"least-{task}", least_epsilon(task))
     fill(DOCS / "counting.md", "coverage", coverage())
     fill(DOCS / "counting.md", "comparison", comparison())
     fill(DOCS.parent / "benchmarks" / "README.md", "bench", benchmarks("bench"))

@@ -33,7 +33,7 @@ FIGURES_ONLY_BY_HAND = (
     "make_bank.py",  # a GPU's hours
     "tune_counting.py",  # searches whose outcome is in the source
     "default_grid.py",
-    "both_ways.py",  # what `make demo` runs
+    "demo.py",  # what `make demo` runs
     "desk.py",  # what `make desk` runs
 )
 

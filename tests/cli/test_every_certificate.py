@@ -12,6 +12,7 @@ import pytest
 from expost import ZCDP, PureDP
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
+from expost.tuning.model_settings import TRAININGS
 from tests.cli.counting import expost  # noqa: F401  (a fixture)
 
 FACTS = [
@@ -22,6 +23,7 @@ FACTS = [
 WAYS: dict[str, list[str]] = {
     "dp-sgd": ["--training", "dp-sgd", "--attempts", "2", "--epsilons", "1,4"],
     "noise-reduction": ["--training", "noise-reduction"],
+    "progressive": ["--training", "progressive", "--max-epsilon", "3"],
     "auto": ["--training", "auto", "--attempts", "2", "--epsilons", "4"],
     "secret number of rows": ["--training", "noise-reduction", "--rows", "1500"],
 }
@@ -98,7 +100,7 @@ def test_counts(expost, tmp_path, monkeypatch, query):  # noqa: F811
 
 
 @pytest.mark.parametrize("secret", [{}, {"n_rows": 1500}], ids=["public", "secret"])
-@pytest.mark.parametrize("settings", [{"training": "noise-reduction"}, {"training": "dp-sgd"}])
+@pytest.mark.parametrize("settings", [{"training": way} for way in TRAININGS[:3]])
 def test_searches(expost, tmp_path, settings: dict[str, Any], secret: dict[str, Any]):  # noqa: F811
     """Catches a search by ExPostSearch whose certificate is called wrong."""
     pytest.importorskip("sklearn")

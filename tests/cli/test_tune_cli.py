@@ -148,7 +148,7 @@ def test_a_confidence_that_ways_share_is_explained() -> None:
     certified = [result.bounds.on_scoring_rows, result.bounds.on_population]
     for stated, bound in zip(shown, certified, strict=True):
         assert bound - 1e-3 < stated <= bound  # never rounded to more than was certified
-    assert "noise is reduced step by step" in said
+    assert "continued until the score passes" in said
 
 
 def test_a_budget_that_refuses_ends_with_3_and_trains_nothing(tmp_path: Path, run: Run) -> None:

@@ -191,6 +191,27 @@ def test_booleans_are_given_together_or_one_by_one(rows: Path, run: Run) -> None
         assert tomllib.loads(done.stdout)["data"]["booleans"] == ["age", "b"]
 
 
+def test_options_of_progressive_training(rows: Path, run: Run) -> None:  # noqa: F811
+    """Catches an option that does not reach its table: --features names columns or a map."""
+    facts = ["rows.csv", "--target", "label", "--classes", "no,yes", "--at-least", "0.8", "--init"]
+    usual = tomllib.loads(run(*facts).stdout)
+    assert usual["model"] == {"kind": "logistic", "training": "auto", "features": "auto"}
+    assert usual["privacy"]["max_epsilon"] == 4.0
+    given = run(
+        *(*facts, "--max-epsilon", "1.5", "--training", "progressive", "--features", "plain")
+    )
+    tables = tomllib.loads(given.stdout)
+    assert tables["model"]["training"] == "progressive"
+    assert tables["model"]["features"] == "plain"
+    assert tables["privacy"]["max_epsilon"] == 1.5
+    assert "features" not in tables["data"]
+    columns = tomllib.loads(run(*facts, "--features", "age,b").stdout)
+    assert columns["data"]["features"] == ["age", "b"]
+    wrong = run(*facts[:-1], "--max-epsilon", "0")
+    assert wrong.returncode == 2
+    assert "max_epsilon" in wrong.stderr
+
+
 def test_reminders_of_other_labels() -> None:
     assert reminders({"classes": 10}, True) == [
         "A row whose label is not a whole number from 0 to 9 is not used and lowers the score."

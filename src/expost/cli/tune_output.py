@@ -115,6 +115,7 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     if result.model is not None:
         for name, text in (
             ("setting", settings_words(result.params)),
+            ("features", (record.get("features") or {}).get("in_words")),
             ("noisy score" if private else "score", score_words(record)),
             ("certified", bounds_words(record)),
         ):
@@ -132,10 +133,11 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     table.add_row("method", f"{how} (theorems: expost certificate FILE --verbose)")
     console.print(table)
     if not result.passed and goal["bar"] is not None:
+        attempted = any(step.recipe is None for step in result.forecast.steps)
+        more = "add levels or settings" if attempted else "use other features, a larger max_epsilon"
         console.print(
-            "What to do: lower the bar, add levels or settings, or score on more rows (--holdout, "
-            "or holdout in [data]): the margin shrinks with their number. A further run is charged "
-            "in addition.",
+            f"What to do: lower the bar, {more}, or score on more rows (--holdout, or holdout in "
+            "[data]): the margin shrinks with their number. A further run is charged in addition.",
             highlight=False,
         )
     if result.details["budget_refused_another_attempt"]:

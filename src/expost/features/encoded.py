@@ -122,4 +122,5 @@ class EncodedColumns(Features):
 
     def _words(self) -> str:
         bins = f" and in {self.bins} bins" if self.bins else ""
-        return f"categories one-hot, {len(self._positions)} numbers scaled to ±1{bins}"
+        count = len(self._positions)
+        return f"categories one-hot, {count} number{'s'[: count != 1]} scaled to ±1{bins}"

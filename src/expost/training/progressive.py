@@ -250,9 +250,10 @@ class TrainingRows:
         total = np.zeros((training.width, training.outputs), dtype=np.int64)
         for part, targets, present in self.parts:
             rows = part if part.dtype == np.float64 else part.astype(np.float64)
-            outputs = rows @ weights * 2.0**-ROW_BITS
+            # Exact, so in any form; these two are twice as fast as rows @ weights, rows.T @ …
+            outputs = (weights.T @ rows.T).T * 2.0**-ROW_BITS
             residuals = training.residuals(outputs, targets, present)
-            total += (rows.T @ residuals).astype(np.int64)
+            total += (residuals.T @ rows).T.astype(np.int64)
         return total
 
 
