@@ -154,9 +154,9 @@ class TruncatedNegativeBinomial(RunCount):
     def mean(self) -> float:
         """The expected number of runs, E[K] = η(1−γ)/(γ(1−γ^η)), rounded up.
 
-        With L = ln(1/γ) it is (1−γ)/γ·η/(1−e^{−ηL}), and for η < 0 the same is
-        (1−γ)·|η|·e^{(1+η)L}/(1−e^{−|η|L}). Near η = −1 the first form divides large numbers, with
-        the error of e^{|η|L}; the second has the exact 1+η in its exponent. A call of exp changes
+        With L = ln(1/γ) it is (1−γ)/γ·η/(1−e^{−ηL}), and for η = −a < 0 the same is
+        (1−γ)·a·e^{(1−a)L}/(1−e^{−aL}). Near η = −1 the first form divides large numbers, with
+        the error of e^{aL}; the second has the exact 1+η in its exponent. A call of exp changes
         by the relative error of its exponent times the exponent; this and a dozen roundings are
         added.
         """
