@@ -177,7 +177,7 @@ class TestLargeNumbers:
 
     @pytest.mark.parametrize("bounds", [(0, 1e308), (-1e300, 1), (0, 1e-300)])
     def test_they_are_refused(self, bounds):
-        with pytest.raises(InvalidInput, match="^bounds = .*1e280"):
+        with pytest.raises(InvalidInput, match=r"^bounds = .*1e280"):
             expost.sum(ORDERS, "v", user="u", bounds=bounds, epsilon=1)
 
     @pytest.mark.parametrize("size", [1e279, 1e-270])

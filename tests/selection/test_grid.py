@@ -90,10 +90,11 @@ class CountWithRows:
 
 LEVELS = [0.25, 0.5, 1.0]
 COUNT = CountWithRows(("secret-row",))
+STAGES = {"law": "Stages", "firsts": [0], "overheads": [{"exact": "1/4"}]}  # not below the level
 
 
-def held_out(overhead: Any = 0.125, **settings: Any) -> HeldOut:
-    return HeldOut.for_levels(COUNT, LEVELS, overhead=overhead, bar=7, confidence=0.9, **settings)
+def held_out(**settings: Any) -> HeldOut:
+    return HeldOut.for_levels(COUNT, LEVELS, bar=7, **{"confidence": 0.9, **settings})
 
 
 PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {
@@ -102,7 +103,7 @@ PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {
         ("laplace", PathSearch(target=5), "add-remove", None),
         ("gaussian", PathSearch(target=5), "add-remove", 1e-5),
         ("held-out", PathSearch(held_out=held_out()), ZERO_OUT, 1e-5),
-        ("exact", PathSearch(held_out=held_out(Fraction(1, 7))), ZERO_OUT, 1e-5),
+        ("certain", PathSearch(held_out=held_out(confidence=0.999)), ZERO_OUT, 1e-5),
         ("rises and falls", PathSearch(held_out=held_out(monotone=False, steps=4)), ZERO_OUT, None),
         ("planned", PlannedPath(held_out=held_out(), charged_delta=1e-3), ZERO_OUT, 1e-5),
         ("planned, no delta", PlannedPath(target=0.8, charged_delta=0.0), ZERO_OUT, 1e-5),
@@ -127,7 +128,7 @@ def test_a_grid_names_rules_and_writes_nothing_of_them():
     assert "secret-row" not in json.dumps(stored(*PATHS["held-out"]))
 
 
-@pytest.mark.parametrize("change", [{"thresholds": [1]}, {"overhead": 0.25}, {"steps": 0}], ids=str)
+@pytest.mark.parametrize("change", [{"thresholds": [1]}, {"stages": STAGES}, {"steps": 0}], ids=str)
 def test_damaged_rules_of_held_out_rows(change):
     """Catches a grid that the proof does not cover and that is priced all the same."""
     grid = stored(*PATHS["held-out"])

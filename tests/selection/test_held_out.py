@@ -74,6 +74,22 @@ def test_every_outcome_costs_its_level(steps: int, monotone: bool) -> None:
     )  # the charge is nearly reached: the check is not empty
 
 
+def test_the_charge_is_reached_by_looks_that_force_a_large_k(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first look of each stage fails only if k is large; one person more makes k larger."""
+    levels = (0.4, 0.5, 0.9, 1.0)
+    monkeypatch.setitem(globals(), "LEVELS", levels)
+    monkeypatch.setitem(globals(), "STAGES", Stages.for_levels(levels))  # two looks each
+    thresholds = (5, 5, 5, 5)
+    before = law((9, 6, 9, 6), thresholds, 1)
+    for changed, look in (((10, 6, 9, 6), 1), ((10, 7, 10, 6), 3)):
+        after = law(changed, thresholds, 1)
+        outcome = (look, 8)
+        loss = math.log(before[outcome] / after[outcome])
+        assert loss == pytest.approx(levels[look], abs=1e-6)
+
+
 def test_look_has_the_law_that_was_enumerated() -> None:
     rates = rates_of(LEVELS, STAGES)
     rule = HeldOut(lambda output, data: data[output], STAGES, (9, 7, 8), rates=rates)

@@ -62,6 +62,9 @@ def summing(module, factory, X, y, *, exact):
     return sums, add
 
 
+LAPACK = "operation lstsq"  # its last bits depend on where an array lies in memory
+
+
 def close(one, other):
     return np.allclose(one, other, rtol=0, atol=1e-8 * CLIP)
 
@@ -85,12 +88,13 @@ def test_a_sum_is_the_sum_of_its_rows(name, exact):
     assert np.abs(alone[usual]).max() > 0
     assert close(add(usual), alone[usual].sum(0))  # the hostile rows change no other
     # the steps before, on other rows, leave nothing behind
-    assert (add(range(len(X))) == whole).all()
+    repeats = close if name == LAPACK else np.array_equal
+    assert repeats(add(range(len(X))), whole)
     if exact:
         other = sums.again()
         assert other is not None
         assert not other.taps.state.shares(sums.taps.state)
-        assert (add(range(len(X)), other) == whole).all()
+        assert repeats(add(range(len(X)), other), whole)
 
 
 def test_the_zoo_is_large():

@@ -124,6 +124,16 @@ def test_no_row_moves_the_sum_by_more_than_the_clip(loss: str, classes: int, sca
         assert largest > 0.99 * training.clip  # the bound is reached
 
 
+@pytest.mark.parametrize(("loss", "classes"), LOSSES)
+@pytest.mark.parametrize("target", [math.nan, math.inf, -1.0, 1e300, 4.5])
+def test_a_row_without_a_valid_target_adds_nothing(loss: str, classes: int, target: float) -> None:
+    training = LinearTraining(loss, 3, 50, classes)
+    X, y = rows_of(40, 3, classes, loss, seed=5)
+    w = on_lattice(np.random.default_rng(6).normal(size=(3, training.outputs)))
+    more = total(np.vstack([X, [1.0, 0, 0]]), np.append(y, target), w, training)
+    assert np.array_equal(more, total(X, y, w, training))
+
+
 @pytest.mark.parametrize("row", [[1.0, 1.0], [np.nan, 0.5], [np.inf, -np.inf], [1e308, 0.9]])
 def test_a_row_that_is_too_long_moves_the_sum_by_no_more(row: list[float]) -> None:
     """Features are never so; a path with rows of its own might be."""

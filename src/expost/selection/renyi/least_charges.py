@@ -14,8 +14,9 @@ import math
 import numpy as np
 
 from expost.arrays import Floats
+from expost.privacy.profiles import least_epsilon
 from expost.rationals import pad_up
-from expost.selection.renyi.profile_charges import least_epsilon, price_by_profiles
+from expost.selection.renyi.profile_charges import price_by_profiles
 from expost.selection.renyi.sharp_charges import Priced, Problem, price
 
 _LATER = 12  # about this many larger orders are tried for charges at a fixed order
@@ -67,8 +68,8 @@ def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -
     charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(each)), places])
     alone = len(each) == 1 or (problem.earlier_only and not whole)
     if problem.copies[0] == 1 and alone:  # a single run: its own profile
-        own = float(least_epsilon(problem.profiles[0], log_shares[0] + problem.log_delta))
-        charges[0] = min(charges[0], own)
+        share = math.exp(log_shares[0] + problem.log_delta) * (1 - 2.0**-40)  # rounded down
+        charges[0] = least_epsilon(problem.profiles[0], share, float(charges[0]))
     rest = problem.outcomes - len(each)  # "nothing" of Algorithm 2
     return Priced(
         np.append(charges, [charges[-1] if whole else np.inf] * rest),
