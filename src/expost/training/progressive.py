@@ -26,7 +26,7 @@ the mean gradient, the weights follow the ridge problem g(w) + w/T_t = 0 whose t
 noise falls: T_t = a/(τ_t·√(κ/2))·max(1, s_t)^p. There τ_t·√(κ/2) is the noise of an average over
 the last 1/κ steps, so that a is the noise in a prediction, and s_t is the measured ratio of signal
 to noise of the gradient. A step has the length κ·T_t, bounded by what the curvature of the loss
-allows, with momentum β. Constants were chosen on seven data sets and five made-up ones
+allows, with momentum β. Constants were chosen on eight data sets and four made-up tables
 (docs/progressive.md).
 
 Tests: ``tests/training/test_progressive.py``.
