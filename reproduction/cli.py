@@ -328,7 +328,7 @@ def _render_table3(console: Console, document: dict[str, Any]) -> None:
             if (row["bar"], row["levels_from"]) == (bar, start):
                 table.add_row(*_cells(row), style="red" if row["guarantee"] == "none" else None)
         console.print(table)
-    console.print("[red]no-dropping: a diagnostic that has no privacy guarantee.[/red]")
+    console.print("no-dropping: a diagnostic that has no privacy guarantee.", style="red")
     console.print("doubling: the best of several run-count distributions, chosen in hindsight.")
     if document["exactness"] != "exact":
         console.print(f"Not the paper's data ({document['exactness']}).")
@@ -402,7 +402,7 @@ def _render_counting(
         )
     console.print(table)
     console.print(
-        "[red]no-dropping: reproduces the paper's column, but has no privacy guarantee.[/red]"
+        "no-dropping: reproduces the paper's column, but has no privacy guarantee.", style="red"
     )
 
 

@@ -10,6 +10,7 @@
 ``passed_is_true``       how often a certified model is truly above its bar
 ``fill_documents``       tables of the documents, from docs/results
 ``noise_reduction``      what noise reduction costs next to DP-SGD
+``least_epsilon``        the least ε that reaches each goal on MNIST and Adult
 ``demo``                 a goal and what reaching it cost, for ``make demo``
 ``desk_pictures``        pictures of the pages of ``expost serve``
 ``default_grid``         why the default grid of ``expost tune`` is as it is, run by hand

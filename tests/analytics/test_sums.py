@@ -77,7 +77,7 @@ def test_several_columns():
     keys = [("a", "0.0"), ("b", "1.0"), ("a", "1.0")]
     found = expost.count(TABLE, by=["g", "v"], keys=keys, plus_minus=0.4, **COMMON)
     counts = {answer.group: round(answer.estimate) for answer in found.answers}
-    assert counts == {("a", "0.0"): 400, ("b", "1.0"): 400, ("a", "1.0"): 0}
+    assert counts == {("a", "0"): 400, ("b", "1"): 400, ("a", "1"): 0}  # as the engines write them
     assert found.as_dict()["answers"][0]["group"] == list(found.answers[0].group)
 
 

@@ -61,7 +61,7 @@ def test_training_of_jobs_with_and_without_a_grid() -> None:
     X, _ = clouds()
     facts: dict[str, Any] = {"at_least": 0.8, "feature_bounds": [0, 1], "classes": 2}
     made = default_job(X, **facts)
-    assert made["model"] == {"kind": "logistic", "training": "auto"}
+    assert made["model"] == {"kind": "logistic", "training": "auto", "features": "auto"}
     assert 'training = "auto"' in as_toml(made)
     assert made["data"]["holdout"] == 0.35
     assert default_job(X, **facts | {"classes": 3})["data"]["holdout"] == 0.2

@@ -21,8 +21,8 @@ from expost.tuning.job import tune
 from expost.tuning.job_folder import CERTIFICATE
 from expost.tuning.metrics import METRICS
 from expost.tuning.model_file import MODEL
+from expost.tuning.settings import MAX_EPSILON, read_settings
 from expost.tuning.settings import Settings as JobSettings
-from expost.tuning.settings import read_settings
 
 _TABLES = ("model", "search", "goal", "privacy")
 _KINDS = ("logistic", "softmax", "linear", "cnn")
@@ -46,6 +46,9 @@ def read_job(
         raise InvalidInput("goal.metric", metric, "give one of " + ", ".join(METRICS))
     if tables["privacy"].get("delta") is None:
         tables["privacy"]["delta"] = facts.get("delta")
+    limited = tables["model"].get("training", "dp-sgd") != "dp-sgd"
+    if limited and facts.get("largest_epsilon") and tables["privacy"].get("max_epsilon") is None:
+        tables["privacy"]["max_epsilon"] = min(MAX_EPSILON, facts["largest_epsilon"])
     tables = {name: _present(table) for name, table in tables.items()}
     settings = read_settings(config_of(facts, tables))
     _check_largest(facts, settings)
@@ -188,6 +191,8 @@ def _levels(settings: JobSettings) -> dict[str, tuple[float, ...]]:
     found = {"search.epsilons": settings.search.epsilons}
     if settings.model.training != "dp-sgd":  # what stops when it passes may cost the whole job
         found["privacy.max_epsilon"] = (settings.privacy.limit,)
+        if settings.model.levels is not None:
+            found["model.levels"] = settings.model.levels
     return found
 
 
