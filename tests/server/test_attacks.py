@@ -158,7 +158,7 @@ def test_levels_of_noise_reduction_count() -> None:
         tuning_jobs.read_job(facts, job, "approx")
     job["model"] = {"kind": "softmax", "training": "auto"}  # by default up to 4, or what is allowed
     assert tuning_jobs.read_job(facts, job, "approx")["privacy"]["max_epsilon"] == 2.0
-    above = {**job, "privacy": {**job["privacy"], "max_epsilon": 4.0}}
+    above = {**job, "privacy": {"max_epsilon": 4.0}}
     with pytest.raises(InvalidInput, match=r"privacy\.max_epsilon"):
         tuning_jobs.read_job(facts, above, "approx")
     job["model"] = {"kind": "softmax", "training": "auto", "levels": [0.5, 2.0]}
