@@ -11,7 +11,7 @@ QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme
 	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
 OTHER_VERSIONS := 3.12 3.13
 
-.PHONY: help demo desk docs quick test test-all check scan dist bench figures fuzz mutants clean
+.PHONY: help demo server docs quick test test-all test-long check scan dist bench figures fuzz mutants clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -22,17 +22,20 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)  ## a goal, what reaching it privately cost, and the score without privacy
+demo: $(STAMP)  ## a goal, what reaching it cost, what a fixed ε would cost, the score without privacy
 	$(BIN)/python -m scripts.demo
 
-desk: $(STAMP)  ## a desk with made-up data, to look around: http://127.0.0.1:8400
-	$(BIN)/python -m scripts.desk
+server: $(STAMP)  ## a server with made-up data, to look around: http://127.0.0.1:8400
+	$(BIN)/python -m scripts.demo_server
 
 test: $(STAMP)  ## the whole test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
+test-long: fuzz  ## nightly: more seeds, trials and cases than the suite, and the long fuzz tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -m long
+
 quick: check  ## under a minute: lint, types and the fast tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(QUICK)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not long" $(QUICK)
 
 test-all: test  ## the test suite, also on Python 3.12 and 3.13 where they are found
 	tools/test_versions.sh $(OTHER_VERSIONS)
@@ -66,7 +69,7 @@ figures: $(STAMP)  ## every figure and table of the README and the docs
 	$(if $(REAL),$(BIN)/python -m scripts.noise_reduction)
 	$(if $(REAL),$(BIN)/python -m scripts.least_epsilon)
 	$(BIN)/python -m scripts.fill_documents
-	if command -v chromium > /dev/null; then $(BIN)/python -m scripts.desk_pictures; fi
+	if command -v chromium > /dev/null; then $(BIN)/python -m scripts.server_pictures; fi
 
 fuzz: $(STAMP)  ## the fuzz tests with fresh examples, forty times as many
 	EXPOST_FUZZ=long $(BIN)/python -m pytest -n auto tests/fuzz

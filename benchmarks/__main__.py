@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.measure import Row
 
-MODULES = ("foundation", "accounting", "ledger", "counting", "fleet", "modules", "desk")
+MODULES = ("foundation", "accounting", "ledger", "counting", "fleet", "modules", "server")
 
 
 def main() -> None:

@@ -12,8 +12,7 @@ import numpy as np
 
 from benchmarks.measure import Row, interleaved
 from expost import ZCDP, Candidate, RandomDropping
-from expost.privacy.conversions import gaussian_for
-from expost.privacy.dpsgd import RENYI, calibrate_noise
+from expost.privacy.dpsgd import RENYI, calibrate_noise, gaussian_for
 from expost.privacy.loss_distribution import least_noise
 
 ROWS, DELTA = 60_000, 1e-6

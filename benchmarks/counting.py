@@ -14,9 +14,8 @@ from pathlib import Path
 import duckdb
 
 from benchmarks.measure import Row, interleaved
-from expost.analytics.columns import Measure, pair_columns
-from expost.analytics.contribution import measured, run_totals, totals
-from expost.analytics.sources import open_source
+from expost.analytics.contribution import Measure, measured, pair_columns, run_totals, totals
+from expost.tables.sources import open_source
 
 GROUPS = 10_000
 PAIRS_PER_USER = 8

@@ -37,7 +37,7 @@ def samplers() -> Iterator[Row]:
         measurement = dp.m.make_laplace(*space, scale=float(scale))
         fewer = [0] * (DRAWS // 10)
         ours, theirs = interleaved(
-            lambda scale=scale: exact_samplers.discrete_laplace(
+            lambda scale=scale: exact_samplers.discrete_laplaces(
                 Fraction(scale), DRAWS, randomness
             ).tolist(),
             lambda measurement=measurement, fewer=fewer: measurement(fewer),

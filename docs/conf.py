@@ -32,6 +32,7 @@ PUBLIC_MODULES = (
     "expost.integrations.opendp",
     "expost.integrations.optuna",
     "expost.integrations.ray",
+    "expost.integrations.spark",
 )
 """Modules whose public names stand in the API reference (docs/reference/index.md)."""
 

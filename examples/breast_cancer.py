@@ -113,7 +113,7 @@ def main() -> None:
         Candidate(PrivateNaiveBayes(e, f, b), {"epsilon": e, "features": f, "bins": b}, repeats=4)
         for e, f, b in product(EPSILONS, (2, 3, 5), (4, 8))
     ]
-    selector = RandomDropping(overhead=0.05, target=BAR)
+    selector = RandomDropping(overhead=0.05, at_least=BAR)
     charges = selector.charges(candidates)
     console.print(
         f"{len(candidates)} settings, 4 copies each; bar: accuracy ≥ {BAR}. "

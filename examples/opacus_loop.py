@@ -144,7 +144,7 @@ def main(rows: int = 3000, out: Path | None = None) -> Release:
     ]
     # Algorithm 2: the first run that reaches the bar is released, or nothing. A run may be dropped,
     # so nothing may be found; then call it again, as a further request.
-    selector = AboveThreshold(overhead=0.5, target=0.7, delta=1e-5)
+    selector = AboveThreshold(overhead=0.5, at_least=0.7, delta=1e-5)
     print("at worst:", selector.charges(candidates).worst_case)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Opacus warns that its generator is not secure

@@ -39,7 +39,7 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.selection.candidate import Candidate
-from expost.selection.plan import gaussian_promise, plan
+from expost.selection.plan import gaussian_promise, plan_levels
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
 from expost.tuning.forecast import dropping
@@ -151,7 +151,7 @@ def _after_noise_reduction(problem: TableProblem) -> tuple[PlannedAttempts, floa
 
 
 def _algorithm_3(problem: TableProblem) -> PricedRequest:
-    fraction = plan(problem.levels, len(problem.bank.settings), delta=DELTA).overhead
+    fraction = plan_levels(problem.levels, len(problem.bank.settings), delta=DELTA).overhead
     candidates = list(problem.candidates)
     selector = dropping(candidates, fraction, problem.target, delta=DELTA / ATTEMPTS)
     assert isinstance(selector, RandomDropping)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from tests.oracle.audit import exact_audit
 
 from expost import (
     AboveThreshold,
@@ -29,10 +30,9 @@ from expost import (
     RepeatAndSelect,
     TruncatedNegativeBinomial,
 )
-from expost.audit.exact.audit import exact_audit
 from expost.errors import InvalidInput
 from expost.selection.plan import gaussian_promise
-from expost.selection.renyi.sharp_charges import price
+from expost.selection.renyi.sharp_charges import sharpest_charges
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 from reproduction.counterexamples.search import simulate_attack
 
@@ -121,7 +121,7 @@ def theorem_alone(selector: RandomDropping, candidates: list[Candidate], order: 
     """Return the sharp bound at the order, without the two elementary bounds of the charges."""
     problem = selector.renyi_problem(candidates)
     place = int(np.searchsorted(problem.orders, order))
-    return float(price(problem, [place]).charges[0])
+    return float(sharpest_charges(problem, [place]).charges[0])
 
 
 def regime(generations: int, outputs: int) -> Iterator[Point]:
@@ -183,14 +183,14 @@ def others(generations: int) -> Iterator[dict[str, object]]:
         yield attacked(
             f"Algorithm 2, pure, {at}",
             "2ε + ε′",
-            Game(AboveThreshold(0.1 * epsilon, target=1), pure, groups),
+            Game(AboveThreshold(0.1 * epsilon, at_least=1), pure, groups),
         )
     for epsilon in EPSILONS:
         yield queries(epsilon, monotone=False)
         yield queries(epsilon, monotone=True)
     for order in (4.0, 64.0):
         game = Game(
-            AboveThreshold(0.02, target=1, order=order),
+            AboveThreshold(0.02, at_least=1, order=order),
             MechanismFamily(promise_of("one order", 0.2, order)),
             (199, 1),
         )
@@ -246,7 +246,7 @@ def profiled(
         what = f"(ε̃, {delta:g}), Gaussian noise of ε = {epsilon:g}, 200 candidates"
         game = Game(RandomDropping(0.1 * epsilon, delta=delta), noise, (200,))
         yield attacked(f"Algorithm 3, {what}", "(T3)", game)
-        selector = AboveThreshold(0.1 * epsilon, target=1, delta=delta)
+        selector = AboveThreshold(0.1 * epsilon, at_least=1, delta=delta)
         charges = Game(selector, noise, (199, 1)).claimed
         for place, name in ((1, "the last winner"), (2, "nothing")):
             alone = np.where(np.arange(3) == place, charges, math.inf)
@@ -259,7 +259,7 @@ def queries(epsilon: float, *, monotone: bool) -> dict[str, object]:
 
     Each answer changes by at most one (monotone: all in the same direction).
     """
-    selector = AboveThreshold(0.1 * epsilon, target=0, monotone=monotone)
+    selector = AboveThreshold(0.1 * epsilon, at_least=0, monotone=monotone)
     candidates = [
         Candidate(Query(operator.itemgetter(k)), guarantee=PureDP(epsilon)) for k in range(2)
     ]
@@ -284,7 +284,7 @@ def noise_reduction() -> dict[str, object]:
     query, best, violated = Query(lambda data: data), 0.0, False
     levels = [Candidate(DiscreteLaplace(query, epsilon)) for epsilon in (0.5, 1.0, 2.0)]
     for bar in range(-3, 4):
-        report = exact_audit(NoiseReduction(target=bar), levels, data=(0, 1))
+        report = exact_audit(NoiseReduction(at_least=bar), levels, data=(0, 1))
         best, violated = max(best, report.claims[0].tightness_at_least), violated or report.violated
     return {
         "what": "Laplace noise reduction, ε = 0.5, 1, 2",

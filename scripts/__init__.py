@@ -12,9 +12,9 @@
 ``noise_reduction``      what noise reduction costs next to DP-SGD
 ``least_epsilon``        the least ε that reaches each goal on MNIST and Adult
 ``demo``                 a goal and what reaching it cost, for ``make demo``
-``desk_pictures``        pictures of the pages of ``expost serve``
+``server_pictures``      pictures of the pages of ``expost serve``
 ``default_grid``         why the default grid of ``expost tune`` is as it is, run by hand
-``desk``                 a desk with made-up data, for ``make desk``
+``demo_server``          a server with made-up data, for ``make server``
 ``tune_counting``        search for the settings of Tables 1 and 2, run by hand
 =======================  =======================================================================
 

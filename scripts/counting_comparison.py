@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import expost
 from expost import SimulationRandomness
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.dpsgd import gaussian_for
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results" / "counting_comparison.json"

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 from sklearn import datasets
 
+from expost.features import EncodedColumns
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.tuning.defaults import default_batch, default_delta, default_epochs, job_of
+from expost.tuning.defaults import default_batch, default_delta, default_epochs, job_with_defaults
 
-LEVELS = (0.25, 0.5, 1, 2, 4, 8)
+LEVELS = (0.25, 0.5, 1, 2, 4)
 
 
 def data_sets() -> Iterator[tuple[str, Any, Any, int]]:
-    """Yield name, features in [0, 1], labels and number of classes."""
+    """Yield name, numbers in [0, 1], labels and number of classes."""
     for name, bunch in (
         ("digits", datasets.load_digits()),
         ("breast_cancer", datasets.load_breast_cancer()),
@@ -60,7 +61,8 @@ def main() -> None:
     """Print the best accuracy of the wide grid and of the default grid, level by level."""
     for name, X, y, classes in data_sets():
         n, delta = int(0.8 * len(X)), default_delta(len(X))
-        search = job_of({"at_least": 0.5, "classes": classes}, len(X))["search"]
+        X = EncodedColumns(X.shape[1], tuple((i, 0, 1) for i in range(X.shape[1])), 0).transform(X)
+        search = job_with_defaults({"maximize": True, "classes": classes}, len(X))["search"]
         small = list(
             product(
                 LEVELS,
@@ -73,7 +75,7 @@ def main() -> None:
         wide = [
             (level, rate, epochs, n / parts, clip)
             for level, rate, epochs, parts, clip in product(
-                LEVELS, (0.5, 1, 2, 4, 8), (5, 10, 20, 40), (2, 4, 8, 16), (0.5, 1)
+                LEVELS, (1, 2, 4, 8, 16), (10, 20, 40), (4, 8, 16), (0.5, 1)
             )
             if n / parts >= 16 and n * epochs < 400_000
         ]

@@ -11,8 +11,8 @@ from pathlib import Path
 from reproduction.cli import draw_figure1
 
 from expost import plots
-from expost.selection.attempts import plan_for_bar
-from expost.selection.plan import Plan, plan
+from expost.selection.attempt_planner import plan_for_bar
+from expost.selection.plan import Plan, plan_levels
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
 
@@ -69,7 +69,8 @@ def sure(epsilon: float) -> float:
 def main() -> None:
     """Draw the figures."""
     FIGURES.mkdir(exist_ok=True)
-    job = plan([round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05)
+    epsilons = [round(0.1 * level, 1) for level in range(1, 11)]
+    job = plan_levels(epsilons, 162, delta=1e-6, overhead=0.05)
     charges(FIGURES / "charges.png", job)
     certainty(FIGURES / "certainty.png")
     levels = [level.epsilon for level in job.levels]

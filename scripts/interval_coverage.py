@@ -9,10 +9,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+from reproduction.simulated_paths import simulate_gaussian_paths, simulate_laplace_paths
 
-from expost.analytics.intervals import half_width, make_rule
-from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels, NoiseLevels, geometric_grid
-from expost.mechanisms.noise_paths import simulate_gaussian_paths, simulate_laplace_paths
+from expost.analytics.refinement_noise import (
+    GaussianLevels,
+    LaplaceLevels,
+    NoiseLevels,
+    geometric_grid,
+    half_width,
+    make_rule,
+)
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results" / "coverage.json"
 PATHS = 40_000

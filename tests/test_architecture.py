@@ -16,8 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ROOMS = (
     "_version",
     "errors",
-    "secret_files",
-    "small_files",
+    "files",
     "rationals",
     "arrays",
     "randomness",
@@ -29,6 +28,8 @@ ROOMS = (
     "selection",
     "tables",
     "features",
+    "facts",
+    "certificates",
     "plots",
     "analytics",
     "training",
@@ -46,6 +47,8 @@ QUIET = ROOMS[: ROOMS.index("plots")]
 """Rooms that never print or log."""
 
 HEAVY = (
+    "numpy",
+    "sqlalchemy",
     "torch",
     "ray",
     "pandas",
@@ -61,7 +64,7 @@ HEAVY = (
     "dask",
 )
 
-LONGEST = 500  # few, longer files, one noun each
+LONGEST = 650  # few, longer files, one noun each
 
 
 def room_of(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scripts import audit, fill_documents
 
-from expost.selection.plan import plan
+from expost.selection.plan import plan_levels
 from reproduction import tightness
 from tests.figure_rules import House, problems, recipes
 
@@ -34,7 +34,7 @@ FIGURES_ONLY_BY_HAND = (
     "tune_counting.py",  # searches whose outcome is in the source
     "default_grid.py",
     "demo.py",  # what `make demo` runs
-    "desk.py",  # what `make desk` runs
+    "demo_server.py",  # what `make server` runs
 )
 
 
@@ -103,7 +103,7 @@ def test_every_result_has_a_command() -> None:
 @pytest.mark.slow
 def test_the_figures_of_the_readme() -> None:
     """The sentence about ten levels: computed again, by the command that it names."""
-    levels = plan(
+    levels = plan_levels(
         [round(0.1 * level, 1) for level in range(1, 11)], 162, delta=1e-6, overhead=0.05
     ).levels
     ours, theirs = (

@@ -11,10 +11,10 @@ import pytest
 
 import expost
 from expost import ApproxDP, Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
-from expost.analytics.plan import plan as plan_query
+from expost.analytics.count_plan import plan_count as plan_query
 from expost.html_tables import HtmlTable, Loss, guarantee_text, html_summary, shown
-from expost.selection.attempts.bar_plan import plan_for_bar
-from expost.selection.plan import plan
+from expost.selection.attempt_planner import plan_for_bar
+from expost.selection.plan import plan_levels
 from tests.tuning.jobs import clouds, job
 
 TAGS = {"div", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "p"}
@@ -82,12 +82,12 @@ def test_a_ledger(tmp_path: Path) -> None:
 def test_a_tuned_model_and_its_forecast() -> None:
     pytest.importorskip("numba")
     result = expost.tune(job(), *clouds())
-    assert "spent, tuning included" in page(result).text
+    assert "all attempts, training and scoring together" in page(result).text
     assert "What to expect" in page(result.forecast).text
 
 
 def test_plans() -> None:
-    assert "level ε" in page(plan([1, 2], 4, delta=1e-6, overhead=0.1)).text
+    assert "level ε" in page(plan_levels([1, 2], 4, delta=1e-6, overhead=0.1)).text
     bar = plan_for_bar([1.0, 2.0], [PureDP(1), PureDP(2)], 4, delta=1e-6, attempts=2)
     assert "price of a miss" in page(bar).text
     assert "Groups by size" in page(plan_query(groups=10, epsilon=1.0)).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -15,7 +16,8 @@ def lines_run(call: Callable[[], Result], at_most: int) -> tuple[Result, int]:
     """Return the result of ``call`` and the number of lines of Python that it ran.
 
     Stops with an AssertionError as soon as there are more than ``at_most``, so that a loop of
-    10^30 rounds fails the test instead of never ending. Counts the calling thread only.
+    10^30 rounds fails the test instead of never ending. Counts the calling thread only, and not the
+    garbage of earlier tests, whose finalisers would run in it.
     """
     lines = 0
 
@@ -28,12 +30,15 @@ def lines_run(call: Callable[[], Result], at_most: int) -> tuple[Result, int]:
                 raise AssertionError(f"more than {at_most} lines were run")
         return count
 
-    before = sys.gettrace()
+    before, collecting = sys.gettrace(), gc.isenabled()
+    gc.disable()
     sys.settrace(count)
     try:
         result = call()
     finally:
         sys.settrace(before)
+        if collecting:
+            gc.enable()
     return result, lines
 
 

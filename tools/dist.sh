@@ -50,7 +50,7 @@ assert not installed & extras, f"not a clean environment: {sorted(installed & ex
 print("The wheel works alone, with", ", ".join(sorted(installed - {"pip", "setuptools"})))
 PYTHON
 
-# The desk from the wheel: its other packages are those of PYTHON, expost itself is not.
+# The server from the wheel: its other packages are those of PYTHON, expost itself is not.
 "$python" -m pip install --quiet --no-deps --target alone "$wheel"
 PYTHONPATH="$place/alone" "$python" - "$place" <<'PYTHON'
 import pathlib, socket, subprocess, sys, time, urllib.error, urllib.request
@@ -62,7 +62,7 @@ assert place in pathlib.Path(expost.__file__).parents, expost.__file__
 with socket.socket() as probe:
     probe.bind(("127.0.0.1", 0))
     port = probe.getsockname()[1]
-command = [sys.executable, "-m", "expost", "serve", "--home", "desk", "--port", str(port), "--quiet"]
+command = [sys.executable, "-m", "expost", "serve", "--home", "server", "--port", str(port), "--quiet"]
 server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -77,12 +77,12 @@ try:
             page("/api/health")
             break
         except urllib.error.URLError:
-            assert server.poll() is None, "the desk did not start"
+            assert server.poll() is None, "the server did not start"
             time.sleep(0.2)
     assert "Your token" in page("/sign-in")
-    for name in ("desk.css", "desk.js", "icon.svg"):
+    for name in ("server.css", "server.js", "icon.svg"):
         assert page(f"/static/{name}")
-    print("The desk of the wheel works, with its templates and static files")
+    print("The server of the wheel works, with its templates and static files")
 finally:
     server.terminate()
     server.wait(30)

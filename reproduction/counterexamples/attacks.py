@@ -8,9 +8,9 @@ candidates cost no more time than two.
 
 A *game* is a selector over such groups with the charges that the library claims. The value of an
 instance is the smallest common factor on those charges that is still valid
-(:mod:`expost.audit.exact.smallest_charges`): above 1, the theorem is violated. Many instances are
+(:mod:`tests.oracle.smallest_charges`): above 1, the theorem is violated. Many instances are
 evaluated at once, on a coarse lattice; the final result is checked again by the exact audit
-(:mod:`expost.audit.exact.audit`).
+(:mod:`tests.oracle.audit`).
 Tests: ``tests/reproduction/test_counterexamples.py``.
 """
 
@@ -23,14 +23,14 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from tests.oracle import dropping_laws, laws_without_dropping
+from tests.oracle.audit import ClaimAudit, audit_claim, require_promises
+from tests.oracle.dropping_laws import DropLevels, OutputLaw, rates_of
+from tests.oracle.finite_mechanism import FiniteMechanism, log_moment
+from tests.oracle.selector_laws import exact_laws
+from tests.oracle.smallest_charges import TINY, ApproxMeasure, PureMeasure, RenyiMeasure
 
 from expost.arrays import Floats
-from expost.audit.exact import dropping_laws, other_laws
-from expost.audit.exact.audit import ClaimAudit, audit_claim, require_promises
-from expost.audit.exact.dropping_laws import DropLevels, OutputLaw, rates_of
-from expost.audit.exact.finite_mechanism import FiniteMechanism, log_moment
-from expost.audit.exact.selector_laws import exact_laws
-from expost.audit.exact.smallest_charges import TINY, ApproxMeasure, PureMeasure, RenyiMeasure
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
@@ -147,10 +147,10 @@ class Game:
                 type(self.selector).__name__,
                 "attacks are implemented for selectors over mechanisms only",
             )
-        if isinstance(self.selector, RandomDropping) and self.selector.target is not None:
+        if isinstance(self.selector, RandomDropping) and self.selector.at_least is not None:
             raise InvalidInput(
                 "target",
-                self.selector.target,
+                self.selector.at_least,
                 "attacks on random dropping are implemented for the best score only",
             )
         table = self.selector.charges(self._unrun)
@@ -206,12 +206,12 @@ class Game:
             )
         elif isinstance(selector, AboveThreshold):
             assert self.levels is not None
-            found = dropping_laws.above_threshold(q, self.levels, math.ceil(selector.target))
+            found = dropping_laws.above_threshold(q, self.levels, math.ceil(selector.at_least))
         elif isinstance(selector, Doubling):
-            found = other_laws.doubling(q, counts, math.ceil(selector.target))
+            found = laws_without_dropping.doubling(q, counts, math.ceil(selector.at_least))
         else:
             assert isinstance(selector, RepeatAndSelect)
-            found = other_laws.repeat_and_select(q, counts, selector.runs)
+            found = laws_without_dropping.repeat_and_select(q, counts, selector.runs)
         return _middle(found)
 
     def values(self, here: Floats, there: Floats) -> Floats:

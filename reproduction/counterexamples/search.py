@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from tests.oracle.finite_mechanism import FiniteMechanism
 
 from expost.arrays import Floats
-from expost.audit.exact.finite_mechanism import FiniteMechanism
 from expost.rationals import count_of
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 

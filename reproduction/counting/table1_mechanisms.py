@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Floats
-from expost.mechanisms.noise_paths import simulate_laplace_paths
 from reproduction.counting.common import (
     LEAST,
     Attempt,
@@ -24,6 +23,7 @@ from reproduction.counting.common import (
     one_shot,
     refining,
 )
+from reproduction.simulated_paths import simulate_laplace_paths
 
 TOTAL, OVERHEAD = 10.0, 0.001
 PURE_GRID = 0.001 * np.sqrt(2.0) ** np.arange(27)

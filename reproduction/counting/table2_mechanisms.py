@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Floats
-from expost.mechanisms.noise_paths import simulate_gaussian_paths
 from expost.privacy.guarantees import ZCDP
-from expost.randomness.source import Randomness
-from expost.selection.candidate import Candidate
+from expost.selection.candidate import Candidate, never_run
 from expost.selection.random_dropping import RandomDropping
 from reproduction.counting.common import (
     DELTA,
@@ -29,6 +27,7 @@ from reproduction.counting.common import (
     one_shot,
     refining,
 )
+from reproduction.simulated_paths import simulate_gaussian_paths
 
 # The ρ with ρ + 2√(ρ ln(1/δ)) = 10.
 ZCDP_TOTAL = (np.sqrt(np.log(1 / DELTA) + 10.0) - np.sqrt(np.log(1 / DELTA))) ** 2
@@ -121,7 +120,7 @@ def renyi_charges(place: int, tuning: Tuning) -> tuple[Floats, Floats, float]:
     overhead = tuning.overhead * float(rates[0])
     candidates = [
         Candidate(
-            _never_run,
+            never_run,
             repeats=copies,
             guarantee=ZCDP(float(ZCDP_GRID[level])),
             drop_rate=float(rate),
@@ -162,11 +161,6 @@ def random_dropping_gaussian(
     return Ladder(ZCDP_GRID, np.sqrt(0.5 / ZCDP_GRID), float(total)).sequential(
         truth, generator, attempt
     )
-
-
-def _never_run(data: Any, randomness: Randomness) -> Any:
-    """Stand in for a mechanism that is priced but never run."""
-    raise AssertionError("pricing runs nothing")
 
 
 APPROXIMATE: dict[str, Mechanism] = {

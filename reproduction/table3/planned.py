@@ -17,9 +17,8 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.privacy.charges import Charges
-from expost.selection.attempts.planner import plan_attempts
-from expost.selection.attempts.reach import reach_of
-from expost.selection.attempts.schedule import Schedule, candidates_of
+from expost.selection.attempt_planner import plan_attempts
+from expost.selection.attempts import Schedule, candidates_of, reach_of
 from expost.selection.candidate import Candidate
 from expost.tuning.candidates import selection_cost
 from expost.tuning.forecast import ladder_of

@@ -6,7 +6,7 @@ of a job. Two things differ from a job: randomness is seeded (a simulation),
 and the statistic, which does not depend on coins, is computed once for all trials.
 
 Names that end with ``-public`` score each level on the task's public rows, as the other mechanisms
-of the table do. The others hold out every fifth training row and stop by noisy thresholds on those,
+of the table do. The others hold out every fifth training row and stop by noisy counts on those,
 with the confidence of 0.9 that jobs have; a trial counts as passed if the released model reaches
 the bar on the *public* rows.
 
@@ -29,22 +29,22 @@ from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.selection.noise_path import NoisePath, PathLevel
-from expost.tuning.candidates import Fitted
+from expost.tuning.candidates import ScoredModel
 from expost.tuning.feature_choice import features_for
-from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.model import Recipe
-from expost.tuning.model_settings import ModelSettings
 from expost.tuning.noise_reduction import (
     MOMENTS,
     PROGRESSIVE,
     Places,
+    PublicRows,
     Way,
     step_of,
     usable_levels,
 )
+from expost.tuning.request import MAX_EPSILON
 from expost.tuning.rows import held_out
 from expost.tuning.run_attempts import Step
-from expost.tuning.settings import MAX_EPSILON
+from expost.tuning.settings import GoalSettings, ModelSettings
 from expost.tuning.several_ways import list_ways
 from expost.tuning.table_schema import Column, TableSchema
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
@@ -146,13 +146,13 @@ def product_rows(
         (training + suffix, training, not suffix)
         for training in (MOMENTS, PROGRESSIVE)
         for suffix in ("-public", "")
-        if training == PROGRESSIVE or rows.X.shape[1] < _WIDE
+        if training == PROGRESSIVE or (problem.task.metric == "mse" and rows.X.shape[1] < _WIDE)
     ]
     for mechanism, training, private in named:
         steps, given = steps_to(rows, goal, training, private)
         made = [one_trial(problem, rows, steps, given, [seed, trial]) for trial in range(trials)]
         note = (
-            "product; noisy thresholds on every fifth training row"
+            "product; noisy counts on every fifth training row"
             if private
             else "product; scored on the public rows"
         )
@@ -184,7 +184,7 @@ def steps_to(
     places = Places(
         int(np.count_nonzero(~out)), int(np.count_nonzero(out)), rows.X.shape[1], ZERO_OUT
     )
-    shown = None if private else (rows.test_X, rows.test_y)
+    shown = None if private else PublicRows(rows.test_X, rows.test_y)
     ways = ways_to(rows, goal, places, training, private)
     return [
         known_step(step_of(way, rows.recipe, goal, places, shown, None), given, private)
@@ -221,13 +221,13 @@ def one_trial(
             step.candidates, given, randomness=source, simulation=True, data_fingerprint="known"
         )
         spent += float(release.spent.size)
-        if isinstance(release.value, Fitted):
+        if isinstance(release.value, ScoredModel):
             recipe = step.recipe or rows.recipe
             return Trial(spent, reaches(problem, rows, recipe, release.value), number)
     return Trial(spent, False, len(steps))
 
 
-def reaches(problem: TableProblem, rows: Rows, recipe: Recipe, fitted: Fitted) -> bool:
+def reaches(problem: TableProblem, rows: Rows, recipe: Recipe, fitted: ScoredModel) -> bool:
     """Return whether a model reaches the bar on the public rows, without noise."""
     decided = recipe.decide(fitted.parameters, rows.test_X)
     if problem.task.metric == "accuracy":

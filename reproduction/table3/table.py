@@ -36,7 +36,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
 from expost.selection.drop_coins import DropLaw
-from expost.selection.plan import plan
+from expost.selection.plan import plan_levels
 from expost.selection.random_dropping import RandomDropping
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import doubling
@@ -185,13 +185,13 @@ def random_dropping(
     order = problem.best_order()
     chosen, note = PAPER_OVERHEAD, "the paper's ε′"
     if overhead == "planner":
-        fraction = plan(problem.levels, len(problem.bank.settings), delta=DELTA).overhead
+        fraction = plan_levels(problem.levels, len(problem.bank.settings), delta=DELTA).overhead
         chosen, note = (
             fraction * problem.rate(order),
             f"the planner's ε′: {fraction:g} of the first level's drop rate",
         )
     candidates = problem.affordable(order)
-    priced = RandomDropping(overhead=chosen, target=problem.target, order=order, method=charge)
+    priced = RandomDropping(overhead=chosen, at_least=problem.target, order=order, method=charge)
     selector = priced_once(priced, candidates)
     worst = float(selector.charges(candidates).worst_case.size)
     theorem = (
@@ -257,7 +257,7 @@ def no_dropping(problem: TableProblem, trials: int, source: SimulationRandomness
     order = problem.best_order()
     candidates = problem.affordable(order)
     table = RandomDropping(
-        overhead=PAPER_OVERHEAD, target=problem.target, order=order, method="paper"
+        overhead=PAPER_OVERHEAD, at_least=problem.target, order=order, method="paper"
     ).charges(candidates)
     costs = [
         converted(float(table[place].size), order, "paper") for place in range(len(candidates))

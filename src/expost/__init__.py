@@ -1,4 +1,4 @@
-"""expost: utility-first differential privacy.
+"""expost: differential privacy that starts from the accuracy you need.
 
 State how accurate an answer must be. expost finds a cheap private way to get there, and charges
 only what the released answer cost.
@@ -20,6 +20,9 @@ from expost._version import __version__
 if TYPE_CHECKING:
     from expost.analytics.query import count, mean, sum
     from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
+    from expost.certificates.document import read_certificate
+    from expost.certificates.verify import verify_certificate
+    from expost.certificates.words import certificate_words
     from expost.errors import (
         BudgetRefused,
         CheckpointMismatch,
@@ -34,9 +37,10 @@ if TYPE_CHECKING:
         WorkersLost,
     )
     from expost.execution.processes import Processes
+    from expost.facts.describe import Facts, describe
+    from expost.facts.mechanism import ColumnFacts
     from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
-    from expost.mechanisms.outcome import FAILED, NOTHING
-    from expost.mechanisms.protocol import Estimate, Mechanism
+    from expost.mechanisms.protocol import FAILED, NOTHING, Estimate, Mechanism
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
     from expost.selection.above_threshold import AboveThreshold
@@ -52,10 +56,10 @@ if TYPE_CHECKING:
         TruncatedNegativeBinomial,
     )
     from expost.server.client import connect
-    from expost.tuning.certificate import Tuned
     from expost.tuning.defaults import default_job
     from expost.tuning.job import plan_job, tune
     from expost.tuning.model import Model, load_model
+    from expost.tuning.tuned import Tuned
 
 __all__ = [
     "FAILED",
@@ -69,11 +73,13 @@ __all__ = [
     "Candidate",
     "Charges",
     "CheckpointMismatch",
+    "ColumnFacts",
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Doubling",
     "Estimate",
     "ExpostError",
+    "Facts",
     "InvalidCandidate",
     "InvalidGuarantee",
     "InvalidInput",
@@ -104,77 +110,53 @@ __all__ = [
     "WorkersLost",
     "ZCDPBudget",
     "__version__",
+    "certificate_words",
     "connect",
     "count",
     "default_job",
+    "describe",
     "load_model",
     "mean",
     "plan_job",
+    "read_certificate",
     "sum",
     "tune",
+    "verify_certificate",
 ]
 
-_LAZY = {
-    "Account": "expost.budget",
-    "ApproxBudget": "expost.budget",
-    "Ledger": "expost.budget",
-    "PureBudget": "expost.budget",
-    "RenyiBudget": "expost.budget",
-    "ZCDPBudget": "expost.budget",
-    "BudgetRefused": "expost.errors",
-    "CheckpointMismatch": "expost.errors",
-    "ExpostError": "expost.errors",
-    "InvalidCandidate": "expost.errors",
-    "InvalidGuarantee": "expost.errors",
-    "InvalidInput": "expost.errors",
-    "InvalidRelease": "expost.errors",
-    "LedgerError": "expost.errors",
-    "MissingExtra": "expost.errors",
-    "SimulationOnly": "expost.errors",
-    "WorkersLost": "expost.errors",
-    "Processes": "expost.execution.processes",
-    "DiscreteGaussian": "expost.mechanisms.discrete_noise",
-    "DiscreteLaplace": "expost.mechanisms.discrete_noise",
-    "Query": "expost.mechanisms.discrete_noise",
-    "FAILED": "expost.mechanisms.outcome",
-    "NOTHING": "expost.mechanisms.outcome",
-    "Estimate": "expost.mechanisms.protocol",
-    "Mechanism": "expost.mechanisms.protocol",
-    "ZCDP": "expost.privacy",
-    "ApproxDP": "expost.privacy",
-    "Charges": "expost.privacy",
-    "PureDP": "expost.privacy",
-    "RenyiDP": "expost.privacy",
-    "Randomness": "expost.randomness.source",
-    "SimulationRandomness": "expost.randomness.source",
-    "AboveThreshold": "expost.selection.above_threshold",
-    "Candidate": "expost.selection.candidate",
-    "Doubling": "expost.selection.doubling",
-    "NoisePath": "expost.selection.noise_path",
-    "PathSearch": "expost.selection.noise_path",
-    "NoiseReduction": "expost.selection.noise_reduction",
-    "RandomDropping": "expost.selection.random_dropping",
-    "Release": "expost.selection.release",
-    "Poisson": "expost.selection.repeat_and_select",
-    "RepeatAndSelect": "expost.selection.repeat_and_select",
-    "TruncatedNegativeBinomial": "expost.selection.repeat_and_select",
-    "budget": "expost.budget",
-    "errors": "expost.errors",
-    "privacy": "expost.privacy",
-    "count": "expost.analytics.query",
-    "mean": "expost.analytics.query",
-    "sum": "expost.analytics.query",
-    "Model": "expost.tuning.model",
-    "Tuned": "expost.tuning.certificate",
-    "default_job": "expost.tuning.defaults",
-    "load_model": "expost.tuning.model",
-    "plan_job": "expost.tuning.job",
-    "tune": "expost.tuning.job",
-    "connect": "expost.server.client",
-    "audit": "expost.audit",
-    "features": "expost.features",
-    "sklearn": "expost.sklearn",
-    "training": "expost.training",
+_HOMES = {
+    "expost.analytics.query": "count mean sum",
+    "expost.budget": "Account ApproxBudget Ledger PureBudget RenyiBudget ZCDPBudget",
+    "expost.certificates.document": "read_certificate",
+    "expost.certificates.verify": "verify_certificate",
+    "expost.certificates.words": "certificate_words",
+    "expost.errors": "BudgetRefused CheckpointMismatch ExpostError InvalidCandidate InvalidInput "
+    "InvalidGuarantee InvalidRelease LedgerError MissingExtra SimulationOnly WorkersLost",
+    "expost.execution.processes": "Processes",
+    "expost.facts.describe": "Facts describe",
+    "expost.facts.mechanism": "ColumnFacts",
+    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Query",
+    "expost.mechanisms.protocol": "Estimate FAILED Mechanism NOTHING",
+    "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
+    "expost.randomness.source": "Randomness SimulationRandomness",
+    "expost.selection.above_threshold": "AboveThreshold",
+    "expost.selection.candidate": "Candidate",
+    "expost.selection.doubling": "Doubling",
+    "expost.selection.noise_path": "NoisePath PathSearch",
+    "expost.selection.noise_reduction": "NoiseReduction",
+    "expost.selection.random_dropping": "RandomDropping",
+    "expost.selection.release": "Release",
+    "expost.selection.repeat_and_select": "Poisson RepeatAndSelect TruncatedNegativeBinomial",
+    "expost.server.client": "connect",
+    "expost.tuning.defaults": "default_job",
+    "expost.tuning.job": "plan_job tune",
+    "expost.tuning.model": "Model load_model",
+    "expost.tuning.tuned": "Tuned",
+}
+_LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
+_LAZY |= {
+    name: f"expost.{name}"
+    for name in ("audit", "budget", "errors", "features", "privacy", "sklearn", "training")
 }
 """Names with their modules, imported at first use: the command then starts before it imports."""
 

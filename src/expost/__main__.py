@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 
-def main() -> None:
+def start() -> None:
     """Run the command. Ctrl-C ends it with exit code 130, also while modules are loaded."""
     try:
         from expost.cli.main import main as run
@@ -17,4 +17,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start()

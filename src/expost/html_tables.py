@@ -43,19 +43,9 @@ class HtmlTable:
 def html_summary(title: str, facts: Mapping[str, Any], *tables: HtmlTable) -> str:
     """Return an HTML summary: a title, a list of facts, and tables.
 
-    Parameters
-    ----------
-    title : str
-        What the object is.
-    facts : mapping
-        Names and values; a value may be a number, a text, a guarantee, a mapping or None.
-    *tables : HtmlTable
-        Further tables. Of a long table only the first rows are shown.
-
-    Returns
-    -------
-    str
-        HTML in which every text is escaped.
+    ``title``: what the object is. ``facts``: names and values; a value may be a number, a text, a
+    guarantee, a mapping or None. ``*tables``: further tables. Of a long table only the first rows
+    are shown. Returns: HTML in which every text is escaped.
     """
     listed = "".join(
         f"<tr><th style='text-align:left'>{_text(name)}</th>"
@@ -95,9 +85,9 @@ def shown(value: Any) -> str:
     if isinstance(value, (float, np.floating)):
         return _number(float(value))
     if isinstance(value, Mapping):
-        return ", ".join(f"{_text(key)} = {shown(each)}" for key, each in value.items()) or "–"
+        return ", ".join(f"{_text(key)} = {shown(item)}" for key, item in value.items()) or "–"
     if isinstance(value, (list, tuple)):
-        return ", ".join(shown(each) for each in value) or "–"
+        return ", ".join(shown(item) for item in value) or "–"
     return _text(value)
 
 

@@ -49,24 +49,8 @@ _STYLE: dict[str, Any] = {
 def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
     """Make a figure with panels side by side.
 
-    Parameters
-    ----------
-    columns : int
-        The number of panels.
-    width, height : float
-        Size of one panel in inches.
-
-    Returns
-    -------
-    figure : matplotlib.figure.Figure
-        The figure; pass it to :func:`save`.
-    axes : list of matplotlib.axes.Axes
-        One per panel.
-
-    Raises
-    ------
-    MissingExtra
-        If matplotlib is not installed.
+    ``columns``: the number of panels. ``width``, ``height``: size of one panel in inches. Returns:
+    the figure; pass it to :func:`save`. Raises MissingExtra: matplotlib is not installed.
     """
     with _style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -81,15 +65,8 @@ def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, 
 def check_path(path: Path | None) -> None:
     """Refuse a file name that could not be written later.
 
-    Parameters
-    ----------
-    path : Path or None
-        Where the figure shall go; None is accepted and means no figure.
-
-    Raises
-    ------
-    InvalidInput
-        If the ending is not that of a known format, or the folder does not exist.
+    ``path``: where the figure shall go; None is accepted and means no figure. Raises InvalidInput:
+    the ending is not that of a known format, or the folder does not exist.
     """
     if path is not None and path.suffix.lower() not in _FORMATS:
         raise InvalidInput("plot", str(path), "give a file name ending in " + ", ".join(_FORMATS))
@@ -100,12 +77,8 @@ def check_path(path: Path | None) -> None:
 def save(drawn: Any, path: Path) -> None:
     """Write a figure to a file.
 
-    Parameters
-    ----------
-    drawn : matplotlib.figure.Figure
-        A figure made by :func:`figure`.
-    path : Path
-        The file; its ending decides the format (PNG, PDF or SVG).
+    ``drawn``: a figure made by :func:`figure`. ``path``: the file; its ending decides the format
+    (PNG, PDF or SVG).
     """
     for axes in drawn.axes:
         legend = axes.get_legend()
@@ -118,20 +91,14 @@ def save(drawn: Any, path: Path) -> None:
 def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> None:
     """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched.
 
-    Parameters
-    ----------
-    axes : matplotlib.axes.Axes
-        Where to draw.
-    claimed : sequence of float
-        The claimed loss of each outcome.
-    shown : sequence of float
-        What the runs of an audit show at least.
+    ``claimed``: the claimed loss of each outcome. ``shown``: what the runs of an audit show at
+    least.
     """
     bars: list[Any] = list(axes.bar(range(len(shown)), shown, 0.5, color=INK[0]))
     for bar, value, limit in zip(bars, shown, claimed, strict=True):
         if value > limit:
             bar.set(facecolor=INK[3], hatch="//", edgecolor="white", linewidth=0)
-    left, right = ([place + side for place in range(len(shown))] for side in (-0.4, 0.4))
+    left, right = ([index + side for index in range(len(shown))] for side in (-0.4, 0.4))
     axes.hlines(claimed, left, right, color="black", linewidth=2.5)
     axes.plot([], [], color="black", linewidth=2.5, label="claimed")
     axes.bar([0], [0], color=INK[0], label="measured, at least")
@@ -144,31 +111,29 @@ def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> No
 def draw_audit(report: Any, path: Path) -> None:
     """Draw what an audit claimed and measured, outcome by outcome.
 
-    Parameters
-    ----------
-    report : AuditReport
-        The result of :func:`expost.audit.audit`.
-    path : Path
-        The file to write.
+    ``report``: the result of :func:`expost.audit.audit`. ``path``: the file to write.
     """
     outcomes = report.outcomes
-    names = ["nothing" if each.index is None else str(each.index) for each in outcomes]
+    names = ["nothing" if outcome.index is None else str(outcome.index) for outcome in outcomes]
     drawn, (axes,) = figure(1, width=max(5.0, min(12.0, 2.0 + 0.45 * len(names))))
     with _style():
         draw_bars(
-            axes, [each.claimed for each in outcomes], [each.lower_bound for each in outcomes]
+            axes,
+            [outcome.claimed for outcome in outcomes],
+            [outcome.lower_bound for outcome in outcomes],
         )
         shown = _ticks(len(names))
-        axes.set_xticks(shown, [names[place] for place in shown])
-        if any(each.order is not None for each in outcomes):
+        axes.set_xticks(shown, [names[index] for index in shown])
+        if any(outcome.order is not None for outcome in outcomes):
             measure = "Rényi ε at an order"
         else:
             measure = "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
         axes.set(xlabel="outcome (index of the winner)", ylabel=measure)
-        jointly = report.joint.violated and not any(each.violated for each in outcomes)
+        jointly = report.joint.violated and not any(outcome.violated for outcome in outcomes)
         verdict = report.verdict + (", all outcomes together" if jointly else "")
         axes.set_title(
-            f"{verdict} ({report.confidence:.4g} confidence, {report.runs} runs each)", loc="left"
+            f"{verdict} ({report.confidence:.4g} confidence, {report.runs} runs each)",
+            loc="left",
         )
     save(drawn, path)
 
@@ -191,23 +156,11 @@ def draw_tuning(
 ) -> None:
     """Draw what a released model cost, and its score.
 
-    Parameters
-    ----------
-    path : Path
-        The file to write.
-    methods : sequence of (str, float)
-        Ways to tune, and the ε of one request at ``delta``; the first is this job's own charge.
-    delta : float
-        δ of one request.
-    attempts : sequence of (float, float, float, bool or None)
-        For each attempt: ε spent so far, the released score, the standard deviation of its noise,
-        and whether it reached the target.
-    total_delta : float
-        δ of all attempts together.
-    metric : str
-        Name of the score.
-    target : float or None
-        The value that the score had to reach.
+    ``path``: the file to write. ``methods``: ways to tune, and the ε of one request at ``delta``;
+    the first is this job's own charge. ``delta``: δ of one request. ``attempts``: for each attempt:
+    ε spent so far, the released score, the standard deviation of its noise, and whether it reached
+    the target. ``total_delta``: δ of all attempts together. ``metric``: name of the score.
+    ``target``: the value that the score had to reach.
     """
     drawn, (left, right) = figure(2, width=5.2, height=3.4)
     with _style():
@@ -215,10 +168,10 @@ def draw_tuning(
         colours = [INK[0], *["#999999"] * (len(values) - 1)]
         left.barh(names, values, 0.6, color=colours)
         left.invert_yaxis()
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             left.annotate(
                 charge_text(value, 3),
-                (value, place),
+                (value, index),
                 xytext=(3, 0),
                 textcoords="offset points",
                 va="center",
@@ -232,13 +185,13 @@ def draw_tuning(
             (True, INK[0], "o", "released" if target is None else "target reached"),
             (False, INK[3], "s", "target missed"),
         ):
-            chosen = [each for each in attempts if (each[3] is not False) is passed]
+            chosen = [attempt for attempt in attempts if (attempt[3] is not False) is passed]
             if chosen:
                 spent, scores, noise, _ = zip(*chosen, strict=True)
                 right.errorbar(
                     spent,
                     scores,
-                    yerr=[2 * each for each in noise],
+                    yerr=[2 * deviation for deviation in noise],
                     fmt=marker,
                     color=colour,
                     capsize=3,
@@ -251,7 +204,7 @@ def draw_tuning(
         right.set(
             xlabel=f"ε spent so far, at δ = {charge_text(total_delta)}",
             ylabel=f"{metric}, with noise",
-            xlim=(0, 1.25 * max([each[0] for each in attempts], default=1.0)),
+            xlim=(0, 1.25 * max([attempt[0] for attempt in attempts], default=1.0)),
         )
         right.margins(y=0.25)
         right.set_title("Released model (± 2 standard deviations)", loc="left")
@@ -263,16 +216,10 @@ def draw_tuning(
 def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
     """Draw what a job with a bar is expected to cost, and how many runs it makes.
 
-    Parameters
-    ----------
-    path : Path
-        The file to write.
-    rows : sequence of ReachRow
-        What to expect, by the level from which settings pass and the share that does.
-    delta : float
-        The job's total δ.
+    ``path``: the file to write. ``rows``: what to expect, by the level from which settings pass and
+    the share that does. ``delta``: the job's total δ.
     """
-    shares = [each for each in (0.5, 0.1, 0.02) if any(row.share == each for row in rows)]
+    shares = [share for share in (0.5, 0.1, 0.02) if any(row.share == share for row in rows)]
     drawn, (left, right) = figure(2)
     with _style():
         for colour, marker, share in zip(INK, "os^", shares, strict=False):
@@ -303,19 +250,15 @@ def draw_counts(result: Any, path: Path) -> None:
     Counts are drawn on a logarithmic axis, where values below ½ are shown as ½. Groups that were
     not looked at are left out.
 
-    Parameters
-    ----------
-    result : CountResult
-        The result of :func:`expost.count`, :func:`expost.sum` or :func:`expost.mean`.
-    path : Path
-        The file to write.
+    ``result``: the result of :func:`expost.count`, :func:`expost.sum` or :func:`expost.mean`.
+    ``path``: the file to write.
     """
     drawn, (axes,) = figure(1, width=8)
     kind, column = result.query["kind"], result.query["column"]
     what = {"count": "users", "rows": "rows"}.get(kind, f"{kind} of {column}")
     least = -math.inf if kind in ("sum", "mean") else 0.5
-    looked_at = [(each, True) for each in result.answers] + [
-        (each, False) for each in result.unanswered if each.spent > 0
+    looked_at = [(answer, True) for answer in result.answers] + [
+        (answer, False) for answer in result.unanswered if answer.spent > 0
     ]
     ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
     with _style():
@@ -323,13 +266,15 @@ def draw_counts(result: Any, path: Path) -> None:
             (True, INK[0], "o", "answered"),
             (False, INK[3], "s", "not answered (wider interval)"),
         ):
-            chosen = [(at, each) for at, (each, state) in enumerate(ordered) if state is answered]
+            chosen = [
+                (at, answer) for at, (answer, state) in enumerate(ordered) if state is answered
+            ]
             if not chosen:
                 continue
-            values = [max(each.estimate, least) for _, each in chosen]
-            pairs = [(value, each) for value, (_, each) in zip(values, chosen, strict=True)]
-            below = [max(value - max(each.low, least), 0.0) for value, each in pairs]
-            above = [max(each.high - value, 0.0) for value, each in pairs]
+            values = [max(answer.estimate, least) for _, answer in chosen]
+            pairs = [(value, answer) for value, (_, answer) in zip(values, chosen, strict=True)]
+            below = [max(value - max(answer.low, least), 0.0) for value, answer in pairs]
+            above = [max(answer.high - value, 0.0) for value, answer in pairs]
             axes.errorbar(
                 [at for at, _ in chosen],
                 values,
@@ -348,6 +293,36 @@ def draw_counts(result: Any, path: Path) -> None:
         axes.set_title(title, loc="left", parse_math=False)
         if ordered:
             axes.legend(fontsize=8)
+    save(drawn, path)
+
+
+def draw_facts(facts: Any, path: Path) -> None:
+    """Draw a small histogram per column, with bars of two standard deviations of the noise.
+
+    ``facts``: the result of :func:`expost.describe`. ``path``: the file to write.
+    """
+    shown = [name for name, column in facts.items() if column.range or column.categories]
+    across, down = min(4, max(1, len(shown))), max(1, math.ceil(len(shown) / 4))
+    drawn, _ = figure(1, width=2.6 * across, height=2.0 * down)
+    drawn.clear()
+    with _style():
+        panels = drawn.subplots(down, across, squeeze=False).ravel()
+        for axes in panels[len(shown) :]:
+            axes.set_axis_off()
+        for axes, name in zip(panels, shown, strict=False):
+            column = facts[name]
+            if column.range is not None:
+                counts, noise = list(column.range.counts), column.range.deviation
+                edges = [f"{edge:.4g}" for edge in column.range.edges[:-1]]
+            else:
+                counts, noise = list(column.categories.values())[:8], column.deviation
+                edges = [str(label)[:12] for label in list(column.categories)[:8]]
+            heights = [max(count, 0.0) for count in counts]
+            axes.bar(range(len(counts)), heights, yerr=2 * noise, color=INK[0], ecolor=INK[3])
+            axes.set_xticks(range(len(counts)))
+            axes.set_xticklabels(edges, rotation=90, fontsize=6, parse_math=False)
+            axes.set_ylim(bottom=0)
+            axes.set_title(name[:30], loc="left", fontsize=8, parse_math=False)
     save(drawn, path)
 
 
@@ -374,25 +349,10 @@ def draw_ledger(
 ) -> None:
     """Draw how a budget was spent, entry by entry, and write the figure.
 
-    Parameters
-    ----------
-    path : Path
-        The file; its ending determines the format.
-    name : str
-        Name of the budget.
-    unit : str
-        Symbol of the amounts, for example ``"ε"``.
-    limit : float
-        The limit of the budget.
-    settled, held : sequence of float
-        The settled and the held amount after each entry.
-    worst : sequence of float
-        The sum of the worst cases of all requests after each entry.
-
-    Raises
-    ------
-    MissingExtra
-        matplotlib is not installed.
+    ``path``: the file; its ending determines the format. ``name``: name of the budget. ``unit``:
+    symbol of the amounts, for example ``"ε"``. ``limit``: the limit of the budget. ``settled``,
+    ``held``: the settled and the held amount after each entry. ``worst``: the sum of the worst
+    cases of all requests after each entry. Raises MissingExtra: matplotlib is not installed.
     """
     used = [paid + waiting for paid, waiting in zip(settled, held, strict=True)]
     drawn, (axes,) = figure(1, width=6)

@@ -31,25 +31,10 @@ _LARGEST = Fraction(sys.float_info.max)
 def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
     """Return ``value`` as an exact rational.
 
-    Parameters
-    ----------
-    value : int, float, Fraction or Decimal
-        The number; NumPy scalars are accepted too. A float stands for the binary fraction that it
-        stores. ``np.longdouble`` is refused: it has more digits than a float.
-    field : str
-        Name of the argument, for the error message.
-    error : type, default InvalidInput
-        The exception to raise.
-
-    Returns
-    -------
-    Fraction
-        Exactly ``value``.
-
-    Raises
-    ------
-    InvalidInput
-        If ``value`` is not a finite real number. Booleans are refused.
+    ``value``: the number; NumPy scalars are accepted too. A float stands for the binary fraction
+    that it stores. ``np.longdouble`` is refused: it has more digits than a float. ``field``: name
+    of the argument, for the error message. ``error``: the exception to raise. Returns: exactly
+    ``value``. Raises InvalidInput: ``value`` is not a finite real number. Booleans are refused.
     """
     if isinstance(value, np.integer):
         return Fraction(int(value))
@@ -74,20 +59,8 @@ def exact_positive(
 ) -> Fraction:
     """Return ``value`` as an exact rational and require that it is positive.
 
-    Parameters
-    ----------
-    value, field, error
-        As in :func:`exact`.
-
-    Returns
-    -------
-    Fraction
-        Exactly ``value``.
-
-    Raises
-    ------
-    InvalidInput
-        If ``value`` is missing, not a finite real number, or not positive.
+    Returns: exactly ``value``. Raises InvalidInput: ``value`` is missing, not a finite real number,
+    or not positive.
     """
     if value is None:
         raise error(field, value, "give a number > 0")
@@ -102,21 +75,8 @@ def exact_normal(
 ) -> Fraction:
     """Return ``value`` as an exact rational and require that a float holds it with full precision.
 
-    Parameters
-    ----------
-    value, field, error
-        As in :func:`exact`.
-
-    Returns
-    -------
-    Fraction
-        Exactly ``value``.
-
-    Raises
-    ------
-    InvalidInput
-        If ``value`` is not positive, is below the smallest normal float (2.3e-308), or above the
-        largest.
+    Returns: exactly ``value``. Raises InvalidInput: ``value`` is not positive, is below the
+    smallest normal float (2.3e-308), or above the largest.
     """
     result = exact_positive(value, field, error=error)
     if not _SMALLEST_NORMAL <= result <= _LARGEST:
@@ -147,17 +107,20 @@ def round_down(value: Fraction) -> float:
     return -round_up(-value)
 
 
+def root_up(value: Fraction) -> float:
+    """Return a float whose square is at least ``value`` ≥ 0, and hardly more."""
+    root = math.sqrt(value)
+    while Fraction(root) ** 2 < value:
+        root = math.nextafter(root, math.inf)
+    return root
+
+
 def decimal_up(value: float, digits: int) -> Decimal:
     """Return the smallest decimal with so many digits that reads as at least ``value``.
 
     A float is taken as its shortest decimal, so 0.1 and 1e-05 stay as they are.
 
-    Parameters
-    ----------
-    value : float
-        A finite number.
-    digits : int
-        Number of significant digits.
+    ``digits``: number of significant digits.
     """
     text = str(value) if isinstance(value, int) else repr(float(value))
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(text)
@@ -173,21 +136,10 @@ def charge_text(value: float, digits: int = 6) -> str:
 def pad_up(value: float, magnitude: float | None = None) -> float:
     """Return an upper bound of a real number that was evaluated in floating point.
 
-    Parameters
-    ----------
-    value : float
-        The result of the floating-point evaluation.
-    magnitude : float, optional
-        Sum of the absolute values of the terms that were added to get ``value``. The default is
-        ``abs(value)``.
+    ``value``: the result of the floating-point evaluation. ``magnitude``: sum of the absolute
+    values of the terms that were added to get ``value``. The default is ``abs(value)``. Returns:
+    ``value`` plus 2**-44 of ``magnitude``, rounded up.
 
-    Returns
-    -------
-    float
-        ``value`` plus 2**-44 of ``magnitude``, rounded up.
-
-    Notes
-    -----
     The margin is more than a hundred times the error of a dozen roundings and calls of exp or log.
     """
     scale = abs(value) if magnitude is None else magnitude
@@ -199,26 +151,10 @@ def count_of(
 ) -> int:
     """Return ``value`` as a Python int and require that it is a whole number ≥ ``at_least``.
 
-    Parameters
-    ----------
-    value : object
-        The number. Python and NumPy integers are accepted; booleans and floats are refused.
-    field : str
-        Name of the argument, for the error message.
-    at_least : int
-        The smallest valid number.
-    error : type, default InvalidInput
-        The exception to raise.
-
-    Returns
-    -------
-    int
-        The number.
-
-    Raises
-    ------
-    InvalidInput
-        If ``value`` is not an integer, or is less than ``at_least``.
+    ``value``: the number. Python and NumPy integers are accepted; booleans and floats are refused.
+    ``field``: name of the argument, for the error message. ``at_least``: the smallest valid number.
+    ``error``: the exception to raise. Raises InvalidInput: ``value`` is not an integer, or is less
+    than ``at_least``.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise error(field, value, f"give a whole number ≥ {at_least}")

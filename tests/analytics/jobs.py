@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from expost.analytics.intervals import StoppingRule, half_width, paper_least
-from expost.analytics.noise_levels import NoiseLevels
 from expost.analytics.refinement import Job
+from expost.analytics.refinement_noise import NoiseLevels, StoppingRule, half_width, paper_least
 
 
 def cheap_job(

@@ -11,10 +11,18 @@ import pyarrow as pa
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.columns import GROUP, USER, Measure, pair_columns
-from expost.analytics.contribution import GroupValues, measured, run_totals, totals
-from expost.analytics.engine import fetch
-from expost.analytics.sources import as_table, may_collate, open_source
+from expost.analytics.contribution import (
+    GROUP,
+    USER,
+    GroupValues,
+    Measure,
+    measured,
+    pair_columns,
+    run_totals,
+    totals,
+)
+from expost.tables.sources import as_table, may_collate, open_source
+from expost.tables.typed_columns import fetch
 
 INJECTIONS = [
     "a'; DROP TABLE secrets; --",
@@ -107,7 +115,7 @@ def ask_everything(source: Any, table: str | None = None) -> list[Any]:
         options: dict[str, Any] = {"by": "g", "user": "u", "epsilon": 5.0, "table": table} | more
         options |= {"randomness": SimulationRandomness(4), "simulation": True}
         if kind in ("count", "rows"):
-            result = expost.count(source, rows=kind == "rows", **options)
+            result = expost.count(source, count_rows=kind == "rows", **options)
         else:
             call = getattr(expost, kind)
             result = call(source, "v", bounds=(0, 40), max_rows_per_user=3, **options)

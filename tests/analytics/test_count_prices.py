@@ -13,10 +13,11 @@ import pytest
 
 import expost
 from expost import ZCDP, ApproxDP, Charges, PureDP
-from expost.analytics.certificate import check_certificate, price_problems, source_of
-from expost.budget.hash_chain import digest
+from expost.analytics.pricing import source_description
 from expost.budget.ledger import Ledger
-from expost.budget.requests import document_digest
+from expost.budget.ledger_rows import digest, document_digest
+from expost.certificates.document import read_certificate
+from expost.certificates.verify import verify_certificate
 
 RANDOM = np.random.default_rng(1)  # test data only
 TABLE = pa.table(
@@ -78,7 +79,9 @@ def test_entries_hold_the_digests(name, tmp_path):
     _, reserve, settle = ledger.entries()
     document = json.loads(json.dumps(result.certificate()))
     assert settle.facts["release"] == document_digest(document, "release")
-    assert reserve.facts["source"] == digest(source_of(document["source"], document["query"]))
+    assert reserve.facts["source"] == digest(
+        source_description(document["source"], document["query"])
+    )
     assert reserve.facts["charges"] == digest(document["charges"])
     told = document["ledger"]
     assert (told["ledger"], told["reservation"]) == (ledger.identity, reserve.reservation)
@@ -91,7 +94,7 @@ def test_the_price_is_computed_again(name, tmp_path):
     """Catches a check that refuses a right certificate."""
     _, result = counted(name, tmp_path)
     document = json.loads(json.dumps(result.certificate()))
-    assert list(price_problems(check_certificate(document))) == []
+    assert verify_certificate(read_certificate(document)) == []
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean"])
@@ -110,7 +113,7 @@ def test_sums_and_means_are_priced_again(kind, delta, tmp_path):
         within=0.3,
         ledger=ledger,
     )
-    assert list(price_problems(result.certificate())) == []
+    assert verify_certificate(result.certificate()) == []
     state = ledger.standing().filter
     assert state.settled == state.budget.coordinates(result.charged)
 
@@ -119,7 +122,7 @@ def test_without_a_ledger():
     """Catches a certificate that can be priced only if a ledger paid."""
     for delta in (None, 1e-6):
         result = expost.count(TABLE, by="g", user="u", keys=KEYS, epsilon=1, delta=delta)
-        assert list(price_problems(result.certificate())) == []
+        assert verify_certificate(result.certificate()) == []
         assert result.ledger is None
 
 
@@ -143,6 +146,7 @@ CHANGES: dict[str, Any] = {
         d["public"].update(total=0.9),
         d["worst_case"].update(epsilon=0.9),
     ),
+    "another source": lambda d: d.update(source="another table"),
     "a smaller guarantee": lambda d: d["guarantee"].update(epsilon=0.5),
 }
 
@@ -153,4 +157,11 @@ def test_a_changed_price_is_found(change, tmp_path):
     _, result = counted("pure", tmp_path)
     document = copy.deepcopy(json.loads(json.dumps(result.certificate())))
     CHANGES[change](document)
-    assert list(price_problems(document)) != []
+    assert verify_certificate(document) != []
+
+
+def test_an_outcome_that_was_not_priced_is_found(tmp_path):
+    """Catches an index that counts from the end."""
+    _, result = counted("whole", tmp_path)
+    document = json.loads(json.dumps(result.certificate())) | {"index": -1}
+    assert any("no such outcome" in problem for problem in verify_certificate(document))

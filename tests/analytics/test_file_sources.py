@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import expost
-from expost.analytics.sources import open_source
 from expost.errors import InvalidInput
+from expost.tables.sources import open_source
 from tests.analytics.tables import EXACT, counted, numbers
 
 ROWS = [("1", "a"), ("2", "a"), ("2", "a"), ("1", "b")]

@@ -15,9 +15,8 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.intervals import half_width
-from expost.analytics.noise_levels import LaplaceLevels
 from expost.analytics.refinement import GIVEN, RACE, Job, Refinement, Wanted, make_job
+from expost.analytics.refinement_noise import LaplaceLevels, half_width
 from tests.analytics.jobs import cheap_job
 
 FALSE_ALARM = 1e-8

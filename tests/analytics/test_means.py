@@ -16,10 +16,10 @@ from expost.analytics.means import (
     _unit_quantiles,
     mean_rule,
     quantiles,
-    worst_miss,
+    worst_mean_miss,
 )
-from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
 from expost.analytics.refinement import Job, Wanted, make_job
+from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels
 
 FALSE_ALARM = 1e-8
 
@@ -124,7 +124,7 @@ def test_the_bound_is_at_most_what_is_allowed():
     """And would not be for the miss probability of a single look."""
     for law in ("laplace", "gaussian"):
         job = mean_job(1, law, most=1)
-        assert worst_miss(job.levels, job.rule.miss, (10.0, 0.0), 100) <= 0.1
+        assert worst_mean_miss(job.levels, job.rule.miss, (10.0, 0.0), 100) <= 0.1
         assert 0.05 < job.rule.miss < 0.09
-        assert worst_miss(job.levels, 0.1, (10.0, 0.0), 100) > 0.1
+        assert worst_mean_miss(job.levels, 0.1, (10.0, 0.0), 100) > 0.1
         assert (np.diff(quantiles(job.levels, 0.1)) < 0).all()

@@ -18,10 +18,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from expost import SimulationRandomness
-from expost.analytics.noise_levels import MOST_LEVELS, GaussianLevels, LaplaceLevels, geometric_grid
+from expost.analytics.refinement_noise import (
+    MOST_LEVELS,
+    GaussianLevels,
+    LaplaceLevels,
+    geometric_grid,
+)
 from expost.errors import InvalidInput
-from expost.mechanisms.noise_paths import laplace_paths
-from expost.randomness.distributions import KeepLaw
+from expost.mechanisms.discrete_noise import laplace_paths
+from expost.randomness.inverse_cdf import KeepLaw
 from expost.randomness.samplers import keep_coins
 from tests.analytics import laws
 

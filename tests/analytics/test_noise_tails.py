@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from expost.analytics import noise_tails as tails
-from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
+from expost.analytics import refinement_noise as tails
+from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels
 from tests.analytics import laws
 
 LEAST = 1e-12

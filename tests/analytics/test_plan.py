@@ -6,8 +6,7 @@ import pytest
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.columns import Measure
-from expost.analytics.plan import plan
+from expost.analytics.count_plan import plan_count
 from expost.errors import InvalidInput
 
 
@@ -15,7 +14,7 @@ from expost.errors import InvalidInput
 @pytest.mark.parametrize("size", [1000, 10_000, 100_000])
 def test_a_group_costs_about_what_was_planned(size, delta):
     """One group of the size, m = 1. The noise moves the stop by a level or two, ratio 1.2 to √2."""
-    planned = plan(
+    planned = plan_count(
         groups=1, sizes=(size,), epsilon=2, delta=delta, within=0.1, max_groups_per_user=1
     )
     (row,) = planned.sizes
@@ -37,7 +36,7 @@ def test_a_group_costs_about_what_was_planned(size, delta):
 
 def test_all_or_so_many():
     """What is affordable for everybody is answered for all; else the total is divided."""
-    planned = plan(groups=1000, epsilon=1, within=0.1, max_groups_per_user=10)
+    planned = plan_count(groups=1000, epsilon=1, within=0.1, max_groups_per_user=10)
     costs = {each.size: each for each in planned.sizes}
     assert costs[10**6].groups is None
     assert costs[100].groups is not None
@@ -47,31 +46,31 @@ def test_all_or_so_many():
 
 
 def test_larger_groups_are_cheaper():
-    costs = [each.cost for each in plan(groups=50, epsilon=5, max_groups_per_user=5).sizes]
+    costs = [each.cost for each in plan_count(groups=50, epsilon=5, max_groups_per_user=5).sizes]
     known = [cost for cost in costs if cost is not None]
     assert known == sorted(known, reverse=True)
 
 
 def test_auto_says_that_m_is_assumed():
-    planned = plan(groups=100, epsilon=1, max_groups_per_user="auto")
+    planned = plan_count(groups=100, epsilon=1, max_groups_per_user="auto")
     assert planned.assumed
     assert planned.for_values < planned.total
     assert planned.as_dict()["max_groups_per_user_assumed"] is True
 
 
 def test_private_keys_have_a_threshold():
-    planned = plan(epsilon=2, delta=1e-6, private_keys=True, max_groups_per_user=10)
+    planned = plan_count(epsilon=2, delta=1e-6, private_keys=True, max_groups_per_user=10)
     assert planned.threshold is not None
     assert 100 < planned.threshold < 200
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean"])
 def test_sums_and_means(kind):
-    measure = Measure(kind, "v", 1, high=100)
-    planned = plan(groups=10, measure=measure, epsilon=1, max_groups_per_user=2)
+    asked = {"kind": kind, "column": "v", "bounds": (0, 100), "max_rows_per_user": 1}
+    planned = plan_count(groups=10, epsilon=1, max_groups_per_user=2, **asked)
     assert planned.sizes[-1].cost is not None
 
 
 def test_wrong_settings_are_refused():
     with pytest.raises(InvalidInput, match="within"):
-        plan(groups=10, epsilon=1, within=2)
+        plan_count(groups=10, epsilon=1, within=2)

@@ -17,16 +17,15 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.columns import Measure, pair_columns
-from expost.analytics.contribution import measured, run_totals, totals
+from expost.analytics.contribution import Measure, measured, pair_columns, run_totals, totals
 from expost.analytics.private_keys import (
     KeySelection,
     best_selection,
     gaussian_threshold,
     laplace_threshold,
 )
-from expost.analytics.sources import as_table
 from expost.errors import InvalidInput
+from expost.tables.sources import as_table
 from tests.analytics import laws
 
 FALSE_ALARM = 1e-6

@@ -16,11 +16,11 @@ import pytest
 
 import expost
 from expost import ZCDP, ApproxDP, PureDP, SimulationRandomness
-from expost.budget.amounts import amount_of
 from expost.budget.budgets import RenyiBudget
 from expost.budget.ledger import Ledger
+from expost.budget.limits import amount_of
 from expost.errors import BudgetRefused, InvalidInput
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.dpsgd import gaussian_for
 from expost.rationals import round_up
 
 SIZES = {"one": 1200, "two": 800, "three": 37, "none": 0}
@@ -56,7 +56,7 @@ def test_every_kind_of_table_gives_the_true_counts(kind, delta):
 
 @pytest.mark.parametrize("order", ["race", "given"])
 def test_a_mapping_gives_the_true_counts(order):
-    result = expost.count(SIZES, keys=list(SIZES), epsilon=HUGE, order=order, **EXACT)
+    result = expost.count(SIZES, keys=list(SIZES), epsilon=HUGE, group_order=order, **EXACT)
     assert {answer.group: round(answer.estimate) for answer in result.answers} == SIZES
 
 
@@ -94,7 +94,7 @@ def test_what_is_published_has_no_infinities_in_json():
     JSON has no NaN. Here the cap leaves one look for the first of two groups.
     """
     result = expost.count(
-        {"a": 5, "b": 5}, keys=["a", "b"], epsilon=1, max_group_epsilon=1, order="given"
+        {"a": 5, "b": 5}, keys=["a", "b"], epsilon=1, max_group_epsilon=1, group_order="given"
     )
     for answer in result.as_dict()["unanswered"]:
         assert all(value is None or isinstance(value, (str, float)) for value in answer.values())
@@ -237,7 +237,7 @@ class TestLedger:
             {"prior": {"a": "many"}},
             {"max_groups_per_user": 0},
             {"keys": None, "private_keys": True, "delta": 1e-6, "max_groups_per_user": 1.5},
-            {"order": "backwards"},
+            {"group_order": "backwards"},
             {"budget": "no such budget"},
         ],
     )

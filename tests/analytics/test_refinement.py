@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reproduction.counting.tables import synthetic
+from reproduction.simulated_paths import simulate_laplace_paths
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics.noise_levels import NoiseLevels, geometric_grid
 from expost.analytics.refinement import GIVEN, RACE, Charge, Job, Refinement
-from expost.mechanisms.noise_paths import simulate_laplace_paths
-from expost.privacy.conversions import gaussian_for
+from expost.analytics.refinement_noise import NoiseLevels, geometric_grid
+from expost.privacy.dpsgd import gaussian_for
 from tests.analytics.jobs import cheap_job, names
 
 
@@ -91,7 +91,7 @@ def test_no_count_overspends(counts, epsilon, delta, cap, order, most):
         epsilon=epsilon,
         delta=delta,
         max_group_epsilon=cap,
-        order=order,
+        group_order=order,
         ratio=2,
         max_groups_per_user=most,
         randomness=SimulationRandomness(1),
@@ -119,7 +119,7 @@ def test_a_seed_decides_everything(order, delta):
     def run(seed: int) -> expost.analytics.query.CountResult:
         data = {f"g{size}": size for size in (3000, 900, 500, 40, 0)}
         options = {
-            "order": order,
+            "group_order": order,
             "delta": delta,
             "randomness": SimulationRandomness(seed),
             "simulation": True,
@@ -156,7 +156,7 @@ def test_racing_beats_a_random_order():
                 data,
                 keys=list(data),
                 epsilon=10,
-                order=order,
+                group_order=order,
                 randomness=randomness,
                 simulation=True,
             )
@@ -207,7 +207,7 @@ class TestInput:
             ({"delta": 0}, "delta"),
             ({"delta": 1}, "delta"),
             ({"delta": -1e-9}, "delta"),
-            ({"order": "random"}, "order"),
+            ({"group_order": "random"}, "group_order"),
             ({"rule": "none"}, "rule"),
             ({"within": 0}, "within"),
             ({"confidence": 1}, "confidence"),

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from expost.analytics.columns import Measure, pair_columns
-from expost.analytics.contribution import measured, run_totals, totals
-from expost.analytics.intervals import StoppingRule, half_width
-from expost.analytics.noise_levels import LaplaceLevels
+from expost.analytics.contribution import Measure, measured, pair_columns, run_totals, totals
 from expost.analytics.refinement import GIVEN, RACE, Answer, Job, Refinement
-from expost.analytics.sources import as_table
+from expost.analytics.refinement_noise import LaplaceLevels, StoppingRule, half_width
+from expost.tables.sources import as_table
 from tests.analytics import laws
 from tests.analytics.jobs import cheap_job, shared
 

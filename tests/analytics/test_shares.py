@@ -11,19 +11,19 @@ import pytest
 pytest.importorskip("ibis", reason="needs the analytics extra")
 
 import expost
-from expost.analytics.certificate import price_problems
-from expost.analytics.columns import Measure
-from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
+from expost.analytics.contribution import Measure
 from expost.analytics.private_keys import KeySelection, gaussian_threshold, laplace_threshold
-from expost.analytics.request import make_request
+from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels
+from expost.analytics.request import check_request
+from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.dpsgd import gaussian_for
 from expost.randomness.source import SimulationRandomness
 
 
 def request(**more):
-    options = {"by": "g", "user": "u", "epsilon": 1.0, "opened": False, **more}
-    return make_request("rows.csv", Measure(), **options)
+    asked = {"by": "g", "user": "u", "epsilon": 1.0, **more}
+    return check_request("rows.csv", asked, open_table=False)
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,14 @@ def test_the_parts_add_up_to_the_total(more):
 @pytest.mark.parametrize("kind", ["rows", "sum", "mean"])
 def test_the_choice_of_rows_and_the_share_are_part_of_the_total(kind):
     """3 % for each choice, 5 % for what the caps remove; nothing for one row per user."""
-    measure = Measure(kind, None if kind == "rows" else "v", None, Fraction(1), 0, 5)
-    options = {"by": "g", "user": "u", "keys": ["a", "b", "c"], "epsilon": 1, "opened": False}
-    asked = make_request("rows.csv", measure, max_groups_per_user="auto", **options).with_rows(4)
+    options = {"kind": kind, "column": "v", "bounds": (0, 5)}
+    if kind == "rows":
+        options = {"count_rows": True}
+    options |= {"keys": ["a", "b", "c"], "epsilon": 1}
+    asked = request(max_groups_per_user="auto", max_rows_per_user="auto", **options).with_rows(4)
     assert asked.counting_total(2) == Fraction(89, 100)
     assert asked.cost_of_rows() == asked.cost_of_cap() == Fraction(3, 100)
-    one = make_request("rows.csv", measure, one_row_per_user=True, **options)
+    one = request(one_row_per_user=True, **options)
     assert (one.measure.rows, one.counting_total(1)) == (1, 1)
 
 
@@ -121,10 +123,10 @@ class TestOneRowPerUser:
         assert found.max_groups_per_user == 1
         assert found.dropped_share is None
         assert found.public["max_groups_per_user"] == "declared: one row per user"
-        rows = expost.count(ROWS, rows=True, one_row_per_user=True, **ASKED)
+        rows = expost.count(ROWS, count_rows=True, one_row_per_user=True, **ASKED)
         assert sum(round(answer.estimate) for answer in rows.answers) == 3
         assert rows.public["max_rows_per_user"] == 1
-        assert list(price_problems(rows.certificate())) == []
+        assert verify_certificate(rows.certificate()) == []
 
     @pytest.mark.parametrize(
         "more",

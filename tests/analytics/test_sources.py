@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import expost
-from expost.analytics.columns import Measure, pair_columns
-from expost.analytics.contribution import measured, run_totals, totals
-from expost.analytics.sources import as_table, open_source
+from expost.analytics.contribution import Measure, measured, pair_columns, run_totals, totals
 from expost.errors import InvalidInput
+from expost.tables.sources import as_table, open_source
 from tests.analytics.tables import EXACT, INJECTIONS, counted, numbers, selected
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import expost
 from expost import PureDP
-from expost.analytics.columns import Measure
-from expost.analytics.plan import plan
-from expost.analytics.query import value_measure
+from expost.analytics.contribution import Measure
+from expost.analytics.count_plan import plan_count
+from expost.analytics.request import completed, measure_of
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 
@@ -53,7 +53,7 @@ def test_means():
 def test_rows_and_their_cap():
     """Two rows per user in the total: catches users counted, and a cap that is not applied."""
     for cap, expected in ((1, 2000), (2, 4000), (None, 4000)):
-        found = expost.count(TABLE, rows=True, max_rows_per_user=cap, plus_minus=2, **COMMON)
+        found = expost.count(TABLE, count_rows=True, max_rows_per_user=cap, plus_minus=2, **COMMON)
         assert found.answers[0].estimate == pytest.approx(expected, abs=2)
 
 
@@ -109,9 +109,13 @@ def test_bad_types_are_refused_before_the_reservation(tmp_path):
 
 
 def test_the_sensitivity_is_stated_in_grid_units():
-    assert value_measure("sum", "v", (-3, 2), None, 4).sensitivity == 12
-    assert value_measure("mean", "v", (10, 30), None, 2).sensitivity == 40
-    fine = value_measure("sum", "v", (0, 0.5), None, 1)
+    def measure(kind, bounds, rows):
+        asked = {"kind": kind, "column": "v", "bounds": bounds, "epsilon": 1}
+        return measure_of(completed(asked | {"max_rows_per_user": rows}))
+
+    assert measure("sum", (-3, 2), 4).sensitivity == 12
+    assert measure("mean", (10, 30), 2).sensitivity == 40
+    fine = measure("sum", (0, 0.5), 1)
     assert fine.grid < Fraction(1, 1000)
     assert fine.sensitivity * fine.grid == Fraction(1, 2)
     assert Measure("rows", rows=7).sensitivity == 7
@@ -121,12 +125,12 @@ def test_certificates_round_trip(tmp_path):
     """Saved, it has every key of the contract and is accepted by the check."""
     import json
 
-    from expost.analytics.certificate import check_certificate
+    from expost.certificates.document import read_certificate
 
     ledger = Ledger.create(tmp_path / "l.db", PureDP(10))
     found = expost.count(TABLE, by="g", keys=["a", "b"], user="u", epsilon=2, ledger=ledger)
     found.save(tmp_path / "c.json")
-    record = check_certificate(json.loads((tmp_path / "c.json").read_text()))
+    record = read_certificate(json.loads((tmp_path / "c.json").read_text()))
     assert (record["schema"], record["kind"]) == (2, "count")
     assert record["ledger"]["reservation"]
     assert record["spent"]["epsilon"] == found.spent
@@ -134,10 +138,10 @@ def test_certificates_round_trip(tmp_path):
 
 def test_plans_read_no_data():
     """A larger group needs less; what every group can have answers all of them."""
-    planned = plan(groups=1000, epsilon=1, max_groups_per_user=3)
+    planned = plan_count(groups=1000, epsilon=1, max_groups_per_user=3)
     costs = [each.cost for each in planned.sizes]
     assert costs == sorted(costs, reverse=True)
     assert planned.sizes[0].groups is None
-    private = plan(epsilon=2, delta=1e-6, private_keys=True, max_groups_per_user=10)
+    private = plan_count(epsilon=2, delta=1e-6, private_keys=True, max_groups_per_user=10)
     assert 50 < private.threshold < 200
-    assert plan(groups=300, epsilon=1).sizes[0].groups < 10
+    assert plan_count(groups=300, epsilon=1).sizes[0].groups < 10

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from expost.analytics.sources import open_source
-from expost.analytics.text_lines import read_header
 from expost.errors import InvalidInput
+from expost.tables.file_rows import read_header
+from expost.tables.sources import open_source
 
 CELLS = st.text(alphabet="ab,;\"' ", min_size=1, max_size=6)
 CLEAN = [(f"u{place}", f"g{place % 3}") for place in range(6)]

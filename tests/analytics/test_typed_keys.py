@@ -18,8 +18,8 @@ import pyarrow as pa
 
 import expost
 from expost import Ledger, PureDP
-from expost.analytics.sources import as_table
 from expost.errors import InvalidInput
+from expost.tables.sources import as_table
 from tests.analytics.tables import EXACT
 
 DAY = datetime.datetime(2024, 2, 1)
@@ -229,7 +229,8 @@ def test_a_key_is_written_as_the_engine_writes_the_cell(column, data):
         "clock": st.times(),
         "money": st.decimals(-9_999_999, 9_999_999, places=2),
     }
-    from expost.analytics.columns import key_text, select
+    from expost.analytics.contribution import select
+    from expost.tables.typed_columns import key_text
 
     cell = data.draw(cells[column])
     table = as_table(pa.table({"u": [1], "g": pa.array([cell], COLUMNS[column].type)}))

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from expost.audit.claims import claims_of
-from expost.audit.empirical.clopper_pearson import clopper_pearson, log_ratio_bound, runs_needed
-from expost.audit.empirical.events import OTHER, Feature, cells_from
-from expost.audit.empirical.lower_bounds import judge
-from expost.audit.empirical.subjects import Key
-from expost.audit.empirical.tested_events import EventFamily, family_from
+from expost.audit.clopper_pearson import clopper_pearson, log_ratio_bound, runs_needed
+from expost.audit.events import OTHER, EventFamily, Feature, cells_from, family_from
+from expost.audit.lower_bounds import judge
+from expost.audit.report import claimed_numbers
+from expost.audit.subjects import OutputKey
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ApproxDP, PureDP, RenyiDP
 
@@ -96,13 +95,13 @@ def test_runs_needed_shows_what_was_asked_and_no_fewer_would():
 # The verdict as a whole, by enumeration: two labels, every pair of counts, exact probabilities.
 
 RUNS = 16
-PILOT = [(Key(0), Feature(label)) for label in ("yes", "no") for _ in range(5)]
+PILOT = [(OutputKey(0), Feature(label)) for label in ("yes", "no") for _ in range(5)]
 
 
 def chance_of_violated(promise, loss: float, confidence: float) -> float:
     """The exact chance that randomised response of this loss is called violated."""
-    cells = cells_from(PILOT, [Key(0)])
-    claims = claims_of([promise])
+    cells = cells_from(PILOT, [OutputKey(0)])
+    claims = claimed_numbers([promise])
     trial = np.array([[6, 4, 0], [4, 6, 0]])
     family = family_from(trial, 10, cells, claims)
     truth = 1 / (1 + math.exp(-loss))
@@ -162,11 +161,11 @@ def alarms_over_equal_laws(*, pilot: int | None) -> int:
     ``pilot`` None chooses events on the counted runs themselves.
     """
     generator = np.random.default_rng(1)
-    keys = [Key(index) for index in range(CLASSES)]
+    keys = [OutputKey(index) for index in range(CLASSES)]
     cells = cells_from(
         [(key, Feature(str(label))) for key in keys for label in range(LABELS)], keys
     )
-    claims = claims_of([PureDP(0.0)] * CLASSES)
+    claims = claimed_numbers([PureDP(0.0)] * CLASSES)
     chances = [0.0 if cell.label == OTHER else 1 / (CLASSES * LABELS) for cell in cells.cells]
     alarms = 0
     for _ in range(TRIALS):

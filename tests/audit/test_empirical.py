@@ -25,10 +25,11 @@ from expost import (
     Release,
     RenyiDP,
 )
-from expost.audit import FiniteMechanism, audit, exact_audit
+from expost.audit import audit
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.guarantees import REPLACE
 from tests.audit.suspects import NO, OVERHEAD, RIVALS, YES, Told, suspects, training_data
+from tests.oracle import FiniteMechanism, exact_audit
 
 SURE = 0.999
 NAMES = [

@@ -34,29 +34,29 @@ from expost import (
     SimulationRandomness,
     TruncatedNegativeBinomial,
 )
-from expost.audit.empirical.audit import audit
-from expost.audit.exact.audit import audit_claim, exact_audit
-from expost.audit.exact.dropping_laws import (
+from expost.audit.empirical import audit
+from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
+from expost.budget.filter import Filter
+from expost.errors import InvalidCandidate, InvalidInput
+from expost.mechanisms.protocol import NOTHING
+from tests.oracle.audit import audit_claim, exact_audit
+from tests.oracle.dropping_laws import (
     DropLevels,
     OutputLaw,
     above_threshold,
     first_pass_or_first,
     random_dropping,
 )
-from expost.audit.exact.finite_mechanism import FiniteMechanism
-from expost.audit.exact.other_laws import (
+from tests.oracle.finite_mechanism import FiniteMechanism
+from tests.oracle.laws_without_dropping import (
     NoisePath,
     above_threshold_queries,
     doubling,
     repeat_and_select,
 )
-from expost.audit.exact.selector_laws import exact_laws
-from expost.audit.exact.smallest_charges import ApproxMeasure, LawPair, PureMeasure, RenyiMeasure
-from expost.audit.exact.transcripts import Request, Seen, filter_audit
-from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
-from expost.budget.filter import Filter
-from expost.errors import InvalidCandidate, InvalidInput
-from expost.mechanisms.outcome import NOTHING
+from tests.oracle.selector_laws import exact_laws
+from tests.oracle.smallest_charges import ApproxMeasure, LawPair, PureMeasure, RenyiMeasure
+from tests.oracle.transcripts import Request, Seen, filter_audit
 from tests.theorems import finite, finite_renyi
 from tests.theorems.cases import BAR, SELECTORS, random_cases
 
@@ -385,7 +385,7 @@ def test_counting_finds_no_more_than_there_is():
 
 @pytest.mark.parametrize(
     "selector",
-    [RandomDropping(0.3), RandomDropping(0.3, allow_nothing=True), AboveThreshold(0.3, target=1)],
+    [RandomDropping(0.3), RandomDropping(0.3, allow_nothing=True), AboveThreshold(0.3, at_least=1)],
 )
 def test_the_adversary_needs_all_of_the_pure_charge(selector):
     report = exact_audit(selector, crowd())
@@ -410,7 +410,7 @@ def test_a_target_is_run_by_priority():
             each.as_candidate(guarantee=PureDP(e), priority=p)
             for each, e, p in zip(tables, (0.4, 0.6), priorities, strict=True)
         ]
-        selector = RandomDropping(0.3, target=1, allow_nothing=True)
+        selector = RandomDropping(0.3, at_least=1, allow_nothing=True)
         pair = exact_laws(selector, candidates, None, None)
         first = 1 if priorities == (1, 2) else 0
         order = [first, 1 - first]
@@ -427,7 +427,7 @@ def test_doubling_noise_reduction_and_queries_reach_their_charges():
     reports = [
         exact_audit(Doubling(1), [fails, winner]),
         exact_audit(
-            NoiseReduction(target=1),
+            NoiseReduction(at_least=1),
             [Candidate(DiscreteLaplace(query, each)) for each in (0.5, 1.0)],
             data=((1,), (0,)),
             score=lambda estimate: (float(estimate) < 1) == (estimate.scale > 1.5),
@@ -472,7 +472,7 @@ def test_renyi_and_approximate_claims(method):
         RandomDropping(0.1, order=32.0, method=method),
         RandomDropping(0.1, order=32.0, method=method, allow_nothing=True, minimum_drop_level=3),
         RandomDropping(0.1, delta=1e-4, method=method),
-        AboveThreshold(0.1, target=1, order=32.0, method=method),
+        AboveThreshold(0.1, at_least=1, order=32.0, method=method),
     ):
         report = exact_audit(selector, candidates)
         assert report.consistent

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from expost import PureDP
-from expost.budget.amounts import (
+from expost.budget.budgets import ApproxBudget, PureBudget
+from expost.budget.limits import (
     amount_from,
     amount_of,
     binary_amounts,
@@ -18,7 +19,6 @@ from expost.budget.amounts import (
     float_above,
     float_below,
 )
-from expost.budget.budgets import ApproxBudget, PureBudget
 from expost.errors import InvalidInput
 from expost.rationals import pad_up
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from expost import Charges, PureDP
-from expost.budget.hash_chain import Entry, canonical
 from expost.budget.ledger import Ledger
+from expost.budget.ledger_rows import Entry, canonical
 from expost.budget.signing import SigningKey, head_problems, load_document, signed_head
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 

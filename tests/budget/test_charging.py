@@ -11,8 +11,8 @@ import pytest
 
 from expost import NOTHING, ZCDP, Candidate, Charges, PureDP, RandomDropping
 from expost.budget.charging import Account
-from expost.budget.hash_chain import digest
 from expost.budget.ledger import Ledger
+from expost.budget.ledger_rows import digest
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput, LedgerError
 from expost.privacy.guarantees import Guarantee
 

@@ -24,16 +24,18 @@ from pathlib import Path
 
 import pytest
 
+import expost.budget.store
 from expost import Candidate, Charges, PureDP, RandomDropping
-from expost.budget import store
-from expost.budget.amounts import amount_of
 from expost.budget.budgets import PureBudget, budget_from_dict
 from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation
-from expost.budget.rows import LedgerRows
+from expost.budget.ledger_rows import LedgerRows
+from expost.budget.limits import amount_of
+from expost.budget.transactions import GroupCommit
 from expost.errors import BudgetRefused, CheckpointMismatch, LedgerError
 
-PROCESSES, REQUESTS = 16, 500
+PROCESSES = 16
+REQUESTS = pytest.mark.parametrize("requests", [100, pytest.param(500, marks=pytest.mark.long)])
 BUDGET, CAPS = 25.0, {"ann": 4.0, "bob": 7.0}
 ANALYSTS = ("", "ann", "bob", "cleo")
 
@@ -206,18 +208,20 @@ def create(url: str | Path) -> Ledger:
     )
 
 
-def test_sixteen_processes_on_one_sqlite_file(fast_folder):
+@REQUESTS
+def test_sixteen_processes_on_one_sqlite_file(fast_folder, requests):
     """Catches a check and a charge that are not one transaction, lost updates, and a child that
     uses its parent's connection.
     """
     ledger = create(fast_folder / "ledger.db")
-    check(ledger, run_processes(ledger, fast_folder, REQUESTS), REQUESTS)
+    check(ledger, run_processes(ledger, fast_folder, requests), requests)
 
 
-def test_sixteen_processes_on_postgresql(postgres_url, tmp_path):
+@REQUESTS
+def test_sixteen_processes_on_postgresql(postgres_url, tmp_path, requests):
     """The same against a server."""
     ledger = create(postgres_url)
-    check(ledger, run_processes(ledger, tmp_path, REQUESTS), REQUESTS)
+    check(ledger, run_processes(ledger, tmp_path, requests), requests)
 
 
 def grab(ledger: Ledger, barrier: object) -> None:
@@ -281,10 +285,10 @@ def wait_together(ledger: Ledger, tasks: list[Callable[[], object]]) -> list[obj
             results[place] = error
 
     threads = [threading.Thread(target=run, args=(place,)) for place in range(len(tasks))]
-    with ledger._store._leading:
+    with ledger._store._commits.leading:
         for number, thread in enumerate(threads, start=1):
             thread.start()
-            while len(ledger._store._queue) < number:
+            while len(ledger._store._commits.queue) < number:
                 time.sleep(0.001)
     for thread in threads:
         thread.join(60)
@@ -330,16 +334,16 @@ def test_writers_that_wait_together_are_committed_together(where, request, tmp_p
 def test_a_commit_that_fails_fails_for_all(tmp_path, monkeypatch):
     """Catches a thread that is told of a success which was rolled back with its neighbours."""
     ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(1.0))
-    original = store.run_one
+    original = GroupCommit.run_one
 
-    def fail(rows: LedgerRows, request: object, *, alone: bool) -> None:
-        original(rows, request, alone=alone)
+    def fail(self: object, rows: LedgerRows, pending: object, *, alone: bool) -> None:
+        original(self, rows, pending, alone=alone)
         if len(seen) == 2:
             raise sqlite3.OperationalError("disk I/O error")
-        seen.append(request)
+        seen.append(pending)
 
     seen: list[object] = []
-    monkeypatch.setattr(store, "run_one", fail)
+    monkeypatch.setattr(GroupCommit, "run_one", fail)
     results = wait_together(ledger, [lambda: ledger.reserve(PureDP(0.6)) for _ in range(3)])
     assert all(isinstance(each, LedgerError) for each in results)
     assert all("not recorded" in str(each) for each in results)
@@ -409,7 +413,7 @@ def test_those_who_come_while_the_lock_is_awaited_take_part(tmp_path, monkeypatc
         while not transactions:
             time.sleep(0.001)
         others = [pool.submit(ledger.reserve, PureDP(1)) for _ in range(7)]
-        while len(ledger._store._queue) < 8:
+        while len(ledger._store._commits.queue) < 8:
             time.sleep(0.001)
         os.close(descriptor)
         ids = {each.result(60).id for each in [first, *others]}
@@ -421,7 +425,7 @@ def test_those_who_come_while_the_lock_is_awaited_take_part(tmp_path, monkeypatc
 def test_a_lock_that_is_not_obtained_fails_for_all_who_wait(tmp_path, monkeypatch):
     """Catches threads that each wait for the whole time limit, one after another."""
     ledger = Ledger.create(tmp_path / "ledger.db", PureBudget(100.0))
-    monkeypatch.setattr(store, "BUSY_SECONDS", 0.5)
+    monkeypatch.setattr(expost.budget.store, "BUSY_SECONDS", 0.5)
     descriptor = os.open(tmp_path / "ledger.db", os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     start = time.monotonic()

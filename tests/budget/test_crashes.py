@@ -31,8 +31,8 @@ from typing import Any
 import pytest
 
 from expost import Candidate, PureDP, RandomDropping
-from expost.budget.amounts import amount_of
 from expost.budget.ledger import Ledger, Reservation
+from expost.budget.limits import amount_of
 from expost.errors import BudgetRefused, ExpostError, LedgerError
 
 pytestmark = pytest.mark.slow

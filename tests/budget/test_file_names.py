@@ -27,8 +27,8 @@ from expost.budget.database_file import (
     token,
 )
 from expost.budget.ledger import Ledger
-from expost.budget.rows import LedgerRows
-from expost.budget.views import problems_of
+from expost.budget.ledger_rows import LedgerRows
+from expost.budget.ledger_views import problems_of
 from expost.errors import BudgetRefused, LedgerError
 
 

@@ -22,8 +22,6 @@ from hypothesis import strategies as st
 from expost import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
 from expost.budget.budgets import (
     ApproxBudget,
-    Budget,
-    Coordinates,
     PureBudget,
     RenyiBudget,
     ZCDPBudget,
@@ -32,6 +30,7 @@ from expost.budget.budgets import (
     budget_from_dict,
 )
 from expost.budget.filter import Filter
+from expost.budget.limits import Budget, Coordinates
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput
 from expost.privacy.guarantees import Guarantee
 from tests.work import lines_run

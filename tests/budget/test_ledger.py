@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from expost import NOTHING, ZCDP, ApproxDP, Candidate, Charges, PureDP, RandomDropping, RenyiDP
-from expost.budget import rows, store
-from expost.budget.amounts import amount_of
+from expost.budget import store
 from expost.budget.budgets import PureBudget, RenyiBudget
-from expost.budget.hash_chain import digest
 from expost.budget.ledger import Ledger, Reservation
+from expost.budget.ledger_rows import NAMES, LedgerRows, digest
+from expost.budget.limits import amount_of
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput, LedgerError
 from tests.budget.test_concurrency import wait_together
 
@@ -670,9 +670,11 @@ def test_entries_come_in_pages(url, monkeypatch):
     for _ in range(6):
         ledger.reserve(PureDP(0.01))
     whole = list(ledger.entries())
-    original = rows.LedgerRows.entries
+    original = LedgerRows.entries
     monkeypatch.setattr(
-        rows.LedgerRows, "entries", lambda self, after=None, limit=3: original(self, after, 3)
+        LedgerRows,
+        "entries",
+        lambda self, after=None, limit=3: original(self, after, 3),
     )
     assert list(ledger.entries()) == whole
     assert ledger.verify() == []
@@ -751,7 +753,7 @@ TABLES = {
         *("id", "budget", "analyst", "status", "worst", "charges", "outcome"),
         *("entry", "request", "secret"),
     ),
-    "expost_entries": tuple(rows.NAMES),
+    "expost_entries": tuple(NAMES),
     "expost_head": ("sequence", "hash"),
 }
 KEYS = {"expost_totals": 2, "expost_reservations": 1, "expost_entries": 1, "expost_head": 0}
@@ -863,7 +865,7 @@ def test_removed_rows_are_found(rich, table):
 
 def test_swapped_rows_are_found(rich):
     """Catches two entries that changed places, numbers and all."""
-    names = [name for name in rows.NAMES if name != "sequence"]
+    names = [name for name in NAMES if name != "sequence"]
     swapped = sql(
         rich,
         f"SELECT {', '.join(names)} FROM expost_entries WHERE sequence IN (4, 6) ORDER BY sequence",
@@ -907,7 +909,7 @@ def test_an_added_row_is_found(rich):
         "('ghost', 'visits', '', 'open', '[]', '{}', NULL, 9, '', '')",
     )
     last = list(rich.entries())[-1]
-    values = [(name, getattr(last, name)) for name in rows.NAMES if name != "sequence"]
+    values = [(name, getattr(last, name)) for name in NAMES if name != "sequence"]
     marks = ", ".join(f":{name}" for name, _ in values)
     sql(rich, f"INSERT INTO expost_entries VALUES ({last.sequence + 1}, {marks})", **dict(values))
     problems = rich.verify()
@@ -923,12 +925,12 @@ def rewrite(ledger: Ledger, number: int, **changes: object) -> None:
     entries = list(ledger.entries())
     previous = entries[number - 2].hash if number > 1 else "0" * 64
     for entry in entries[number - 1 :]:
-        content = {name: getattr(entry, name) for name in rows.NAMES} | {"previous": previous}
+        content = {name: getattr(entry, name) for name in NAMES} | {"previous": previous}
         mended = type(entry)(
             **(content | (changes if entry.sequence == number else {}) | {"hash": ""})
         )
         previous = mended.computed_hash()
-        values = {name: getattr(mended, name) for name in rows.NAMES} | {"hash": previous}
+        values = {name: getattr(mended, name) for name in NAMES} | {"hash": previous}
         assignments = ", ".join(f"{name} = :{name}" for name in values)
         sql(ledger, f"UPDATE expost_entries SET {assignments} WHERE sequence = :sequence", **values)
     sql(ledger, "UPDATE expost_head SET hash = :hash", hash=previous)

@@ -89,6 +89,11 @@ def ask_study(ledger: Any) -> None:
     )
 
 
+def ask_describe(ledger: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    expost.describe(pandas.DataFrame({"ink": [1.0] * 50}), epsilon=0.5, ledger=ledger)
+
+
 DOORS: dict[str, tuple[Callable[[Any], None], Any]] = {
     "Account": (ask_account, PureDP(100)),
     "RandomDropping.select": (ask_select, PureDP(100)),
@@ -99,9 +104,10 @@ DOORS: dict[str, tuple[Callable[[Any], None], Any]] = {
     "plan_job": (ask_plan, ApproxDP(1000, 0.1, "zero-out")),
     "ExPostSearch": (ask_search, PureDP(100, "zero-out")),
     "PrivateStudy.search": (ask_study, PureDP(100)),
+    "describe": (ask_describe, ApproxDP(100, 0.1)),
 }
-RECORDS = {"Release"}
-"""Classes whose ``ledger`` is what a certificate says about its entry, not a ledger."""
+RECORDS = {"Release", "Facts", "verify_certificate"}
+"""What has a ``ledger`` that is not charged: certificates say where their entry is."""
 FORMS: dict[str, Callable[[Path], Any]] = {
     "ledger": Ledger.open,
     "text": str,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from expost import ZCDP, ApproxDP, Charges, PureDP
-from expost.budget import alerts, periods
+from expost.budget import changes, totals
 from expost.budget.budgets import PureBudget
 from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger
@@ -264,7 +264,7 @@ def test_the_clock_is_read_once(url, monkeypatch):
 )
 def test_periods(every, first):
     """Catches a period that begins on another day."""
-    assert periods.period_at(every, datetime(2026, 5, 13, 23, 59, tzinfo=UTC)) == first
+    assert totals.period_at(every, datetime(2026, 5, 13, 23, 59, tzinfo=UTC)) == first
 
 
 def test_unknown_periods_are_refused(tmp_path):
@@ -324,13 +324,13 @@ def test_commands_of_others_do_not_run(tmp_path, monkeypatch):
     path, started = tmp_path / "ledger.db", []
     ledger = Ledger.create(path, PureDP(1))
     ledger.set_alert(0.1, "true")
-    monkeypatch.setattr(alerts.subprocess, "Popen", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(changes.subprocess, "Popen", lambda *a, **k: started.append(a))
     path.chmod(0o666)
     ledger.reserve(PureDP(0.2))
     assert started == []
-    assert not alerts._trusted(None)  # a server
-    monkeypatch.setenv(alerts.ALLOW_VARIABLE, "1")
-    alerts.start([alerts.Alert("b", "0.1", "true")], None)
+    assert not changes._trusted(None)  # a server
+    monkeypatch.setenv(changes.ALLOW_VARIABLE, "1")
+    changes.start_alerts([changes.Alert("b", "0.1", "true")], None)
     assert len(started) == 1
 
 

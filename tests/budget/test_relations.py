@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from expost import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
-from expost.budget.budgets import ApproxBudget, Budget, PureBudget, RenyiBudget, ZCDPBudget
+from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.ledger import Ledger
+from expost.budget.limits import Budget
 from expost.errors import InvalidGuarantee, InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, Guarantee
 

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy
 
 from expost import PureDP
-from expost.budget import upgrade
+from expost.budget import operations
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, LedgerError
 
@@ -139,7 +139,7 @@ def test_an_upgrade_that_is_killed_can_be_repeated(path, monkeypatch):
 
     child = os.fork()
     if child == 0:
-        upgrade._move_reservations = die
+        operations._move_reservations = die
         Ledger.upgrade(path)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

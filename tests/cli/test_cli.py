@@ -1,16 +1,20 @@
 """The command line: one JSON document on stdout, everything else on stderr, and exit codes."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from fractions import Fraction
+from unittest import mock
 
 import pytest
 
 from expost import Candidate, PureDP, RandomDropping, RenyiDP, __version__
-from expost.cli.certificate import describe
+from expost.certificates.words import guarantee_words
+from expost.cli.main import main
 from expost.cli.output import (
     BAD_INPUT,
     BUDGET_REFUSES,
@@ -18,20 +22,21 @@ from expost.cli.output import (
     FAILURE,
     MISSED_BAR,
     UNEXPECTED,
-    in_words,
+    value_in_words,
 )
 
 
 def expost(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from expost.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    """The command, in this process: starting an interpreter for each would take a second."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    words = mock.patch.object(sys, "argv", ["expost", *arguments])
+    wide = mock.patch.dict(os.environ, COLUMNS="200")
+    with words, wide, redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -44,7 +49,9 @@ def certificate(tmp_path):
 
 
 def test_version_and_help():
-    assert expost("--version").stdout.strip() == f"expost {__version__}"
+    command = [sys.executable, "-m", "expost", "--version"]
+    alone = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert alone.stdout.strip() == f"expost {__version__}"
     done = expost("--help")
     assert done.returncode == 0
     assert "certificate" in done.stdout
@@ -75,7 +82,7 @@ def test_help_lists_the_exit_codes():
 )
 def test_values_in_words(value, text):
     """Catches Python's notation in a table, and nesting that is shown without end."""
-    assert in_words(value) == text
+    assert value_in_words(value) == text
 
 
 def test_certificate_as_json_is_one_document(certificate):
@@ -130,7 +137,7 @@ def test_unknown_commands_and_files_are_bad_input():
 def test_a_charge_is_never_rounded_down_for_display(value):
     """Catches a table that shows less than was spent."""
     for guarantee in (PureDP(value), RenyiDP((2.0, 3.0), (value, value))):
-        text = describe(guarantee)
+        text = guarantee_words(guarantee)
         shown = re.findall(r"ε = \[?([^\s,\])]+)", text)[0]
         assert value <= float(shown)  # the text reads back as at least the number
         assert Fraction(shown) <= Fraction(value) * Fraction(1001, 1000)

@@ -29,7 +29,12 @@ class TestJson:
 
     @pytest.mark.parametrize(
         "options",
-        [[], ["--delta", "1e-6"], ["--order", "given"], ["--rule", "paper", "--confidence", "0.5"]],
+        [
+            [],
+            ["--delta", "1e-6"],
+            ["--group-order", "given"],
+            ["--rule", "paper", "--confidence", "0.5"],
+        ],
     )
     def test_keys_and_types(self, count, options):
         """Catches a renamed key, a second document, NaN, and notes on stdout."""
@@ -78,7 +83,7 @@ class TestJson:
             0.05,
             "--keys",
             keys,
-            "--order",
+            "--group-order",
             "given",
             "--json",
         )
@@ -162,8 +167,8 @@ class TestBadInput:
             (["--max-groups-per-user", "many"], "auto or none"),
             (["--max-groups-per-user", "0"], "max_groups_per_user"),
             (["--sum", "u"], "needs public bounds"),
-            (["--bounds", "0", "1"], "bounds belong to"),
-            (["--rows", "--sum", "u"], "ask for one"),
+            (["--bounds", "0", "1"], "belongs to sums and means"),
+            (["--count-rows", "--sum", "u"], "ask for one"),
             (["--within", "0.1", "--plus-minus", "5"], "not both"),
             (["--budget", "people"], "give --ledger too"),
             (["--analyst", "ann"], "give --ledger too"),
@@ -178,7 +183,7 @@ class TestBadInput:
             (["--ratio", "1"], "ratio"),
             (["--ratio", "1.00001"], "ratio"),
             (["--confidence", "1"], "confidence"),
-            (["--order", "random"], "order"),
+            (["--group-order", "random"], "order"),
             (["--rule", "none"], "rule"),
             (["--plot", "x.txt"], "plot"),
             (["--plot", "/no/such/folder/x.png"], "plot"),
@@ -436,7 +441,7 @@ def test_help(expost, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     text = expost("count", "--help").out
     wanted = (
-        "by user within epsilon delta keys private-keys order prior max-group-epsilon "
+        "by user within epsilon delta keys private-keys group-order prior max-group-epsilon "
         "ledger budget out plot json"
     )
     assert all(f"--{option}" in text for option in (*wanted.split(), "confidence", "rule", "ratio"))

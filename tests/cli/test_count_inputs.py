@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from expost.cli.count_inputs import split_bounds
+from expost.cli.count import split_bounds
 from tests.cli.counting import count, expost, files
 
 __all__ = ["count", "expost", "files"]  # fixtures
@@ -14,7 +14,7 @@ __all__ = ["count", "expost", "files"]  # fixtures
     ("given", "read"),
     [
         (["--bounds", "0:120"], ["--bounds", "0", "120"]),
-        (["--bounds=-5:5", "--rows"], ["--bounds", "-5", "5", "--rows"]),
+        (["--bounds=-5:5", "--count-rows"], ["--bounds", "-5", "5", "--count-rows"]),
         (["--bounds", "0", "120"], ["--bounds", "0", "120"]),
         (["--bounds", "0:1:2"], ["--bounds", "0:1:2"]),
         (["--by", "a:b", "--", "--bounds", "0:1"], ["--by", "a:b", "--", "--bounds", "0:1"]),

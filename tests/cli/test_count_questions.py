@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from expost import PureDP
-from expost.analytics import execution
+from expost.analytics import query
 from expost.analytics.refinement import Refinement
 from expost.budget.ledger import Ledger
 from tests.cli.counting import count, expost, files
@@ -69,9 +69,9 @@ class TestQuestions:
     def test_rows(self, expost, tmp_path):
         table = tmp_path / "rows.csv"
         table.write_text("u,x\n" + "".join(f"{user},1\n" * 5 for user in range(400)))
-        (answer,) = ask(expost, table, "--rows", epsilon=1000).document["answers"]
+        (answer,) = ask(expost, table, "--count-rows", epsilon=1000).document["answers"]
         assert answer["low"] <= 2000 <= answer["high"]
-        more = ["--rows", "--max-rows-per-user", 2]
+        more = ["--count-rows", "--max-rows-per-user", 2]
         capped = ask(expost, table, *more, epsilon=1000).document
         assert capped["answers"] == []  # the cap alone removes more than a tenth
         assert capped["dropped_share"]["low"] <= 0.6 <= capped["dropped_share"]["high"]
@@ -185,7 +185,7 @@ class TestNeverPayForNothing:
         def interrupted(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(execution, "_values", interrupted)
+        monkeypatch.setattr(query, "_values", interrupted)
         out = tmp_path / "answers.csv"
         done = count("--ledger", tmp_path / "ledger.db", "--out", out)
         assert (done.code, done.out) == (130, "")

@@ -90,6 +90,6 @@ def test_a_vague_share_is_not_shown(count, monkeypatch, high, shown):
 
 def test_rows_name_the_option_that_saves(count):
     """Ten rows per person are assumed; the note comes before anything is charged."""
-    assert "--max-rows-per-user R costs less" in words(count("--rows").err)
-    assert count("--rows", "--max-rows-per-user", 1).err == ""
-    assert count("--rows", "--json").err == ""
+    assert "--max-rows-per-user R costs less" in words(count("--count-rows").err)
+    assert count("--count-rows", "--max-rows-per-user", 1).err == ""
+    assert count("--count-rows", "--json").err == ""

@@ -12,7 +12,7 @@ import pytest
 from expost import ZCDP, PureDP
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.tuning.model_settings import TRAININGS
+from expost.tuning.request import TRAININGS
 from tests.cli.counting import expost  # noqa: F401  (a fixture)
 
 FACTS = [
@@ -22,12 +22,18 @@ FACTS = [
 ]
 WAYS: dict[str, list[str]] = {
     "dp-sgd": ["--training", "dp-sgd", "--attempts", "2", "--epsilons", "1,4"],
-    "noise-reduction": ["--training", "noise-reduction"],
+    "noise-reduction": ["--training", "noise-reduction", "--target", "age"],
     "progressive": ["--training", "progressive", "--max-epsilon", "3"],
     "auto": ["--training", "auto", "--attempts", "2", "--epsilons", "4"],
-    "secret number of rows": ["--training", "noise-reduction", "--rows", "1500"],
+    "secret number of rows": ["--training", "progressive", "--rows", "1500"],
 }
 BARS = {"reached": "0.6", "missed": "0.96"}
+NUMBER = [  # the same table, with a number as its target
+    *("--target-bounds", "0:40", "--bounds", "b=0:1", "--categories", "city=Bern,Zug"),
+    *("--categories", "label=no,yes", "--dates", "day=2020-01-01:2021-12-31"),
+    *("--booleans", "member", "--missing", "day=indicator"),
+]
+ERRORS = {"reached": "250", "missed": "1"}
 
 
 def table(path: Path, rows: int = 1500) -> None:
@@ -51,7 +57,10 @@ def test_models(expost, tmp_path, monkeypatch, way, bar):  # noqa: F811
     table(tmp_path / "rows.csv")
     relation = "add-remove" if "--rows" in WAYS[way] else "zero-out"
     Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, relation))
-    options = [*FACTS, "--at-least", BARS[bar], *WAYS[way], "--ledger", "ledger.db", "--out", "out"]
+    facts = [*FACTS, "--at-least", BARS[bar]]
+    if way == "noise-reduction":
+        facts = [*NUMBER, "--at-most", ERRORS[bar]]
+    options = [*facts, *WAYS[way], "--ledger", "ledger.db", "--out", "out"]
     done = expost("tune", "rows.csv", *options)
     assert done.code == (0 if bar == "reached" else 5), done.err
     check = ["certificate", "verify", "out/release.json", "--ledger", "ledger.db"]
@@ -70,7 +79,7 @@ def test_models(expost, tmp_path, monkeypatch, way, bar):  # noqa: F811
 
 QUERIES: dict[str, list[str]] = {
     "count": [],
-    "rows": ["--rows", "--max-rows-per-user", "1"],
+    "rows": ["--count-rows", "--max-rows-per-user", "1"],
     "sum": ["--sum", "v", "--bounds", "0", "2"],
     "mean": ["--mean", "v", "--bounds", "0", "2"],
     "gaussian": ["--delta", "1e-6"],
@@ -104,15 +113,19 @@ def test_counts(expost, tmp_path, monkeypatch, query):  # noqa: F811
 def test_searches(expost, tmp_path, settings: dict[str, Any], secret: dict[str, Any]):  # noqa: F811
     """Catches a search by ExPostSearch whose certificate is called wrong."""
     pytest.importorskip("sklearn")
-    from expost.sklearn import DPLogisticRegression, ExPostSearch
+    from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
 
     generator = np.random.default_rng(2)
     y = generator.integers(0, 2, 1500)
     X = np.where(y[:, None] == 1, 8.0, 2.0) + generator.normal(size=(1500, 2))
     model = DPLogisticRegression(classes=[0, 1], feature_bounds=(0, 10), delta=1e-5)
+    settings = settings | {"at_least": 0.7}
     if settings["training"] == "dp-sgd":
-        settings = settings | {"param_grid": {"epsilon": [1.0, 4.0]}, "attempts": 2}
-    search = ExPostSearch(model, target=0.7, **settings, **secret).fit(X, y)
+        settings |= {"param_grid": {"epsilon": [1.0, 4.0]}, "attempts": 2}
+    if settings["training"] == "noise-reduction":
+        model = DPLinearRegression(feature_bounds=(0, 10), target_bounds=(0, 1), delta=1e-5)
+        settings |= {"at_least": -0.4}
+    search = ExPostSearch(model, **settings, **secret).fit(X, y)
     file = search.save(tmp_path / "kept")
     verdict = expost("certificate", "verify", file, "--json")
     assert verdict.document["problems"] == []

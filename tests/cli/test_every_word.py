@@ -23,28 +23,35 @@ import pytest
 from typer.main import get_command
 
 import expost
+from expost.certificates import report as documents
+from expost.certificates.words import bound_text
 from expost.cli import main as command
 from expost.cli import tune as tune_command
 from expost.randomness.source import SimulationRandomness
-from expost.server import documents, tuning_jobs
-from expost.tuning.certificate import Tuned, goal_record
+from expost.server.jobs import tuning_jobs
 from expost.tuning.confidence import SECRET_ROWS, Bounds
-from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.metrics import METRICS
+from expost.tuning.request import keys_of
 from expost.tuning.row_function import RowFunction
-from expost.tuning.settings import _AXES, _MORE_AXES
-from expost.tuning.words import bound_text
+from expost.tuning.settings import GoalSettings
+from expost.tuning.tuned import Tuned, goal_record
 from tests.tuning.jobs import clouds, job
 
 COMMAND: Any = get_command(command.app)  # made once; the parser takes longer than a screen
 ENCODINGS = ("utf-8", "ascii", "latin-1", "cp1252")
 SEARCH = {"epsilons": [4], "learning_rates": [4], "epochs": [2], "batch_sizes": [100]}
-PATH = {"model": {"training": "noise-reduction"}, "privacy": {"attempts": None}}
+PATH = {"model": {"training": "progressive"}, "privacy": {"attempts": None}}
 NONE = dict.fromkeys(("epsilons", "learning_rates", "epochs", "batch_sizes", "clips"))
 WAYS: dict[str, dict[str, Any]] = {
     "dp-sgd": {"model": {"training": "dp-sgd"}, "search": SEARCH, "privacy": {"attempts": 1}},
-    "noise-reduction": PATH | {"search": NONE},
-    "progressive": PATH | {"search": NONE, "model": {"training": "progressive"}},
+    "noise-reduction": PATH
+    | {
+        "search": NONE,
+        "data": {"classes": None, "target_bounds": [0, 1]},
+        "model": {"kind": "linear", "training": "noise-reduction"},
+        "goal": {"metric": "mse", "at_least": None, "at_most": 0.4, "loss_bound": 1.0},
+    },
+    "progressive": PATH | {"search": NONE},
     "auto": {"model": {"training": "auto"}, "search": SEARCH, "privacy": {"attempts": 1}},
     "secret rows": PATH | {"search": NONE, "data": {"rows": 600}},
 }
@@ -76,13 +83,14 @@ AXES: dict[str, dict[str, Any]] = {
     "schedules": {"schedule": "cosine"},
     "weight_decays": {"weight_decay": 1e-4},
     "class_weights": {"class_weights": [1.0, 4.0]},
+    "features": {"features": "plain"},
 }
 
 
 def test_every_metric_and_axis_is_in_the_tables() -> None:
     """Catches a metric or an axis that is added without its words."""
     assert {goal.metric for goal in GOALS.values()} >= set(METRICS)
-    assert set(AXES) == {*_AXES, *_MORE_AXES}
+    assert set(AXES) == set(keys_of("search")) - {"epsilons", "samples"}
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +99,7 @@ def results() -> dict[str, Tuned]:
     X, y = clouds(600, noise=0.05)
     made = {}
     for way, changes in WAYS.items():
-        tables = job(goal={"at_least": 0.6}, **changes)
+        tables = job(**({"goal": {"at_least": 0.6}} | changes))
         if not tables["search"]:
             del tables["search"]
         for seed in range(9):
@@ -126,7 +134,7 @@ def spoken(result: Tuned, goal: GoalSettings, params: dict[str, Any], beyond: bo
         replace(each, release=replace(each.release, value=value, params={"epsilon": 1, **params}))
         for each in result.attempts
     )
-    told = {**result.details["goal"], "metric": goal.metric, "bar": sign * bar}
+    told = {**result.details["goal"], "metric": goal.metric, "value": sign * bar}
     told |= {"larger_is_better": goal.larger_is_better, **goal_record(goal)}
     return replace(
         result,
@@ -162,7 +170,7 @@ def screens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screens
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", stream)
             with pytest.raises(SystemExit) as end:
-                command.run(COMMAND)
+                command.run_command(COMMAND)
         assert end.value.code in (None, 0, 5), arguments
         stream.flush()
         text = stream.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
@@ -189,7 +197,7 @@ def expected_words(result: Tuned) -> list[str]:
         return min(max(sign * value, low), high)
 
     words = [
-        f"{goal['certified']} {'≥' if larger else '≤'} {goal['bar']:g}",
+        f"{goal['certified']} {'≥' if larger else '≤'} {goal['value']:g}",
         f"{within(bounds.noisy):.4g}",
         f"{side} {bound_text(within(bounds.on_scoring_rows), larger)} on the scoring rows",
         f"({100 * bounds.confidence:g} % confidence each)",
@@ -223,7 +231,7 @@ def test_every_metric_and_way_of_training(results, screens: Screens, way: str, g
         whole = json.dumps(said, ensure_ascii=False)
         record = result.details["goal"]
         side = "at least" if record["larger_is_better"] else "at most"
-        assert f"whose {record['certified']} is {side} {record['bar']:g}" in whole
+        assert f"whose {record['certified']} is {side} {record['value']:g}" in whole
         for text in expected_words(result)[1:]:
             assert text in whole, (way, goal, text)
         released, printed = pages_of(result, said)
@@ -232,9 +240,9 @@ def test_every_metric_and_way_of_training(results, screens: Screens, way: str, g
         for text in expected_words(result)[1:]:
             assert text in printed, (way, goal, text)
         mechanism = section(said, "Mechanism and theorem")
-        trained = {"dp-sgd": "dp-sgd", "noise-reduction": "moments", "secret rows": "moments"}
-        how = {"dp-sgd": "DP-SGD", "moments": "A linear model was computed"}
-        for name, text in {**how, "progressive": "trained progressively"}.items():
+        trained = {"dp-sgd": "dp-sgd", "noise-reduction": "moments"}
+        how = {"dp-sgd": "DP-SGD", "moments": "One linear model whose noise"}
+        for name, text in {**how, "progressive": "One training with all rows"}.items():
             assert (text in mechanism) == (name == trained.get(way, "progressive")), (way, text)
         progressive = way not in trained
         for shown in screens(result, "utf-8"):
@@ -275,15 +283,15 @@ def test_json_is_the_same_on_every_terminal(
         patch.setattr(sys, "argv", ["expost", "tune", "job.toml", "--out", "out", "--json"])
         patch.setattr(tune_command, "tune_model", lambda *_, **__: result)
         with pytest.raises(SystemExit) as end:
-            command.run(COMMAND)
+            command.run_command(COMMAND)
     assert not end.value.code
     stream.flush()
     raw = stream.buffer.getvalue()  # type: ignore[attr-defined]
     assert json.loads(raw.decode("utf-8" if encoding == "ascii" else encoding)) == result.as_dict()
 
 
-def desk_release(result: Tuned) -> dict[str, Any]:
-    """What a desk stores of a job."""
+def server_release(result: Tuned) -> dict[str, Any]:
+    """What a server stores of a job."""
     certificate = json.loads(result.certificate())
     request = {"id": "a" * 16, "kind": "tune", "memo": "", "question": {}, "person": "ann"}
     return {
@@ -294,9 +302,9 @@ def desk_release(result: Tuned) -> dict[str, Any]:
 
 
 def report_of(result: Tuned) -> dict[str, Any]:
-    """The report that a desk shows officers."""
+    """The report that a server shows officers."""
     return documents.report(
-        desk_release(result),
+        server_release(result),
         {"name": "rows", "values": {}, "user": None},
         {"name": "b", "kind": "approx", "budget": {"epsilon": 1.0, "delta": 1e-5}},
     )
@@ -305,14 +313,17 @@ def report_of(result: Tuned) -> dict[str, Any]:
 def pages_of(result: Tuned, report: dict[str, Any]) -> list[str]:
     """The page of a release and its report to print, as text."""
     pytest.importorskip("fastapi")
-    from expost.server.pages import reading
-    from expost.server.people import Person
+    from expost.server.pages import release_pages
+    from expost.server.people.accounts import Person
 
-    desk: Any = SimpleNamespace(
-        release=lambda *_: desk_release(result), report=lambda *_: report, settings=None
+    server: Any = SimpleNamespace(
+        release=lambda *_: server_release(result), report=lambda *_: report, settings=None
     )
     me = Person("ann", "analyst")
-    bodies = [reading._release(desk, me, "a", None).body, reading.report(desk, me, "a").body]
+    bodies = [
+        release_pages._release(server, me, "a", None).body,
+        release_pages.report_page(server, me, "a").body,
+    ]
     texts = [unescape(bytes(body).decode("utf-8")) for body in bodies]
     return [" ".join(re.sub(r"<[^>]*>", " ", text).split()) for text in texts]
 
@@ -324,8 +335,8 @@ def section(report: dict[str, Any], heading: str) -> str:
 
 OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missed": (
-        WAYS["noise-reduction"] | {"goal": {"at_least": 0.94}},
-        ["The bar was missed: no model was released", "passed no"],
+        WAYS["progressive"] | {"goal": {"at_least": 0.94}},
+        ["The goal was missed: the last model is released as missed", "passed no"],
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},
@@ -336,9 +347,10 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
         | {
             "goal": {"at_least": 0.55},
             "search": SEARCH
-            | {"class_weights": [[1.0, 1.0]], "optimisers": ["adam"], "schedules": ["cosine"]},
+            | {"class_weights": [[1.0, 1.0]], "optimisers": ["adam"], "schedules": ["cosine"]}
+            | {"features": ["plain"]},
         },
-        ["class_weights = [1, 1]", "optimiser = adam", "schedule = cosine"],
+        ["class_weights = [1, 1]", "optimiser = adam", "schedule = cosine", "features = plain"],
     ),
 }
 
@@ -386,14 +398,14 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
 def test_every_charge_of_a_page_is_rounded_up() -> None:
     """Catches a page that shows less than was charged, or more than is left."""
     pytest.importorskip("fastapi")
-    from expost.server.documents import certainty_text
-    from expost.server.pages.amounts import amount, charge, limit
+    from expost.certificates.report import certainty_text
+    from expost.server.pages.amounts import amount, limit, loss_text
 
     generator = np.random.default_rng(1)
     for value in map(float, 10 ** generator.uniform(-9, 4, 500)):
-        assert float(charge(value).replace(",", "")) >= value
+        assert float(loss_text(value).replace(",", "")) >= value
         assert float(amount(value)[2:].replace(",", "")) >= value
         assert float(limit(value)[2:].replace(",", "")) <= value
         certain = 1 / (1 + np.exp(-min(value, 50.0)))
         assert certain <= float(certainty_text(value)) / 100 + 1e-12 <= 1 + 1e-9
-    assert charge(0.1) == limit(0.1)[2:] == "0.1"
+    assert loss_text(0.1) == limit(0.1)[2:] == "0.1"

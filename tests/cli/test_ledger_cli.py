@@ -502,7 +502,7 @@ def test_entries_are_filtered(expost, path):
 
 def test_watch(expost, path, ledger):
     """Catches a watch that shows the past, or misses what is new."""
-    timer = threading.Timer(0.2, lambda: Ledger.open(path).reserve(PureDP(0.5), "news"))
+    timer = threading.Timer(1.5, lambda: Ledger.open(path).reserve(PureDP(0.5), "news"))
     timer.start()
     done = expost("ledger", "watch", path, "--every", 0.1, "--looks", 50, "--json")
     timer.join()

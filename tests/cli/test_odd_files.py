@@ -91,7 +91,7 @@ def test_the_command_starts_before_it_imports():
     )
     assert found.stdout.split() == [b"False", b"False"]
     project = (Path(SOURCE).parent / "pyproject.toml").read_text(encoding="utf-8")
-    assert 'expost = "expost.__main__:main"' in project
+    assert 'expost = "expost.__main__:start"' in project
 
 
 # Files

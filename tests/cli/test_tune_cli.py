@@ -18,14 +18,14 @@ from rich.console import Console
 import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.cli.certificate import certificate
+from expost.certificates.words import bound_text
+from expost.cli.certificate import show_certificate
 from expost.cli.main import main
 from expost.cli.tune import _resumable
 from expost.cli.tune_output import render
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
 from expost.tuning.job_folder import has_begun
-from expost.tuning.words import bound_text
 from tests.tuning.jobs import TOML, clouds, job, write
 
 
@@ -82,7 +82,7 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     assert "finished job" in again.stderr
     bound = document["confidence"]["bound_on_scoring_rows"]
     with redirect_stdout(StringIO()) as shown:
-        certificate(tmp_path / "out" / "release.json")
+        show_certificate(tmp_path / "out" / "release.json")
     assert f"at least {bound_text(bound, True)} on the scoring rows" in shown.getvalue()
 
 
@@ -102,8 +102,8 @@ def test_a_missed_bar_ends_with_5_and_says_what_was_paid(tmp_path: Path, run: Ru
     assert len(document["attempts"]) == document["attempts_allowed"] == 3
     shown = run(str(config), "--out", "again")
     assert shown.returncode == 5
-    assert shown.stdout.startswith("The bar was missed: no model was released. Paid: ε = ")
-    assert "What to do: lower the bar" in " ".join(shown.stdout.split())
+    assert shown.stdout.startswith("The goal was missed: no model was released. Paid: ε = ")
+    assert "What to try: a lower goal (at_least)" in " ".join(shown.stdout.split())
 
 
 def test_a_table_and_a_folder_of_its_own(tmp_path: Path, run: Run) -> None:
@@ -216,7 +216,7 @@ def test_an_interrupted_plan_was_not_charged(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for name in ("expost.tuning.job.forecast", "expost.tuning.job.make_attempts"):
+    for name in ("expost.tuning.job.plan_rows", "expost.tuning.job.make_attempts"):
         monkeypatch.setattr(name, stop)
         with pytest.raises(KeyboardInterrupt), _resumable(tmp_path / "out"):
             expost.tune(job(), *clouds(), out=tmp_path / "out")

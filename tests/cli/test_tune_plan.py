@@ -17,6 +17,8 @@ from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.cli.test_tune_rows import FACTS, GOAL, rows  # noqa: F401
 from tests.tuning.jobs import clouds, job, write
 
+GRID = ("--epsilons", "1,4", "--training", "dp-sgd", "--max-epsilon", "30")
+
 
 @pytest.fixture(autouse=True)
 def no_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +44,7 @@ def test_the_plan_of_a_toml_file(tmp_path: Path, run: Run) -> None:  # noqa: F81
 
 
 def test_the_plan_as_a_document(tmp_path: Path, rows: Path, run: Run) -> None:  # noqa: F811
-    done = run("rows.csv", *FACTS, *GOAL, "--epsilons", "1,4", "--plan", "--json")
+    done = run("rows.csv", *FACTS, *GOAL, *GRID, "--plan", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["job"]["data"]["path"] == "rows.csv"
@@ -65,7 +67,7 @@ def test_the_plan_in_python_is_that_of_the_job() -> None:
 
 def test_the_holdout_can_be_chosen(rows: Path, run: Run) -> None:  # noqa: F811
     """The hint about the margin names the option."""
-    facts = ["rows.csv", *FACTS, *GOAL, "--epsilons", "1,4", "--plan"]
+    facts = ["rows.csv", *FACTS, *GOAL, *GRID, "--plan"]
     said = " ".join(run(*facts).stdout.split())
     assert "400 scoring rows instead of 200 (--holdout 0.4) would halve that" in said
     done = run(*facts, "--holdout", "0.4", "--json")
@@ -78,7 +80,7 @@ def test_the_holdout_can_be_chosen(rows: Path, run: Run) -> None:  # noqa: F811
 
 
 def test_one_attempt_and_several_in_words(rows: Path, run: Run) -> None:  # noqa: F811
-    facts = ["rows.csv", *FACTS, "--at-least", "0.7", "--epsilons", "1,4", "--plan"]
+    facts = ["rows.csv", *FACTS, "--at-least", "0.7", *GRID, "--plan"]
     several = run(*facts, "--attempts", "4", "--json")
     plan = json.loads(several.stdout)["plan"]
     said = " ".join(run(*facts, "--attempts", "4").stdout.split())
@@ -89,10 +91,13 @@ def test_one_attempt_and_several_in_words(rows: Path, run: Run) -> None:  # noqa
     assert said.index("Costs at most") < said.index("Plan:")
     said = " ".join(run(*facts, "--attempts", "1").stdout.split())
     assert "Plan: one attempt, over 12 candidates." in said
-    reduced = ["rows.csv", *FACTS, "--at-least", "0.7", "--training", "noise-reduction", "--plan"]
+    said = " ".join(run(*facts, "--attempts", "4", "--training", "auto").stdout.split())
+    assert "Plan: up to 5 requests, until one passes." in said
+    assert "Then 4 attempts with DP-SGD: a pass costs" in said
+    reduced = ["rows.csv", *FACTS, "--at-least", "0.7", "--training", "progressive", "--plan"]
     said = " ".join(run(*reduced).stdout.split())
     assert "Costs at most ε = 4.000 (δ" in said
-    assert "Plan: one request. Needed to start: ε = 4.000, the worst case" in said
+    assert "Plan: up to 2 requests, until one passes. Needed to start: ε = 2.400" in said
 
 
 @pytest.mark.parametrize(

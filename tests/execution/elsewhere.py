@@ -144,16 +144,16 @@ LEVELS = [Candidate(DiscreteLaplace(Query(counted), epsilon)) for epsilon in (0.
 QUERIES = [Candidate(Query(counted), guarantee=PureDP(0.5), repeats=20)]
 CASES: dict[str, tuple[Selector, list[Candidate]]] = {
     "best": (RandomDropping(2.0), candidates()),
-    "bar": (RandomDropping(2.0, target=60.2), candidates()),
-    "a bar that nobody passes": (RandomDropping(2.0, target=1000), candidates()),
-    "first above": (AboveThreshold(2.0, target=60.2), candidates()),
-    "queries": (AboveThreshold(0.5, target=55), QUERIES),
+    "bar": (RandomDropping(2.0, at_least=60.2), candidates()),
+    "a bar that nobody passes": (RandomDropping(2.0, at_least=1000), candidates()),
+    "first above": (AboveThreshold(2.0, at_least=60.2), candidates()),
+    "queries": (AboveThreshold(0.5, at_least=55), QUERIES),
     "fleet": (RandomDropping(2.0), candidates(Fleet)),
     "fleet and others": (
-        RandomDropping(2.0, target=60.2),
+        RandomDropping(2.0, at_least=60.2),
         [*candidates(Fleet), *candidates(Failing), *candidates()],
     ),
-    "noise reduction": (NoiseReduction(target=49), LEVELS),
+    "noise reduction": (NoiseReduction(at_least=49), LEVELS),
     "runs": (RepeatAndSelect(TruncatedNegativeBinomial(1, 0.05)), candidates()),
     "doubling": (Doubling(60.2), candidates()),
     "nothing kept": (

@@ -11,7 +11,7 @@ from typing import Any
 from expost import Candidate, PureDP, RandomDropping
 
 DATA = list(range(50))
-SELECTOR = RandomDropping(1.0, target=10**9)  # nobody passes, and more than one wave is needed
+SELECTOR = RandomDropping(1.0, at_least=10**9)  # nobody passes, and more than one wave is needed
 
 
 @dataclass(frozen=True)

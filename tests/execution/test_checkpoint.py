@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
+import expost.files
 from expost import (
     FAILED,
     AboveThreshold,
@@ -45,9 +46,8 @@ from expost import (
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, CheckpointMismatch, ExpostError, InvalidInput, LedgerError
 from expost.execution import checkpoint as module
-from expost.execution.checkpoint import Checkpoint
-from expost.execution.codec import JsonCodec, NpzCodec
-from expost.execution.fingerprint import fingerprint
+from expost.execution.checkpoint import Checkpoint, JsonCodec, NpzCodec
+from expost.execution.identity import fingerprint
 from expost.selection.selector import Selector
 
 DATA = [3, 1, 2, 2, 9]
@@ -212,13 +212,13 @@ def queries(sizes: tuple[float, ...]) -> list[Candidate]:
 @pytest.mark.parametrize(
     ("selector", "candidates", "budget"),
     [
-        (AboveThreshold(0.5, target=10**13), None, PureDP(100)),
-        (AboveThreshold(0.5, target=10**13), queries, PureDP(100)),
+        (AboveThreshold(0.5, at_least=10**13), None, PureDP(100)),
+        (AboveThreshold(0.5, at_least=10**13), queries, PureDP(100)),
         (Doubling(10**13), None, PureDP(100)),
-        (NoiseReduction(target=10**13), laplace, PureDP(100)),
-        (NoiseReduction(target=10**13), gaussian, None),
+        (NoiseReduction(at_least=10**13), laplace, PureDP(100)),
+        (NoiseReduction(at_least=10**13), gaussian, None),
         (RepeatAndSelect(TruncatedNegativeBinomial(1, 0.3)), None, PureDP(100)),
-        (RandomDropping(0.05, target=10**13), None, PureDP(100)),
+        (RandomDropping(0.05, at_least=10**13), None, PureDP(100)),
     ],
 )
 def test_every_selector_resumes(fast_folder, selector, candidates, budget):
@@ -321,7 +321,7 @@ CHANGES: dict[str, Callable[[Job], dict[str, Any]]] = {
         "candidates": [Candidate(other_run, {"size": s}, 2, PureDP(s)) for s in job.sizes]
     },
     "other settings": lambda job: {"selector": RandomDropping(overhead=0.06)},
-    "another selector": lambda job: {"selector": AboveThreshold(0.05, target=1)},
+    "another selector": lambda job: {"selector": AboveThreshold(0.05, at_least=1)},
     "other data": lambda job: {"data": [*DATA, 1]},
     "named data": lambda job: {"data_fingerprint": "version 2"},
     "another ledger": lambda job: {"ledger": Ledger.create(job.folder / "other.db", PureDP(100))},
@@ -461,14 +461,14 @@ def test_a_checkpoint_that_was_erased_while_it_was_opened(job):
     """Catches a lock on a removed file: erasing it would later remove another's checkpoint."""
     with crashing(Checkpoint, "record", after=True):
         job.crash()
-    original = module.fcntl.flock
+    original = expost.files.fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:
         original(descriptor, operation)
         job.path.unlink()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.fcntl, "flock", late)
+        patch.setattr(expost.files.fcntl, "flock", late)
         with pytest.raises(CheckpointMismatch, match="in use"):
             job.select()
 

@@ -64,7 +64,7 @@ def test_a_failed_member_is_an_outcome_and_the_others_count():
 def test_if_nothing_passes_a_run_that_did_not_fail_is_released(numbers):
     """One order of the runs has the failure first, the other has it last."""
     _, candidates = fleet(numbers)
-    missed = RandomDropping(overhead=50, target=100)
+    missed = RandomDropping(overhead=50, at_least=100)
     for seed in range(20):
         release = missed.select(
             candidates, None, randomness=SimulationRandomness(seed), simulation=True
@@ -76,7 +76,7 @@ def test_if_nothing_passes_a_run_that_did_not_fail_is_released(numbers):
 def test_a_target_stops_at_the_first_pass():
     """Catches a lookahead that changes the winner."""
     _, candidates = fleet(range(100))
-    release = select(RandomDropping(overhead=50, target=40), candidates)
+    release = select(RandomDropping(overhead=50, at_least=40), candidates)
     assert release.value == 40
     assert release.passed
 

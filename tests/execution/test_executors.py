@@ -106,14 +106,14 @@ def test_a_bar_is_looked_for_in_waves_of_a_public_size(monkeypatch: pytest.Monke
     fix_draws(monkeypatch, kept)
     for stop_early, waves in ((True, 4), (False, 1)):
         executor = Watched(4)
-        release = RandomDropping(2.0, target=61).select(
+        release = RandomDropping(2.0, at_least=61).select(
             candidates(repeats=10), DATA, executor=executor, stop_early=stop_early
         )
         assert release.passed
         assert len(executor.sizes) == 4 * waves
         assert sum(executor.sizes) == len(kept)
     executor = Watched(4)
-    RandomDropping(2.0, target=0).select(candidates(repeats=10), DATA, executor=executor)
+    RandomDropping(2.0, at_least=0).select(candidates(repeats=10), DATA, executor=executor)
     assert sum(executor.sizes) == LOOK_AHEAD
 
 

@@ -231,13 +231,13 @@ def test_rows_of_another_width_are_refused_by_shape() -> None:
         Numbers((0, 1)).width()
 
 
-def test_a_pipeline_keeps_the_promise_of_its_last_step() -> None:
+def test_a_pipeline_keeps_the_guarantee_of_its_last_step() -> None:
     pytest.importorskip("sklearn")
     from sklearn.pipeline import make_pipeline
 
     from expost.sklearn import DPLogisticRegression
-    from expost.sklearn._conventions import promise_of
+    from expost.sklearn._conventions import guarantee_of
 
     last = DPLogisticRegression(epsilon=1.0, feature_bounds=(-1, 1), classes=(0, 1))
     pipeline = make_pipeline(OrientedGradients("8x8"), RandomFourier(8, 1.5), last)
-    assert promise_of(pipeline, 100) == promise_of(last, 100)
+    assert guarantee_of(pipeline, 100) == guarantee_of(last, 100)

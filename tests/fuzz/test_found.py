@@ -228,7 +228,7 @@ def test_an_unforeseen_error_shows_no_text(tmp_path: Path) -> None:
     With EXPOST_TRACEBACK the error is raised.
     """
     (tmp_path / "c.json").write_text(json.dumps(RECORD))
-    with mock.patch.object(Release, "load", side_effect=RuntimeError("zibeben")):
+    with mock.patch.object(Release, "from_dict", side_effect=RuntimeError("zibeben")):
         with pytest.raises(RuntimeError):
             expost("certificate", str(tmp_path / "c.json"))
         with mock.patch("tests.fuzz.command.SETTINGS", {"EXPOST_TRACEBACK": ""}):
@@ -251,5 +251,5 @@ def test_rows_that_are_no_table(X: Any, y: Any) -> None:
 def test_a_password_after_the_question_mark_is_not_shown() -> None:
     """SQLAlchemy hides that before the @ only."""
     store = Store("postgresql://ann:hush@localhost:1/db?password=hush&sslmode=prefer")
-    assert "hush" not in store.place + repr(Ledger(store))
+    assert "hush" not in store.address + repr(Ledger(store))
     assert "localhost" in repr(Ledger(store))

@@ -25,9 +25,9 @@ from tests.fuzz.profiles import examples
 SECRET = "zibeben"
 SELECTORS = [
     RandomDropping(0.5),
-    RandomDropping(0.5, target=0.5),
-    AboveThreshold(0.5, target=0.5),
-    Doubling(target=0.5),
+    RandomDropping(0.5, at_least=0.5),
+    AboveThreshold(0.5, at_least=0.5),
+    Doubling(at_least=0.5),
     RepeatAndSelect(TruncatedNegativeBinomial(1.0, 0.3)),
 ]
 

@@ -26,10 +26,13 @@ from expost import (
 )
 from expost.audit import audit
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
+from expost.sklearn._attempts import FitAndScore, scored
+from expost.sklearn._plan import _parts
 from expost.sklearn._rows import inside_selection
-from expost.sklearn._scoring import FitAndScore, RowScore, score_of
-from expost.sklearn._split import by_position, split
 from expost.training import data as training_data
+from expost.tuning.rows import held_out
+from expost.tuning.run_attempts import ClearedScore
+from expost.tuning.settings import GoalSettings
 from tests.hostile.acts import FAILURES, SECRET
 from tests.hostile.judge import within_claim
 
@@ -167,13 +170,18 @@ def test_row_0_removed_from_a_search_with_a_public_number_of_rows():
     )
 
 
-def test_row_0_removed_moves_everybody_in_a_split_by_position():
-    """The attack works, which is why this search claims zero-out neighbours only."""
+def test_row_0_removed_moves_many_in_a_split_by_position():
+    """The attack works, which is why this search claims zero-out neighbours only.
+
+    Rows that train only while row 0 is there have label 0, those that train only without it 1.
+    """
+    with_row_0, without = held_out(40, 0.5), np.append(False, held_out(39, 0.5))
+    y = np.where(with_row_0 == without, np.arange(40) % 2, with_row_0)
     assert majority(EVERYBODY).spent.neighbours == "zero-out"
     report = audit(
         lambda rows, randomness: majority(rows),
-        EVERYBODY,
-        WITHOUT_ROW_0,
+        (EVERYBODY[0], y),
+        (EVERYBODY[0][1:], y[1:]),
         runs=120,
         confidence=0.999,
         events=label,
@@ -184,13 +192,16 @@ def test_row_0_removed_moves_everybody_in_a_split_by_position():
 
 def test_an_empty_place_in_a_split_by_position():
     """The stated relation: row 0's place is empty, and the others stay where they are."""
-    rows = split(*EVERYBODY, by_position(40, 0.5))
-    emptied = {**rows, "train_X": rows["train_X"][1:], "train_y": rows["train_y"][1:]}
-    assert len(emptied["train_y"]) == 19
-    score = RowScore.of("accuracy", None, 20, None)
-    listed = [Candidate(FitAndScore(Majority(0.4), score, PureDP(0.4, "zero-out")), {}, repeats=4)]
+    rows = _parts(*EVERYBODY, held_out(40, 0.5))
+    emptied = {**rows, "fit_X": rows["fit_X"][1:], "fit_y": rows["fit_y"][1:]}
+    assert len(emptied["fit_y"]) == 19
+    goal = GoalSettings("accuracy", None)
+    score, kept = scored(goal, PureDP(0.4, "zero-out"), None, centred=False)
+    listed = [Candidate(FitAndScore(Majority(0.4), score, kept, 20), {}, repeats=4)]
     within_claim(
-        lambda data, randomness: RandomDropping(0.2).select(listed, data, score=score_of),
+        lambda data, randomness: RandomDropping(0.2).select(
+            listed, data, score=ClearedScore(None, 0)
+        ),
         rows,
         emptied,
         runs=120,

@@ -13,20 +13,24 @@ from expost.randomness.source import SimulationRandomness
 from tests.tuning.jobs import clouds
 
 JOB = {
-    "data": {"feature_bounds": [0, 1], "classes": 2},
-    "model": {"kind": "logistic", "training": "noise-reduction", "levels": [0.5, 1, 2, 4]},
-    "goal": {"metric": "accuracy", "at_least": 0.7},
+    "data": {"feature_bounds": [0, 1], "target_bounds": [0, 1], "holdout": 0.2},
+    "model": {"kind": "linear", "training": "noise-reduction", "levels": [0.5, 1, 2, 4]},
+    "goal": {"metric": "mse", "at_most": 0.6, "loss_bound": 1.0},
     "privacy": {"delta": 1e-4},
 }
 UNUSABLE = {
     "NaN": (np.nan, 0.5, 1),
     "infinity": (np.inf, 0.5, 1),
     "minus infinity": (0.5, -np.inf, 0),
-    "label outside": (0.5, 0.5, 7),
-    "label between": (0.5, 0.5, 0.5),
-    "no label": (0.5, 0.5, np.nan),
+    "no target": (0.5, 0.5, np.nan),
+    "an infinite target": (0.5, 0.5, np.inf),
 }
-USABLE = {"huge": (1e308, -1e308, 1), "tiny": (5e-324, 0.0, 0), "the other class": (0.9, 0.9, 0)}
+USABLE = {
+    "huge": (1e308, -1e308, 1),
+    "tiny": (5e-324, 0.0, 0),
+    "another target": (0.9, 0.9, 0),
+    "a huge target": (0.5, 0.5, 1e308),
+}
 
 
 def released(place: int, row: tuple[float, float, float], seed: int = 3) -> dict[str, Any]:
@@ -65,7 +69,7 @@ def test_no_row_fails(name: str) -> None:
     assert released(0, USABLE[name])["outcome"] in ("value", "nothing")
 
 
-def test_one_class_only_is_no_error() -> None:
+def test_one_target_only_is_no_error() -> None:
     X, _ = clouds(120)
     made = expost.tune(JOB, X, np.zeros(120), randomness=SimulationRandomness(1), simulation=True)
     assert json.loads(made.certificate())["outcome"] in ("value", "nothing")

@@ -76,7 +76,7 @@ def search(n_rows: int | None, regression: bool = False) -> Callable[[Any, Any],
         made = ExPostSearch(
             model,
             training="progressive",
-            target=-0.9 if regression else 0.2,
+            at_least=-0.9 if regression else 0.2,
             levels=LEVELS,
             holdout=0.4,
             n_rows=n_rows,
@@ -130,8 +130,8 @@ class Caught:
         self.looks: list[tuple[HeldOut, Any, Any]] = []
         of, look = TrainingRows.of.__func__, HeldOut.look  # type: ignore[attr-defined]
 
-        def catch_rows(cls: Any, rows: Any, targets: Any, training: Any) -> Any:
-            self.rows.append((of(cls, rows, targets, training), training))
+        def catch_rows(cls: Any, rows: Any, targets: Any, training: Any, **form: Any) -> Any:
+            self.rows.append((of(cls, rows, targets, training, **form), training))
             return self.rows[-1][0]
 
         def catch_look(rule: HeldOut, index: int, output: Any, data: Any, *rest: Any) -> Any:

@@ -31,9 +31,9 @@ from tests.hostile.judge import everything, same_as_tame, within_claim
 
 SELECTORS: dict[str, Any] = {
     "best": RandomDropping(2.0),
-    "bar": RandomDropping(2.0, target=2.0),
+    "bar": RandomDropping(2.0, at_least=2.0),
     "nothing allowed": RandomDropping(2.0, allow_nothing=True, minimum_drop_level=1),
-    "first above": AboveThreshold(2.0, target=2.0),
+    "first above": AboveThreshold(2.0, at_least=2.0),
     "doubling": Doubling(2.0),
     "geometric": RepeatAndSelect(TruncatedNegativeBinomial(1, 0.2)),
     "poisson": RepeatAndSelect(Poisson(2)),
@@ -59,7 +59,7 @@ def run(name: str, act: str, side: str, seed: int, kind: Any = Hostile, **option
 def test_every_selector_is_here():
     assert {kind.name for kind in concrete_selectors()} == {
         each.name for each in SELECTORS.values()
-    } | set(OVER_QUERIES) | {"noise-path"}  # which test_noise_path.py judges
+    } | set(OVER_QUERIES) | {"noise-path", "tell"}  # test_noise_path.py, test_missed.py
 
 
 @SIDES
@@ -158,7 +158,7 @@ def test_hostile_scores_of_noise_reduction(act):
         return lambda estimate: FAILURES[act]() if float(estimate) > 7 else float(estimate)
 
     def select(act: str, seed: int) -> Any:
-        return NoiseReduction(target=6).select(
+        return NoiseReduction(at_least=6).select(
             levels,
             [0] * 6,
             score=score(act),
@@ -177,7 +177,7 @@ def test_hostile_scores_of_noise_reduction(act):
 def test_queries_with_large_counts(size):
     """Algorithm 1 near its target, also where floats cannot tell neighbours apart."""
     asked = [Candidate(Query(lambda data: data), guarantee=PureDP(1), repeats=3)]
-    selector = AboveThreshold(1.0, target=5 if size == 5 else 2.0**53)
+    selector = AboveThreshold(1.0, at_least=5 if size == 5 else 2.0**53)
     within_claim(selector, size, size + 1, candidates=asked, events=lambda value: str(value)[-2:])
     assert math.isfinite(selector.charges(asked).worst_case.epsilon)
 

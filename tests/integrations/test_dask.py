@@ -19,7 +19,9 @@ from expost import Candidate, PureDP, RandomDropping, SimulationRandomness
 from expost.errors import InvalidInput
 from expost.integrations.dask import DaskExecutor
 from tests.execution.elsewhere import CANARY, ExecutorContract, Telling, candidates, simulate
+from tests.execution.parts_contract import PartsContract
 from tests.tuning.jobs import clouds, job
+from tests.tuning.large_tables import cells, pa, tuned
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +53,17 @@ class TestDask(ExecutorContract):
     @pytest.fixture
     def executor(self, pool: DaskExecutor) -> DaskExecutor:
         return pool
+
+
+class TestParts(PartsContract):
+    @pytest.fixture
+    def executor(self, pool: DaskExecutor) -> DaskExecutor:
+        return pool
+
+
+def test_a_training_on_sums_of_parts_is_the_same(pool: DaskExecutor) -> None:
+    rows = pa.table(cells())
+    assert tuned(rows, executor=pool) == tuned(rows)
 
 
 def test_connecting(client: Any) -> None:

@@ -115,7 +115,7 @@ def test_tune_from_the_command_line(module: str, extra: str) -> None:
     code = (
         f"import sys; sys.modules[{module!r}] = None; "
         "sys.argv = ['expost', 'tune', 'examples/digits.toml']; "
-        "import expost.__main__; expost.__main__.main()"
+        "import expost.__main__; expost.__main__.start()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT

@@ -93,7 +93,7 @@ def test_no_file_holds_a_time(tmp_path: Path, kind: str) -> None:
         storage = optuna.storages.JournalStorage(backend)
     study = PrivateStudy(SPACE, storage=storage)
     before = time.time()
-    missed = AboveThreshold(overhead=0.5, target=1e9)
+    missed = AboveThreshold(overhead=0.5, at_least=1e9)
     for selector in (RandomDropping(0.01), missed):
         study.search(mechanism, selector, DATA, n=5, score=float)
     today = datetime.fromtimestamp(before)
@@ -114,7 +114,7 @@ def test_a_miss_and_a_failure_have_no_value(storage: Any) -> None:
         raise ValueError("Jane Doe")
 
     fails.guarantee = PureDP(1)  # type: ignore[attr-defined]
-    missed = AboveThreshold(overhead=0.5, target=1e9)
+    missed = AboveThreshold(overhead=0.5, at_least=1e9)
     study.search(lambda params: Candidate(fails, params), missed, DATA, n=3, score=float)
     (trial,) = study.study.trials
     assert trial.value is None

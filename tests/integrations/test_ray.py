@@ -22,7 +22,9 @@ from expost import Candidate, PureDP, RandomDropping, SimulationRandomness
 from expost.errors import InvalidInput
 from expost.integrations.ray import RayExecutor
 from tests.execution.elsewhere import CANARY, ExecutorContract, Telling, simulate, wait_for
+from tests.execution.parts_contract import PartsContract
 from tests.tuning.jobs import clouds, job
+from tests.tuning.large_tables import cells, pa, tuned
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +59,17 @@ class TestRay(ExecutorContract):
     @pytest.fixture
     def executor(self, pool: RayExecutor) -> RayExecutor:
         return pool
+
+
+class TestParts(PartsContract):
+    @pytest.fixture
+    def executor(self, pool: RayExecutor) -> RayExecutor:
+        return pool
+
+
+def test_a_training_on_sums_of_parts_is_the_same(pool: RayExecutor) -> None:
+    rows = pa.table(cells())
+    assert tuned(rows, executor=pool) == tuned(rows)
 
 
 def test_a_wave_has_as_many_tasks_as_the_cluster_has_room_for(cluster: Any) -> None:

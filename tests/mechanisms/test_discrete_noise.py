@@ -283,11 +283,11 @@ def test_scalar_noise_is_asked_for_at_the_right_spread(
 ) -> None:
     """Would catch a mechanism whose sampler gets another number than its promise rests on."""
     asked: list[Any] = []
-    for module in (coins, samplers):
+    for module, many in ((coins, ""), (samplers, "s")):
         for name in ("discrete_laplace", "discrete_gaussian"):
             monkeypatch.setattr(
                 module,
-                name,
+                name + many,
                 lambda spread, *rest, n=name: (
                     asked.append((n, spread)) or (5 if len(rest) == 1 else [5] * rest[0])
                 ),

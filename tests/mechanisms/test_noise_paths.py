@@ -20,19 +20,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import exp, mpf
+from reproduction.simulated_paths import simulate_gaussian_paths, simulate_laplace_paths
 from scipy import stats
 
-from expost.mechanisms import noise_paths
-from expost.mechanisms.noise_paths import (
+from expost.mechanisms import discrete_noise
+from expost.mechanisms.discrete_noise import (
     gaussian_path,
     keep_coin,
     laplace_path,
     laplace_paths,
-    simulate_gaussian_paths,
-    simulate_laplace_paths,
 )
 from expost.randomness import coins, samplers
-from expost.randomness.distributions import KeepLaw
+from expost.randomness.inverse_cdf import KeepLaw
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.randomness.bit_tree import assert_law, enumerate_law, rational
 from tests.statistical.goodness import alike, pooled_p_value
@@ -215,7 +214,7 @@ def test_laplace_path_asks_for_the_right_coins(monkeypatch: pytest.MonkeyPatch) 
     keeps = iter([True, False])
     noise = iter([10, 100, 1000])
     monkeypatch.setattr(
-        noise_paths, "keep_coin", lambda a, b, _r: asked.append((a, b)) or next(keeps)
+        discrete_noise, "keep_coin", lambda a, b, _r: asked.append((a, b)) or next(keeps)
     )
     monkeypatch.setattr(
         coins, "discrete_laplace", lambda scale, _r: asked.append(scale) or next(noise)
@@ -255,7 +254,7 @@ def test_laplace_paths_many_at_once() -> None:
 def test_independent_levels_are_told_from_a_path() -> None:
     """A test of the test: right marginals with independent levels are rejected."""
     source = SimulationRandomness(503)
-    levels = [samplers.discrete_laplace(scale, 20_000, source).tolist() for scale in SCALES]
+    levels = [samplers.discrete_laplaces(scale, 20_000, source).tolist() for scale in SCALES]
     assert joint_p_value(list(zip(*levels, strict=True))) < FALSE_ALARM
 
 

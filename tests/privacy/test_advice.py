@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from expost import ZCDP, ApproxDP, PureDP, RenyiDP
-from expost.privacy.advice import warn_if_weak
+from expost.privacy.charges import warn_if_weak
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from expost.errors import InvalidInput
-from expost.privacy.conversions import gaussian_for
-from expost.privacy.gaussian_profile import _TERMS, _mills, gaussian_delta, gaussian_mu
+from expost.privacy.dpsgd import gaussian_for
+from expost.privacy.profiles import _TERMS, _mills, gaussian_delta, gaussian_mu
 from expost.selection.noise_path import NoisePath
 
 mpmath = pytest.importorskip("mpmath")

@@ -40,7 +40,7 @@ ORDERS = (1.25, 2.0, 7.5, 64.0)
 
 losses = st.floats(0, 1e6)
 small = st.floats(0, 1e-3)
-relations = st.sampled_from(RELATIONS)
+relations = st.sampled_from(list(RELATIONS))
 
 Make = Callable[[float], Guarantee]
 KINDS: dict[str, Make] = {  # promises that grow with one number

@@ -16,10 +16,15 @@ import pytest
 
 from expost.privacy import loss_distribution
 from expost.privacy.dpsgd import RENYI, calibrate_noise, dpsgd_curve
-from expost.privacy.gaussian_profile import gaussian_delta
-from expost.privacy.loss_distribution import FINE, TrainingLoss, sum_near, tilted_sum
-from expost.privacy.profiles import DPSGDProfile, RenyiProfile
-from expost.privacy.step_loss import Step, step_law
+from expost.privacy.loss_distribution import (
+    FINE,
+    StepLoss,
+    TrainingLoss,
+    step_law,
+    sum_near,
+    tilted_sum,
+)
+from expost.privacy.profiles import DPSGDProfile, RenyiProfile, gaussian_delta
 
 
 def exact_step(rate: float, noise: float, epsilon: float, *, removal: bool) -> mpmath.mpf:
@@ -62,12 +67,12 @@ def test_the_masses_of_a_step_are_rounded_up_and_keep_both_laws() -> None:
     for rate, noise in [(0.3, 1.0), (0.004, 0.8), (1e-4, 20.0), (0.99, 3.0)]:
         spacing = 2.0 ** math.floor(math.log2(rate / noise / 20))
         for law in step_law(rate, noise, spacing, 0.0, FINE, 1.0):
-            losses = law.places * spacing
+            losses = law.multiples * spacing
             assert 1 <= law.masses.sum() + law.beyond <= 1 + 1e-10
             other = float(law.masses @ np.exp(-losses))
             assert other == pytest.approx(1, abs=2e-3 if law.beyond == 0 else 1e-10)
             assert np.all(law.masses >= 0)
-            assert len(set(law.places.tolist())) == len(law.places)
+            assert len(set(law.multiples.tolist())) == len(law.multiples)
 
 
 @pytest.mark.parametrize(("noise", "steps"), [(1.0, 1), (5.0, 40), (20.0, 1000)])
@@ -111,7 +116,7 @@ def test_composition_of_a_finite_law_is_never_below_the_exact_one(
         sums[total] = sums.get(total, Fraction(0)) + math.prod(
             (masses[d] for d in draws), start=Fraction(1)
         )
-    step = Step(np.array(places), np.array([float(m) for m in masses]), 0.0, 0.0)
+    step = StepLoss(np.array(places), np.array([float(m) for m in masses]), 0.0, 0.0)
     spread = spacing * math.sqrt(steps) * 5
     for low, high in ((-3.0 * spread, 6.0 * spread), (-40.0, 40.0), (-0.5, 0.5)):
         law = tilted_sum(step, spacing, steps, tilt, low, high)
@@ -127,7 +132,7 @@ def test_composition_of_a_finite_law_is_never_below_the_exact_one(
 
 
 def test_a_mass_at_infinity_and_a_shift_are_charged() -> None:
-    step = Step(np.array([-1, 1]), np.array([0.5, 0.49]), 0.01, 0.0)
+    step = StepLoss(np.array([-1, 1]), np.array([0.5, 0.49]), 0.01, 0.0)
     bare = step._replace(beyond=0.0)
     near = np.array([0.1])
     extra = tilted_sum(step, 0.5, 3, 0.0, -9.0, 9.0).delta(near) - tilted_sum(

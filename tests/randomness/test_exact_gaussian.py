@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from expost.randomness import exact_gaussian
-from expost.randomness.exact_gaussian import gaussian_bracket, lattice_for, rounded
+from expost.randomness.exact_gaussian import add_gaussian, gaussian_bracket, lattice_for
 from expost.randomness.source import Randomness, SimulationRandomness
 
 
@@ -51,7 +51,7 @@ def test_bracket_contains_the_float_and_its_error_bound() -> None:
 @pytest.mark.parametrize("word", [0, 1, 2**64 - 1, 2**63, 2**62 + 2**61, 2**61])
 def test_extreme_words_give_finite_multiples_of_the_step(word: int) -> None:
     lattice = lattice_for(1.0)
-    found = rounded(np.array([0.3, -0.7]), lattice, Words([word, word], rest=1))
+    found = add_gaussian(np.array([0.3, -0.7]), lattice, Words([word, word], rest=1))
     assert np.isfinite(found).all()
     assert np.array_equal(found, np.floor(found / lattice.step) * lattice.step)
 
@@ -59,18 +59,18 @@ def test_extreme_words_give_finite_multiples_of_the_step(word: int) -> None:
 def test_undecided_numbers_are_decided_by_further_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A total whose noisy value lies at a rounding boundary, up to the error of floating point."""
     asked = []
-    plain = exact_gaussian.released
+    plain = exact_gaussian.decided_release
 
     def counted(total: float, *rest: Any) -> float:
         asked.append(total)
         return plain(total, *rest)
 
-    monkeypatch.setattr(exact_gaussian, "released", counted)
+    monkeypatch.setattr(exact_gaussian, "decided_release", counted)
     lattice, words = lattice_for(1.0), [2**63, 2**61]
     noise = float(gaussian_bracket(2**63 << 256, 2**61 << 256, 320, False)[0] or 0)
     boundary = (math.floor(noise / lattice.step) + 0.5) * lattice.step - noise
     for total, doubtful in ((boundary, True), (boundary + lattice.step / 4, False)):
-        found = rounded(np.array([total]), lattice, Words(words))[0]
+        found = add_gaussian(np.array([total]), lattice, Words(words))[0]
         assert (total in asked) == doubtful
         exact = (Fraction(total) + Fraction(noise)) / Fraction(lattice.step)
         assert abs(Fraction(float(found)) / Fraction(lattice.step) - exact) <= Fraction(501, 1000)
@@ -87,7 +87,9 @@ def test_both_gaussians_of_a_pair_continue_with_the_same_digits() -> None:
             return drawn[-1]
 
     lattice = lattice_for(1.0)
-    found = rounded(np.zeros(2), lattice, Counted([0, 2**61]))  # no leading digits: both undecided
+    found = add_gaussian(
+        np.zeros(2), lattice, Counted([0, 2**61])
+    )  # no leading digits: both undecided
     radius, angle = drawn  # not four numbers
     for sine, value in zip((False, True), found, strict=True):
         low, high = gaussian_bracket(radius, 2**61 << 256 | angle, 320, sine)
@@ -97,8 +99,8 @@ def test_both_gaussians_of_a_pair_continue_with_the_same_digits() -> None:
 
 
 def test_law_of_a_coarse_rounding() -> None:
-    lattice = exact_gaussian.Lattice(2.0, 1.0, 1.0, 2.0)  # unit steps
-    found = rounded(np.full(200_000, 0.25), lattice, SimulationRandomness(7))
+    lattice = exact_gaussian.NoiseLattice(2.0, 1.0, 1.0, 2.0)  # unit steps
+    found = add_gaussian(np.full(200_000, 0.25), lattice, SimulationRandomness(7))
     normal = NormalDist(0.25, 2.0)
     for value in range(-6, 7):
         expected = normal.cdf(value + 0.5) - normal.cdf(value - 0.5)
@@ -108,6 +110,8 @@ def test_law_of_a_coarse_rounding() -> None:
 
 def test_bad_numbers_count_as_bounded_ones() -> None:
     lattice = lattice_for(1.0)
-    found = rounded(np.array([np.nan, np.inf, -np.inf, 1e300]), lattice, SimulationRandomness(3))
+    found = add_gaussian(
+        np.array([np.nan, np.inf, -np.inf, 1e300]), lattice, SimulationRandomness(3)
+    )
     assert np.isfinite(found).all()
     assert abs(found[0]) < 10

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import binomial, exp, factorial, jtheta, log, mpf, rf
 
-from expost.randomness import distributions as laws_module
 from expost.randomness import inverse_cdf
-from expost.randomness.distributions import (
+from expost.randomness import inverse_cdf as laws_module
+from expost.randomness.inverse_cdf import (
     BinomialLaw,
     Bracket,
     FoldedGaussianLaw,
@@ -29,8 +29,6 @@ from expost.randomness.distributions import (
     Law,
     PoissonLaw,
     TruncatedNegativeBinomialLaw,
-)
-from expost.randomness.inverse_cdf import (
     binomial_exp,
     invert,
     poisson,

@@ -13,8 +13,7 @@ import threading
 import pytest
 
 from expost.errors import InvalidInput, SimulationOnly
-from expost.randomness.keyed import KeyedRandomness, RunKey, source_of_run
-from expost.randomness.source import require_protection
+from expost.randomness.source import KeyedRandomness, RunKey, require_protection, source_of_run
 from tests.randomness.test_source import assert_nothing_shared, in_child, needs_fork, windows
 
 KEY = RunKey(bytes(range(32)), simulated=False)

@@ -17,19 +17,19 @@ from mpmath import exp, mpf
 
 from expost.errors import InvalidInput
 from expost.randomness import samplers
-from expost.randomness.distributions import (
+from expost.randomness.inverse_cdf import (
     BinomialLaw,
     FoldedGaussianLaw,
     GeometricLaw,
     Law,
     PoissonLaw,
+    invert,
 )
-from expost.randomness.inverse_cdf import invert
 from expost.randomness.samplers import (
     InversionTable,
-    discrete_gaussian,
-    discrete_laplace,
-    geometric,
+    discrete_gaussians,
+    discrete_laplaces,
+    geometrics,
 )
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.randomness.bit_tree import assert_law, enumerate_law, rational
@@ -199,7 +199,7 @@ def test_small_base_digits_make_a_geometric_draw(monkeypatch: pytest.MonkeyPatch
     digits, _ = samplers._geometric_tables(rate)
     assert len(digits) == 2
     walk = enumerate_law(
-        lambda r: int(geometric(rate, 1, r)[0]), 40, within=1e-4, single_bits=True, word_width=4
+        lambda r: int(geometrics(rate, 1, r)[0]), 40, within=1e-4, single_bits=True, word_width=4
     )
     samplers._geometric_tables.cache_clear()
     assert_law(walk, partial(true_mass, GeometricLaw(rate)), within=1e-4)
@@ -209,9 +209,9 @@ def test_small_base_digits_make_a_geometric_draw(monkeypatch: pytest.MonkeyPatch
 def test_too_large_a_scale_is_refused(rate: Fraction) -> None:
     """Would catch 64-bit sums that wrap around."""
     with pytest.raises(InvalidInput, match="scale"):
-        geometric(rate, 3, SimulationRandomness(1))
+        geometrics(rate, 3, SimulationRandomness(1))
     with pytest.raises(InvalidInput, match="scale"):
-        discrete_laplace(1 / rate, 3, SimulationRandomness(1))
+        discrete_laplaces(1 / rate, 3, SimulationRandomness(1))
 
 
 def test_the_largest_scale_works() -> None:
@@ -219,7 +219,7 @@ def test_the_largest_scale_works() -> None:
 
     4,000 draws of scale 2^50 are positive, with that mean.
     """
-    draws = geometric(Fraction(1, 2**50), 4000, SimulationRandomness(2))
+    draws = geometrics(Fraction(1, 2**50), 4000, SimulationRandomness(2))
     assert draws.min() >= 0
     assert abs(draws.astype(float).mean() / 2**50 - 1) < 6 / 4000**0.5
 
@@ -229,22 +229,22 @@ def test_count(count: int) -> None:
     """Would catch a crash on nothing, or a shape that depends on the refinement."""
     source = SimulationRandomness(3)
     for draws in (
-        geometric(THIRD, count, source),
-        discrete_laplace(Fraction(10**6), count, source),
-        discrete_gaussian(Fraction(4), count, source),
-        discrete_gaussian(Fraction(5000**2), min(count, 50), source),
+        geometrics(THIRD, count, source),
+        discrete_laplaces(Fraction(10**6), count, source),
+        discrete_gaussians(Fraction(4), count, source),
+        discrete_gaussians(Fraction(5000**2), min(count, 50), source),
     ):
         assert draws.dtype == np.int64
         assert draws.ndim == 1
-    assert len(geometric(THIRD, count, source)) == count
+    assert len(geometrics(THIRD, count, source)) == count
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 100), Fraction(1, 300), Fraction(1, 10**6)])
 def test_hardly_any_noise(scale: Fraction) -> None:
     """Would catch a crash where F(0) is 1 to 45 digits and the table is empty: the draws are 0."""
     source = SimulationRandomness(4)
-    assert not discrete_laplace(scale, 100, source).any()
-    assert not discrete_gaussian(scale, 100, source).any()
+    assert not discrete_laplaces(scale, 100, source).any()
+    assert not discrete_gaussians(scale, 100, source).any()
 
 
 def test_gaussian_unfolds_both_signs() -> None:
@@ -253,7 +253,7 @@ def test_gaussian_unfolds_both_signs() -> None:
     """
     table = samplers._gaussian_table(Fraction(4))
     words = [0, *(int(bound) + 1 for bound in table.bounds[:8])]
-    assert discrete_gaussian(Fraction(4), 9, Words(words)).tolist() == [
+    assert discrete_gaussians(Fraction(4), 9, Words(words)).tolist() == [
         0,
         -1,
         1,
@@ -271,9 +271,9 @@ def test_laplace_is_a_difference_of_two_draws(monkeypatch: pytest.MonkeyPatch) -
     answers = iter([np.array([5, 0, 3]), np.array([1, 4, 3])])
     asked: list[Fraction] = []
     monkeypatch.setattr(
-        samplers, "geometric", lambda rate, _count, _r: asked.append(rate) or next(answers)
+        samplers, "geometrics", lambda rate, _count, _r: asked.append(rate) or next(answers)
     )
-    assert discrete_laplace(Fraction(3, 2), 3, SimulationRandomness(5)).tolist() == [4, -4, 0]
+    assert discrete_laplaces(Fraction(3, 2), 3, SimulationRandomness(5)).tolist() == [4, -4, 0]
     assert asked == [Fraction(2, 3)] * 2
 
 
@@ -282,8 +282,8 @@ def test_gaussian_beyond_the_table_falls_back() -> None:
 
     Standard deviations 2,048 and 2,049 look alike.
     """
-    tabled = discrete_gaussian(Fraction(2048**2), 3000, SimulationRandomness(6))
-    single = discrete_gaussian(Fraction(2049**2), 3000, SimulationRandomness(7))
+    tabled = discrete_gaussians(Fraction(2048**2), 3000, SimulationRandomness(6))
+    single = discrete_gaussians(Fraction(2049**2), 3000, SimulationRandomness(7))
     for draws in (tabled, single):
         assert abs(draws.std() / 2048 - 1) < 6 / 6000**0.5
         assert abs(draws.mean()) < 6 * 2048 / 3000**0.5

@@ -25,9 +25,9 @@ from expost import (
     RepeatAndSelect,
     TruncatedNegativeBinomial,
 )
-from expost.audit.exact.dropping_laws import DropLevels
-from expost.audit.exact.finite_mechanism import FiniteMechanism
 from expost.errors import InvalidInput
+from tests.oracle.dropping_laws import DropLevels
+from tests.oracle.finite_mechanism import FiniteMechanism
 
 SEED = 15183
 RESULTS = Path(__file__).parent.parent.parent / "docs" / "results" / "tightness.json"
@@ -74,7 +74,7 @@ VALUED = {
     "dropping, Rényi": lambda: Game(RandomDropping(0.02, order=32.0), one_order(0.2, 32.0), (100,)),
     "dropping, (ε̃, δ)": lambda: Game(RandomDropping(0.1, delta=1e-3), gaussian(1.0, 32.0), (40, 1)),
     "above threshold": lambda: Game(
-        AboveThreshold(0.05, target=1), MechanismFamily(PureDP(0.3)), (20, 1)
+        AboveThreshold(0.05, at_least=1), MechanismFamily(PureDP(0.3)), (20, 1)
     ),
     "doubling": lambda: Game(Doubling(1), MechanismFamily(PureDP(0.3)), (1, 2)),
     "repeat and select": lambda: Game(
@@ -120,7 +120,7 @@ GAMES = {
         0.99,
     ),
     "Algorithm 2, pure": (
-        lambda: Game(AboveThreshold(0.02, target=1), MechanismFamily(PureDP(0.2)), (199, 1)),
+        lambda: Game(AboveThreshold(0.02, at_least=1), MechanismFamily(PureDP(0.2)), (199, 1)),
         0.99,
     ),
     "Algorithm 3, Rényi": (
@@ -152,7 +152,7 @@ GAMES = {
         0.80,
     ),
     "Algorithm 2, Rényi": (
-        lambda: Game(AboveThreshold(0.02, target=1, order=64.0), one_order(0.2, 64.0), (199, 1)),
+        lambda: Game(AboveThreshold(0.02, at_least=1, order=64.0), one_order(0.2, 64.0), (199, 1)),
         0.70,
     ),
     "doubling": (lambda: Game(Doubling(1), MechanismFamily(PureDP(0.5)), (1, 1, 1)), 0.99),
@@ -240,9 +240,9 @@ def test_what_cannot_be_attacked_is_refused():
     with pytest.raises(InvalidInput, match="promise"):
         MechanismFamily(ApproxDP(1.0, 1e-6))
     with pytest.raises(InvalidInput, match="selector"):
-        Game(NoiseReduction(target=1), MechanismFamily(PureDP(1)), (1,))
+        Game(NoiseReduction(at_least=1), MechanismFamily(PureDP(1)), (1,))
     with pytest.raises(InvalidInput, match="best score"):
-        Game(RandomDropping(0.1, target=1), MechanismFamily(PureDP(1)), (1,))
+        Game(RandomDropping(0.1, at_least=1), MechanismFamily(PureDP(1)), (1,))
     with pytest.raises(InvalidInput, match="one order"):
         Game(
             RandomDropping(0.1, order=(2.0, 4.0)),

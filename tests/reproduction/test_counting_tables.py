@@ -244,7 +244,7 @@ def expost(capsys, monkeypatch):
         monkeypatch.setattr(sys, "argv", ["reproduction", *arguments])
         capsys.readouterr()
         try:
-            command.run(app)
+            command.run_command(app)
             code = 0
         except SystemExit as end:
             code = int(end.code or 0)

@@ -15,7 +15,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduction.least_epsilon import Problem, one_run, problem_of, runs_of, searches_of
+from reproduction.least_epsilon import one_run, runs_of, searches_of
+from reproduction.least_tasks import (
+    ADULT_BOUNDS,
+    ADULT_CATEGORIES,
+    TASKS,
+    Problem,
+    problem_named,
+    problem_of,
+)
+from scripts import least_epsilon as script
 
 import expost
 from expost.cli import main as command
@@ -59,9 +68,8 @@ def test_looks_and_thresholds_are_those_of_a_job(private: Problem, bar: float) -
         assert searches.looks[bar][place] == epsilons
         rule, wanted = searches.rules[bar][place], step.selector.held_out
         assert rule is not None
-        assert (rule.thresholds, rule.stages, rule.rates) == (
+        assert (rule.thresholds, rule.rates) == (
             wanted.thresholds,
-            wanted.stages,
             wanted.rates,
         )
         shared = searches.trainings[place]
@@ -117,13 +125,13 @@ def test_what_reached_says_is_true(private: Problem) -> None:
 def adult_folder(folder: Path, rows: int = 4000) -> Path:
     """Write a made-up table with Adult's columns."""
     generator = np.random.default_rng(2)
-    names = [*least.ADULT_BOUNDS, *least.ADULT_CATEGORIES, "income"]
+    names = [*ADULT_BOUNDS, *ADULT_CATEGORIES, "income"]
     with (folder / "adult.csv").open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(names)
         for _ in range(rows):
-            numbers = [generator.integers(*pair) for pair in least.ADULT_BOUNDS.values()]
-            words = [generator.choice(listed) for listed in least.ADULT_CATEGORIES.values()]
+            numbers = [generator.integers(*pair) for pair in ADULT_BOUNDS.values()]
+            words = [generator.choice(listed) for listed in ADULT_CATEGORIES.values()]
             income = ">50K" if numbers[2] > 8 else "<=50K"
             writer.writerow([*numbers, *words, income])
     return folder
@@ -134,7 +142,7 @@ def shown(*arguments: str) -> dict:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
         patch.setattr(sys, "argv", ["reproduction", *arguments])
         with pytest.raises(SystemExit) as end:
-            command.run(experiment.app)
+            command.run_command(experiment.app)
     assert end.value.code == 0
     return json.loads(out.getvalue())
 
@@ -160,9 +168,30 @@ def test_the_command(tmp_path: Path, scoring: str) -> None:
 
 
 def test_every_fifth_row_is_public(tmp_path: Path) -> None:
-    problem = least.problem_named("adult", "public", adult_folder(tmp_path, 50))
+    problem, _ = problem_named("adult", "public", adult_folder(tmp_path, 50))
     assert problem.rows.public
     assert (problem.rows.places, problem.rows.score_places) == (40, 10)
+
+
+def flights_folder(folder: Path, rows: int = 20_000) -> Path:
+    """Write a made-up table with the columns of flights: delays that follow the departure."""
+    generator = np.random.default_rng(4)
+    X = np.zeros((rows, 77))
+    X[:, 0] = generator.uniform(-60, 300, rows)
+    np.savez(folder / "flights_100k.npz", X=X, y=X[:, 0] + generator.normal(0, 20, rows))
+    return folder
+
+
+@pytest.mark.parametrize("scoring", ["public", "private"])
+def test_a_regression_has_bars_in_units_of_the_variance(tmp_path: Path, scoring: str) -> None:
+    """Catches bars that are read as accuracies, and errors that pass by being large."""
+    folder = flights_folder(tmp_path)
+    rows = least.least_epsilon(
+        "flights", scoring, folder, methods=["expost"], bars=[0.9, 0.1], runs=2, jobs=1
+    )["rows"]
+    assert [row["passed"] for row in rows] == [1, 1]
+    assert rows[0]["mean_epsilon"] < rows[1]["mean_epsilon"]
+    assert TASKS["flights"].origin.endswith("a substitute for the paper's Twitter")
 
 
 @pytest.mark.parametrize(
@@ -180,9 +209,36 @@ def test_refusals(tmp_path: Path, task: str, scoring: str, changes: dict) -> Non
         least.least_epsilon(task, scoring, tmp_path, **changes)
 
 
-def test_rows_of_the_bank() -> None:
+def test_committed_rows_need_no_data() -> None:
     document = least.least_epsilon(
-        "mnist", "public", Path("none"), methods=["reach", "opacus"], bars=[0.6, 0.96]
+        "mnist", "public", Path("none"), methods=["reach", "opacus"], bars=[0.6, 0.999]
     )
-    assert [(row["bar"], row["method"]) for row in document["rows"]] == [(0.6, "reach")]
+    assert [(row["bar"], row["method"]) for row in document["rows"]] == [
+        (0.6, "reach"),
+        (0.6, "opacus"),
+    ]
     assert [note.split(":")[0] for note in document["notes"]] == ["reach", "opacus"]
+    assert "0.999: not reached" in document["notes"][1]
+
+
+def test_the_script_keeps_rows_of_other_methods(tmp_path: Path) -> None:
+    """Catches an update that forgets rows or notes, or that mixes up tables."""
+    results = tmp_path / "results.json"
+    old = {"bar": 0.7, "method": "opacus", "mean_epsilon": 9.0, "standard_error": 0.0, "passed": 1}
+    stale = {**old, "method": "expost"}
+    table = {"rows": [stale, old], "notes": ["opacus: as it was", "expost: old"]}
+    results.write_text(json.dumps({"adult-private": table, "mnist-public": table}), "utf-8")
+    script.main(
+        [
+            *("adult-private", "--methods", "expost", "--runs", "2", "--jobs", "1"),
+            *("--data", str(adult_folder(tmp_path)), "--results", str(results)),
+            *("--figure", str(tmp_path / "figure.png")),
+        ]
+    )
+    known = json.loads(results.read_text("utf-8"))
+    assert known["mnist-public"] == table
+    rows = known["adult-private"]["rows"]
+    assert [row["bar"] for row in rows if row["method"] == "expost"] == [*TASKS["adult"].bars]
+    assert [row for row in rows if row["method"] == "opacus"] == [old]
+    assert known["adult-private"]["notes"] == ["opacus: as it was"]
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")

@@ -8,15 +8,25 @@ import numpy as np
 import pytest
 
 from expost.errors import InvalidInput
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.conversions import DEFAULT_ORDERS
+from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import PureDP
-from expost.privacy.orders import DEFAULT_ORDERS
-from expost.selection.attempts import Belief, Ladder, plan_attempts, plan_for_bar, reach_of
-from expost.selection.attempts.belief import Scenario
-from expost.selection.attempts.chances import chances_of
-from expost.selection.attempts.estimates import PureEstimates, RenyiEstimates
-from expost.selection.attempts.planner import PASS
-from expost.selection.attempts.schedule import Attempt, Schedule
+from expost.selection.attempt_planner import (
+    PASS,
+    PureEstimates,
+    RenyiEstimates,
+    plan_attempts,
+    plan_for_bar,
+)
+from expost.selection.attempts import (
+    Attempt,
+    Belief,
+    Ladder,
+    Scenario,
+    Schedule,
+    chances_of,
+    reach_of,
+)
 
 LEVELS = (0.1, 0.2, 0.4, 0.8)
 DELTA = 1e-6

@@ -34,9 +34,9 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.conversions import DEFAULT_ORDERS
+from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.privacy.profiles import GaussianProfile
 from expost.rationals import exact
 from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
@@ -346,13 +346,13 @@ def test_doubling_adds_epsilons_and_charges_the_whole_delta() -> None:
 def test_brownian_noise_reduction_charges_the_level() -> None:
     """ρ of the level released, not the sum; "nothing" has looked at all of them."""
     query, rhos = Query(len), (Fraction(1, 1000), Fraction(1, 100), Fraction(1, 10))
-    table = NoiseReduction(target=0).charges(
+    table = NoiseReduction(at_least=0).charges(
         [Candidate(DiscreteGaussian(query, rho)) for rho in rhos]
     )
     assert [table[place] for place in range(3)] == [ZCDP(rho) for rho in rhos]
     assert table.nothing == table.worst_case == ZCDP(rhos[-1])
     with pytest.raises(InvalidCandidate):
-        NoiseReduction(target=0).charges(
+        NoiseReduction(at_least=0).charges(
             [Candidate(DiscreteGaussian(query, rho)) for rho in rhos[::-1]]
         )
 
@@ -431,7 +431,7 @@ def test_the_profile_of_a_run_is_not_that_of_the_selection(law: RunCount) -> Non
 def test_the_theorem_names_the_bounds_that_a_charge_may_rest_on() -> None:
     """At fixed orders composition or a larger order; with a δ composition or profiles."""
     for make in (RandomDropping, AboveThreshold):
-        bar = {} if make is RandomDropping else {"target": 1.0}
+        bar = {} if make is RandomDropping else {"at_least": 1.0}
         at_order = make(0.1, order=8.0, **bar)._theorem([candidate(ZCDP(0.1))])
         assert "plain composition" in at_order
         alone = make(0.1, delta=1e-6, **bar)._theorem([candidate(ZCDP(0.1))])
@@ -445,7 +445,7 @@ def test_the_theorem_names_the_bounds_that_a_charge_may_rest_on() -> None:
     [
         (lambda: RandomDropping(5e-324), "overhead"),
         (lambda: RandomDropping(Fraction(1, 10**400), delta=1e-6), "overhead"),
-        (lambda: AboveThreshold(1e-310, target=1), "overhead"),
+        (lambda: AboveThreshold(1e-310, at_least=1), "overhead"),
         (lambda: RandomDropping(0.1, delta=Fraction(1, 10**400)), "smallest float"),
         (lambda: RepeatAndSelect(Poisson(2), delta=Fraction(1, 10**400)), "smallest float"),
         (lambda: ZCDP(0.1).to_approx(Fraction(1, 10**400)), "smallest float"),
@@ -476,7 +476,7 @@ def test_a_delta_is_never_rounded_up() -> None:
 @pytest.mark.parametrize("step", [-1, 0, 1])
 def test_algorithm_1_compares_integers_exactly(size: int, step: int) -> None:
     """Catches a comparison in floating point: a count just below the target would pass."""
-    comparison = AboveThreshold(1.0, target=2.0**60)
+    comparison = AboveThreshold(1.0, at_least=2.0**60)
     asked = [Candidate(Query(lambda data: data), guarantee=PureDP(1))]
     true, seeds = size + step, range(40)
     for seed in seeds:
@@ -497,7 +497,7 @@ def test_algorithm_1_compares_integers_exactly(size: int, step: int) -> None:
 def test_whole_scores_are_compared_exactly(number: int, passes: bool) -> None:
     """float(2**60 − 1) is 2**60: as floats both would pass."""
     for score in (None, lambda value: np.int64(value)):
-        release = RandomDropping(1.0, target=2**60).select(
+        release = RandomDropping(1.0, at_least=2**60).select(
             [Candidate(lambda data, randomness: number, guarantee=PureDP(0))], None, score=score
         )
         assert release.passed is passes

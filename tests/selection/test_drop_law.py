@@ -67,7 +67,7 @@ def test_pure_draws(minimum, make):
     selector = (
         RandomDropping(overhead, allow_nothing=True, minimum_drop_level=minimum)
         if make == "algorithm 3"
-        else AboveThreshold(overhead, target=1, minimum_drop_level=minimum)
+        else AboveThreshold(overhead, at_least=1, minimum_drop_level=minimum)
     )
     kept = draws(selector, candidates(rates))
     for place, rate in enumerate(rates):
@@ -82,7 +82,7 @@ def test_pure_draws(minimum, make):
 def test_renyi_draws(units, make):
     """Catches a minimum level that is never drawn, and steps that are left out, under Rényi DP."""
     overhead, rates, guarantee = 0.1, (0.4, 0.8), ZCDP(0.01)
-    bar = {"allow_nothing": True} if make is RandomDropping else {"target": 1}
+    bar = {"allow_nothing": True} if make is RandomDropping else {"at_least": 1}
     given = candidates(rates, guarantee=guarantee)
     h = float(make(overhead, delta=1e-6, **bar).renyi_problem(given).step)
     minimum = round(units / (rates[0] * h))  # so that the first copy is kept e^{−units} as often
@@ -148,7 +148,7 @@ def test_the_dimensions_of_a_query_have_their_own_noise():
     query = Query(lambda data: [0, 0], sensitivity=2, dimension=2)
     given = [Candidate(DiscreteLaplace(query, epsilon)) for epsilon in (0.01, 0.02)]
     drawn = [
-        NoiseReduction(target=0)._draw(given, SimulationRandomness(seed))["noise"]
+        NoiseReduction(at_least=0)._draw(given, SimulationRandomness(seed))["noise"]
         for seed in range(20)
     ]
     assert any(level[0] != level[1] for each in drawn for level in each)
@@ -156,7 +156,7 @@ def test_the_dimensions_of_a_query_have_their_own_noise():
 
 def test_monotone_queries_need_added_rows():
     """A replaced row may raise one query and lower another: the smaller charge does not hold."""
-    selector = AboveThreshold(0.5, target=1, monotone=True)
+    selector = AboveThreshold(0.5, at_least=1, monotone=True)
     for relation, allowed in (("add-remove", True), ("replace", False)):
         given = [Candidate(Query(len), guarantee=PureDP(1, relation))]
         if allowed:

@@ -19,14 +19,13 @@ from expost import (
     RandomDropping,
     RenyiDP,
 )
+from expost.certificates.prices import charges_of_grid, rebuild
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import ZERO_OUT
-from expost.selection.grid import OWN, grid_of, source_of
+from expost.selection.grid import OWN, data_description, grid_of
 from expost.selection.held_out import HeldOut
-from expost.selection.price_again import charges_of, rebuild
+from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
 from expost.selection.selector import Selector
-from expost.tuning.noise_reduction import PlannedPath
-from expost.tuning.run_attempts import PlannedAttempt
 from tests.contracts.doors import DOORS, every_door
 
 
@@ -44,7 +43,7 @@ def test_every_selector_can_be_priced_again(name):
     """Catches a setting that the price depends on and that the grid leaves out."""
     door = DOORS[name]
     candidates = door.candidates()
-    assert charges_of(stored(door.selector, candidates)) == door.selector.charges(candidates)
+    assert charges_of_grid(stored(door.selector, candidates)) == door.selector.charges(candidates)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_settings_stay_exact(selector):
         )
         for k in (1, 2, 3)
     ]
-    assert charges_of(stored(selector, candidates)) == selector.charges(candidates)
+    assert charges_of_grid(stored(selector, candidates)) == selector.charges(candidates)
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ class CountWithRows:
 
 LEVELS = [0.25, 0.5, 1.0]
 COUNT = CountWithRows(("secret-row",))
-STAGES = {"law": "Stages", "firsts": [0], "overheads": [{"exact": "1/4"}]}  # not below the level
 
 
 def held_out(**settings: Any) -> HeldOut:
@@ -100,16 +98,16 @@ def held_out(**settings: Any) -> HeldOut:
 PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {
     name: (selector, NoisePath(len, 3, max, 2, neighbours).levels(LEVELS, delta=delta))
     for name, selector, neighbours, delta in [
-        ("laplace", PathSearch(target=5), "add-remove", None),
-        ("gaussian", PathSearch(target=5), "add-remove", 1e-5),
+        ("laplace", PathSearch(at_least=5), "add-remove", None),
+        ("gaussian", PathSearch(at_least=5), "add-remove", 1e-5),
         ("held-out", PathSearch(held_out=held_out()), ZERO_OUT, 1e-5),
         ("certain", PathSearch(held_out=held_out(confidence=0.999)), ZERO_OUT, 1e-5),
         ("rises and falls", PathSearch(held_out=held_out(monotone=False, steps=4)), ZERO_OUT, None),
         ("planned", PlannedPath(held_out=held_out(), charged_delta=1e-3), ZERO_OUT, 1e-5),
-        ("planned, no delta", PlannedPath(target=0.8, charged_delta=0.0), ZERO_OUT, 1e-5),
+        ("planned, no delta", PlannedPath(at_least=0.8, charged_delta=0.0), ZERO_OUT, 1e-5),
     ]
 }
-PATHS["zcdp"] = (PathSearch(target=5), NoisePath(len, 3, max).levels(rhos=LEVELS))
+PATHS["zcdp"] = (PathSearch(at_least=5), NoisePath(len, 3, max).levels(rhos=LEVELS))
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -117,10 +115,19 @@ def test_noise_paths_can_be_priced_again(name):
     """Catches a genuine certificate of noise reduction that is called wrong."""
     selector, candidates = PATHS[name]
     grid = stored(selector, candidates)
-    assert charges_of(grid) == selector.charges(candidates)
+    assert charges_of_grid(grid) == selector.charges(candidates)
     again, levels = rebuild(grid)
     assert again.settings() == selector.settings()
     assert again._theorem(levels) == selector._theorem(candidates)
+
+
+def test_a_grid_of_version_0_2_calls_the_goal_target():
+    """Catches a certificate of an older version that can no longer be priced again."""
+    candidates = [Candidate(run, {"level": i}, guarantee=PureDP(i)) for i in (1, 2)]
+    selector = AboveThreshold(0.1, at_least=0.5)
+    grid = stored(selector, candidates)
+    grid["selector"]["target"] = grid["selector"].pop("at_least")
+    assert rebuild(grid)[0] == selector
 
 
 def test_a_grid_names_rules_and_writes_nothing_of_them():
@@ -128,13 +135,15 @@ def test_a_grid_names_rules_and_writes_nothing_of_them():
     assert "secret-row" not in json.dumps(stored(*PATHS["held-out"]))
 
 
-@pytest.mark.parametrize("change", [{"thresholds": [1]}, {"stages": STAGES}, {"steps": 0}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"thresholds": [1]}, {"monotone": False, "stages": []}, {"steps": 0}], ids=str
+)
 def test_damaged_rules_of_held_out_rows(change):
     """Catches a grid that the proof does not cover and that is priced all the same."""
     grid = stored(*PATHS["held-out"])
     grid["selector"]["held_out"] |= change
     with pytest.raises(InvalidRelease):
-        charges_of(grid)
+        charges_of_grid(grid)
 
 
 def kinds(base: type = Selector) -> set[type]:
@@ -147,12 +156,12 @@ def test_no_selector_is_forgotten_here():
     """Catches a new selector whose certificates nobody has verified."""
     tried = {type(door.selector) for door in DOORS.values()}
     tried |= {type(selector) for selector, _ in PATHS.values()}
-    tried.add(PlannedAttempt)  # tests/tuning/test_evidence.py
+    tried |= {PlannedAttempt, Tell}  # tests/tuning/test_verification.py, test_missed.py
     assert {each for each in kinds() if hasattr(each, "name")} == tried
 
 
 def test_a_large_grid_is_small():
-    """Catches a promise that is written once per candidate."""
+    """Catches a guarantee that is written once per candidate."""
     orders = tuple(float(order) for order in range(2, 34))
     curves = [RenyiDP(orders, tuple(0.001 * k * order for order in orders)) for k in range(1, 7)]
     candidates = [
@@ -178,7 +187,7 @@ def test_other_selectors_have_no_grid():
 def test_candidates_are_not_run():
     """Catches a grid that runs something."""
     grid = stored(DOORS["doubling"].selector, DOORS["doubling"].candidates())
-    assert charges_of(grid).worst_case == PureDP(1.75)
+    assert charges_of_grid(grid).worst_case == PureDP(1.75)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +196,8 @@ def test_candidates_are_not_run():
         {"selector": {"name": "none"}},
         {"selector": {}},
         {"selector": None},
-        {"promises": []},
-        {"promises": [{"kind": "pure", "epsilon": -1}]},
+        {"guarantees": []},
+        {"guarantees": [{"kind": "pure", "epsilon": -1}]},
         {"levels": [[0]]},
         {"levels": [[7, 1, None]]},
         {"candidates": []},
@@ -203,9 +212,9 @@ def test_damaged_grids(change):
     """Catches a traceback, or hours of work, for a file that somebody else wrote."""
     grid = stored(DOORS["random-dropping"].selector, DOORS["random-dropping"].candidates())
     with pytest.raises(InvalidRelease):
-        charges_of(grid | change)
+        charges_of_grid(grid | change)
     with pytest.raises(InvalidRelease):
-        charges_of({name: each for name, each in grid.items() if name not in change})
+        charges_of_grid({name: each for name, each in grid.items() if name not in change})
 
 
 def test_sources_are_described_without_data():
@@ -213,7 +222,7 @@ def test_sources_are_described_without_data():
     import pandas as pd
 
     table = pd.DataFrame({"person": ["ann", "bob"], "age": [31, 47]})
-    assert source_of(table)["columns"] == ["person", "age"]
-    assert source_of(["ann", "bob"]) == {"kind": "builtins.list"}
-    assert source_of({"ann": 3}) == {"kind": "builtins.dict"}
-    assert "ann" not in str(source_of(table))
+    assert data_description(table)["columns"] == ["person", "age"]
+    assert data_description(["ann", "bob"]) == {"kind": "builtins.list"}
+    assert data_description({"ann": 3}) == {"kind": "builtins.dict"}
+    assert "ann" not in str(data_description(table))

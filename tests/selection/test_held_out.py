@@ -10,137 +10,147 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from expost.mechanisms.outcome import NOTHING
+from expost.privacy.guarantees import ZCDP
 from expost.randomness.source import SimulationRandomness
 from expost.selection.held_out import (
+    GaussianCounts,
     HeldOut,
+    Rates,
     Seen,
-    Stages,
+    gaussian_margins,
+    look_deviations,
     margins_of,
     rates_of,
     useful_levels,
+    useful_rhos,
 )
 from expost.selection.noise_path import NoisePath, PathSearch
 
 LEVELS = (0.4, 0.5, 0.9)
-STAGES = Stages.for_levels(LEVELS)  # {0.4, 0.5} and {0.9}
+THRESHOLDS = (9, 7, 8)
+
+
+def noise_law(rate: Rates, steps: int, value: int) -> float:
+    """P(y = value) for the difference of two geometric numbers."""
+    above, below = float(rate.above) / steps, float(rate.below) / steps
+    size = math.expm1(-above) * math.expm1(-below) / -math.expm1(-(above + below))
+    return size * math.exp(-above * value if value >= 0 else below * value)
+
+
+def below(rate: Rates, steps: int, value: int) -> float:
+    """P(y < value), summed from the law."""
+    if value <= 0:  # the law is geometric there
+        return noise_law(rate, steps, value - 1) / -math.expm1(-float(rate.below) / steps)
+    return 1 - noise_law(rate, steps, value) / -math.expm1(-float(rate.above) / steps)
 
 
 def law(
-    counts: tuple[int, ...], thresholds: tuple[int, ...], steps: int, monotone: bool = True
+    counts: tuple[int, ...], steps: int, monotone: bool, levels: tuple[float, ...] = LEVELS
 ) -> dict[Any, float]:
-    """P(first pass at i with noisy count v), for each (i, v), and P(nothing); the path is fixed."""
-    rates = [float(rate) / steps for rate in rates_of(LEVELS, STAGES, monotone)]
-    found: dict[Any, float] = {}
-    reached, most = 1.0, 400 * steps  # the probability that all earlier stages failed
-    for stage, overhead in enumerate(STAGES.overheads):
-        looks = [look for look in range(len(LEVELS)) if STAGES.stage(look) == stage]
-        failed, rate_k = 0.0, float(overhead) / steps
-        for k in range(most):
-            alive = reached * (1 - math.exp(-rate_k)) * math.exp(-rate_k * k)
-            for look in looks:
-                needed = max(0, thresholds[look] - counts[look] + k)
-                for y in range(needed, needed + 60):
-                    mass = (1 - math.exp(-rates[look])) * math.exp(-rates[look] * y)
-                    outcome = (look, counts[look] + y - k)
-                    found[outcome] = found.get(outcome, 0.0) + alive * mass
-                alive *= 1 - math.exp(-rates[look] * needed)
-            failed += alive
-        reached = failed
-    found[None] = reached
-    return found
+    """P(the search ends at i with noisy count v), for each (i, v); the path is fixed.
+
+    It ends at the first pass, or at the last look with a count below the threshold: a miss.
+    """
+    masses: dict[Any, float] = {}
+    alive = 1.0
+    rates = rates_of(levels, monotone)
+    for look, (rate, count, threshold) in enumerate(zip(rates, counts, THRESHOLDS, strict=True)):
+        least = threshold if look < len(levels) - 1 else threshold - 90
+        for noisy in range(least, threshold + 60):
+            masses[look, noisy] = alive * noise_law(rate, steps, noisy - count)
+        alive *= below(rate, steps, threshold - count)
+    return masses
 
 
-@pytest.mark.parametrize(("steps", "monotone"), [(1, True), (2, True), (1, False)])
-def test_every_outcome_costs_its_level(steps: int, monotone: bool) -> None:
-    """All ways in which one person can change the counts, against the charge of each outcome."""
-    thresholds, counts = (9, 7, 8), (6, 8, 5)
-    before = law(counts, thresholds, steps, monotone)
-    tight = -1.0
-    for rise in product(range(0 if monotone else -steps, steps + 1), repeat=3):
-        other_counts = tuple(a + b for a, b in zip(counts, rise, strict=True))
-        after = law(other_counts, thresholds, steps, monotone)
+def losses(
+    counts: tuple[int, ...], steps: int, monotone: bool
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """The largest log ratios of each outcome, either way, over all that one person can change."""
+    before = law(counts, steps, monotone)
+    worst: dict[Any, tuple[float, float]] = dict.fromkeys(before, (0.0, 0.0))
+    for rise in product(range(0 if monotone else -steps, steps + 1), repeat=len(counts)):
+        after = law(tuple(a + b for a, b in zip(counts, rise, strict=True)), steps, monotone)
         for outcome, mass in before.items():
-            other = after.get(outcome, 0.0)
-            if outcome is not None and outcome[1] > thresholds[outcome[0]] + 40:
-                continue  # beyond what the sums above cover
-            spent = float(sum(STAGES.overheads))
-            charge = spent if outcome is None else LEVELS[outcome[0]]
-            loss = abs(math.log(mass / other))
-            assert loss <= charge + 1e-6
-            tight = max(tight, loss - charge)
-    assert tight > (
-        -0.12 if monotone else -0.16
-    )  # the charge is nearly reached: the check is not empty
+            change = math.log(after[outcome] / mass)
+            up, down = worst[outcome]
+            worst[outcome] = (max(up, change), max(down, -change))
+    return worst
 
 
-def test_the_charge_is_reached_by_looks_that_force_a_large_k(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first look of each stage fails only if k is large; one person more makes k larger."""
-    levels = (0.4, 0.5, 0.9, 1.0)
-    monkeypatch.setitem(globals(), "LEVELS", levels)
-    monkeypatch.setitem(globals(), "STAGES", Stages.for_levels(levels))  # two looks each
-    thresholds = (5, 5, 5, 5)
-    before = law((9, 6, 9, 6), thresholds, 1)
-    for changed, look in (((10, 6, 9, 6), 1), ((10, 7, 10, 6), 3)):
-        after = law(changed, thresholds, 1)
-        outcome = (look, 8)
-        loss = math.log(before[outcome] / after[outcome])
-        assert loss == pytest.approx(levels[look], abs=1e-6)
+@pytest.mark.parametrize(("steps", "monotone"), [(1, True), (2, True), (1, False), (2, False)])
+@pytest.mark.parametrize("counts", [(6, 8, 5), (12, 12, 12), (0, 0, 0), (9, 7, 8), (14, 3, 20)])
+def test_every_outcome_costs_its_level(counts: tuple[int, ...], steps: int, monotone: bool) -> None:
+    """All ways in which one person can change the counts, against the charge of each outcome."""
+    for outcome, (up, down) in losses(counts, steps, monotone).items():
+        assert max(up, down) <= LEVELS[outcome[0]] + 1e-9
+
+
+def test_the_charges_are_reached_in_both_directions() -> None:
+    """A passing look pays ε_i; having failed with counts above the thresholds pays ε_i, too."""
+    worst = losses((12, 12, 12), 1, True)
+    for look, level in enumerate(LEVELS):
+        assert worst[look, 40][0] == pytest.approx(level)  # noise above 0: likelier with a row more
+        assert worst[look, 9][1] == pytest.approx(level)  # noise below 0, all looks before failed
+    assert worst[2, 7][1] == pytest.approx(LEVELS[-1])  # a miss
+    assert losses((12, 12, 12), 1, False)[2, 40][0] == pytest.approx(LEVELS[-1])
+
+
+def test_the_law_adds_up_to_one() -> None:
+    for monotone in (True, False):
+        assert sum(law((6, 8, 5), 1, monotone).values()) == pytest.approx(1, abs=1e-6)
 
 
 def test_look_has_the_law_that_was_enumerated() -> None:
-    rates = rates_of(LEVELS, STAGES)
-    rule = HeldOut(lambda output, data: data[output], STAGES, (9, 7, 8), rates=rates)
+    """20,000 searches; the chance that a right sampler fails is about 1e-5."""
+    rule = HeldOut(lambda output, data: data[output], THRESHOLDS, 2, rates=rates_of(LEVELS))
     source = SimulationRandomness(3)
     data = (6, 8, 5)
-    found: dict[Any, int] = {}
+    seen_outcomes: dict[Any, int] = {}
     for _ in range(20_000):
-        k = rule.draw(source)
-        outcome = None
-        for place in range(3):
-            seen = rule.look(place, place, data, k, source)
+        for index in range(3):
+            seen = rule.look(index, index, data, source)
             if float(seen) >= 0:
-                outcome = (place, seen.count)
                 break
-        found[outcome] = found.get(outcome, 0) + 1
-    expected = law(data, (9, 7, 8), 1)
-    for outcome, mass in expected.items():
+        outcome = (index, seen.count)  # the first pass, or the last look
+        seen_outcomes[outcome] = seen_outcomes.get(outcome, 0) + 1
+    for outcome, mass in law(data, 2, True).items():
         if mass > 0.005:
             slack = 5 * math.sqrt(mass / 20_000)
-            assert found.get(outcome, 0) / 20_000 == pytest.approx(mass, abs=slack)
+            assert seen_outcomes.get(outcome, 0) / 20_000 == pytest.approx(mass, abs=slack)
 
 
+@pytest.mark.parametrize("monotone", [True, False])
 @pytest.mark.parametrize("steps", [1, 16])
-def test_margins_bound_a_wrong_pass(steps: int) -> None:
-    """P(y − k ≥ m + 1), summed exactly, against the share of one look; and no wider than needed."""
-    epsilons = [0.3, 0.5, 0.7, 2.0]
-    stages = Stages.for_levels(epsilons)
-    rates = rates_of(epsilons, stages)
-    margins = margins_of(rates, stages, 0.9, steps)
-    for look, margin in enumerate(margins):
-        rate = float(rates[look]) / steps
-        overhead = float(stages.overheads[stages.stage(look)]) / steps
+def test_margins_bound_a_wrong_pass(steps: int, monotone: bool) -> None:
+    """P(y ≥ m + 1), summed, against the share of one look; and no wider than needed."""
+    rates = rates_of([0.3, 0.5, 0.7, 2.0], monotone)
+    for rate, margin in zip(rates, margins_of(rates, 0.9, steps), strict=True):
 
-        def wrong(extra: int, rate: float = rate, overhead: float = overhead) -> float:
-            return sum(
-                (1 - math.exp(-overhead)) * math.exp(-overhead * k) * math.exp(-rate * (extra + k))
-                for k in range(4000 * steps)
-            )
+        def wrong(least: int, rate: Rates = rate) -> float:
+            return sum(noise_law(rate, steps, value) for value in range(least, 4000 * steps))
 
         assert wrong(margin + 1) <= 0.1 / 4 * (1 + 1e-9)
         assert margin == 0 or wrong(margin) > 0.1 / 4 * (1 - 1e-6)
 
 
-def test_stages_cost_little_and_levels_without_room_are_left_out() -> None:
+def test_rates_follow_the_levels() -> None:
     epsilons = [0.004 * 1.12**step for step in range(60)]
-    stages = Stages.for_levels(epsilons)
-    for look, epsilon in enumerate(epsilons):
-        assert 0 < float(stages.paid(look)) < 0.6 * epsilon
+    spent = Fraction(0)
+    for rate, epsilon in zip(rates_of(epsilons), epsilons, strict=True):
+        spent += rate.below
+        assert rate.above == spent == Fraction(epsilon)
+    spent = Fraction(0)
+    for rate, epsilon in zip(rates_of(epsilons, monotone=False), epsilons, strict=True):
+        assert rate.above + spent == Fraction(epsilon)
+        assert 0 < rate.below <= rate.above
+        spent += rate.below
+
+
+def test_levels_without_room_are_left_out() -> None:
+    epsilons = [0.004 * 1.12**step for step in range(60)]
     kept = useful_levels(epsilons, room=200, confidence=0.9)
     assert kept == tuple(epsilons[-len(kept) :])
-    assert 0.02 < kept[0] < 0.1  # about 10/ε rows are lost to noise
+    assert 0.01 < kept[0] < 0.05  # about 5/ε rows are lost to noise
     assert useful_levels(epsilons, room=1, confidence=0.9) == ()
 
 
@@ -159,8 +169,7 @@ def test_outputs_below_the_bar_rarely_pass_however_many_looks(steps: int, monoto
     )
     source, passed, wrong = SimulationRandomness(11), 0, 0
     for _ in range(2000):
-        drawn = rule.draw(source)
-        seen = [rule.look(look, None, None, drawn, source) for look in range(len(epsilons))]
+        seen = [rule.look(look, None, None, source) for look in range(len(epsilons))]
         passed += any(float(look) >= 0 for look in seen)
         # The bound on the count, whether a look passes or not.
         wrong += any(look.count - (look.threshold - bar) >= bar for look in seen)
@@ -184,7 +193,9 @@ def test_an_output_below_the_bar_rarely_passes() -> None:
         release = search.select(
             candidates, None, randomness=SimulationRandomness(seed), simulation=True
         )
-        passed += release.value is not NOTHING
+        assert isinstance(release.value, Seen)
+        assert release.passed == (release.value.count >= release.value.threshold)
+        passed += bool(release.passed)
     assert passed <= 30 + 3 * math.sqrt(27)
 
 
@@ -202,7 +213,7 @@ def test_charge_is_the_level_and_the_value_says_what_was_seen() -> None:
     assert isinstance(release.value, Seen)
     assert release.value.value == "model"
     assert release.spent.size == Fraction(0.2)
-    assert "at-classic-monotone" in release.theorem
+    assert "fresh noise on held-out counts" in release.theorem
 
 
 def test_levels_that_the_proof_does_not_cover_are_refused() -> None:
@@ -210,7 +221,7 @@ def test_levels_that_the_proof_does_not_cover_are_refused() -> None:
     rule = HeldOut.for_levels(just_below, [0.2, 0.4], bar=80, confidence=0.9)
     for candidates in (
         path.levels([0.2, 0.5], delta=1e-5),  # other levels than the rates belong to
-        path.levels(rhos=[0.2, 0.4]),
+        path.levels(rhos=[0.2, 0.4]),  # for which there are GaussianCounts
         NoisePath(lambda data: [0.0], 1, lambda values, scale: 0.0, neighbours="replace").levels(
             [0.2, 0.4], delta=1e-5
         ),
@@ -221,9 +232,124 @@ def test_levels_that_the_proof_does_not_cover_are_refused() -> None:
         PathSearch(held_out=rule).select(
             path.levels([0.2, 0.4], delta=1e-5), None, score=lambda output: 1.0
         )
-    with pytest.raises(InvalidInput, match="ascending"):
-        Stages((0, 0), (Fraction(1), Fraction(1)))
-    with pytest.raises(InvalidInput, match="one per stage"):
-        Stages((0,), ())
-    with pytest.raises(InvalidInput, match="above 0"):
-        margins_of([], Stages((0,), (Fraction(1),)), 0.9)
+    for levels in ([], [0.5, 0.4], [0.4, 0.4]):
+        with pytest.raises(InvalidInput, match="ascending levels above 0"):
+            rates_of(levels)
+
+
+RHOS = (0.02, 0.05, 0.3)
+
+
+def test_gaussian_looks_have_the_law_of_their_level() -> None:
+    """n_i − f_i is a rounded Gaussian of variance c²/(2(ρ_i − ρ_{i−1})), whatever f_i is."""
+    rule = GaussianCounts.for_levels(
+        lambda output, data: output, RHOS, bar=1000, confidence=0.9, steps=3
+    )
+    source, before = SimulationRandomness(5), 0.0
+    for look, rho in enumerate(RHOS):
+        deviation = 3 / math.sqrt(2 * (rho - before))
+        assert rule.deviations[look] == pytest.approx(deviation, rel=1e-12)
+        before = rho
+        noise = [
+            rule.look(look, 1000 - look, None, source).count - 1000 + look for _ in range(3000)
+        ]
+        assert abs(sum(noise) / 3000) < 4 * deviation / math.sqrt(3000)
+        spread = math.sqrt(sum(value**2 for value in noise) / 3000)
+        assert spread == pytest.approx(deviation, rel=0.06)
+        inside = sum(abs(value) <= deviation for value in noise) / 3000
+        assert inside == pytest.approx(math.erf(math.sqrt(0.5)), abs=0.06)
+
+
+def test_gaussian_noise_is_added_before_rounding() -> None:
+    """On a lattice of step above 1 (σ > 2^16) the count's last digits must not show."""
+    rule = GaussianCounts.for_levels(
+        lambda output, data: output, [1e-12], bar=0, confidence=0.9, steps=1
+    )
+    assert rule.deviations[0] > 2**17
+    seen = {rule.look(0, 12_345, None, SimulationRandomness(seed)).count for seed in range(20)}
+    assert all(count % 4 == 0 for count in seen)
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_gaussian_margins_bound_a_wrong_pass_and_are_no_wider(steps: int) -> None:
+    rule = GaussianCounts.for_levels(
+        lambda output, data: 0, RHOS, bar=500, confidence=0.9, steps=steps
+    )
+    for deviation, threshold in zip(rule.deviations, rule.thresholds, strict=True):
+        margin = threshold - 500
+
+        def wrong(extra: float, deviation: float = deviation) -> float:
+            return 0.5 * math.erfc((extra - 0.5) / deviation / math.sqrt(2))
+
+        assert wrong(margin + 1 - 2.0**-17 * deviation) <= 0.1 / 3
+        assert wrong(margin - 2.0**-14 * deviation) > 0.1 / 3
+
+
+def test_the_wider_margin_allows_half_as_many_wrong_passes() -> None:
+    told: list[Any] = []
+    rule = GaussianCounts.for_levels(
+        lambda output, data: 0,
+        RHOS,
+        bar=500,
+        confidence=0.9,
+        steps=100,
+        report=lambda *seen: told.append(seen),
+    )
+    for look in range(3):
+        rule.look(look, "model", None, SimulationRandomness(look))
+        output, _, threshold, wider = told[-1]
+        assert (output, threshold) == ("model", rule.thresholds[look])
+        longer = threshold - 500 + wider
+        wrong = 0.5 * math.erfc((longer + 0.5) / rule.deviations[look] / math.sqrt(2))
+        assert 0.045 / 3 < wrong <= 0.05 / 3
+
+
+def test_levels_in_rho_without_room_are_left_out() -> None:
+    rhos = [1e-6 * 1.8**number for number in range(25)]
+    kept = useful_rhos(rhos, room=300, confidence=0.9)
+    assert set(kept) < set(rhos)
+    assert kept[-1] == rhos[-1]
+    rule = GaussianCounts.for_levels(just_below, kept, bar=80, confidence=0.9)
+    assert max(rule.thresholds) - 80 <= 300
+    before = rhos[rhos.index(kept[0]) - 1]
+    assert gaussian_margins(look_deviations([before]), 1 - 0.1 / 25)[0] > 300
+    assert useful_rhos(rhos, room=0, confidence=0.9) == ()
+    assert useful_rhos([], room=300, confidence=0.9) == ()
+
+
+def test_gaussian_counts_are_for_levels_in_rho() -> None:
+    path = NoisePath(lambda data: [0.0], 1, lambda values, scale: "model")
+    rule = GaussianCounts.for_levels(lambda output, data: 900, RHOS, bar=10, confidence=0.9)
+    charges = PathSearch(held_out=rule).charges(path.levels(rhos=RHOS))
+    assert [charges[look] for look in range(3)] == [ZCDP(rho) for rho in RHOS]
+    assert charges.nothing == ZCDP(RHOS[-1])
+    replaced = NoisePath(lambda data: [0.0], 1, lambda values, scale: 0.0, neighbours="replace")
+    for candidates in (
+        path.levels([0.02, 0.05, 0.3], delta=1e-5),
+        path.levels(rhos=[0.02, 0.05, 0.31]),  # other levels than the noise belongs to
+        path.levels(rhos=[0.02, 0.05]),
+        replaced.levels(rhos=RHOS),
+    ):
+        with pytest.raises(InvalidInput, match="held"):
+            PathSearch(held_out=rule).charges(candidates)
+    for levels in ([], [0.5, 0.4], [0.4, 0.4]):
+        with pytest.raises(InvalidInput, match="ascending levels above 0"):
+            look_deviations(levels)
+    release = PathSearch(held_out=rule).select(
+        path.levels(rhos=RHOS), None, randomness=SimulationRandomness(1), simulation=True
+    )
+    assert isinstance(release.value, Seen)
+    assert release.spent == ZCDP(RHOS[0])
+    assert "ρ of the looks made" in release.theorem
+
+
+def test_an_output_below_the_bar_rarely_passes_in_rho() -> None:
+    rule = GaussianCounts.for_levels(
+        just_below, [1e-4 * 1.8**number for number in range(12)], bar=80, confidence=0.9
+    )
+    source, passed = SimulationRandomness(11), 0
+    for _ in range(600):
+        passed += any(
+            float(rule.look(look, None, None, source)) >= 0 for look in range(len(rule.thresholds))
+        )
+    assert 30 <= passed <= 60 + 3 * math.sqrt(54)  # and the margins are not much wider

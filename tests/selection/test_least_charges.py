@@ -18,7 +18,7 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.selection.drop_coins import DroppingSelector
 from expost.selection.plan import level_promises
-from expost.selection.renyi.sharp_charges import SHIFT_GRID, Problem, price
+from expost.selection.renyi.sharp_charges import SHIFT_GRID, Problem, sharpest_charges
 
 DELTA = 1e-6
 FEW = settings(max_examples=12, deadline=None, derandomize=True)
@@ -46,7 +46,7 @@ def listed(
 
 def selector(algorithm: int, overhead: float, delta: float = DELTA, **more: object):
     if algorithm == 2:
-        return AboveThreshold(overhead, target=0, delta=delta, **more)
+        return AboveThreshold(overhead, at_least=0, delta=delta, **more)
     return RandomDropping(overhead, delta=delta, **more)
 
 
@@ -93,7 +93,7 @@ def missed(
 ) -> float:
     candidates = listed(epsilons, copies, sampling)
     problem = selector(algorithm, fraction * epsilons[0]).renyi_problem(candidates)
-    found = price(problem).charges[: len(epsilons)]
+    found = sharpest_charges(problem).charges[: len(epsilons)]
     return float((found / exhaustive(problem, found)).max())
 
 

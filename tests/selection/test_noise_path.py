@@ -19,17 +19,17 @@ import pytest
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
-from expost.mechanisms.outcome import NOTHING
-from expost.privacy.gaussian_profile import gaussian_delta, gaussian_mu
-from expost.randomness.exact_gaussian import rounded
+from expost.mechanisms.protocol import NOTHING
+from expost.privacy.profiles import gaussian_delta, gaussian_mu, share_of_delta
+from expost.randomness.exact_gaussian import add_gaussian
 from expost.randomness.source import SimulationRandomness
 from expost.selection import noise_path
 from expost.selection.noise_path import (
     NoisePath,
     PathSearch,
     _Walk,
-    deviations_of,
     laplace_lattice,
+    path_deviations,
     path_levels,
 )
 
@@ -45,7 +45,7 @@ def means(data: Any) -> Any:
 def test_charges_are_the_levels_with_the_whole_delta() -> None:
     path = NoisePath(means, 1, first, dimension=2)
     levels = path.levels([0.1, 0.2, 0.4], delta=1e-6)
-    charges = PathSearch(target=0).charges(levels)
+    charges = PathSearch(at_least=0).charges(levels)
     pairs = [charges[place].as_approx() for place in range(3)]
     assert [pair.epsilon for pair in pairs if pair] == [0.1, 0.2, 0.4]
     assert all(pair.delta == pytest.approx(1e-6) for pair in pairs if pair)
@@ -58,7 +58,7 @@ def test_looks_never_exceed_the_level() -> None:
     path = NoisePath(means, 3, first)
     levels = path_levels(path.levels(np.geomspace(0.005, 4, 50).tolist(), delta=1e-6))
     total = Fraction(0)
-    for level, deviation in zip(levels, deviations_of(levels), strict=True):
+    for level, deviation in zip(levels, path_deviations(levels), strict=True):
         total += Fraction(9) / Fraction(deviation) ** 2
         pair = level.guarantee.as_approx()
         assert pair is not None
@@ -69,10 +69,10 @@ def test_looks_never_exceed_the_level() -> None:
 
 def test_zcdp_levels_cost_rho() -> None:
     path = NoisePath(means, 1, first)
-    charges = PathSearch(target=0).charges(path.levels(rhos=[0.5, 1.0]))
+    charges = PathSearch(at_least=0).charges(path.levels(rhos=[0.5, 1.0]))
     assert [charges[place].size for place in range(2)] == [Fraction(1, 2), 1]
     levels = path_levels(path.levels(rhos=[0.5, 1.0]))
-    spent = sum(1 / Fraction(each) ** 2 for each in deviations_of(levels))
+    spent = sum(1 / Fraction(each) ** 2 for each in path_deviations(levels))
     assert Fraction(19, 10) < spent <= 2
 
 
@@ -109,7 +109,7 @@ def test_levels_have_their_spread_and_are_coupled(kind: str) -> None:
     epsilons = [0.5, 1.0, 2.0]
     candidates = path.levels(epsilons, delta=1e-5 if kind == "gaussian" else None)
     data = np.zeros((1, 20_000))
-    search = PathSearch(target=0)
+    search = PathSearch(at_least=0)
     draws = search._secrets(candidates, SimulationRandomness(5))
     runs = search._runs(candidates, search.charges(candidates), draws)
     outputs = [run.call(data, SimulationRandomness(0)) for run in runs]
@@ -128,7 +128,7 @@ def test_gaussian_scale_is_what_the_levels_allow() -> None:
     path = NoisePath(means, 2, lambda values, scale: scale)
     candidates = path.levels([0.5, 1.0], delta=1e-5)
     found = candidates[1].call(np.zeros((1, 1)), SimulationRandomness(1))
-    assert found == pytest.approx(2 / gaussian_mu(1.0, 5e-6), rel=1e-9)
+    assert found == pytest.approx(2 / gaussian_mu(1.0, share_of_delta((0.5, 1.0), 1e-5)), rel=1e-9)
 
 
 def test_laplace_lattice_covers_rounding() -> None:
@@ -150,17 +150,30 @@ def test_search_stops_at_the_first_level_that_passes() -> None:
     path = NoisePath(means, 1, lambda values, scale: -scale)
     candidates = path.levels([0.1, 0.2, 0.4, 0.8], delta=1e-6)
     bar = -1 / gaussian_mu(0.3, 2.5e-7)
-    release = PathSearch(target=bar).select(
+    release = PathSearch(at_least=bar).select(
         candidates, np.zeros((2, 1)), randomness=SimulationRandomness(1), simulation=True
     )
     assert release.index == 2
     assert release.params == {"epsilon": 0.4}
-    assert PathSearch(target=bar).verify(release, candidates)
-    missed = PathSearch(target=10.0).select(
+    assert PathSearch(at_least=bar).verify(release, candidates)
+    missed = PathSearch(at_least=10.0).select(
         candidates, np.zeros((2, 1)), randomness=SimulationRandomness(1), simulation=True
     )
-    assert missed.value is NOTHING
+    assert (missed.index, missed.passed) == (3, False)
+    assert missed.value < 0  # the output of the last level, which is paid
     assert missed.spent == missed.worst_case
+    assert missed.as_dict()["outcome"] == "missed"
+
+
+def test_a_last_look_that_failed_releases_nothing() -> None:
+    path = NoisePath(means, 1, lambda values, scale: 1 / 0)
+    candidates = path.levels([0.1, 0.2], delta=1e-6)
+    release = PathSearch(at_least=0.0).select(
+        candidates, np.zeros((2, 1)), randomness=SimulationRandomness(1), simulation=True
+    )
+    assert release.value is NOTHING
+    assert (release.index, release.passed) == (None, False)
+    assert release.spent == release.worst_case
 
 
 def test_threads_do_not_mix_levels() -> None:
@@ -175,7 +188,7 @@ def test_threads_do_not_mix_levels() -> None:
     candidates = path.levels([0.1, 0.2, 0.4, 0.8], delta=1e-6)
     bar = -1 / gaussian_mu(0.3, 2.5e-7)
     for pool in (ThreadPoolExecutor(4), None):
-        release = PathSearch(target=bar).select(
+        release = PathSearch(at_least=bar).select(
             candidates,
             np.zeros((2, 1)),
             executor=pool,
@@ -191,9 +204,9 @@ def test_threads_take_turns_on_one_path(monkeypatch: pytest.MonkeyPatch) -> None
 
     def slow(*given: Any) -> Any:
         time.sleep(0.02)
-        return rounded(*given)
+        return add_gaussian(*given)
 
-    monkeypatch.setattr(noise_path, "rounded", slow)
+    monkeypatch.setattr(noise_path, "add_gaussian", slow)
     path = NoisePath(means, 1, lambda values, scale: scale)
     epsilons, data = [0.1, 0.2, 0.4, 0.8], np.zeros((2, 1))
     walk = _Walk(path_levels(path.levels(epsilons, delta=1e-6)), b"k" * 32, True)
@@ -218,7 +231,7 @@ def test_large_laplace_noise_is_added_as_whole_numbers() -> None:
         walk._data, walk._values = data, data
         assert int(walk.output(0, data)[0] / step) == float(2**54 + 2 + whole)
     with pytest.raises(InvalidInput, match="larger levels"):
-        PathSearch(target=0).charges(path.levels([2.0**-45]))
+        PathSearch(at_least=0).charges(path.levels([2.0**-45]))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e308])
@@ -229,7 +242,7 @@ def test_hostile_rows_do_not_fail(bad: float) -> None:
 
     path = NoisePath(unstable, 1, lambda values, scale: float(np.isfinite(values).all()))
     for delta in (1e-5, None):
-        release = PathSearch(target=1).select(
+        release = PathSearch(at_least=1).select(
             path.levels([0.5, 1.0], delta=delta),
             np.array([[bad], [bad]]),
             randomness=SimulationRandomness(2),
@@ -241,9 +254,9 @@ def test_hostile_rows_do_not_fail(bad: float) -> None:
 def test_levels_of_another_path_are_refused() -> None:
     one, two = (NoisePath(means, size, first).levels([0.5], delta=1e-5) for size in (1, 2))
     with pytest.raises(InvalidInput, match="NoisePath"):
-        PathSearch(target=0).charges([*one, *two])
+        PathSearch(at_least=0).charges([*one, *two])
     with pytest.raises(InvalidInput, match="increasing"):
-        PathSearch(target=0).charges([*one, *one])
+        PathSearch(at_least=0).charges([*one, *one])
     with pytest.raises(InvalidInput, match="rhos"):
         NoisePath(means, 1, first).levels()
 
@@ -261,7 +274,7 @@ def test_pca_of_a_covariance_matrix() -> None:
         return np.asarray(np.linalg.eigh((matrix + matrix.T) / 2)[1][:, -1])
 
     path = NoisePath(lambda data: (data.T @ data).ravel(), 1, leading, dimension=9)
-    release = PathSearch(target=0.05).select(
+    release = PathSearch(at_least=0.05).select(
         path.levels(np.geomspace(0.01, 2, 60).tolist(), delta=1e-6),
         rows,
         score=lambda direction: float(np.var(public @ direction)),
@@ -285,7 +298,7 @@ def test_histogram_classifier_under_pure_dp() -> None:
     def classes(values: np.ndarray, scale: float) -> np.ndarray:
         return np.asarray(values.reshape(5, 2).argmax(axis=1))
 
-    release = PathSearch(target=1.0).select(
+    release = PathSearch(at_least=1.0).select(
         NoisePath(table, 1, classes, dimension=10).levels(np.geomspace(0.001, 1, 40).tolist()),
         (cells, labels),
         score=lambda found: float(np.mean(found == np.arange(5) % 2)),
@@ -313,7 +326,7 @@ def crashing_search(ledger: str, checkpoint: str) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
         return -scale
 
-    return PathSearch(target=-1 / gaussian_mu(0.3, 2.5e-7)).select(
+    return PathSearch(at_least=-1 / gaussian_mu(0.3, 2.5e-7)).select(
         NoisePath(means, 1, look).levels([0.1, 0.2, 0.4, 0.8], delta=1e-6),
         np.zeros((2, 1)),
         ledger=Ledger.open(ledger),

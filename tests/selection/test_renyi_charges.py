@@ -13,11 +13,11 @@ import pytest
 from expost import ZCDP, AboveThreshold, ApproxDP, Candidate, PureDP, RandomDropping, RenyiDP
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
 from expost.selection.drop_coins import DroppingSelector
 from expost.selection.drop_level import (
-    Lattice,
+    LevelLattice,
     log_cell_masses,
     log_keep_probability,
     probability_nothing,
@@ -149,7 +149,7 @@ def test_pricing_a_large_list_takes_no_more_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "selector", [RandomDropping(0.05, delta=DELTA), AboveThreshold(0.05, target=0, delta=DELTA)]
+    "selector", [RandomDropping(0.05, delta=DELTA), AboveThreshold(0.05, at_least=0, delta=DELTA)]
 )
 def test_copies_cost_the_same_however_they_are_written(selector: DroppingSelector) -> None:
     """Repeats, and equal candidates one by one; a sum over candidates, not copies, would differ."""
@@ -166,22 +166,22 @@ def test_in_algorithm_2_only_earlier_candidates_compete() -> None:
     The same candidates before it must be paid for.
     """
     lone, crowd = gaussians(0.2), gaussians(0.4, repeats=1000)
-    selector = AboveThreshold(0.05, target=0, delta=DELTA, weights=(0.25, 0.5))
+    selector = AboveThreshold(0.05, at_least=0, delta=DELTA, weights=(0.25, 0.5))
     first = selector.charges(lone + crowd)[0].epsilon
     last = (
-        AboveThreshold(0.05, target=0, delta=DELTA, weights=(0.5, 0.25))
+        AboveThreshold(0.05, at_least=0, delta=DELTA, weights=(0.5, 0.25))
         .charges(crowd + lone)[1]
         .epsilon
     )
     assert first < last
-    small = AboveThreshold(0.05, target=0, delta=DELTA, weights=(0.25, 0.5)).charges(
+    small = AboveThreshold(0.05, at_least=0, delta=DELTA, weights=(0.25, 0.5)).charges(
         lone + gaussians(0.4, repeats=2)
     )
     assert first == pytest.approx(small[0].epsilon, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    "make", [RandomDropping, lambda *a, **k: AboveThreshold(*a, target=0, **k)]
+    "make", [RandomDropping, lambda *a, **k: AboveThreshold(*a, at_least=0, **k)]
 )
 def test_more_weight_means_a_smaller_charge(make: Callable[..., DroppingSelector]) -> None:
     candidates = gaussians(0.3, 0.5, repeats=2)
@@ -207,8 +207,8 @@ def test_nothing_costs_what_it_reveals() -> None:
         > 0
     )
     assert RandomDropping(0.05, order=8).charges(candidates).nothing.epsilons == (0,)
-    assert AboveThreshold(0.05, target=0, delta=DELTA).charges(candidates).nothing.epsilon > 0
-    assert AboveThreshold(0.05, target=0, order=8).charges(candidates).nothing.epsilons[0] > 0
+    assert AboveThreshold(0.05, at_least=0, delta=DELTA).charges(candidates).nothing.epsilon > 0
+    assert AboveThreshold(0.05, at_least=0, order=8).charges(candidates).nothing.epsilons[0] > 0
 
 
 def test_the_analysis_shows_where_a_charge_comes_from() -> None:
@@ -297,19 +297,19 @@ def _one() -> list[Candidate]:
 
 BAD: dict[str, Callable[[], object]] = {
     "order 1": lambda: RandomDropping(0.1, order=1),
-    "order below 1": lambda: AboveThreshold(0.1, target=0, order=(0.5, 2)),
+    "order below 1": lambda: AboveThreshold(0.1, at_least=0, order=(0.5, 2)),
     "orders not ascending": lambda: RandomDropping(0.1, order=(3, 2)),
     "order above the curve": lambda: RandomDropping(0.1, order=9).charges(
         [candidate(RenyiDP((2, 8), (0.1, 0.2)))]
     ),
     "delta 0": lambda: RandomDropping(0.1, delta=0),
     "delta 1": lambda: RandomDropping(0.1, delta=1),
-    "delta above 1": lambda: AboveThreshold(0.1, target=0, delta=1.5),
+    "delta above 1": lambda: AboveThreshold(0.1, at_least=0, delta=1.5),
     "delta not a number": lambda: RandomDropping(0.1, delta=math.nan),
     "delta and order": lambda: RandomDropping(0.1, delta=DELTA, order=8),
     "neither, but weights": lambda: RandomDropping(0.1, weights=(1,)),
     "overhead 0": lambda: RandomDropping(0, delta=DELTA),
-    "overhead negative": lambda: AboveThreshold(-1, target=0, delta=DELTA),
+    "overhead negative": lambda: AboveThreshold(-1, at_least=0, delta=DELTA),
     "unknown method": lambda: RandomDropping(0.1, delta=DELTA, method="sharper"),
     "weights above 1": lambda: RandomDropping(0.1, delta=DELTA, weights=(0.6, 0.6)).charges(
         _one() * 2
@@ -323,7 +323,7 @@ BAD: dict[str, Callable[[], object]] = {
     ),
     "a weight of 0": lambda: RandomDropping(0.1, delta=DELTA, weights=(0.6, 0)).charges(_one() * 2),
     "no weight left for nothing": lambda: AboveThreshold(
-        0.1, target=0, order=8, weights=(1,)
+        0.1, at_least=0, order=8, weights=(1,)
     ).charges(_one()),
     "almost surely nothing": lambda: RandomDropping(1e-13, delta=DELTA).charges(_one()),
     "a level beyond all keeping": lambda: RandomDropping(
@@ -370,7 +370,7 @@ def test_a_promise_of_zero_with_a_drop_rate_is_priced() -> None:
 def test_cell_masses_sum_to_the_keep_probability(
     overhead: float, rate: float, minimum: int
 ) -> None:
-    lattice = Lattice.build(overhead, [rate], [1], minimum)
+    lattice = LevelLattice.build(overhead, [rate], [1], minimum)
     plain = sum_over_levels(overhead, lambda k: np.exp(-rate * (minimum + k)), overhead + rate)
     assert np.exp(lattice.log_masses[0]).sum() == pytest.approx(plain, rel=1e-9)
     assert np.exp(lattice.log_keep[0]) == pytest.approx(plain, rel=1e-9)
@@ -424,4 +424,4 @@ def test_the_chance_of_nothing_is_bracketed_narrowly(
     assert low <= plain * (1 + 1e-9)
     assert plain * (1 - 1e-9) <= high
     assert high - low <= 0.01 * plain
-    assert Lattice.build(overhead, rates, copies, minimum).nothing == high
+    assert LevelLattice.build(overhead, rates, copies, minimum).nothing == high

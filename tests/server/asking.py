@@ -12,17 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from expost.server.people import Person
+from expost.server.people.accounts import Person
+from expost.server.server_settings import ServerSettings
 from expost.server.service import Service
-from expost.server.settings import Settings
-from tests.server.desk import QUESTION
+from tests.server.running_server import QUESTION
 
 ANN = Person("ann", "analyst")
 
 
 def main(home: str, database: str, name: str, count: int) -> None:
     url = None if database == "-" else database
-    service = Service(Settings(Path(home), database=url, tick=0.0, lease=5.0))
+    service = Service(ServerSettings(Path(home), database=url, tick=0.0, lease=5.0))
     service.runner.start()
 
     def ask(number: int) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def main(home: str, database: str, name: str, count: int) -> None:
         key = f"shared {number}" if number % 2 else f"{name} {number}"
         view = service.ask(ANN, QUESTION | {"epsilon": 0.4}, key)
         while view["status"] in ("queued", "running"):
-            time.sleep(0.02)
+            time.sleep(0.1)
             view = service.request(ANN, view["id"])
         return view
 

@@ -1,4 +1,4 @@
-"""A desk on a port, with a real browser in front of it."""
+"""A server on a port, with a real browser in front of it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 import uvicorn
 
 from expost.server.app import create_app
-from expost.server.settings import Settings
-from tests.server.desk import furnish
+from expost.server.server_settings import ServerSettings
+from tests.server.running_server import furnish
 
 PHONE = {"width": 390, "height": 844}
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    """A furnished desk in a thread: its address, the service and a token per person."""
-    app = create_app(Settings(folder / "desk", tick=1.0))
+    """A furnished server in a thread: its address, the service and a token per person."""
+    app = create_app(ServerSettings(folder / "server", tick=1.0))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -67,7 +67,7 @@ def read_release(page: Any) -> None:
 
 def tune(page: Any, address: str) -> None:
     """Start a small tuning job."""
-    fields = "epsilons=1&learning_rates=2&epochs=2&bar=30&attempts=3"
+    fields = "epsilons=1&learning_rates=2&epochs=2&at_least=0.3&attempts=3"
     page.goto(f"{address}/ask/digits?{fields}")
     page.get_by_label("Purpose (kept in the ledger)").fill("read postcodes")
     page.locator("#ask:not([disabled])").click()

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests of the desk, as for those of the ledger."""
+"""A PostgreSQL server for the tests of the server, as for those of the ledger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A process that is killed at a chosen point of a request; used by ``test_crashes.py``.
 
 ``python -m tests.server.crashing FOLDER`` imports everything once, then forks for every point: one
-child asks, runs and kills itself (SIGKILL) at the point, another one starts the desk again and
+child asks, runs and kills itself (SIGKILL) at the point, another one starts the server again and
 finishes what is left. It prints one JSON document per point.
 """
 
@@ -24,13 +24,13 @@ import pyarrow.compute
 
 import expost
 from expost.budget.ledger import Ledger
-from expost.server import questions
-from expost.server import runner as runner_module
-from expost.server.people import Person
-from expost.server.queue import Queue
+from expost.server.jobs import questions
+from expost.server.jobs import runner as runner_module
+from expost.server.jobs.states import Queue
+from expost.server.people.accounts import Person
+from expost.server.server_settings import ServerSettings
 from expost.server.service import Service
-from expost.server.settings import Settings
-from tests.server.desk import QUESTION, furnish, visits
+from tests.server.running_server import QUESTION, furnish, visits
 
 ANN, ADA = Person("ann", "analyst"), Person("ada", "auditor")
 
@@ -39,7 +39,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
     "reserve": (Ledger, "reserve", 1),
     "queue": (Queue, "mark", 1),
     "claim": (Queue, "claim", 1),
-    "scan": (runner_module, "run", 1),
+    "scan": (runner_module, "run_request", 1),
     "result": (Queue, "record", 1),
     "settle": (Ledger, "settle", 1),
     "publish": (Queue, "mark", 2),
@@ -66,8 +66,8 @@ def die(owner: Any, name: str, number: int, when: str) -> None:
     setattr(owner, name, deadly)
 
 
-def settings_of(folder: Path) -> Settings:
-    return Settings(folder / "desk", tick=0.0, threads=1, lease=5.0)
+def settings_of(folder: Path) -> ServerSettings:
+    return ServerSettings(folder / "server", tick=0.0, threads=1, lease=5.0)
 
 
 def ask_and_run(folder: Path) -> None:
@@ -85,7 +85,7 @@ def ask_and_run(folder: Path) -> None:
 
 
 def recover(folder: Path) -> dict[str, Any]:
-    """Start the desk again, repeat the call with its key, and wait for the answer."""
+    """Start the server again, repeat the call with its key, and wait for the answer."""
     runner_module._RECORDED_SECONDS = 0.0
     service = Service(settings_of(folder))
     service.runner.start()
@@ -144,7 +144,7 @@ def main(base: Path) -> None:
     facts = visits(base) | {"kind": "table", "delta": None}  # DuckDB must not start threads here
     price = questions.read_question(facts, QUESTION, "pure")
     options = {"keys": ["a", "b", "c", "d"], "within": 0.2, "max_groups_per_user": 1}
-    expost.count(dict.fromkeys("abcd", 900), epsilon=price.document["epsilon"], **options)
+    expost.count(dict.fromkeys("abcd", 900), epsilon=price["epsilon"], **options)
     furnished = base / "furnished"
     in_child(lambda: furnish_folder(furnished))
     for name, (owner, function, number) in POINTS.items():

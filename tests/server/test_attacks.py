@@ -1,4 +1,4 @@
-"""Attacks on a desk: requests that stop others, limits that are walked around, what leaks early."""
+"""Attacks on a server: requests that stop others, ways around limits, what leaks early."""
 
 from __future__ import annotations
 
@@ -14,58 +14,57 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from expost.server import queue as states
 from expost.server import service as services
-from expost.server import tuning_jobs
-from expost.server.people import Person
-from expost.server.runner import Runner
-from expost.server.settings import Settings
-from expost.server.tables import requests
-from expost.server.views import request_view, status_of
-from tests.server.desk import JOB, QUESTION, Desk, open_desk
+from expost.server.database import requests
+from expost.server.jobs import states, tuning_jobs
+from expost.server.jobs.runner import Runner
+from expost.server.jobs.states import request_view, status_of
+from expost.server.people.accounts import Person
+from expost.server.server_settings import ServerSettings
+from tests.server.running_server import JOB, QUESTION, Server, open_server
 
 ANN = Person("ann", "analyst")
 
 
-def raw(desk: Desk, path: str, content: str, **headers: str) -> Any:
+def raw(server: Server, path: str, content: str, **headers: str) -> Any:
     """One call of an analyst with a body as it is."""
-    sent = {"authorization": f"Bearer {desk.tokens['ann']}", "content-type": "application/json"}
-    return desk.client.post(path, content=content.encode(), headers=sent | headers)
+    sent = {"authorization": f"Bearer {server.tokens['ann']}", "content-type": "application/json"}
+    return server.client.post(path, content=content.encode(), headers=sent | headers)
 
 
 class TestOneRequestStopsAnother:
     def test_a_memo_that_the_ledger_cannot_store(self, tmp_path: Path) -> None:
         """It was recorded, could never be reserved, and kept the publisher from all others."""
-        with open_desk(tmp_path, threads=0) as desk:
-            assert desk.ask("ann", QUESTION, "nul", "a\x00b").status_code == 422
+        with open_server(tmp_path, threads=0) as server:
+            assert server.ask("ann", QUESTION, "nul", "a\x00b").status_code == 422
             with pytest.raises(InvalidInput, match="memo"):
-                desk.service.ask(ANN, QUESTION, "nul", "a\x00b")
-            assert desk.call("ann", "GET", "/api/requests").json() == []
+                server.service.ask(ANN, QUESTION, "nul", "a\x00b")
+            assert server.call("ann", "GET", "/api/requests").json() == []
 
     def test_a_request_that_cannot_be_reserved_ends(self, tmp_path: Path) -> None:
-        with open_desk(tmp_path, threads=0) as desk:
-            made = desk.ask("ann", QUESTION, "good").json()["id"]
-            bad = desk.ask("ann", QUESTION, "bad").json()["id"]
-            desk.service.store.change(
+        with open_server(tmp_path, threads=0) as server:
+            made = server.ask("ann", QUESTION, "good").json()["id"]
+            bad = server.ask("ann", QUESTION, "bad").json()["id"]
+            server.service.store.change(
                 requests.update()
                 .where(requests.c.id == bad)
                 .values(state=states.RECORDED, memo="\x00", id="0" * 32, created=0.0)
             )
-            runner: Runner = desk.service.runner
+            runner: Runner = server.service.runner
             runner._complete_all()
-            view = desk.call("ann", "GET", f"/api/requests/{'0' * 32}").json()
+            view = server.call("ann", "GET", f"/api/requests/{'0' * 32}").json()
             assert (view["status"], view["charge"]) == ("no answer", None)
-            assert desk.call("ann", "GET", f"/api/requests/{made}").json()["status"] == "queued"
+            assert server.call("ann", "GET", f"/api/requests/{made}").json()["status"] == "queued"
 
     def test_one_that_fails_does_not_keep_others_waiting(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with open_desk(tmp_path, threads=0) as desk:
+        with open_server(tmp_path, threads=0) as server:
             for key in ("one", "two"):
-                desk.ask("ann", QUESTION, key)
+                server.ask("ann", QUESTION, key)
             everybody = requests.update().values(state=states.RECORDED, created=0.0)
-            desk.service.store.change(everybody)
-            runner, seen = desk.service.runner, []
+            server.service.store.change(everybody)
+            runner, seen = server.service.runner, []
 
             def broken(row: Any) -> None:
                 seen.append(row["id"])
@@ -82,64 +81,64 @@ class TestOneRequestStopsAnother:
         monkeypatch.setattr(
             tuning_jobs, "plan_document", lambda *_, **__: {"waited": go.wait(timeout=20)}
         )
-        with open_desk(tmp_path, threads=0) as desk:
+        with open_server(tmp_path, threads=0) as server:
             asked = {"epsilons": [1.0], "configurations": 1}
             busy = [
-                threading.Thread(target=desk.service.plan, args=(ANN, asked))
+                threading.Thread(target=server.service.plan, args=(ANN, asked))
                 for _ in range(services._MOST_PLANS)
             ]
             for each in busy:
                 each.start()
             time.sleep(0.1)
-            assert desk.call("ann", "POST", "/api/plan", asked).status_code == 503
-            assert desk.call("ann", "GET", "/api/datasets").status_code == 200
+            assert server.call("ann", "POST", "/api/plan", asked).status_code == 503
+            assert server.call("ann", "GET", "/api/datasets").status_code == 200
             go.set()
             for each in busy:
                 each.join()
-            assert desk.call("ann", "POST", "/api/plan", asked).status_code == 200
+            assert server.call("ann", "POST", "/api/plan", asked).status_code == 200
 
 
 def test_numbers_and_texts_that_are_not_json(tmp_path: Path) -> None:
-    with open_desk(tmp_path, threads=0) as desk:
+    with open_server(tmp_path, threads=0) as server:
         for value in ("NaN", "1e400", "[-Infinity]", '"\\ud800"', '{"a": [NaN]}'):
             text = json.dumps({**JOB, "privacy": {"delta": "@"}}).replace('"@"', value)
             for path, body in (
                 ("/api/price", text),
                 ("/api/requests", '{"question": ' + text + "}"),
             ):
-                answer = raw(desk, path, body, **{"idempotency-key": "odd"})
+                answer = raw(server, path, body, **{"idempotency-key": "odd"})
                 assert answer.status_code == 422, answer.text
-        assert desk.call("olga", "GET", "/api/requests").json() == []
+        assert server.call("olga", "GET", "/api/requests").json() == []
 
 
 def test_confidence_below_one_half_is_refused(tmp_path: Path) -> None:
     """It says nothing, and its price takes many seconds of the server."""
-    with open_desk(tmp_path, threads=0) as desk:
+    with open_server(tmp_path, threads=0) as server:
         for confidence in (0.49, 1e-6, 1e-300):
             body = QUESTION | {"confidence": confidence}
-            assert desk.call("ann", "POST", "/api/price", body).status_code == 422
+            assert server.call("ann", "POST", "/api/price", body).status_code == 422
 
 
 def test_every_accepted_grid_has_a_page(tmp_path: Path) -> None:
     """Lists of lists were accepted by the API, and the page of the request failed for everybody."""
     job = copy.deepcopy(JOB)
     job["search"] |= {"class_weights": [[1.0] * 10], "schedules": ["cosine"]}  # type: ignore[operator]
-    with open_desk(tmp_path, threads=0) as desk:
-        made = desk.ask("ann", job, "grid").json()
-        desk.client.post("/api/session", json={"token": desk.tokens["olga"]})
-        assert desk.client.get(f"/requests/{made['id']}").status_code == 200
+    with open_server(tmp_path, threads=0) as server:
+        made = server.ask("ann", job, "grid").json()
+        server.client.post("/api/session", json={"token": server.tokens["olga"]})
+        assert server.client.get(f"/requests/{made['id']}").status_code == 200
 
 
 def test_a_refused_job_has_a_page(tmp_path: Path) -> None:
-    with open_desk(tmp_path, threads=0) as desk:
-        made = desk.ask("ann", JOB, "job").json()["id"]
-        row = desk.service._queue.claim(desk.service.runner.name, "here", 60.0)
+    with open_server(tmp_path, threads=0) as server:
+        made = server.ask("ann", JOB, "job").json()["id"]
+        row = server.service._queue.claim(server.service.runner.name, "here", 60.0)
         assert row["id"] == made
-        desk.service.change_budget(desk.person("olga"), "models", "test", 1e-6, 1e-9)
-        desk.service.runner.run_one(row)
-        assert desk.call("ann", "GET", f"/api/requests/{made}").json()["status"] == "refused"
-        desk.client.post("/api/session", json={"token": desk.tokens["ann"]})
-        page = desk.client.get(f"/requests/{made}")
+        server.service.change_budget(server.person("olga"), "models", "test", 1e-6, 1e-9)
+        server.service.runner.run_one(row)
+        assert server.call("ann", "GET", f"/api/requests/{made}").json()["status"] == "refused"
+        server.client.post("/api/session", json={"token": server.tokens["ann"]})
+        page = server.client.get(f"/requests/{made}")
         assert page.status_code == 200
         assert "models" in page.text
 
@@ -161,6 +160,12 @@ def test_levels_of_noise_reduction_count() -> None:
     above = {**job, "privacy": {"max_epsilon": 4.0}}
     with pytest.raises(InvalidInput, match=r"privacy\.max_epsilon"):
         tuning_jobs.read_job(facts, above, "approx")
+    job["model"] = {"kind": "softmax"}  # not said: paths up to the highest level of the grid
+    unsaid = tuning_jobs.read_job(facts, job, "approx")
+    assert unsaid["model"]["training"] == "auto"
+    assert "max_epsilon" not in unsaid["privacy"]
+    with pytest.raises(InvalidInput, match=r"privacy\.max_epsilon"):
+        tuning_jobs.read_job(facts, {**job, "privacy": {"max_epsilon": 4.0}}, "approx")
     job["model"] = {"kind": "softmax", "training": "auto", "levels": [0.5, 2.0]}
     assert tuning_jobs.read_job(facts, job, "approx")["kind"] == "tune"
 
@@ -177,9 +182,9 @@ def test_a_training_without_end_is_refused() -> None:
 class TestWhatIsToldBeforeTheEnd:
     def test_a_failed_try_is_not_told(self, tmp_path: Path) -> None:
         """A request that is given back after an error looked queued again at once."""
-        with open_desk(tmp_path, threads=0, tick=3600.0) as desk:
-            made = desk.ask("ann", QUESTION, "try").json()["id"]
-            tables, queue = desk.service.store, desk.service._queue
+        with open_server(tmp_path, threads=0, tick=3600.0) as server:
+            made = server.ask("ann", QUESTION, "try").json()["id"]
+            tables, queue = server.service.store, server.service._queue
             queue.claim("worker", "here", 60.0)
             queue.release(made, "worker", 0.0)
             row = queue.get(made)
@@ -191,14 +196,14 @@ class TestWhatIsToldBeforeTheEnd:
             assert request_view(row, 3600.0)["status"] == "running"
 
     def test_entries_are_not_in_the_order_in_which_requests_ended(self, tmp_path: Path) -> None:
-        with open_desk(tmp_path, threads=0) as desk:
-            made = [desk.ask("ann", QUESTION, f"{n}").json()["id"] for n in range(4)]
+        with open_server(tmp_path, threads=0) as server:
+            made = [server.ask("ann", QUESTION, f"{n}").json()["id"] for n in range(4)]
             for place, identity in enumerate(made):
                 ended = {"state": states.COMPUTED, "finished": float(10 - place)}
                 ended["created"] = float(place)
                 change = requests.update().where(requests.c.id == identity).values(**ended)
-                desk.service.store.change(change)
-            assert [row["id"] for row in desk.service._queue.computed(time.time())] == made
+                server.service.store.change(change)
+            assert [row["id"] for row in server.service._queue.computed(time.time())] == made
 
 
 def test_certificates_of_jobs_do_not_name_the_file(tmp_path: Path) -> None:
@@ -218,20 +223,20 @@ def test_certificates_of_jobs_do_not_name_the_file(tmp_path: Path) -> None:
 
 def test_a_request_runs_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a long pause a process claims its own request again while a thread still runs it."""
-    with open_desk(tmp_path, threads=0) as desk:
-        runner, begun = desk.service.runner, []
+    with open_server(tmp_path, threads=0) as server:
+        runner, begun = server.service.runner, []
 
         def work(row: Any) -> None:
             begun.append(row["id"])
             if len(begun) == 1:
-                runner.run_one(desk.service._queue.claim(runner.name, "here", 60.0))
+                runner.run_one(server.service._queue.claim(runner.name, "here", 60.0))
 
         monkeypatch.setattr(runner, "_count", work)
-        made = desk.ask("ann", QUESTION, "slow").json()["id"]
-        row = desk.service._queue.claim(runner.name, "here", 0.0)
+        made = server.ask("ann", QUESTION, "slow").json()["id"]
+        row = server.service._queue.claim(runner.name, "here", 0.0)
         runner.run_one(row)
         assert begun == [made]
-        assert desk.service._queue.get(made)["state"] == states.RUNNING
+        assert server.service._queue.get(made)["state"] == states.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -239,15 +244,15 @@ def test_a_request_runs_once_in_a_process(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("127.0.0.1", (), False),
         ("localhost", ("localhost",), False),
-        ("127.0.0.1", ("desk.example",), True),
+        ("127.0.0.1", ("server.example",), True),
         ("10.0.0.1", (), True),
     ],
 )
 def test_cookies_behind_a_proxy_on_this_machine(
     tmp_path: Path, host: str, hosts: tuple[str, ...], secure: bool
 ) -> None:
-    assert Settings(tmp_path, host=host, hosts=hosts).cookies_secure is secure
-    assert Settings(tmp_path, host=host, hosts=hosts, secure=False).cookies_secure is False
+    assert ServerSettings(tmp_path, host=host, hosts=hosts).cookies_secure is secure
+    assert ServerSettings(tmp_path, host=host, hosts=hosts, secure=False).cookies_secure is False
 
 
 @pytest.mark.parametrize(
@@ -265,21 +270,21 @@ def test_an_error_that_a_row_may_have_caused_is_charged(
         )
         made.execute("INSERT INTO raw VALUES ('p1', '{\"city\": \"Bern\"}')")
         made.commit()
-    with open_desk(tmp_path, threads=0) as desk:
+    with open_server(tmp_path, threads=0) as server:
         facts = {"name": "copied", "budget": "visits", "source": str(path), "table": "visits"}
         facts |= {"user": "person", "groups": {"city": ["Bern"]}, "max_groups_per_user": 1}
-        desk.service.register(desk.person("olga"), facts)
+        server.service.register(server.person("olga"), facts)
         question = {"dataset": "copied", "kind": "count", "by": ["city"], "plus_minus": 50.0}
-        view = desk.ask("ann", question, "odd").json()
+        view = server.ask("ann", question, "odd").json()
         if rows is None:
             path.unlink()
         else:
             with closing(sqlite3.connect(path)) as made:
                 made.execute("INSERT INTO raw VALUES ('p2', ?)", (rows,))
                 made.commit()
-        desk.service.store.change(requests.update().values(tries=3))
-        row = desk.service._queue.claim(desk.service.runner.name, "here", 60.0)
-        desk.service.runner.run_one(row)
-        view = desk.call("ann", "GET", f"/api/requests/{view['id']}").json()
+        server.service.store.change(requests.update().values(tries=3))
+        row = server.service._queue.claim(server.service.runner.name, "here", 60.0)
+        server.service.runner.run_one(row)
+        view = server.call("ann", "GET", f"/api/requests/{view['id']}").json()
         assert view["status"] == "no answer"
         assert (view["charge"]["epsilon"] > 0) is charged

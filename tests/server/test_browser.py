@@ -1,4 +1,4 @@
-"""A walk through the desk with a real browser: slider, certificate, refusal, tuning, auditor."""
+"""A walk through the server with a real browser: slider, certificate, refusal, tuning, auditor."""
 
 from __future__ import annotations
 

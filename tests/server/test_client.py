@@ -16,13 +16,14 @@ import uvicorn
 from typer.testing import CliRunner
 
 import expost
-from expost.analytics.certificate import CountResult, check_certificate
+from expost.analytics.query import CountResult
+from expost.certificates.document import read_certificate
 from expost.cli.main import app as command
 from expost.errors import BudgetRefused, InvalidInput
 from expost.server.app import create_app
-from expost.server.client import Connection, DeskError, TunedAnswer
-from expost.server.settings import Settings
-from tests.server.desk import JOB, furnish
+from expost.server.client import Connection, ServerError, TunedAnswer
+from expost.server.server_settings import ServerSettings
+from tests.server.running_server import JOB, furnish
 
 
 @dataclass
@@ -41,7 +42,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder, port = tmp_path_factory.mktemp("client"), free_port()
-    app = create_app(Settings(folder / "desk", port=port, tick=0.0))
+    app = create_app(ServerSettings(folder / "server", port=port, tick=0.0))
     tokens = furnish(app.state.service, folder)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -54,69 +55,69 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def desk(running: Running) -> Connection:
+def server(running: Running) -> Connection:
     return expost.connect(running.url, running.tokens["ann"])
 
 
-def test_the_words_of_the_library(desk: Connection) -> None:
-    assert [each["name"] for each in desk.datasets()] == ["digits", "visits"]
-    assert desk.budget("visits")["budget"]["epsilon"] == 5.0
-    assert {each["name"] for each in desk.budget()} == {"models", "visits"}
-    plan = desk.plan([0.5, 1.0], 4)
+def test_the_words_of_the_library(server: Connection) -> None:
+    assert [each["name"] for each in server.datasets()] == ["digits", "visits"]
+    assert server.budget("visits")["budget"]["epsilon"] == 5.0
+    assert {each["name"] for each in server.budget()} == {"models", "visits"}
+    plan = server.plan([0.5, 1.0], 4)
     assert plan["worst_case"] > 0
-    price = desk.price("visits", by="city", within=0.2)
-    result = desk.count("visits", by="city", within=0.2, memo="a test")
+    price = server.price("visits", by="city", within=0.2)
+    result = server.count("visits", by="city", within=0.2, memo="a test")
     assert isinstance(result, CountResult)
     assert result.spent <= price["epsilon"]
     assert {answer.group for answer in result.answers} <= {"Bern", "Graz", "Ulm", "Linz"}
-    check_certificate(result.certificate())
-    mean = desk.mean("visits", "spend", by="city", plus_minus=10)
+    read_certificate(result.certificate())
+    mean = server.mean("visits", "spend", by="city", plus_minus=10)
     known = [each.estimate for each in mean.answers if each.group != "Linz"]  # nobody is there
     assert all(0 < estimate < 100 for estimate in known)
-    total = desk.sum("visits", "spend", where="age>=30", within=0.3)
+    total = server.sum("visits", "spend", where="age>=30", within=0.3)
     assert [each.group for each in total.answers + total.unanswered] == ["all"]
-    (last, *_) = desk.requests()
-    again = desk.release(last["id"])
+    (last, *_) = server.requests()
+    again = server.release(last["id"])
     assert again.as_dict() == total.as_dict()
 
 
-def test_certificates_survive_the_way(running: Running, desk: Connection) -> None:
-    desk.count("visits", by="city", within=0.2, key="certificate")
-    (last, *_) = desk.requests()
+def test_certificates_survive_the_way(running: Running, server: Connection) -> None:
+    server.count("visits", by="city", within=0.2, key="certificate")
+    (last, *_) = server.requests()
     told = running.service.certificate(_person("ada", "auditor"), last["id"])
-    assert desk.release(last["id"]).certificate() == told
+    assert server.release(last["id"]).certificate() == told
 
 
 def _person(name: str, role: str) -> Any:
-    from expost.server.people import Person
+    from expost.server.people.accounts import Person
 
     return Person(name, role)
 
 
-def test_errors_are_those_of_the_library(running: Running, desk: Connection) -> None:
+def test_errors_are_those_of_the_library(running: Running, server: Connection) -> None:
     with pytest.raises(BudgetRefused) as refused:
-        desk.count("visits", by="city", epsilon=100)
+        server.count("visits", by="city", epsilon=100)
     assert refused.value.requested == 100
     with pytest.raises(InvalidInput, match="column"):
-        desk.sum("visits", "salary")
-    with pytest.raises(DeskError, match="no such data set"):
-        desk.count("nothing")
-    with pytest.raises(DeskError) as denied:
+        server.sum("visits", "salary")
+    with pytest.raises(ServerError, match="no such data set"):
+        server.count("nothing")
+    with pytest.raises(ServerError) as denied:
         expost.connect(running.url, running.tokens["ada"]).count("visits", within=0.3)
     assert denied.value.status == 403
-    with pytest.raises(DeskError) as unknown:
+    with pytest.raises(ServerError) as unknown:
         expost.connect(running.url, "nonsense").datasets()
     assert unknown.value.status == 401
     with pytest.raises(InvalidInput, match="https"):
-        expost.connect("http://desk.example", "token")
-    assert running.tokens["ann"] not in repr(desk)
+        expost.connect("http://server.example", "token")
+    assert running.tokens["ann"] not in repr(server)
 
 
 def test_a_lost_answer_is_asked_for_again(running: Running, monkeypatch: Any) -> None:
-    """The answer of the first call is lost after the desk has recorded it; one charge."""
-    desk = expost.connect(running.url, running.tokens["ann"])
+    """The answer of the first call is lost after the server has recorded it; one charge."""
+    server = expost.connect(running.url, running.tokens["ann"])
     before = len(running.service.entries(_person("ada", "auditor"), limit=1000))
-    original, lost = desk._opener.open, []
+    original, lost = server._opener.open, []
 
     def lossy(request: Any, timeout: float) -> Any:
         response = original(request, timeout=timeout)
@@ -125,8 +126,8 @@ def test_a_lost_answer_is_asked_for_again(running: Running, monkeypatch: Any) ->
             raise ConnectionResetError
         return response
 
-    monkeypatch.setattr(desk._opener, "open", lossy)
-    result = desk.count("visits", by="city", within=0.2)
+    monkeypatch.setattr(server._opener, "open", lossy)
+    result = server.count("visits", by="city", within=0.2)
     assert len(lost) == 2
     assert len({json.loads(each)["id"] for each in lost}) == 1
     assert len(result.answers + result.unanswered) == 4
@@ -134,17 +135,17 @@ def test_a_lost_answer_is_asked_for_again(running: Running, monkeypatch: Any) ->
     assert after - before == 2  # one reserve, one settle
 
 
-def test_redirects_are_not_followed(desk: Connection) -> None:
+def test_redirects_are_not_followed(server: Connection) -> None:
     from expost.server.client import _NoRedirects
 
     assert _NoRedirects().redirect_request() is None
 
 
-def test_tuning_at_the_desk(running: Running, desk: Connection, tmp_path: Path) -> None:
+def test_tuning_at_the_server(running: Running, server: Connection, tmp_path: Path) -> None:
     config = {name: JOB[name] for name in ("model", "search", "goal")}
-    result = desk.tune("digits", config, key="tuned")
+    result = server.tune("digits", config, key="tuned")
     assert isinstance(result, TunedAnswer)
-    (view, *_) = desk.requests()
+    (view, *_) = server.requests()
     assert view["status"] == ("done" if result.passed else "missed")
     assert result.spent["epsilon"] > 0
     assert view["charge"] == dict(result.spent)
@@ -157,9 +158,9 @@ def test_tuning_at_the_desk(running: Running, desk: Connection, tmp_path: Path) 
     told = json.dumps(running.service.release(_person("ada", "auditor"), view["id"]))
     assert str(running.service.settings.home) not in told
     with pytest.raises(InvalidInput, match="kind"):
-        desk.tune("digits", config | {"model": {"kind": "os:system"}})
+        server.tune("digits", config | {"model": {"kind": "os:system"}})
     with pytest.raises(InvalidInput):
-        desk.tune("visits", config)
+        server.tune("visits", config)
 
 
 def invoke(running: Running, *arguments: str, who: str = "ann") -> Any:
@@ -181,7 +182,7 @@ def test_command_line(running: Running, tmp_path: Path) -> None:
     assert counted.exit_code == 0, counted.output
     told = json.loads(counted.stdout)
     assert told["spent"] <= price
-    check_certificate(json.loads(place.read_text()))
+    read_certificate(json.loads(place.read_text()))
     again = invoke(running, *arguments)
     assert json.loads(again.stdout) == told
     shown = invoke(running, "ledger", "show", "--name", "visits")
@@ -193,7 +194,7 @@ def test_command_line(running: Running, tmp_path: Path) -> None:
     )
     planned = invoke(running, "plan", "--epsilons", "0.5,1", "--configurations", "4", "--json")
     assert json.loads(planned.stdout)["worst_case"] > 0
-    assert invoke(running, "audit").exit_code != 0  # not a command of a desk
+    assert invoke(running, "audit").exit_code != 0  # not a command of a server
 
 
 def test_the_token_is_no_argument(running: Running, tmp_path: Path) -> None:
@@ -210,3 +211,20 @@ def test_the_token_is_no_argument(running: Running, tmp_path: Path) -> None:
     file.chmod(0o600)
     private = CliRunner().invoke(command, arguments, env={"EXPOST_TOKEN": ""})
     assert private.exit_code == 0
+
+
+def test_the_price_of_a_job_from_the_command_line(running: Running, tmp_path: Path) -> None:
+    """Catches a price of tuning that only the page can show."""
+    job = tmp_path / "job.toml"
+    job.write_text("[goal]\nat_least = 0.3\n\n[privacy]\nmax_epsilon = 1.5\n", encoding="utf-8")
+    done = invoke(running, "tune", "digits", str(job), "--plan", "--json")
+    assert done.exit_code == 0, done.output
+    price = json.loads(done.stdout)
+    assert price["epsilon"] <= 1.5
+    assert price["fits"]
+    shown = invoke(running, "tune", "digits", str(job), "--plan")
+    assert "ε if the goal is missed" in shown.stdout
+    job.write_text("[goal]\nat_leest = 0.3\n", encoding="utf-8")
+    wrong = invoke(running, "tune", "digits", str(job), "--plan")
+    assert isinstance(wrong.exception, InvalidInput)
+    assert "did you mean at_least" in str(wrong.exception)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expost.server import documents, registry
-from tests.server.desk import QUESTION, open_desk, visits
+from expost.certificates import report as documents
+from tests.server.running_server import QUESTION, open_server, visits
 
 SECTIONS = [
     "What was released",
@@ -41,7 +41,7 @@ plain = st.recursive(
 @settings(max_examples=200, deadline=None)
 def test_yaml_reads_back(document: dict[str, object]) -> None:
     yaml = pytest.importorskip("yaml")
-    assert (yaml.safe_load(registry.to_yaml(document)) or {}) == document
+    assert (yaml.safe_load(documents.to_yaml(document)) or {}) == document
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def test_yaml_reads_back(document: dict[str, object]) -> None:
 )
 def test_keys_stay_texts(key: str) -> None:
     yaml = pytest.importorskip("yaml")
-    assert yaml.safe_load(registry.to_yaml({key: 1})) == {key: 1}
+    assert yaml.safe_load(documents.to_yaml({key: 1})) == {key: 1}
 
 
 def test_report_and_registry(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
-    with open_desk(tmp_path) as desk:
-        asked = desk.ask("ann", QUESTION, "report", NASTY)
-        view = desk.wait(asked.json()["id"])
-        report = desk.call("ada", "GET", f"/api/releases/{view['id']}/report").json()
+    with open_server(tmp_path) as server:
+        asked = server.ask("ann", QUESTION, "report", NASTY)
+        view = server.wait(asked.json()["id"])
+        report = server.call("ada", "GET", f"/api/releases/{view['id']}/report").json()
         assert [each["heading"] for each in report["sections"]] == SECTIONS
         numbers = report["facts"]
         assert numbers["epsilon"] == view["price"]["epsilon"]
@@ -66,7 +66,7 @@ def test_report_and_registry(tmp_path: Path) -> None:
         assert numbers["charged"] == view["charge"]
         rows = dict(map(tuple, report["sections"][0]["rows"]))
         assert rows["purpose"] == NASTY
-        answer = desk.call("ada", "GET", f"/api/releases/{view['id']}/registry")
+        answer = server.call("ada", "GET", f"/api/releases/{view['id']}/registry")
         assert answer.headers["content-disposition"].startswith("attachment")
         record = yaml.safe_load(answer.text)
         assert list(record) == ["url_slug", "status", "tier", "deployment"]
@@ -87,15 +87,15 @@ PARTS += ["implementation", "administrative"]
 def test_each_kind_of_budget_is_told_as_it_was_charged(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     variants = {"approx": "Approximate DP", "zcdp": "Zero-concentrated DP"}
-    with open_desk(tmp_path) as desk:
-        owner = desk.person("olga")
+    with open_server(tmp_path) as server:
+        owner = server.person("olga")
         for kind in variants:
-            desk.service.open_budget(owner, kind, kind, 5, 1e-5)
-            facts = visits(desk.folder / "visits.csv") | {"name": f"v.{kind}", "budget": kind}
-            desk.service.register(owner, facts | {"delta": 1e-7})
-            asked = desk.ask("ann", QUESTION | {"dataset": f"v.{kind}"}, kind)
-            view = desk.wait(asked.json()["id"])
-            report = desk.call("ada", "GET", f"/api/releases/{view['id']}/report").json()
+            server.service.open_budget(owner, kind, kind, 5, 1e-5)
+            facts = visits(server.folder / "visits.csv") | {"name": f"v.{kind}", "budget": kind}
+            server.service.register(owner, facts | {"delta": 1e-7})
+            asked = server.ask("ann", QUESTION | {"dataset": f"v.{kind}"}, kind)
+            view = server.wait(asked.json()["id"])
+            report = server.call("ada", "GET", f"/api/releases/{view['id']}/report").json()
             numbers = report["facts"]
             assert numbers["charged"] == view["charge"]
             assert numbers["charged"]["kind"] == kind
@@ -104,7 +104,7 @@ def test_each_kind_of_budget_is_told_as_it_was_charged(tmp_path: Path) -> None:
             assert numbers["this_release"] == pair  # ρ has no ε of its own
             rows = dict(map(tuple, report["sections"][2]["rows"]))
             assert ("ρ" if kind == "zcdp" else "ε") in rows["charged"]
-            text = desk.call("ada", "GET", f"/api/releases/{view['id']}/registry").text
+            text = server.call("ada", "GET", f"/api/releases/{view['id']}/registry").text
             record = yaml.safe_load(text)["deployment"]
             assert record["privacy_loss"]["privacy_parameters"] == pair | {
                 "rho": numbers["worst_case"]
@@ -136,11 +136,11 @@ def test_the_report_tells_both_epsilons() -> None:
 
 def test_words_follow_the_numbers() -> None:
     """ε = ln 3: three times as likely, and three to one is 75 % certain."""
-    text = documents.in_words(1.0986122886681098, 0.0)
+    text = documents.meaning_of(1.0986122886681098, 0.0)
     assert "3 times" in text
     assert "75.0 %" in text
     assert "fail" not in text
     assert "every outcome" in text
-    assert "what was released" in documents.in_words(1.0, 0.0, ex_post=True)
-    assert "1e-06" in documents.in_words(1.0, 1e-6)
-    assert "100.0 %" in documents.in_words(900.0, 0.0)
+    assert "what was released" in documents.meaning_of(1.0, 0.0, ex_post=True)
+    assert "1e-06" in documents.meaning_of(1.0, 1e-6)
+    assert "100.0 %" in documents.meaning_of(900.0, 0.0)

@@ -1,4 +1,4 @@
-"""Goals of tuning jobs at a desk: metrics by name only, never code of an analyst."""
+"""Goals of tuning jobs at a server: metrics by name only, never code of an analyst."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from tests.server.desk import JOB
+from tests.server.running_server import JOB
 
-tuning_jobs = pytest.importorskip("expost.server.tuning_jobs")
+tuning_jobs = pytest.importorskip("expost.server.jobs.tuning_jobs")
 
 FACTS: dict[str, Any] = {
     "kind": "rows",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from expost.server.people import ANALYST, AUDITOR, OWNER
-from tests.server.desk import QUESTION, Desk, open_desk
+from expost.server.people.accounts import ANALYST, AUDITOR, OWNER
+from tests.server.running_server import QUESTION, Server, open_server
 
 NASTY = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 EVERYBODY = {OWNER, ANALYST, AUDITOR}
@@ -110,16 +110,16 @@ def problems(text: str) -> list[str]:
         if field and not inside and attributes.get("id") not in labels:
             found.append(f"no label for {attributes.get('name')}")
     scripts = [each.get("src") or "" for each in page.all("script")]
-    if len(scripts) != 1 or not scripts[0].startswith("/static/desk.js") or page.all("style"):
+    if len(scripts) != 1 or not scripts[0].startswith("/static/server.js") or page.all("style"):
         found.append("inline script or style")
     if len(page.all("table")) != len(page.all("caption")):
         found.append("a table without a caption")
     return found
 
 
-def sign_in(desk: Desk, who: str) -> TestClient:
-    client = TestClient(desk.app, base_url="http://localhost", follow_redirects=False)
-    answer = client.post("/sign-in", data={"token": desk.tokens[who], "next": "/datasets"})
+def sign_in(server: Server, who: str) -> TestClient:
+    client = TestClient(server.app, base_url="http://localhost", follow_redirects=False)
+    answer = client.post("/sign-in", data={"token": server.tokens[who], "next": "/datasets"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/datasets")
     return client
 
@@ -129,9 +129,9 @@ def csrf(client: TestClient) -> str:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("pages")
-    with open_desk(folder) as made:
+    with open_server(folder) as made:
         asked = made.ask("ann", QUESTION, "pages", NASTY)
         made.id = asked.json()["id"]  # type: ignore[attr-defined]
         assert made.wait(asked.json()["id"])["status"] == "done"
@@ -142,18 +142,18 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 @pytest.fixture(scope="module")
-def clients(desk: Desk) -> dict[str, TestClient]:
-    return {who: sign_in(desk, who) for who in [*ROLE_OF, "bob"]}
+def clients(server: Server) -> dict[str, TestClient]:
+    return {who: sign_in(server, who) for who in [*ROLE_OF, "bob"]}
 
 
-def at(desk: Any, path: str) -> str:
-    return path.format(name="visits", id=desk.id)
+def at(server: Any, path: str) -> str:
+    return path.format(name="visits", id=server.id)
 
 
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("who", ROLE_OF)
-def test_page(desk: Desk, clients: dict[str, TestClient], who: str, path: str) -> None:
-    answer = clients[who].get(at(desk, path))
+def test_page(server: Server, clients: dict[str, TestClient], who: str, path: str) -> None:
+    answer = clients[who].get(at(server, path))
     wanted = 200 if ROLE_OF[who] in PAGES[path] else 403
     assert answer.status_code == wanted
     assert problems(answer.text) == []
@@ -167,19 +167,19 @@ def test_page(desk: Desk, clients: dict[str, TestClient], who: str, path: str) -
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_nobody_sees_a_page_without_a_session(desk: Desk, path: str) -> None:
-    client = TestClient(desk.app, base_url="http://localhost", follow_redirects=False)
-    answer = client.get(at(desk, path), headers={"cookie": "expost_session=x"})
+def test_nobody_sees_a_page_without_a_session(server: Server, path: str) -> None:
+    client = TestClient(server.app, base_url="http://localhost", follow_redirects=False)
+    answer = client.get(at(server, path), headers={"cookie": "expost_session=x"})
     assert answer.status_code == 303
-    assert answer.headers["location"] == f"/sign-in?next={at(desk, path)}"
+    assert answer.headers["location"] == f"/sign-in?next={at(server, path)}"
     assert answer.text == ""
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if "{id}" in path])
 def test_pages_of_another_analyst_do_not_exist(
-    desk: Desk, clients: dict[str, TestClient], path: str
+    server: Server, clients: dict[str, TestClient], path: str
 ) -> None:
-    theirs = clients["bob"].get(at(desk, path))
+    theirs = clients["bob"].get(at(server, path))
     absent = clients["bob"].get(path.format(id="f" * 32))
     assert theirs.status_code == absent.status_code == 404
     assert theirs.text == absent.text
@@ -188,18 +188,18 @@ def test_pages_of_another_analyst_do_not_exist(
 
 @pytest.mark.parametrize("path", FORMS)
 @pytest.mark.parametrize("who", ROLE_OF)
-def test_form(desk: Desk, who: str, path: str) -> None:
+def test_form(server: Server, who: str, path: str) -> None:
     roles, fields, status = FORMS[path]
-    client = sign_in(desk, who)
+    client = sign_in(server, who)
     place = path.format(name="visits", id="0" * 16)
     if status == 404:
         place = path.format(name="nobody", id="0" * 16)
     fields = dict(fields)
     if path == "/register":
-        fields["source"] = str(desk.folder / "visits.csv")
+        fields["source"] = str(server.folder / "visits.csv")
         fields["groups"] = "city: Bern, Graz\n"
         fields["values"] = "spend: 0, 100"
-    for wrong in ({}, {"csrf": "x"}, {"csrf": csrf(sign_in(desk, who))}):
+    for wrong in ({}, {"csrf": "x"}, {"csrf": csrf(sign_in(server, who))}):
         refused = client.post(place, data=fields | wrong)
         assert refused.status_code == 403
         assert "CSRF" in refused.text
@@ -207,12 +207,12 @@ def test_form(desk: Desk, who: str, path: str) -> None:
     assert answer.status_code == (status if ROLE_OF[who] in roles else 403), answer.text
     if answer.status_code != 303:
         assert problems(answer.text) == []
-    outside = TestClient(desk.app, base_url="http://localhost", follow_redirects=False)
+    outside = TestClient(server.app, base_url="http://localhost", follow_redirects=False)
     assert outside.post(place, data=fields).headers["location"] == "/sign-in"
 
 
-def test_sign_in_refuses_other_tokens_sites_and_places(desk: Desk) -> None:
-    client = TestClient(desk.app, base_url="http://localhost", follow_redirects=False)
+def test_sign_in_refuses_other_tokens_sites_and_places(server: Server) -> None:
+    client = TestClient(server.app, base_url="http://localhost", follow_redirects=False)
     shown = client.get("/sign-in?next=//evil.example")
     assert problems(shown.text) == []
     assert "evil" not in shown.text
@@ -220,7 +220,7 @@ def test_sign_in_refuses_other_tokens_sites_and_places(desk: Desk) -> None:
     assert wrong.status_code == 401
     assert problems(wrong.text) == []
     assert "exp_wrong" not in wrong.text
-    token = {"token": desk.tokens["ann"]}
+    token = {"token": server.tokens["ann"]}
     for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "http://evil.example"}):
         assert client.post("/sign-in", data=token, headers=headers).status_code == 403
     for place in ("//evil.example", "/\\evil.example", "http://evil.example", "/a?b", "/a\r\nb: c"):
@@ -237,9 +237,9 @@ def test_sign_in_refuses_other_tokens_sites_and_places(desk: Desk) -> None:
 
 def test_the_first_owner(tmp_path: Any) -> None:
     from expost.server.app import create_app
-    from expost.server.settings import Settings
+    from expost.server.server_settings import ServerSettings
 
-    app = create_app(Settings(tmp_path / "desk"), run=False)
+    app = create_app(ServerSettings(tmp_path / "server"), run=False)
     client = TestClient(app, base_url="http://localhost", follow_redirects=False)
     link = app.state.service.signin.first_link()
     shown = client.get("/first", params={"link": link})
@@ -250,7 +250,7 @@ def test_the_first_owner(tmp_path: Any) -> None:
     assert problems(made.text) == []
     (token,) = re.findall(r'class="secret">([^<]+)<', made.text)
     for path in ("/datasets", "/budgets", "/requests", "/entries", "/verify", "/register"):
-        empty = client.get(path)  # also a desk without any budget has pages
+        empty = client.get(path)  # also a server without any budget has pages
         assert empty.status_code == 200
         assert problems(empty.text) == []
     assert client.post("/first", data={"link": link, "name": "eve"}).status_code == 403
@@ -259,10 +259,10 @@ def test_the_first_owner(tmp_path: Any) -> None:
     app.state.service.close()
 
 
-def test_the_price_is_that_of_the_service(desk: Desk, clients: dict[str, TestClient]) -> None:
+def test_the_price_is_that_of_the_service(server: Server, clients: dict[str, TestClient]) -> None:
     fields = {"kind": "count", "by": "city", "unit": "percent", "error": "20"}
     shown = clients["ann"].get("/ask/visits", params=fields).text
-    price = desk.service.price(desk.person("ann"), QUESTION)
+    price = server.service.price(server.person("ann"), QUESTION)
     assert f"</span> {price['epsilon']:.3g}</p>" in shown
     assert "It fits" in shown
     dear = clients["ann"].get("/ask/visits", params=fields | {"error": "0.05"}).text
@@ -279,7 +279,7 @@ def test_the_price_is_that_of_the_service(desk: Desk, clients: dict[str, TestCli
     assert "alert(1)</script>" not in odd.text
 
 
-def test_a_question_from_form_to_release(desk: Desk, clients: dict[str, TestClient]) -> None:
+def test_a_question_from_form_to_release(server: Server, clients: dict[str, TestClient]) -> None:
     client = clients["ann"]
     shown = client.get("/ask/visits", params={"kind": "count", "by": "city", "error": "30"}).text
     page = Page(shown)
@@ -291,7 +291,7 @@ def test_a_question_from_form_to_release(desk: Desk, clients: dict[str, TestClie
     answers = [client.post("/ask/visits", data=fields | {"memo": "twice"}) for _ in range(2)]
     assert len({answer.headers["location"] for answer in answers}) == 1  # sent twice, asked once
     place = answers[0].headers["location"]
-    desk.wait(place.rpartition("/")[2])
+    server.wait(place.rpartition("/")[2])
     shown = client.get(place)
     assert "Read the release" in shown.text
     assert problems(shown.text) == []
@@ -301,27 +301,27 @@ def test_a_question_from_form_to_release(desk: Desk, clients: dict[str, TestClie
     assert "Verified" in checked.text
 
 
-def test_a_refusal_is_explained(desk: Any, clients: dict[str, TestClient]) -> None:
-    shown = clients["ann"].get(f"/requests/{desk.refused}").text
+def test_a_refusal_is_explained(server: Any, clients: dict[str, TestClient]) -> None:
+    shown = clients["ann"].get(f"/requests/{server.refused}").text
     assert "The budget refused this" in shown
     assert "Nothing was charged" in shown
-    assert desk.refused[:8] in clients["ada"].get("/budgets/visits").text
-    assert clients["ann"].get(f"/releases/{desk.refused}").status_code == 402
+    assert server.refused[:8] in clients["ada"].get("/budgets/visits").text
+    assert clients["ann"].get(f"/releases/{server.refused}").status_code == 402
 
 
-def test_group_names_and_memos_are_text(desk: Desk, clients: dict[str, TestClient]) -> None:
-    source = desk.folder / "nasty.csv"
+def test_group_names_and_memos_are_text(server: Server, clients: dict[str, TestClient]) -> None:
+    source = server.folder / "nasty.csv"
     with source.open("w", newline="", encoding="utf-8") as stream:
         rows = csv.writer(stream)
         rows.writerow(["person", "tag"])
         rows.writerows([f"p{number}", NASTY] for number in range(2000))
-    owner = desk.person("olga")
+    owner = server.person("olga")
     facts = {"name": "nasty", "budget": "visits", "source": str(source), "user": "person"}
     facts |= {"groups": {"tag": [NASTY, "other"]}, "description": NASTY, "max_groups_per_user": 1}
-    desk.service.register(owner, facts)
+    server.service.register(owner, facts)
     question = {"dataset": "nasty", "kind": "count", "by": ["tag"], "within": 0.3}
-    made = desk.ask("ann", question, "nasty", NASTY).json()
-    desk.wait(made["id"])
+    made = server.ask("ann", question, "nasty", NASTY).json()
+    server.wait(made["id"])
     texts = []
     for path in (
         "/datasets/nasty",
@@ -341,10 +341,10 @@ def test_group_names_and_memos_are_text(desk: Desk, clients: dict[str, TestClien
     assert "&lt;script&gt;alert(1)" in joined
 
 
-def test_names_with_markup_are_refused(desk: Desk, clients: dict[str, TestClient]) -> None:
+def test_names_with_markup_are_refused(server: Server, clients: dict[str, TestClient]) -> None:
     client = clients["olga"]
     token = {"csrf": csrf(client)}
-    source = str(desk.folder / "visits.csv")
+    source = str(server.folder / "visits.csv")
     for path, fields in {
         "/people": {"name": NASTY, "role": "analyst"},
         "/budgets": {"name": NASTY, "kind": "pure", "epsilon": "1"},
@@ -356,7 +356,7 @@ def test_names_with_markup_are_refused(desk: Desk, clients: dict[str, TestClient
         assert "<script>alert" not in answer.text
 
 
-def test_errors_are_pages_and_tell_nothing(desk: Desk, clients: dict[str, TestClient]) -> None:
+def test_errors_are_pages_and_tell_nothing(server: Server, clients: dict[str, TestClient]) -> None:
     client = clients["ann"]
     for path, status in {"/none": 404, "/datasets/none": 404, "/static/none.css": 404}.items():
         answer = client.get(path)
@@ -372,23 +372,23 @@ def test_errors_are_pages_and_tell_nothing(desk: Desk, clients: dict[str, TestCl
     assert client.post("/ask/visits", data=fields).status_code == 422
 
 
-def test_static_files(desk: Desk) -> None:
-    for name, kind in {"desk.css": "text/css", "desk.js": "text/javascript"}.items():
-        answer = desk.client.get(f"/static/{name}")
+def test_static_files(server: Server) -> None:
+    for name, kind in {"server.css": "text/css", "server.js": "text/javascript"}.items():
+        answer = server.client.get(f"/static/{name}")
         assert answer.headers["content-type"].startswith(kind)
         assert "max-age" in answer.headers["cache-control"]
         assert "http://" not in answer.text
         assert "https://" not in answer.text
-    assert desk.client.get("/static/icon.svg").status_code == 200
+    assert server.client.get("/static/icon.svg").status_code == 200
 
 
 def test_waiting_pages_reload_and_show_no_progress(
-    desk: Desk, clients: dict[str, TestClient], monkeypatch: pytest.MonkeyPatch
+    server: Server, clients: dict[str, TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = desk.service.request(desk.person("ann"), desk.id)  # type: ignore[attr-defined]
+    view = server.service.request(server.person("ann"), server.id)  # type: ignore[attr-defined]
     waiting = view | {"status": "running", "charge": None, "release": False, "published": None}
-    monkeypatch.setattr(desk.service, "request", lambda person, identity: waiting)
-    monkeypatch.setattr(desk.service, "requests", lambda person, limit, before: [waiting])
+    monkeypatch.setattr(server.service, "request", lambda person, identity: waiting)
+    monkeypatch.setattr(server.service, "requests", lambda person, limit, before: [waiting])
     for path in (f"/requests/{view['id']}", "/requests"):
         shown = clients["ann"].get(path)
         assert 'http-equiv="refresh" content="1"' in shown.text

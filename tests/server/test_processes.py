@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from expost.server.people import Person
+from expost.server.people.accounts import Person
+from expost.server.server_settings import ServerSettings
 from expost.server.service import Service
-from expost.server.settings import Settings
-from tests.server.desk import QUESTION, furnish
+from tests.server.running_server import QUESTION, furnish
 
 ROOT = Path(__file__).parent.parent.parent
 ANN, ADA = Person("ann", "analyst"), Person("ada", "auditor")
@@ -38,8 +38,8 @@ def test_processes_share_a_database(
     """Two processes ask at once, a third one is killed meanwhile; nothing is lost or overspent."""
     database = None if backend == "sqlite" else request.getfixturevalue("postgres_url")
     # With PostgreSQL each process has a folder of its own, as on several hosts.
-    homes = [tmp_path / ("desk" if database is None else f"desk{n}") for n in range(4)]
-    service = Service(Settings(homes[0], database=database, tick=0.0, lease=5.0))
+    homes = [tmp_path / ("server" if database is None else f"server{n}") for n in range(4)]
+    service = Service(ServerSettings(homes[0], database=database, tick=0.0, lease=5.0))
     furnish(service, tmp_path)
     victim = start(homes[3], database, "victim")
     running = [start(homes[number], database, f"process{number}") for number in (1, 2)]
@@ -73,8 +73,8 @@ def test_processes_share_a_database(
 
 
 def test_postgres_keeps_everything(tmp_path: Path, postgres_url: str) -> None:
-    """A desk on PostgreSQL: people, data sets, requests and the ledger in one database."""
-    service = Service(Settings(tmp_path / "desk", database=postgres_url, tick=0.0))
+    """A server on PostgreSQL: people, data sets, requests and the ledger in one database."""
+    service = Service(ServerSettings(tmp_path / "server", database=postgres_url, tick=0.0))
     tokens = furnish(service, tmp_path)
     assert service.signin.by_token(tokens["ann"], "test").name == "ann"
     service.runner.start()
@@ -85,9 +85,9 @@ def test_postgres_keeps_everything(tmp_path: Path, postgres_url: str) -> None:
         time.sleep(0.02)
         view = service.request(ANN, view["id"])
     service.close()
-    again = Service(Settings(tmp_path / "other", database=postgres_url, tick=0.0))
+    again = Service(ServerSettings(tmp_path / "other", database=postgres_url, tick=0.0))
     found = again.release(ANN, view["id"])["result"]
     assert len(found["answers"] + found["unanswered"]) == 4
     assert again.verify(ADA)["valid"]
-    assert not (tmp_path / "desk" / "desk.db").exists()
+    assert not (tmp_path / "server" / "server.db").exists()
     again.close()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from expost.server import documents
+from expost.certificates import report as documents
 from expost.server.pages import amounts
-from expost.server.pages.static import KINDS, content
-from tests.server.desk import JOB, QUESTION, Desk, open_desk
+from expost.server.pages.rendering import ASSETS, asset
+from tests.server.running_server import JOB, QUESTION, Server, open_server
 from tests.server.test_pages import PAGES, ROLE_OF, Page, csrf, problems, sign_in
 
 ROOT = Path(__file__).parent.parent.parent
@@ -39,7 +39,7 @@ PAIRS = [  # text and its ground, with the contrast that WCAG 2.2 (AA) asks for
 
 def colours() -> dict[str, dict[str, str]]:
     """The colours of the style sheet, light and dark."""
-    style = content("desk.css").decode()
+    style = asset("server.css").decode()
     blocks = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", each)) for each in blocks[:2])
     return {"light": light, "dark": light | dark}
@@ -71,8 +71,8 @@ def test_contrast(scheme: str, text: str, ground: str, least: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with open_desk(tmp_path_factory.mktemp("readable")) as made:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with open_server(tmp_path_factory.mktemp("readable")) as made:
         asked = made.ask("ann", QUESTION, "readable", "for the report")
         made.id = asked.json()["id"]  # type: ignore[attr-defined]
         assert made.wait(asked.json()["id"])["status"] == "done"
@@ -84,11 +84,11 @@ def headings(page: Page) -> list[int]:
 
 
 @pytest.mark.parametrize("who", ROLE_OF)
-def test_headings_and_hosts_of_every_page(desk: Desk, who: str) -> None:
+def test_headings_and_hosts_of_every_page(server: Server, who: str) -> None:
     """Levels of headings are not skipped, and no page names another host."""
-    client = sign_in(desk, who)
+    client = sign_in(server, who)
     for path in ["/sign-in", "/first?link=x", "/none", *PAGES]:
-        text = client.get(path.format(name="visits", id=desk.id)).text  # type: ignore[attr-defined]
+        text = client.get(path.format(name="visits", id=server.id)).text  # type: ignore[attr-defined]
         levels = headings(Page(text)) if text else [1]
         assert levels[0] == 1, path
         assert all(b - a <= 1 for a, b in pairwise(levels)), (path, levels)
@@ -98,9 +98,9 @@ def test_headings_and_hosts_of_every_page(desk: Desk, who: str) -> None:
 def test_nothing_is_bundled_and_nothing_is_fetched() -> None:
     """Style, script and icon are our own; there is no third-party file that needs a licence."""
     folder = files("expost.server.pages").joinpath("static")
-    assert sorted(each.name for each in folder.iterdir()) == sorted(KINDS)
-    for name in KINDS:
-        text = content(name).decode().replace("http://www.w3.org/2000/svg", "")  # a name only
+    assert sorted(each.name for each in folder.iterdir()) == sorted(ASSETS)
+    for name in ASSETS:
+        text = asset(name).decode().replace("http://www.w3.org/2000/svg", "")  # a name only
         assert not re.search(r"https?:|@import|//[a-z]+\.|url\(|@font-face", text), name
         assert len(text) < 40_000
 
@@ -115,10 +115,10 @@ def test_the_wheel_takes_whole_packages() -> None:
     assert "templates" in (ROOT / "tools/dist.sh").read_text(encoding="utf-8")
 
 
-def test_a_refused_form_keeps_what_was_entered(desk: Desk) -> None:
-    client = sign_in(desk, "olga")
+def test_a_refused_form_keeps_what_was_entered(server: Server) -> None:
+    client = sign_in(server, "olga")
     token = {"csrf": csrf(client)}
-    source = str(desk.folder / "visits.csv")
+    source = str(server.folder / "visits.csv")
     long = {"budget": "visits", "source": source, "user": "nobody", "groups": "city: Bern, Graz"}
     for path, fields, status in (
         ("/register", long | {"name": "kept", "description": "a long story"}, 422),
@@ -139,8 +139,8 @@ def test_a_refused_form_keeps_what_was_entered(desk: Desk) -> None:
             assert re.search(chosen, answer.text), (path, name)
 
 
-def test_caps_and_limits_are_changed_by_forms_of_their_own(desk: Desk) -> None:
-    client = sign_in(desk, "olga")
+def test_caps_and_limits_are_changed_by_forms_of_their_own(server: Server) -> None:
+    client = sign_in(server, "olga")
     fields = {"csrf": csrf(client), "reason": "more"}
     cap = fields | {"analyst": "ann", "epsilon": "2"}
     assert client.post("/budgets/visits", data=cap).status_code == 303
@@ -151,22 +151,22 @@ def test_caps_and_limits_are_changed_by_forms_of_their_own(desk: Desk) -> None:
     assert "Cap of ann" not in client.get("/budgets/visits").text
 
 
-def test_the_page_and_the_report_name_the_same_cost(desk: Desk) -> None:
-    client = sign_in(desk, "ann")
-    report = desk.call("ann", "GET", f"/api/releases/{desk.id}/report").json()  # type: ignore[attr-defined]
+def test_the_page_and_the_report_name_the_same_cost(server: Server) -> None:
+    client = sign_in(server, "ann")
+    report = server.call("ann", "GET", f"/api/releases/{server.id}/report").json()  # type: ignore[attr-defined]
     here = report["facts"]["this_release"]["epsilon"]
-    shown = client.get(f"/releases/{desk.id}").text  # type: ignore[attr-defined]
-    assert f"</span> {amounts.number(here)}</p>" in shown
+    shown = client.get(f"/releases/{server.id}").text  # type: ignore[attr-defined]
+    assert f"</span> {amounts.grouped_number(here)}</p>" in shown
     certain = f"{100 * amounts.certainty(here):.1f} %"
     assert certain in shown
-    assert certain in client.get(f"/releases/{desk.id}/report").text  # type: ignore[attr-defined]
+    assert certain in client.get(f"/releases/{server.id}/report").text  # type: ignore[attr-defined]
 
 
-def test_answers_as_csv(desk: Desk) -> None:
-    answer = desk.call("ann", "GET", f"/api/releases/{desk.id}/answers")  # type: ignore[attr-defined]
+def test_answers_as_csv(server: Server) -> None:
+    answer = server.call("ann", "GET", f"/api/releases/{server.id}/answers")  # type: ignore[attr-defined]
     assert answer.headers["content-type"].startswith("text/csv")
     rows = list(csv.DictReader(io.StringIO(answer.text)))
-    release = desk.call("ann", "GET", f"/api/releases/{desk.id}").json()  # type: ignore[attr-defined]
+    release = server.call("ann", "GET", f"/api/releases/{server.id}").json()  # type: ignore[attr-defined]
     result = release["result"]
     assert [row["city"] for row in rows if row["error_reached"] == "yes"] == [
         each["group"] for each in result["answers"]
@@ -182,43 +182,43 @@ def test_answers_as_csv(desk: Desk) -> None:
     assert found.splitlines() == ["'@a,b,estimate,low,high,error_reached", "'=1+1,'-2,1.0,,2.0,yes"]
 
 
-def test_older_requests_follow_without_gaps(desk: Desk) -> None:
+def test_older_requests_follow_without_gaps(server: Server) -> None:
     for number in range(4):
-        desk.ask("bob", QUESTION | {"within": 0.0005}, f"older {number}")
-    whole = [each["id"] for each in desk.call("bob", "GET", "/api/requests").json()]
+        server.ask("bob", QUESTION | {"within": 0.0005}, f"older {number}")
+    whole = [each["id"] for each in server.call("bob", "GET", "/api/requests").json()]
     assert len(whole) == 4
     paged: list[str] = []
     while True:
         query = f"?limit=1&before={paged[-1]}" if paged else "?limit=1"
-        found = desk.call("bob", "GET", f"/api/requests{query}").json()
+        found = server.call("bob", "GET", f"/api/requests{query}").json()
         if not found:
             break
         paged += [each["id"] for each in found]
     assert paged == whole
-    other = desk.call("bob", "GET", f"/api/requests?before={desk.id}")  # type: ignore[attr-defined]
+    other = server.call("bob", "GET", f"/api/requests?before={server.id}")  # type: ignore[attr-defined]
     assert other.status_code == 404  # another analyst's request is no place to begin
 
 
-def test_a_retired_data_set_leaves_its_requests_readable(desk: Desk) -> None:
-    owner = desk.person("olga")
-    facts = desk.service.dataset(owner, "visits") | {"name": "gone"}
+def test_a_retired_data_set_leaves_its_requests_readable(server: Server) -> None:
+    owner = server.person("olga")
+    facts = server.service.dataset(owner, "visits") | {"name": "gone"}
     facts = {name: each for name, each in facts.items() if name not in ("standing", "columns")}
-    desk.service.register(owner, facts)
+    server.service.register(owner, facts)
     dear = QUESTION | {"dataset": "gone", "within": 0.0005}
-    identity = desk.ask("ann", dear, "of a retired one").json()["id"]
-    desk.service.retire(owner, "gone")
-    shown = sign_in(desk, "ann").get(f"/requests/{identity}").text
+    identity = server.ask("ann", dear, "of a retired one").json()["id"]
+    server.service.retire(owner, "gone")
+    shown = sign_in(server, "ann").get(f"/requests/{identity}").text
     assert "gone (retired)" in shown
     assert "/ask/gone" not in shown
-    refusals = desk.service.budget(owner, "visits")["refusals"]
+    refusals = server.service.budget(owner, "visits")["refusals"]
     assert identity in [each["id"] for each in refusals]
 
 
-def test_expired_tokens_are_called_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = desk.service.tokens(desk.person("ann"))
+def test_expired_tokens_are_called_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = server.service.tokens(server.person("ann"))
     old = [each | {"expires": "2020-01-01T00:00:00+00:00"} for each in found]
-    monkeypatch.setattr(desk.service, "tokens", lambda person: [*found, *old])
-    shown = sign_in(desk, "ann").get("/tokens").text
+    monkeypatch.setattr(server.service, "tokens", lambda person: [*found, *old])
+    shown = sign_in(server, "ann").get("/tokens").text
     assert "valid, used now" in shown
     assert "expired" in shown
     assert shown.count("Yes, revoke") == len(found)
@@ -249,11 +249,13 @@ def test_amounts_of_every_kind() -> None:
 
 
 def test_a_tuning_job_is_asked_differently_with_all_its_settings() -> None:
-    from expost.server.pages.forms import again, job, job_fields
+    from expost.server.pages.ask_pages import fields_again, job_fields, job_of_fields
 
     view = {"kind": "tune", "question": JOB | {"privacy": {"attempts": 3}}}
-    fields = {name: str(each) for name, each in again(view).items()}
+    fields = {name: str(each) for name, each in fields_again(view).items()}
     facts = {"name": "digits", "kind": "rows"}
-    asked = job(facts, job_fields(facts, fields))  # type: ignore[arg-type]
-    assert asked["privacy"] == {"attempts": 3}
-    assert asked["search"]["epsilons"] == JOB["search"]["epsilons"]  # type: ignore[index]
+    asked = job_of_fields(facts, job_fields(facts, fields))  # type: ignore[arg-type]
+    assert asked["privacy"] == {"attempts": 3, "max_epsilon": 4.0}  # the field says 4
+    assert {name: asked[name] for name in ("model", "search", "goal")} == {
+        name: JOB[name] for name in ("model", "search", "goal")
+    }

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from expost.server.people import ANALYST, AUDITOR, OWNER
-from expost.server.roles import ALLOWED
+from expost.server.database import tokens
+from expost.server.people.accounts import ANALYST, AUDITOR, OWNER
+from expost.server.people.roles import ALLOWED
 from expost.server.service import Service
-from expost.server.tables import tokens
 from tests.server import test_pages
-from tests.server.desk import JOB, QUESTION, Desk, open_desk
+from tests.server.running_server import JOB, QUESTION, Server, open_server
 
 EVERYBODY = {OWNER, ANALYST, AUDITOR}
 NUMBERS = count()
@@ -96,11 +96,11 @@ ENDPOINTS = {
 }
 
 ROLE_OF = {"olga": OWNER, "ann": ANALYST, "ada": AUDITOR}
-_DESKS: dict[str, Any] = {}
+_SERVERS: dict[str, Any] = {}
 
 
 def _dataset() -> dict[str, Any]:
-    source = str(_DESKS["folder"] / "visits.csv")
+    source = str(_SERVERS["folder"] / "visits.csv")
     return {
         "name": f"new{next(NUMBERS)}",
         "budget": "visits",
@@ -119,13 +119,13 @@ def _person() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("roles")
-    with open_desk(folder) as made:
-        _DESKS["folder"] = folder
+    with open_server(folder) as made:
+        _SERVERS["folder"] = folder
         asked = made.ask("ann", QUESTION, "for the table")
         assert made.wait(asked.json()["id"])["status"] == "done"
-        _DESKS["request"] = asked.json()["id"]
+        _SERVERS["request"] = asked.json()["id"]
         owner = made.person("olga")
         for who in list(ROLE_OF):
             for kind in ("expired", "revoked"):
@@ -140,12 +140,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         yield made
 
 
-def call(desk: Desk, who: str | None, key: tuple[str, str]) -> Any:
+def call(server: Server, who: str | None, key: tuple[str, str]) -> Any:
     method, path = key
     name = "visits" if key[0] != "DELETE" else "nobody"
-    identity = _DESKS["request"] if "tokens" not in path else "0" * 16
+    identity = _SERVERS["request"] if "tokens" not in path else "0" * 16
     body = ENDPOINTS[key].body
-    return desk.call(
+    return server.call(
         who,
         method,
         path.format(name=name, id=identity),
@@ -166,11 +166,11 @@ def routes(app: Any) -> set[tuple[str, str]]:
     return found
 
 
-def test_every_route_has_an_entry(desk: Desk) -> None:
-    schema = desk.client.get("/openapi.json").json()["paths"]
+def test_every_route_has_an_entry(server: Server) -> None:
+    schema = server.client.get("/openapi.json").json()["paths"]
     described = {(method.upper(), path) for path, item in schema.items() for method in item}
     assert {key for key in described if key[1].startswith("/api/")} == set(ENDPOINTS) | OPEN
-    every = routes(desk.app)
+    every = routes(server.app)
     assert set(ENDPOINTS) | OPEN <= every  # else routes() does not see what it should
     others = {key for key in every if not key[1].startswith("/api/")}
     assert others == PAGES, f"add these to PAGES, and test who sees them: {sorted(others ^ PAGES)}"
@@ -188,18 +188,18 @@ def test_every_action_is_in_the_table_of_roles() -> None:
 
 @pytest.mark.parametrize("key", sorted(ENDPOINTS), ids=" ".join)
 @pytest.mark.parametrize("who", sorted(ROLE_OF))
-def test_role(desk: Desk, who: str, key: tuple[str, str]) -> None:
+def test_role(server: Server, who: str, key: tuple[str, str]) -> None:
     wanted = ENDPOINTS[key]
-    answer = call(desk, who, key)
+    answer = call(server, who, key)
     expected = wanted.status if ROLE_OF[who] in wanted.roles else 403
     assert answer.status_code == expected, answer.text
 
 
 @pytest.mark.parametrize("key", sorted(ENDPOINTS), ids=" ".join)
-def test_tokens_that_are_not_valid(desk: Desk, key: tuple[str, str]) -> None:
-    answers = [call(desk, None, key)]
+def test_tokens_that_are_not_valid(server: Server, key: tuple[str, str]) -> None:
+    answers = [call(server, None, key)]
     for who in ROLE_OF:
-        answers += [call(desk, f"{who} {kind}", key) for kind in ("expired", "revoked")]
+        answers += [call(server, f"{who} {kind}", key) for kind in ("expired", "revoked")]
     assert {answer.status_code for answer in answers} == {401}
     # No answer says which of them it was.
     assert len({answer.text for answer in answers}) == 1
@@ -208,52 +208,52 @@ def test_tokens_that_are_not_valid(desk: Desk, key: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     "key", sorted(key for key, each in ENDPOINTS.items() if each.own), ids=" ".join
 )
-def test_things_of_another_analyst_do_not_exist(desk: Desk, key: tuple[str, str]) -> None:
-    theirs = call(desk, "bob", key)
+def test_things_of_another_analyst_do_not_exist(server: Server, key: tuple[str, str]) -> None:
+    theirs = call(server, "bob", key)
     method, path = key
-    absent = desk.call("bob", method, path.format(id="f" * 32))
+    absent = server.call("bob", method, path.format(id="f" * 32))
     assert theirs.status_code == absent.status_code == 404
     assert theirs.text == absent.text
 
 
-def test_lists_hold_nothing_of_another_analyst(desk: Desk) -> None:
+def test_lists_hold_nothing_of_another_analyst(server: Server) -> None:
     for path in ("/api/requests", "/api/releases"):
-        assert desk.call("bob", "GET", path).json() == []
-        assert len(desk.call("ann", "GET", path).json()) >= 1
-    listed = desk.call("bob", "GET", "/api/tokens").json()
+        assert server.call("bob", "GET", path).json() == []
+        assert len(server.call("ann", "GET", path).json()) >= 1
+    listed = server.call("bob", "GET", "/api/tokens").json()
     assert {each["person"] for each in listed} == {"bob"}
-    mine = desk.call("ann", "GET", "/api/tokens").json()[0]["id"]
-    assert desk.call("bob", "DELETE", f"/api/tokens/{mine}").status_code == 404
+    mine = server.call("ann", "GET", "/api/tokens").json()[0]["id"]
+    assert server.call("bob", "DELETE", f"/api/tokens/{mine}").status_code == 404
 
 
-def test_analysts_see_no_source_and_no_other_cap(desk: Desk) -> None:
+def test_analysts_see_no_source_and_no_other_cap(server: Server) -> None:
     for who in ("ann", "ada"):
-        told = desk.call(who, "GET", "/api/datasets/visits").text
+        told = server.call(who, "GET", "/api/datasets/visits").text
         assert "visits.csv" not in told
-        assert str(desk.folder) not in told
-    assert desk.call("ann", "GET", "/api/budgets/visits").json()["caps"] == []
-    assert "visits.csv" in desk.call("olga", "GET", "/api/datasets/visits").text
-    acts = desk.call("ada", "GET", "/api/acts").text
+        assert str(server.folder) not in told
+    assert server.call("ann", "GET", "/api/budgets/visits").json()["caps"] == []
+    assert "visits.csv" in server.call("olga", "GET", "/api/datasets/visits").text
+    acts = server.call("ada", "GET", "/api/acts").text
     assert "visits.csv" not in acts
 
 
-def test_disabled_people_lose_tokens_and_sessions(desk: Desk) -> None:
-    owner = desk.person("olga")
-    desk.service.add_person(owner, "zoe", "analyst")
-    desk.tokens["zoe"] = desk.service.new_token(owner, "zoe")["token"]
-    begun = desk.call(None, "POST", "/api/session", {"token": desk.tokens["zoe"]})
+def test_disabled_people_lose_tokens_and_sessions(server: Server) -> None:
+    owner = server.person("olga")
+    server.service.add_person(owner, "zoe", "analyst")
+    server.tokens["zoe"] = server.service.new_token(owner, "zoe")["token"]
+    begun = server.call(None, "POST", "/api/session", {"token": server.tokens["zoe"]})
     assert begun.status_code == 201
-    assert desk.client.get("/api/session").json()["name"] == "zoe"
-    desk.service.disable_person(owner, "zoe")
-    assert desk.client.get("/api/session").status_code == 401
-    desk.client.cookies.clear()
-    assert desk.call("zoe", "GET", "/api/session").status_code == 401
+    assert server.client.get("/api/session").json()["name"] == "zoe"
+    server.service.disable_person(owner, "zoe")
+    assert server.client.get("/api/session").status_code == 401
+    server.client.cookies.clear()
+    assert server.call("zoe", "GET", "/api/session").status_code == 401
     count_ = sql.select(sql.func.count()).where(tokens.c.person == "zoe", tokens.c.revoked)
-    assert desk.service.store.read(lambda c: c.scalar(count_)) == 1
+    assert server.service.store.read(lambda c: c.scalar(count_)) == 1
 
 
-def test_auditors_and_owners_never_ask(desk: Desk) -> None:
-    before = len(desk.call("ada", "GET", "/api/entries").json())
+def test_auditors_and_owners_never_ask(server: Server) -> None:
+    before = len(server.call("ada", "GET", "/api/entries").json())
     for who in ("ada", "olga"):
-        assert desk.ask(who, JOB, f"never {who}").status_code == 403
-    assert len(desk.call("ada", "GET", "/api/entries").json()) == before
+        assert server.ask(who, JOB, f"never {who}").status_code == 403
+    assert len(server.call("ada", "GET", "/api/entries").json()) == before

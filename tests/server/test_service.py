@@ -1,4 +1,4 @@
-"""Asking at a desk: prices without data, one charge per key, refusals, ticks, records."""
+"""Asking at a server: prices without data, one charge per key, refusals, ticks, records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 import sqlalchemy as sql
 
 from expost.errors import InvalidInput
-from expost.server import charging, questions, runner
-from expost.server.people import Person
-from expost.server.problems import Conflict, Missing
-from expost.server.queue import Queue
+from expost.server.database import acts, requests
+from expost.server.jobs import questions, runner, states
+from expost.server.jobs.states import Queue
+from expost.server.people.accounts import Person
+from expost.server.problems import Conflict, NotFound
+from expost.server.server_settings import ServerSettings
 from expost.server.service import Service
-from expost.server.settings import Settings
-from expost.server.tables import acts, requests
-from tests.server.desk import QUESTION, Desk, open_desk
+from tests.server.running_server import QUESTION, Server, open_server
 
 ANN, BOB, ADA, OLGA = (
     Person("ann", "analyst"),
@@ -31,34 +31,34 @@ ANN, BOB, ADA, OLGA = (
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with open_desk(tmp_path_factory.mktemp("service")) as made:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with open_server(tmp_path_factory.mktemp("service")) as made:
         yield made
 
 
 @pytest.fixture
-def still(tmp_path: Path) -> Iterator[Desk]:
-    """A desk that runs nothing by itself."""
-    with open_desk(tmp_path, threads=0) as made:
+def still(tmp_path: Path) -> Iterator[Server]:
+    """A server that runs nothing by itself."""
+    with open_server(tmp_path, threads=0) as made:
         yield made
 
 
-def test_prices_need_no_data(desk: Desk) -> None:
+def test_prices_need_no_data(server: Server) -> None:
     """A price is the same when the file is gone, and nothing is charged."""
-    source, hidden = desk.folder / "visits.csv", desk.folder / "hidden.csv"
-    before = desk.service.entries(ADA)
-    told = desk.service.price(ANN, QUESTION)
+    source, hidden = server.folder / "visits.csv", server.folder / "hidden.csv"
+    before = server.service.entries(ADA)
+    told = server.service.price(ANN, QUESTION)
     source.rename(hidden)
     try:
-        assert desk.service.price(ANN, QUESTION) == told
-        other = desk.service.price(ANN, QUESTION | {"within": 0.1})
+        assert server.service.price(ANN, QUESTION) == told
+        other = server.service.price(ANN, QUESTION | {"within": 0.1})
     finally:
         hidden.rename(source)
     assert other["epsilon"] > told["epsilon"]  # a smaller error costs more
     assert told["fits"]
     assert told["worst_case"] == told["epsilon"]
     assert told["plan"]["smallest_size_for_all"] <= told["question"]["size"]
-    assert desk.service.entries(ADA) == before
+    assert server.service.entries(ADA) == before
 
 
 @pytest.mark.parametrize(
@@ -66,33 +66,34 @@ def test_prices_need_no_data(desk: Desk) -> None:
     [
         {"kind": "count", "within": 0.2},
         {"kind": "count", "by": ["city"], "plus_minus": 200.0},
-        {"kind": "count", "by": ["city"], "rows": True, "within": 0.3},
+        {"kind": "count", "by": ["city"], "count_rows": True, "within": 0.3},
         {"kind": "sum", "by": ["city"], "column": "spend", "within": 0.3},
         {"kind": "mean", "by": ["city"], "column": "spend", "plus_minus": 10.0},
         {"kind": "count", "by": ["city"], "keys": ["Ulm"], "where": ["age>=30"], "within": 0.3},
     ],
     ids=lambda asked: f"{asked['kind']}-{len(asked)}",
 )
-def test_every_kind_is_priced_and_answered(desk: Desk, asked: dict[str, Any]) -> None:
+def test_every_kind_is_priced_and_answered(server: Server, asked: dict[str, Any]) -> None:
     question = {"dataset": "visits", **asked}
-    price = desk.service.price(ANN, question)
-    view = desk.service.ask(ANN, question, json.dumps(asked))
-    view = desk.wait(view["id"])
+    price = server.service.price(ANN, question)
+    view = server.service.ask(ANN, question, json.dumps(asked))
+    view = server.wait(view["id"])
     assert view["status"] == "done"
     assert view["price"]["epsilon"] == price["epsilon"]
     assert view["charge"]["epsilon"] <= price["worst_case"]
-    found = desk.service.release(ANN, view["id"])
+    found = server.service.release(ANN, view["id"])
     groups = view["question"]["groups"] or 1
     assert len(found["result"]["answers"] + found["result"]["unanswered"]) == groups
     assert found["certificate"]["source"] == "data set visits"
-    assert desk.service.verify_release(ADA, view["id"]) == {"valid": True, "problems": []}
+    verdict = server.service.verify_release(ADA, view["id"])
+    assert (verdict["valid"], verdict["checked"]) == (True, ["ledger", "price"])
 
 
-def test_one_key_one_charge(desk: Desk) -> None:
+def test_one_key_one_charge(server: Server) -> None:
     answers: list[dict[str, Any]] = []
 
     def ask() -> None:
-        answers.append(desk.service.ask(ANN, QUESTION, "one key"))
+        answers.append(server.service.ask(ANN, QUESTION, "one key"))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -101,32 +102,32 @@ def test_one_key_one_charge(desk: Desk) -> None:
         thread.join()
     assert len({each["id"] for each in answers}) == 1
     assert len(answers) == 8
-    view = desk.wait(answers[0]["id"])
-    assert desk.service.ask(ANN, QUESTION, "one key")["charge"] == view["charge"]
-    mine = [e["action"] for e in desk.service.entries(ADA) if e["reservation"] == view["id"]]
+    view = server.wait(answers[0]["id"])
+    assert server.service.ask(ANN, QUESTION, "one key")["charge"] == view["charge"]
+    mine = [e["action"] for e in server.service.entries(ADA) if e["reservation"] == view["id"]]
     assert mine == ["reserve", "settle"]
-    first = desk.service.release(ANN, view["id"])
-    assert desk.service.release(ANN, view["id"]) == first  # fetched again, unchanged
+    first = server.service.release(ANN, view["id"])
+    assert server.service.release(ANN, view["id"]) == first  # fetched again, unchanged
     with pytest.raises(Conflict):
-        desk.service.ask(ANN, QUESTION | {"within": 0.3}, "one key")
+        server.service.ask(ANN, QUESTION | {"within": 0.3}, "one key")
     # Keys belong to people.
-    assert desk.service.ask(BOB, QUESTION, "one key")["id"] != view["id"]
+    assert server.service.ask(BOB, QUESTION, "one key")["id"] != view["id"]
 
 
-def test_refusals_are_recorded_and_cost_nothing(desk: Desk) -> None:
-    answer = desk.ask("bob", QUESTION | {"epsilon": 1.5}, "more than the cap")
+def test_refusals_are_recorded_and_cost_nothing(server: Server) -> None:
+    answer = server.ask("bob", QUESTION | {"epsilon": 1.5}, "more than the cap")
     assert answer.status_code == 402
     view = answer.json()
     assert view["status"] == "refused"
     assert view["refusal"]["requested"] == 1.5
-    assert desk.call("bob", "GET", f"/api/releases/{view['id']}").status_code == 402
-    assert desk.ask("bob", QUESTION | {"epsilon": 1.5}, "more than the cap").json() == view
-    assert not any(e["reservation"] == view["id"] for e in desk.service.entries(ADA))
-    assert view["id"] in {each["id"] for each in desk.service.budget(ADA, "visits")["refusals"]}
-    assert not desk.service.price(BOB, QUESTION | {"epsilon": 1.5})["fits"]
+    assert server.call("bob", "GET", f"/api/releases/{view['id']}").status_code == 402
+    assert server.ask("bob", QUESTION | {"epsilon": 1.5}, "more than the cap").json() == view
+    assert not any(e["reservation"] == view["id"] for e in server.service.entries(ADA))
+    assert view["id"] in {each["id"] for each in server.service.budget(ADA, "visits")["refusals"]}
+    assert not server.service.price(BOB, QUESTION | {"epsilon": 1.5})["fits"]
 
 
-def test_held_until_it_has_run(still: Desk) -> None:
+def test_held_until_it_has_run(still: Server) -> None:
     price = still.service.price(ANN, QUESTION)
     view = still.service.ask(ANN, QUESTION, "held")
     assert view["status"] == "queued"
@@ -134,7 +135,7 @@ def test_held_until_it_has_run(still: Desk) -> None:
     assert standing["held"] == price["worst_case"]
     (waiting,) = standing["open"]
     assert waiting["reservation"] == view["id"]
-    with pytest.raises(Missing):
+    with pytest.raises(NotFound):
         still.service.release(ANN, view["id"])
 
 
@@ -145,7 +146,7 @@ def run_all(service: Service) -> None:
 
 def test_results_appear_at_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing shows that a request is finished before the tick: status, charge, budget, entries."""
-    with open_desk(tmp_path, threads=0, tick=1000.0) as made:
+    with open_server(tmp_path, threads=0, tick=1000.0) as made:
         service = made.service
         service.runner.stop()  # this test publishes by hand
         now = [1_000_000_500.0]
@@ -158,7 +159,7 @@ def test_results_appear_at_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert service._queue.get(view["id"])["state"] == "computed"
         assert (service.request(ANN, view["id"]), service.budget(ANN, "visits")) == before
         assert service.entries(ADA) == entries
-        with pytest.raises(Missing):
+        with pytest.raises(NotFound):
             service.release(ANN, view["id"])
         now[0] = 1_000_001_003.0
         service.runner.publish()
@@ -168,7 +169,9 @@ def test_results_appear_at_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert service.budget(ANN, "visits")["held"] == 0
 
 
-def test_a_failure_has_no_cause_and_one_price(still: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_has_no_cause_and_one_price(
+    still: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a row may do to the engine, people see the same: no answer, the worst case."""
     seen = []
     for number, error in enumerate(
@@ -178,7 +181,7 @@ def test_a_failure_has_no_cause_and_one_price(still: Desk, monkeypatch: pytest.M
         def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(runner, "run", broken)
+        monkeypatch.setattr(runner, "run_request", broken)
         view = still.service.ask(ANN, QUESTION, f"broken {number}")
         for _ in range(runner.MOST_TRIES):
             row = None
@@ -204,7 +207,9 @@ def _release_now(self: Queue, identity: str, worker: str, pause: float) -> None:
     )
 
 
-def test_a_source_that_is_gone_costs_nothing(still: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_is_gone_costs_nothing(
+    still: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (still.folder / "visits.csv").unlink()
     monkeypatch.setattr(Queue, "release", _release_now)
     view = still.service.ask(ANN, QUESTION, "gone")
@@ -215,7 +220,56 @@ def test_a_source_that_is_gone_costs_nothing(still: Desk, monkeypatch: pytest.Mo
     assert still.service.budget(ADA, "visits")["settled"] == 0
 
 
-def test_a_late_worker_cannot_record_a_second_result(still: Desk) -> None:
+def _change(server: Server, identity: str, column: str, change: Any) -> None:
+    """Change a stored document behind the back of the server."""
+    row = server.service._queue.get(identity)
+    document = json.loads(row[column])
+    change(document)
+    values = {column: json.dumps(document)}
+    where = requests.c.id == identity
+    server.service.store.change(requests.update().where(where).values(**values))
+
+
+@pytest.mark.parametrize("factor", [0.5, 99])
+def test_what_runs_is_what_was_reserved(
+    still: Server, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """Catches a question that runs at another ε than the one of its reservation."""
+    monkeypatch.setattr(Queue, "release", _release_now)
+    view = still.service.ask(ANN, QUESTION, "changed")
+    epsilon = factor * view["price"]["epsilon"]
+    _change(still, view["id"], "question", lambda question: question.update(epsilon=epsilon))
+    run_all(still.service)
+    shown = still.service.request(ANN, view["id"])
+    assert shown["status"] == "no answer"
+    assert shown["charge"]["epsilon"] == view["price"]["epsilon"]
+
+
+def test_verifying_prices_again_as_the_command_does(still: Server, tmp_path: Path) -> None:
+    """Catches a server that compares with the ledger only: another charge has another price."""
+    from typer.testing import CliRunner
+
+    from expost.cli.main import app
+
+    view = still.service.ask(ANN, QUESTION, "priced")
+    run_all(still.service)
+    assert still.service.verify_release(ADA, view["id"])["valid"]
+
+    def cheaper(document: dict[str, Any]) -> None:
+        document["certificate"]["charged"]["epsilon"] /= 2
+
+    _change(still, view["id"], "result", cheaper)
+    checked = still.service.verify_release(ADA, view["id"])
+    assert "price: the charge is not the price of the outcome" in checked["problems"]
+    path = tmp_path / "release.json"
+    path.write_text(json.dumps(still.service.certificate(ADA, view["id"])))
+    ledger = str(still.folder / "server" / "ledger.db")
+    command = ["certificate", "verify", str(path), "--ledger", ledger, "--json"]
+    told = json.dumps(json.loads(CliRunner().invoke(app, command).output))
+    assert all(problem in told for problem in checked["problems"])
+
+
+def test_a_late_worker_cannot_record_a_second_result(still: Server) -> None:
     """The lease of a worker ran out: another one answers, and only one result exists."""
     view = still.service.ask(ANN, QUESTION, "late")
     queue = still.service._queue
@@ -233,7 +287,7 @@ def test_a_late_worker_cannot_record_a_second_result(still: Desk) -> None:
     assert still.service.release(ANN, view["id"]) == released
 
 
-def test_what_crashes_left_unreserved_is_completed(still: Desk) -> None:
+def test_what_crashes_left_unreserved_is_completed(still: Server) -> None:
     view = still.service.ask(ANN, QUESTION, "first")
     row = still.service._queue.get(view["id"])
     copy = row | {"id": "c" * 32, "key": "second", "state": "recorded", "reserved": ""}
@@ -244,37 +298,37 @@ def test_what_crashes_left_unreserved_is_completed(still: Desk) -> None:
     assert len(still.service.budget(ADA, "visits")["open"]) == 2
 
 
-def test_acts_are_chained(desk: Desk) -> None:
-    found = desk.service.acts(ADA)
+def test_acts_are_chained(server: Server) -> None:
+    found = server.service.acts(ADA)
     assert [each["act"] for each in found[:3]] == ["first owner", "add person", "add person"]
     assert {"open budget", "register data set", "new token"} <= {each["act"] for each in found}
-    assert desk.service.verify(ADA)["valid"]
+    assert server.service.verify(ADA)["valid"]
     change = acts.update().where(acts.c.number == 2).values(detail='{"name": "eve"}')
-    kept = desk.service.store.row(sql.select(acts.c.detail).where(acts.c.number == 2))
-    desk.service.store.change(change)
+    kept = server.service.store.row(sql.select(acts.c.detail).where(acts.c.number == 2))
+    server.service.store.change(change)
     try:
-        assert not desk.service.verify(ADA)["valid"]
+        assert not server.service.verify(ADA)["valid"]
     finally:
-        desk.service.store.change(acts.update().where(acts.c.number == 2).values(**kept))
+        server.service.store.change(acts.update().where(acts.c.number == 2).values(**kept))
 
 
-def test_budgets_change_with_a_reason(desk: Desk) -> None:
-    changed = desk.service.change_budget(OLGA, "visits", "a new project", 6.0)
+def test_budgets_change_with_a_reason(server: Server) -> None:
+    changed = server.service.change_budget(OLGA, "visits", "a new project", 6.0)
     assert changed["budget"]["epsilon"] == 6.0
-    desk.service.change_budget(OLGA, "visits", "more for bob", 2.0, analyst="bob")
-    (cap,) = desk.service.budget(BOB, "visits")["caps"]
+    server.service.change_budget(OLGA, "visits", "more for bob", 2.0, analyst="bob")
+    (cap,) = server.service.budget(BOB, "visits")["caps"]
     assert cap["budget"]["epsilon"] == 2.0
-    history = desk.service.history(ADA, "visits")
+    history = server.service.history(ADA, "visits")
     assert history["points"][-1]["spent"] >= 0
     assert set(history["by_analyst"]) <= {"ann", "bob"}
-    assert set(desk.service.history(BOB, "visits")["by_analyst"]) == {"bob"}
+    assert set(server.service.history(BOB, "visits")["by_analyst"]) == {"bob"}
 
 
-def test_facts_are_checked(desk: Desk) -> None:
+def test_facts_are_checked(server: Server) -> None:
     base = {
         "name": "again",
         "budget": "visits",
-        "source": str(desk.folder / "visits.csv"),
+        "source": str(server.folder / "visits.csv"),
         "user": "person",
     }
     for wrong in (
@@ -284,32 +338,32 @@ def test_facts_are_checked(desk: Desk) -> None:
         {"values": {"spend": [0.0, float("inf")]}},
         {"groups": {"city": ["a", "a"]}},
         {"delta": 2.0},
-        {"source": str(desk.folder / "absent.csv")},
-        {"source": str(desk.folder / "desk" / "desk.db")},
+        {"source": str(server.folder / "absent.csv")},
+        {"source": str(server.folder / "server" / "server.db")},
         {"max_groups_per_user": 0},
     ):
         with pytest.raises(InvalidInput):
-            desk.service.register(OLGA, base | wrong)
-    with pytest.raises(Missing):
-        desk.service.register(OLGA, base | {"budget": "none"})
+            server.service.register(OLGA, base | wrong)
+    with pytest.raises(NotFound):
+        server.service.register(OLGA, base | {"budget": "none"})
     with pytest.raises(Conflict):
-        desk.service.register(OLGA, base | {"name": "visits"})
-    desk.service.register(OLGA, base | {"largest_epsilon": 0.01, "groups": {"city": None}})
+        server.service.register(OLGA, base | {"name": "visits"})
+    server.service.register(OLGA, base | {"largest_epsilon": 0.01, "groups": {"city": None}})
     with pytest.raises(InvalidInput, match="at most"):
-        desk.service.price(ANN, {"dataset": "again", "kind": "count", "within": 0.001})
+        server.service.price(ANN, {"dataset": "again", "kind": "count", "within": 0.001})
     with pytest.raises(InvalidInput, match="not public"):
-        desk.service.price(ANN, {"dataset": "again", "kind": "count", "by": ["city"]})
-    desk.service.retire(OLGA, "again")
-    with pytest.raises(Missing):
-        desk.service.price(ANN, {"dataset": "again", "kind": "count"})
+        server.service.price(ANN, {"dataset": "again", "kind": "count", "by": ["city"]})
+    server.service.retire(OLGA, "again")
+    with pytest.raises(NotFound):
+        server.service.price(ANN, {"dataset": "again", "kind": "count"})
 
 
-def test_the_cheapest_price_is_the_cheapest(desk: Desk) -> None:
+def test_the_cheapest_price_is_the_cheapest(server: Server) -> None:
     """One step less of the grid and groups of the stated size are not all answered."""
-    told = desk.service.price(ANN, QUESTION)
+    told = server.service.price(ANN, QUESTION)
     places = [questions._epsilon_at(place) for place in range(questions._STEPS + 1)]
     less = places[places.index(told["epsilon"]) - 1]
-    fewer = desk.service.price(ANN, QUESTION | {"epsilon": less})
+    fewer = server.service.price(ANN, QUESTION | {"epsilon": less})
     size = told["question"]["size"]
     enough = {each["size"]: each for each in told["plan"]["sizes"]}[size]
     short = {each["size"]: each for each in fewer["plan"]["sizes"]}[size]
@@ -318,10 +372,10 @@ def test_the_cheapest_price_is_the_cheapest(desk: Desk) -> None:
 
 
 def test_ticks() -> None:
-    assert charging.next_tick(10.0, 20.0) == 20.0
-    assert charging.next_tick(10.0, 20.1) == 30.0
-    assert charging.last_tick(10.0, 29.9) == 20.0
-    assert charging.last_tick(0.0, 29.9) == 29.9
+    assert states.next_tick(10.0, 20.0) == 20.0
+    assert states.next_tick(10.0, 20.1) == 30.0
+    assert states.last_tick(10.0, 29.9) == 20.0
+    assert states.last_tick(0.0, 29.9) == 29.9
 
 
 @pytest.mark.parametrize(
@@ -329,4 +383,4 @@ def test_ticks() -> None:
 )
 def test_settings_are_checked(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
-        Settings(tmp_path, **options)
+        ServerSettings(tmp_path, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,7 +19,9 @@ from typer.testing import CliRunner
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from expost.cli.main import app as cli
-from tests.server.desk import QUESTION, visits, write_rows
+from expost.errors import LedgerError
+from expost.server.database import ServerDatabase
+from tests.server.running_server import QUESTION, visits, write_rows
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -50,7 +53,7 @@ def start(home: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
 
 
 def test_first_start_and_kill(tmp_path: Path) -> None:
-    home, port, log = tmp_path / "desk", free_port(), tmp_path / "log"
+    home, port, log = tmp_path / "server", free_port(), tmp_path / "log"
     process = start(home, port, log)
     try:
         (link,) = re.findall(r"/first\?link=([\w-]{43})", log.read_text())
@@ -106,9 +109,9 @@ def test_addresses_are_not_taken_from_callers(
     monkeypatch.setattr(uvicorn, "run", lambda app, **more: given.update(more, app=app))
     before = os.umask(0o022)
     try:
-        made = CliRunner().invoke(cli, ["serve", "--home", str(tmp_path / "desk"), *options])
+        made = CliRunner().invoke(cli, ["serve", "--home", str(tmp_path / "server"), *options])
         assert made.exit_code == 0, made.output
-        assert os.umask(0o022) == 0o077  # what the desk writes is for its owner only
+        assert os.umask(0o022) == 0o077  # what the server writes is for its owner only
     finally:
         os.umask(before)
     given["app"].state.service.close()
@@ -119,3 +122,28 @@ def test_addresses_are_not_taken_from_callers(
         trusted = config.loaded_app.trusted_hosts
         assert "10.0.0.7" in trusted
         assert "127.0.0.1" not in trusted
+
+
+def test_a_folder_of_version_0_2_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its people and questions are in desk.db: a server that ignored them would start empty."""
+    monkeypatch.setattr(uvicorn, "run", lambda app, **_: pytest.fail("it started"))
+    home = tmp_path / "server"
+    home.mkdir(mode=0o700)
+    (home / "desk.db").touch(mode=0o600)
+    before = os.umask(0o022)
+    try:
+        refused = CliRunner().invoke(cli, ["serve", "--home", str(home)])
+    finally:
+        os.umask(before)
+    assert isinstance(refused.exception, LedgerError)
+    assert "expost 0.2" in str(refused.exception)
+    assert not (home / "server.db").exists()
+
+
+def test_tables_of_version_0_2_are_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "server.db") as connection:
+        connection.execute("CREATE TABLE desk_facts (name TEXT, value TEXT)")
+    with pytest.raises(LedgerError, match=r"expost 0\.2"):
+        ServerDatabase(f"sqlite:///{tmp_path / 'server.db'}")

@@ -1,4 +1,4 @@
-"""Transactions of the desk's database: who waits for whom, errors, and the write-ahead log."""
+"""Transactions of the server's database: who waits for whom, errors, and the write-ahead log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from expost.server import store as stores
-from expost.server.store import DeskStore
-from expost.server.tables import facts
+from expost.server import database as stores
+from expost.server.database import ServerDatabase, facts
 
 ROOT = Path(__file__).parent.parent.parent
 OTHER = """
 import json, sys
 from pathlib import Path
-from expost.server.store import DeskStore
-from expost.server.tables import facts
+from expost.server.database import ServerDatabase
+from expost.server.database import facts
 
-store, stop, count = DeskStore(sys.argv[1]), Path(sys.argv[2]), 0
+store, stop, count = ServerDatabase(sys.argv[1]), Path(sys.argv[2]), 0
 while not stop.exists():
     store.change(facts.insert().values(name=f"other {count}", value="x" * 500))
     count += 1
@@ -34,15 +33,15 @@ print(json.dumps(count))
 
 
 def url_of(folder: Path) -> str:
-    return f"sqlite:///{folder / 'desk.db'}"
+    return f"sqlite:///{folder / 'server.db'}"
 
 
-def add(store: DeskStore, name: str) -> int:
+def add(store: ServerDatabase, name: str) -> int:
     return store.change(facts.insert().values(name=name, value="x" * 500))
 
 
 def test_an_error_changes_nothing_and_belongs_to_its_caller(tmp_path: Path) -> None:
-    store = DeskStore(url_of(tmp_path))
+    store = ServerDatabase(url_of(tmp_path))
 
     def broken(connection: sql.Connection) -> None:
         connection.execute(facts.insert().values(name="half", value=""))
@@ -60,7 +59,7 @@ def test_an_error_changes_nothing_and_belongs_to_its_caller(tmp_path: Path) -> N
 
 def test_work_that_waits_together_is_committed_together(tmp_path: Path) -> None:
     """Twenty writers who wait for a slow one share its successor's transaction."""
-    store, begun, go = DeskStore(url_of(tmp_path)), threading.Event(), threading.Event()
+    store, begun, go = ServerDatabase(url_of(tmp_path)), threading.Event(), threading.Event()
     commits: list[int] = []
     sql.event.listen(store._writers, "commit", lambda connection: commits.append(1))
     errors: list[BaseException] = []
@@ -81,7 +80,7 @@ def test_work_that_waits_together_is_committed_together(tmp_path: Path) -> None:
     others = [threading.Thread(target=work, args=(number,)) for number in range(20)]
     for each in others:
         each.start()
-    while len(store._queue) < 20:
+    while len(store._commits.queue) < 20:
         time.sleep(0.005)
     go.set()
     for each in (first, *others):
@@ -95,7 +94,7 @@ def test_work_that_waits_together_is_committed_together(tmp_path: Path) -> None:
 def test_processes_follow_one_another(tmp_path: Path) -> None:
     """A writer gets its turn although another process writes without a pause."""
     url = url_of(tmp_path)
-    store = DeskStore(url)
+    store = ServerDatabase(url)
     other = subprocess.Popen(
         [sys.executable, "-c", OTHER, url, str(tmp_path / "stop")],
         stdout=subprocess.PIPE,
@@ -109,14 +108,14 @@ def test_processes_follow_one_another(tmp_path: Path) -> None:
     (tmp_path / "stop").touch()
     theirs = json.loads(other.communicate(timeout=60)[0])
     assert len(store.rows(sql.select(facts))) == 1 + sum(mine) + theirs
-    assert oct((tmp_path / "desk.db.lock").stat().st_mode)[-3:] == "600"
+    assert oct((tmp_path / "server.db.lock").stat().st_mode)[-3:] == "600"
     store.close()
 
 
 def test_commits_are_durable_and_the_log_is_copied_outside_of_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DeskStore(url_of(tmp_path))
+    store = ServerDatabase(url_of(tmp_path))
     with store._writers.connect() as connection:
         settings: dict[str, Any] = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -126,14 +125,14 @@ def test_commits_are_durable_and_the_log_is_copied_outside_of_requests(
     assert settings["synchronous"] == 2  # FULL
     assert settings["wal_autocheckpoint"] > 10_000
     add(store, "first")
-    size = (tmp_path / "desk.db").stat().st_size
+    size = (tmp_path / "server.db").stat().st_size
     store.tidy()  # a short log stays
-    assert (tmp_path / "desk.db").stat().st_size == size
+    assert (tmp_path / "server.db").stat().st_size == size
     monkeypatch.setattr(stores, "_LOG_PAGES", 1)
     for number in range(50):
         add(store, f"name {number}")
     store.tidy()
-    assert (tmp_path / "desk.db").stat().st_size > size
+    assert (tmp_path / "server.db").stat().st_size > size
     assert len(store.rows(sql.select(facts))) == 52
     store.close()
     store.tidy()  # the log is gone: nothing to do

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
+from expost.server.server_settings import ServerSettings
 from expost.server.service import Service
-from expost.server.settings import Settings
 
 if __name__ == "__main__":
-    made = Service(Settings(Path(sys.argv[1]), tick=0.0, threads=1))
+    made = Service(ServerSettings(Path(sys.argv[1]), tick=0.0, threads=1))
     made.runner.start()
     time.sleep(120)

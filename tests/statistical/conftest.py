@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pytest
 
-from expost.randomness.distributions import Arithmetic
+from expost.randomness.inverse_cdf import Arithmetic
 
 
 @pytest.fixture(autouse=True, scope="module")

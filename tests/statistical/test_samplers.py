@@ -165,7 +165,7 @@ def test_below() -> None:
 @pytest.mark.parametrize("rate", [Fraction(5), Fraction(2, 3), Fraction(1, 50)])
 def test_vectorised_geometric(rate: Fraction) -> None:
     """Would catch a table that is off anywhere it is looked up."""
-    draws = samplers.geometric(rate, MANY, SimulationRandomness(201))
+    draws = samplers.geometrics(rate, MANY, SimulationRandomness(201))
     assert fit(draws, geometric_law(float(rate)), 0, int(30 / rate) + 3) > FALSE_ALARM
 
 
@@ -175,7 +175,7 @@ def test_vectorised_geometric_of_large_scale(scale: int) -> None:
 
     60 cells of equal mass, and the low digit given the rest.
     """
-    draws = samplers.geometric(Fraction(1, scale), MANY, SimulationRandomness(202))
+    draws = samplers.geometrics(Fraction(1, scale), MANY, SimulationRandomness(202))
     edges = np.floor(-scale * np.log1p(-np.arange(1, 60) / 60)).astype(np.int64)
     assert fit_between(draws, lambda e: -np.expm1(-(e + 1.0) / scale), edges) > FALSE_ALARM
     low, above = draws % 4096, draws // 4096
@@ -199,7 +199,7 @@ def test_vectorised_geometric_of_large_scale(scale: int) -> None:
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(7, 2), Fraction(100)])
 def test_vectorised_laplace(scale: Fraction) -> None:
     """Would catch a wrong scale, or two geometric draws that are not independent."""
-    draws = samplers.discrete_laplace(scale, MANY, SimulationRandomness(203))
+    draws = samplers.discrete_laplaces(scale, MANY, SimulationRandomness(203))
     reach = int(30 * scale) + 5
     assert fit(draws, laplace_law(float(scale)), -reach, reach + 1) > FALSE_ALARM
 
@@ -207,14 +207,14 @@ def test_vectorised_laplace(scale: Fraction) -> None:
 @pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(25, 4), Fraction(10**4)])
 def test_vectorised_gaussian(variance: Fraction) -> None:
     """Would catch a wrong variance or fold."""
-    draws = samplers.discrete_gaussian(variance, MANY, SimulationRandomness(204))
+    draws = samplers.discrete_gaussians(variance, MANY, SimulationRandomness(204))
     reach = int(12 * float(variance) ** 0.5) + 3
     assert fit(draws, gaussian_law(float(variance)), -reach, reach + 1) > FALSE_ALARM
 
 
 def test_vectorised_draws_do_not_depend_on_each_other() -> None:
     """Would catch words used twice: neighbouring draws are independent (a table of 8 × 8)."""
-    draws = np.minimum(samplers.geometric(Fraction(1, 2), MANY, SimulationRandomness(205)), 7)
+    draws = np.minimum(samplers.geometrics(Fraction(1, 2), MANY, SimulationRandomness(205)), 7)
     table = np.bincount(8 * draws[:-1:2] + draws[1::2], minlength=64).reshape(8, 8)
     assert stats.chi2_contingency(table).pvalue > FALSE_ALARM
 
@@ -222,7 +222,7 @@ def test_vectorised_draws_do_not_depend_on_each_other() -> None:
 def test_scalar_and_vectorised_laplace_agree() -> None:
     """Would catch two samplers of one name with two laws."""
     one = repeated(lambda r: coins.discrete_laplace(Fraction(5, 2), r), SOME, 206)
-    many = samplers.discrete_laplace(Fraction(5, 2), SOME, SimulationRandomness(207))
+    many = samplers.discrete_laplaces(Fraction(5, 2), SOME, SimulationRandomness(207))
     assert alike(one, many) > FALSE_ALARM
 
 
@@ -246,14 +246,14 @@ def opendp_draws(kind: str, scale: float, count: int) -> Integers:
 @pytest.mark.slow
 def test_laplace_agrees_with_opendp() -> None:
     """Would catch a scale that means something else than it does to others."""
-    mine = samplers.discrete_laplace(Fraction(7, 2), MANY, SimulationRandomness(301))
+    mine = samplers.discrete_laplaces(Fraction(7, 2), MANY, SimulationRandomness(301))
     assert alike(mine, opendp_draws("laplace", 3.5, 300_000)) > FALSE_ALARM
 
 
 @pytest.mark.slow
 def test_gaussian_agrees_with_opendp() -> None:
     """Would catch another meaning of variance: OpenDP's scale is the deviation parameter."""
-    mine = samplers.discrete_gaussian(Fraction(25, 4), MANY, SimulationRandomness(302))
+    mine = samplers.discrete_gaussians(Fraction(25, 4), MANY, SimulationRandomness(302))
     assert alike(mine, opendp_draws("gaussian", 2.5, 150_000)) > FALSE_ALARM
 
 
@@ -262,26 +262,26 @@ def test_gaussian_agrees_with_opendp() -> None:
 
 def test_a_scale_off_by_one_percent_is_rejected() -> None:
     """Would catch a chi-square that has no power."""
-    draws = samplers.discrete_laplace(Fraction(101, 100) * 10, MANY, SimulationRandomness(401))
+    draws = samplers.discrete_laplaces(Fraction(101, 100) * 10, MANY, SimulationRandomness(401))
     assert fit(draws, laplace_law(10.0), -300, 301) < FALSE_ALARM
 
 
 def test_two_samples_whose_scales_differ_by_two_percent_are_told_apart() -> None:
     """The same for two samples, which are half as sharp."""
-    wrong = samplers.discrete_laplace(Fraction(102, 100) * 10, MANY, SimulationRandomness(401))
-    right = samplers.discrete_laplace(Fraction(10), MANY, SimulationRandomness(402))
+    wrong = samplers.discrete_laplaces(Fraction(102, 100) * 10, MANY, SimulationRandomness(401))
+    right = samplers.discrete_laplaces(Fraction(10), MANY, SimulationRandomness(402))
     assert alike(wrong, right) < FALSE_ALARM
 
 
 def test_a_variance_off_by_two_percent_is_rejected() -> None:
     """The same for the Gaussian."""
-    draws = samplers.discrete_gaussian(Fraction(102, 100) * 25, MANY, SimulationRandomness(403))
+    draws = samplers.discrete_gaussians(Fraction(102, 100) * 25, MANY, SimulationRandomness(403))
     assert fit(draws, gaussian_law(25.0), -60, 61) < FALSE_ALARM
 
 
 def test_a_large_scale_off_by_one_percent_is_rejected() -> None:
     """The same for cells of equal mass."""
-    draws = samplers.geometric(Fraction(1, 10**6), MANY, SimulationRandomness(404))
+    draws = samplers.geometrics(Fraction(1, 10**6), MANY, SimulationRandomness(404))
     edges = np.floor(-1.01e6 * np.log1p(-np.arange(1, 60) / 60)).astype(np.int64)
     assert fit_between(draws, lambda e: -np.expm1(-(e + 1.0) / 1.01e6), edges) < FALSE_ALARM
 

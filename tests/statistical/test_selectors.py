@@ -186,22 +186,22 @@ VARIANTS = {
         finite.random_dropping(Q, settings(rates=FASTER)),
     ),
     "random dropping, target": Variant(
-        _dropping(target=2),
+        _dropping(at_least=2),
         candidates(COPIES, order=ORDER),
         finite.random_dropping_target(Q, settings(COPIES), 2, ORDER).given_something(),
     ),
     "random dropping, target, cheapest first": Variant(
-        _dropping(target=2, allow_nothing=True),
+        _dropping(at_least=2, allow_nothing=True),
         candidates(),
         finite.random_dropping_target(Q, settings(), 2, [0, 2, 1]),
     ),
     "above threshold": Variant(
-        AboveThreshold(OVERHEAD, target=2),
+        AboveThreshold(OVERHEAD, at_least=2),
         candidates(COPIES),
         finite.above_threshold(Q, settings(COPIES), 2),
     ),
     "above threshold, minimum level": Variant(
-        AboveThreshold(OVERHEAD, target=1, minimum_drop_level=1),
+        AboveThreshold(OVERHEAD, at_least=1, minimum_drop_level=1),
         candidates(),
         finite.above_threshold(Q, settings(least=1), 1),
     ),
@@ -270,7 +270,7 @@ def test_above_threshold_over_queries_has_the_enumerated_law(monotone: bool) -> 
         np.array([answers]), np.array([epsilon]), np.array([OVERHEAD]), bar=1, outputs=40
     )
     shifted = {(i, 1 + o): law.low[0, i, o] for i in range(3) for o in range(40)}
-    selector = AboveThreshold(OVERHEAD, target=1, monotone=monotone)
+    selector = AboveThreshold(OVERHEAD, at_least=1, monotone=monotone)
     assert (
         chi_square(
             outcomes(selector, given, seed=3 + monotone), shifted | {None: law.nothing_low[0]}
@@ -301,7 +301,7 @@ def test_laplace_noise_reduction_has_the_enumerated_law() -> None:
         return float(0 <= place < 31 and passes[0, scales.index(estimate.scale), place])
 
     chances = {(i, o - 15): law.low[0, i, o] for i in range(3) for o in range(31)}
-    seen = outcomes(NoiseReduction(target=1), given, seed=5, score=score)
+    seen = outcomes(NoiseReduction(at_least=1), given, seed=5, score=score)
     assert chi_square(seen, chances | {None: law.nothing_low[0]}) > FALSE_ALARM
 
 

@@ -159,12 +159,12 @@ SELECTORS: dict[str, tuple[Callable[[Case, int], Selector], Callable[[Array, Cas
         lambda q, case: finite.random_dropping(q, case.settings).given_something(),
     ),
     "random dropping, target": (
-        lambda case, b: _dropping(case, b, target=BAR, allow_nothing=True),
+        lambda case, b: _dropping(case, b, at_least=BAR, allow_nothing=True),
         lambda q, case: finite.random_dropping_target(q, case.settings, BAR, case.order),
     ),
     "above threshold": (
         lambda case, b: AboveThreshold(
-            float(case.settings.overhead[b]), target=BAR, minimum_drop_level=case.settings.least
+            float(case.settings.overhead[b]), at_least=BAR, minimum_drop_level=case.settings.least
         ),
         lambda q, case: finite.above_threshold(q, case.settings, BAR),
     ),
@@ -218,7 +218,7 @@ def noise_adversary(*, coupled: bool) -> tuple[Law, Law]:
 
 def noise_charges(epsilons: Sequence[float], sensitivity: int, rules: int) -> tuple[Array, Array]:
     query = Query(lambda data: 0, sensitivity=sensitivity)
-    table = NoiseReduction(target=0).charges(
+    table = NoiseReduction(at_least=0).charges(
         [Candidate(DiscreteLaplace(query, each)) for each in epsilons]
     )
     return np.tile([table[i].epsilon for i in range(len(table))], (rules, 1)), np.full(
@@ -230,6 +230,8 @@ def query_charges(epsilon: Array, overhead: Array, *, monotone: bool) -> tuple[A
     query, tables = Query(lambda data: 0), []
     for promises, extra in zip(epsilon, overhead, strict=True):
         candidates = [Candidate(query, guarantee=PureDP(float(each))) for each in promises]
-        tables.append(AboveThreshold(float(extra), target=0, monotone=monotone).charges(candidates))
+        tables.append(
+            AboveThreshold(float(extra), at_least=0, monotone=monotone).charges(candidates)
+        )
     charge = np.array([[table[i].epsilon for i in range(len(table))] for table in tables])
     return charge, np.array([table.nothing.epsilon for table in tables])

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from expost import AboveThreshold, Candidate, PureDP
-from expost.selection.attempts import Attempt, Schedule
-from expost.selection.attempts.schedule import candidates_of
+from expost.selection.attempts import Attempt, Schedule, candidates_of
 
 INSTANCES = 2_000
 SLACK = 1e-12
@@ -128,7 +127,7 @@ class TwoAttempts:
             Candidate(lambda data, randomness: 0, {}, guarantee=PureDP(epsilon))
             for epsilon in self.epsilons
         ]
-        table = AboveThreshold(overhead=overhead, target=0).charges(candidates)
+        table = AboveThreshold(overhead=overhead, at_least=0).charges(candidates)
         return np.array(
             [*(float(table[k].size) for k in range(len(table))), float(table.nothing.size)]
         )

@@ -75,11 +75,11 @@ Rule = Callable[[tuple[tuple[int, int], ...], dict[int, int]], int]
 """Which running request answers next, from the answers so far and the outputs that wait."""
 
 
-class Desk:
+class Server:
     """Three one-shot requests. The third starts when one of the first two has answered.
 
-    Its settings are the first answer. Each request draws its output when it *starts*, and the desk
-    releases one output after another.
+    Its settings are the first answer. Each request draws its output when it *starts*, and the
+    server releases one output after another.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -150,11 +150,11 @@ def last_first(released: tuple[tuple[int, int], ...], waiting: dict[int, int]) -
 def test_requests_at_the_same_time_cost_their_sum(rule: Rule) -> None:
     rng, nearest, broken = np.random.default_rng(31), 0.0, 0
     for _ in range(200):
-        desk = Desk(rng)
-        allowed = desk.delta()
-        used = desk.used((rule, rule))
+        server = Server(rng)
+        allowed = server.delta()
+        used = server.used((rule, rule))
         assert used <= allowed + SLACK
         nearest = max(nearest, used / max(allowed, SLACK))
-        broken += desk.used((rule, last_first)) > allowed + SLACK
+        broken += server.used((rule, last_first)) > allowed + SLACK
     assert nearest > 0.5
     assert broken > 10  # an order of answers that depends on the data is not covered

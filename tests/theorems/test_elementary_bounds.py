@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from expost import AboveThreshold, RandomDropping, RenyiDP
-from expost.audit import FiniteMechanism, exact_audit
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.sharp_charges import Problem, price
+from expost.selection.renyi.sharp_charges import Problem, sharpest_charges
+from tests.oracle import FiniteMechanism, exact_audit
 
 INSTANCES = 2_000
 SLACK = 1e-9
@@ -93,7 +93,7 @@ def test_few_candidates_pay_their_composition() -> None:
 
 def test_algorithm_2_pays_composition_and_the_weight_of_nothing() -> None:
     candidates = few(2.0, 3)
-    selector = AboveThreshold(overhead=0.05, target=1, order=2.0)
+    selector = AboveThreshold(overhead=0.05, at_least=1, order=2.0)
     charges = selector.charges(candidates)
     problem = selector.renyi_problem(candidates)
     added = -math.log(-math.expm1(problem.log_weight_nothing))
@@ -124,11 +124,11 @@ def test_a_small_order_takes_its_charges_from_a_larger_one(algorithm: str) -> No
 
     def selector(order: float) -> AboveThreshold | RandomDropping:
         if algorithm == "2":
-            return AboveThreshold(overhead=0.02, target=1, order=order)
+            return AboveThreshold(overhead=0.02, at_least=1, order=order)
         return RandomDropping(overhead=0.02, order=order)
 
     charged = float(selector(2.0).charges(candidates)[0].size)
-    alone = float(price(selector(2.0).renyi_problem(candidates), [0]).charges[0])
+    alone = float(sharpest_charges(selector(2.0).renyi_problem(candidates), [0]).charges[0])
     assert charged < 0.9 * alone
     assert exact_audit(selector(2.0), candidates).consistent
 
@@ -148,7 +148,7 @@ def test_composition_keeps_to_the_shares_of_delta(algorithm: str) -> None:
     delta = 1e-3
     candidates = gaussian_like(2)
     selector: AboveThreshold | RandomDropping = (
-        AboveThreshold(overhead=1.0, target=1, delta=delta)
+        AboveThreshold(overhead=1.0, at_least=1, delta=delta)
         if algorithm == "2"
         else RandomDropping(overhead=1.0, delta=delta)
     )

@@ -9,8 +9,7 @@ import pytest
 
 from expost import Candidate, PureDP, RandomDropping
 from expost.selection.drop_level import log_keep_probability, probability_nothing
-from expost.selection.repeats import repeats_for
-from expost.selection.run_counts import run_counts
+from expost.selection.run_counts import repeats_for, run_counts
 from tests.theorems import finite
 from tests.theorems.cases import BATCH, random_cases
 from tests.theorems.finite import Array

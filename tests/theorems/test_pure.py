@@ -23,8 +23,8 @@ from expost import (
     RepeatAndSelect,
     TruncatedNegativeBinomial,
 )
-from expost.execution.engine import Listeners, execute
-from expost.randomness.keyed import RunKey
+from expost.execution.engine import Listeners, OutcomeRule, execute
+from expost.randomness.source import RunKey
 from tests.theorems import finite
 from tests.theorems.cases import (
     BAR,
@@ -259,7 +259,7 @@ def test_stopping_early_releases_what_running_everything_would() -> None:
         )
         for priority in (1, 2, 2)
     ]
-    selector = RandomDropping(1, target=BAR)
+    selector = RandomDropping(1, at_least=BAR)
     charges = selector.charges(candidates)
     for kept in ([0], [0, 0], [0, 1, 2], [0, 0, 1, 1], [1, 2, 2], [0, 1, 1, 2]):
         by_priority = sorted(kept, key=lambda index: (-candidates[index].priority, index))
@@ -273,10 +273,8 @@ def test_stopping_early_releases_what_running_everything_would() -> None:
                 selector._runs(candidates, charges, {"kept": kept}),
                 None,
                 RunKey(bytes(32), simulated=True),
-                rule=selector._rule(candidates),
-                score=None,
-                target=float(BAR),
-                listeners=Listeners(),
+                OutcomeRule(selector._rule(candidates), None, float(BAR)),
+                Listeners(),
             )
             assert (outcome.index, outcome.value) == best
 

@@ -4,6 +4,10 @@ Random finite trainings of three steps, each of which depends on what the steps 
 For every look i, (ε_i, δ_i) is what the first i steps satisfy exactly. Every rule that stops by
 what was released so far must then satisfy Σ_o (A(o) − e^{ε̃(o)}·A′(o))₊ ≤ Σ_i δ_i, in both
 directions, where ε̃(o) = ε_i of the look at which o stopped.
+
+With held-out rows the joint law of all that leaves is enumerated: the model, whether it passed, its
+noisy count and, after a miss, the score that is told; for neighbours who train and for neighbours
+who are held out.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ import math
 
 import numpy as np
 import pytest
+
+from expost.selection.held_out import rates_of
+from tests.selection.test_held_out import below, noise_law
 
 STEPS, VALUES = 3, 3
 Law = dict[tuple[int, ...], float]
@@ -99,3 +106,75 @@ def test_one_delta_for_all_looks_would_be_wrong() -> None:
         }
         violated += excess(one, two, epsilons, stops) > max(deltas) + 1e-12
     assert violated > 0
+
+
+LEVELS, TELL, BARS = (0.3, 0.5, 0.8), 0.25, (4, 3, 4)
+Outcome = tuple[tuple[int, ...], int, int | None]
+
+
+def what_leaves(path: list[Law], counts: Law, *, told: bool = True) -> dict[Outcome, float]:
+    """P(the training stops at a prefix with noisy count v, and after a miss t is told).
+
+    ``counts`` is the exact count of the held-out rows for the model of each prefix.
+    """
+    rates, masses = rates_of(LEVELS), {}
+    q = math.exp(-TELL)
+    for prefix, mass in path[-1].items():
+        alive = 1.0
+        for look in range(STEPS):
+            model, last = prefix[: look + 1], look == STEPS - 1
+            if prefix[look + 1 :] == (0,) * (STEPS - look - 1):  # each stopped prefix once
+                reached = mass if last else path[look][model]
+                for noisy in range(BARS[look] - 12 if last else BARS[look], BARS[look] + 12):
+                    leaves = reached * alive * noise_law(rates[look], 1, noisy - int(counts[model]))
+                    if noisy >= BARS[look] or not told:
+                        masses[model, noisy, None] = leaves
+                        continue
+                    for score in range(-6, 14):
+                        law = (1 - q) / (1 + q) * q ** abs(score - int(counts[model]))
+                        masses[model, noisy, score] = leaves * law
+            alive *= below(rates[look], 1, BARS[look] - int(counts[model]))
+    return masses
+
+
+def charge_of(outcome: Outcome) -> float:
+    """What an outcome is charged: the look at which it ended, and the score if it was told."""
+    model, _, score = outcome
+    return LEVELS[len(model) - 1] + (0.0 if score is None else TELL)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_miss_costs_the_last_look_with_all_that_leaves(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    one, two = prefix_laws(generator)
+    counts = {key: int(generator.integers(0, 9)) for law in one for key in law}
+    more = {key: value + int(generator.integers(0, 2)) for key, value in counts.items()}
+    # A person in the held-out rows: the path is the same, and no δ is needed.
+    first, second = what_leaves(one, counts), what_leaves(one, more)
+    missed = [key for key in first if key[2] is not None]
+    assert sum(first[key] for key in missed) > 0
+    for a, b in ((first, second), (second, first)):
+        for outcome, mass in a.items():
+            assert mass <= math.exp(charge_of(outcome)) * b[outcome] * (1 + 1e-9)
+    # A person who trains: the counts are the same, and the score that is told costs nothing.
+    first, second = what_leaves(one, counts), what_leaves(two, counts)
+    for a, b, laws in ((first, second, (one, two)), (second, first, (two, one))):
+        deltas = [hockey_stick(laws[0][i], laws[1][i], LEVELS[i]) for i in range(STEPS)]
+        paid = (
+            max(0.0, mass - math.exp(LEVELS[len(outcome[0]) - 1]) * b[outcome])
+            for outcome, mass in a.items()
+        )
+        assert sum(paid) <= sum(deltas) + 1e-12
+
+
+def test_telling_a_score_for_nothing_would_be_wrong() -> None:
+    """A held-out person has paid the last look already: the score adds its whole ε."""
+    path = [dict.fromkeys(itertools.product([0], repeat=i + 1), 1.0) for i in range(STEPS)]
+    counts, more = ({key: value for law in path for key in law} for value in (7, 8))
+    first, second = what_leaves(path, counts), what_leaves(path, more)
+    worst = max(math.log(first[key] / second[key]) for key in first if key[2] is not None)
+    assert worst == pytest.approx(LEVELS[-1] + TELL)
+    plain = what_leaves(path, counts, told=False), what_leaves(path, more, told=False)
+    assert max(math.log(mass / plain[1][key]) for key, mass in plain[0].items()) == pytest.approx(
+        LEVELS[-1]
+    )

@@ -24,11 +24,11 @@ from expost.training._torch.device_keystream import (
 )
 from expost.training.configuration import plans
 from expost.training.exact_noise import (
-    Lattice,
+    NoiseLattice,
     clip_bound,
+    decided_release,
     gaussian_bracket,
     lattice_of,
-    released,
     rounding_slack,
 )
 from expost.training.progress import Meter
@@ -137,7 +137,7 @@ def test_series_of_the_direction_have_the_stated_error():
 
 def reference(total, lattice, radii, angles, sines, more):
     return [
-        released(float(s), lattice, (int(r), int(a)), bool(sine), more)
+        decided_release(float(s), lattice, (int(r), int(a)), bool(sine), more)
         for s, r, a, sine in zip(total, radii, angles, sines, strict=True)
     ]
 
@@ -150,7 +150,7 @@ def test_the_kernel_releases_what_exact_arithmetic_releases(strong, width):
     total = rng.standard_normal(width) * 10.0 ** rng.integers(-12, 12, width)
     lattice, source = lattice_of(0.3, 1.7), some_stream(strong, seed=width)
     found, open_ = total.copy(), np.zeros(width, dtype=np.uint8)
-    assert noise.add_noise(source, found, open_, lattice) == open_.sum()
+    assert noise.add_lattice_noise(source, found, open_, lattice) == open_.sum()
     noise.settle(source, found, open_, lattice)
     assert not open_.any()
     fresh = some_stream(strong, seed=width)
@@ -171,10 +171,10 @@ def test_the_kernel_releases_what_exact_arithmetic_releases(strong, width):
     assert (steps[np.abs(steps) < 2**50] == np.rint(steps[np.abs(steps) < 2**50])).all()
 
 
-def fine(lattice: Lattice, bits: int) -> Lattice:
+def fine(lattice: NoiseLattice, bits: int) -> NoiseLattice:
     """A lattice that is finer by so many bits, where the fast path rarely decides."""
     factor = 2.0**bits
-    return Lattice(
+    return NoiseLattice(
         lattice.noise, lattice.step / factor, lattice.scale * factor, lattice.deviation * factor
     )
 
@@ -186,7 +186,7 @@ def test_a_fine_lattice_leaves_many_to_the_fallback_and_the_law_stays(strong):
     """
     lattice, drawn = fine(lattice_of(1.0, 1.0), 31), np.zeros(4000)
     open_, source = np.zeros(4000, dtype=np.uint8), some_stream(strong, seed=3)
-    count = noise.add_noise(source, drawn, open_, lattice)
+    count = noise.add_lattice_noise(source, drawn, open_, lattice)
     assert count == open_.sum()
     assert 0.05 < count / 4000 < 0.95
     assert (drawn[open_ == 1] == 0).all()  # the sum is left as it was
@@ -201,7 +201,7 @@ def test_what_the_fallback_decides_does_not_depend_on_the_lattice():
     for lattice in (coarse, fine(coarse, 33)):
         total, open_ = np.zeros(widths), np.zeros(widths, dtype=np.uint8)
         source = some_stream(True, seed=9)
-        noise.add_noise(source, total, open_, lattice)
+        noise.add_lattice_noise(source, total, open_, lattice)
         noise.settle(source, total, open_, lattice)
         found.append(total)
     assert np.abs(found[0] - found[1]).max() <= coarse.step / 2 + 1e-12
@@ -211,7 +211,7 @@ def test_both_coordinates_of_a_pair_take_the_same_further_digits():
     """On a lattice so fine that everything is open, cos² + sin² of a pair is still r²."""
     lattice, total = fine(lattice_of(1.0, 1.0), 60), np.zeros(2)
     open_, source = np.zeros(2, dtype=np.uint8), some_stream(True, seed=4)
-    assert noise.add_noise(source, total, open_, lattice) == 2
+    assert noise.add_lattice_noise(source, total, open_, lattice) == 2
     asked = []
     original = keystream.further_digits
     try:
@@ -245,7 +245,7 @@ def test_pairs_of_all_steps_have_digits_of_their_own(monkeypatch):
     )
     for _ in range(2):
         total, open_ = np.zeros(300), np.zeros(300, dtype=np.uint8)
-        assert noise.add_noise(source, total, open_, lattice) == 300
+        assert noise.add_lattice_noise(source, total, open_, lattice) == 300
         noise.settle(source, total, open_, lattice)
     assert len(asked) == 600
     assert sorted(set(asked)) == [k for s in (0, 192) for k in range(s, s + 150)]
@@ -267,9 +267,9 @@ def test_the_fallback_reads_on_until_it_can_decide():
 
     total = 0.0
     # a step so fine that the bracket of 320 digits (about 1e-95) is wider than it
-    tiny = Lattice(lattice.noise, 2.0**-320, 2.0**320, 0.0)
+    tiny = NoiseLattice(lattice.noise, 2.0**-320, 2.0**320, 0.0)
     assert high - low > 2.0**-320
-    value = released(total, tiny, words, False, more)
+    value = decided_release(total, tiny, words, False, more)
     assert asked == [0, 1]
     assert abs(Fraction(value) - Fraction(low) * Fraction(lattice.noise)) < Fraction(1, 10**15)
 
@@ -314,7 +314,7 @@ def test_moments_of_the_noise_are_those_of_the_promised_gaussian(engine):
     lattice, count = lattice_of(0.3, 1.7), 400_000
     if engine == "native":
         drawn, open_ = np.zeros(count), np.zeros(count, dtype=np.uint8)
-        noise.add_noise(some_stream(True, seed=11), drawn, open_, lattice)
+        noise.add_lattice_noise(some_stream(True, seed=11), drawn, open_, lattice)
     else:
         stream = DeviceStream([SimulationRandomness(11)], "cpu")
         zero = torch.zeros(1, count, dtype=torch.float64)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from expost.training._torch.gradient_parts import Outer, Positions, Stored, Tokens
-from expost.training.exact_noise import grid_of
+from expost.training.exact_noise import contribution_step
 
 ROWS, CLIP = 11, 1.0
 
@@ -55,7 +55,7 @@ def test_norms_and_sums(kind, dtype):
     wanted = (formed * factors[0][:, None]).sum(0)
     assert torch.allclose(part.total(factors, None)[0], wanted, rtol=tolerance, atol=tolerance)
     if kind != "positions":
-        grid, sums = grid_of(CLIP, ROWS), np.zeros(part.size, dtype=np.int64)
+        grid, sums = contribution_step(CLIP, ROWS), np.zeros(part.size, dtype=np.int64)
         rows = np.arange(1, ROWS)  # row 0 has the factor 0
         part.add(rows, factors[0].numpy()[1:], 1.5 * 2.0**52 * grid, sums)
         assert np.allclose(sums * grid, wanted.numpy(), rtol=tolerance, atol=tolerance)
@@ -64,7 +64,7 @@ def test_norms_and_sums(kind, dtype):
 @pytest.mark.parametrize("kind", ["stored", "outer", "tokens"])
 def test_exact_sums_do_not_depend_on_the_order(kind):
     part, _ = made(kind, torch.float32)
-    grid, factors = grid_of(CLIP, ROWS), np.linspace(0.01, 0.05, ROWS)
+    grid, factors = contribution_step(CLIP, ROWS), np.linspace(0.01, 0.05, ROWS)
     found = []
     for order in (np.arange(ROWS), np.arange(ROWS)[::-1].copy(), np.roll(np.arange(ROWS), 4)):
         sums = np.zeros(part.size, dtype=np.int64)

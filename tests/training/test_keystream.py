@@ -21,7 +21,10 @@ def some_stream(strong: bool, number: int = 0, seed: int = 7) -> keystream.Strea
 def draw_gaussians(source: keystream.Stream, out: np.ndarray) -> None:
     """Fill ``out`` with noise of standard deviation 1, on its lattice."""
     out[:] = 0
-    assert noise.add_noise(source, out, np.zeros(len(out), dtype=np.uint8), lattice_of(1, 1)) == 0
+    assert (
+        noise.add_lattice_noise(source, out, np.zeros(len(out), dtype=np.uint8), lattice_of(1, 1))
+        == 0
+    )
 
 
 def test_chacha20_block_of_rfc_8439():

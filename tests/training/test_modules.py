@@ -15,7 +15,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import linear
 from expost.training._native import network as native
-from expost.training._native.network_table import Network, Unsupported
+from expost.training._native.network import Network, Unsupported
 from expost.training._torch.layer_chain import ChainSums, UnsupportedChain
 from expost.training._torch.modules import ModuleSums, mnist_cnn
 from expost.training.exact_noise import clip_bound

@@ -43,7 +43,7 @@ def release(sampler: str, total: np.ndarray, number: int) -> np.ndarray:
     if sampler == "old":
         return total + NOISE * CLIP * old_noise(source, WIDTH)[:WIDTH]
     noisy, open_ = total.copy(), np.zeros(WIDTH, dtype=np.uint8)
-    noise.add_noise(source, noisy, open_, lattice)
+    noise.add_lattice_noise(source, noisy, open_, lattice)
     noise.settle(source, noisy, open_, lattice)
     return noisy
 
@@ -115,7 +115,7 @@ def test_released_sums_of_both_data_sets_lie_on_the_same_lattice():
     lattice, shift = lattice_of(CLIP, NOISE), spread_shift()
     for total in (np.zeros(WIDTH), shift):
         seen, open_ = total.copy(), np.zeros(WIDTH, dtype=np.uint8)
-        noise.add_noise(some_stream(True), seen, open_, lattice)
+        noise.add_lattice_noise(some_stream(True), seen, open_, lattice)
         assert (seen / lattice.step == np.rint(seen / lattice.step)).all()
 
 

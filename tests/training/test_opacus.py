@@ -1,5 +1,7 @@
 """The Opacus adapter, and the fleet's loss against that of Opacus at equal settings, real data."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -38,8 +40,15 @@ def losses(found, X, y):
     )
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
-@pytest.mark.parametrize("data", ["breast cancer", "digits"])
+@pytest.mark.parametrize(
+    ("data", "optimiser"),
+    [
+        *(("breast cancer", optimiser) for optimiser in ("sgd", "momentum", "adam")),
+        ("digits", "sgd"),
+        pytest.param("digits", "momentum", marks=pytest.mark.long),
+        pytest.param("digits", "adam", marks=pytest.mark.long),
+    ],
+)
 def test_losses_are_comparable_with_opacus(data, optimiser):
     """Many trainings each; Welch's t within ±4.5 (a factor of two in the noise moves it far beyond:
     see the next test).
@@ -56,6 +65,7 @@ def test_the_comparison_would_notice_twice_the_noise():
     assert abs(fleet.mean() - peer.mean()) > 4.5 * spread + 1e-3
 
 
+@cache
 def _both(data, optimiser, noise, runs=30):
     X, y = (
         load_breast_cancer(return_X_y=True)

@@ -11,7 +11,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.training import DPSGD, Configuration, Fleet, candidates
 from expost.training._native import linear
 from expost.training._native import network as native
-from expost.training._native.network_table import Network
+from expost.training._native.network import Network
 from expost.training._torch.clipping import LinearSums
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.layer_chain import ChainSums

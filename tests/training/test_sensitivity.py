@@ -7,7 +7,7 @@ from torch import nn
 
 from expost.training._native import linear
 from expost.training._native import network as native
-from expost.training._native.network_table import Network
+from expost.training._native.network import Network
 from expost.training._torch.clipping import ClippedSums, LinearSums, full_precision
 from expost.training._torch.layer_chain import ChainSums
 from expost.training._torch.layers import ghost_square

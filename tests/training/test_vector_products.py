@@ -8,7 +8,7 @@ from numba import njit
 from numba.core.errors import TypingError
 
 from expost.training._native import fixed_point, linear, vector_products
-from expost.training._native.matrix_product import product
+from expost.training._native.vector_products import product
 from expost.training.exact_noise import clip_bound
 
 TYPES = [pytest.param(np.float32, id="single"), pytest.param(np.float64, id="double")]

@@ -10,7 +10,7 @@ import numpy as np
 
 TINY: dict[str, Any] = {
     "data": {"feature_bounds": [0, 1], "classes": 2},
-    "model": {"kind": "logistic"},
+    "model": {"kind": "logistic", "training": "dp-sgd"},
     "search": {
         "epsilons": [1, 4],
         "learning_rates": [1, 4],
@@ -19,7 +19,7 @@ TINY: dict[str, Any] = {
         "clips": [1],
     },
     "goal": {"metric": "accuracy", "at_least": 0.7},
-    "privacy": {"delta": 1e-4, "attempts": 3},
+    "privacy": {"delta": 1e-4, "attempts": 3, "max_epsilon": 100.0},
 }
 
 
@@ -58,7 +58,7 @@ classes = 2
 
 [model]
 kind = "logistic"
-
+training = "dp-sgd"
 [search]
 epsilons = [1, 4]
 learning_rates = [1, 4]
@@ -73,6 +73,7 @@ at_least = 0.7
 [privacy]
 delta = 1e-4
 attempts = 3
+max_epsilon = 100
 """
 
 

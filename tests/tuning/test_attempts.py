@@ -10,12 +10,12 @@ import pytest
 import expost
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.ledger import Ledger
+from expost.certificates.prices import composed
 from expost.errors import BudgetRefused, InvalidInput
-from expost.mechanisms.outcome import NOTHING
+from expost.mechanisms.protocol import NOTHING
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.tuning import candidates
-from expost.tuning.forecast import composed
-from expost.tuning.pace import Pace
+from expost.tuning.timing import Pace
 from tests.tuning.jobs import clouds, job
 
 HOPELESS = job(
@@ -80,10 +80,18 @@ def test_a_refused_budget_trains_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     assert not list((tmp_path / "out").glob("checkpoint*"))
 
 
-@pytest.mark.parametrize("budget", [PureBudget(10), ZCDPBudget(10)])
-def test_other_kinds_of_budget_are_refused_clearly(tmp_path: Path, budget: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"approx or a renyi.*--delta D --neighbours zero-out"):
-        expost.tune(job(), *clouds(), ledger=ledger_of(tmp_path, budget))
+@pytest.mark.parametrize(
+    ("budget", "why"),
+    [
+        (PureBudget(10), r"a renyi budget, opened.*--delta D --neighbours zero-out"),
+        (ZCDPBudget(10, "zero-out"), "DP-SGD samples rows and satisfies no zCDP"),
+    ],
+)
+def test_other_kinds_of_budget_are_refused_clearly(tmp_path: Path, budget: Any, why: str) -> None:
+    ledger = ledger_of(tmp_path, budget)
+    with pytest.raises(InvalidInput, match=why):
+        expost.tune(job(model={"training": "dp-sgd"}), *clouds(), ledger=ledger)
+    assert ledger.standing().entries == 1  # the budget itself
 
 
 def test_a_budget_at_fixed_orders(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from expost.mechanisms.discrete_noise import DiscreteLaplace, Query
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.confidence import TOO_FEW, Margins, bounds_of, population_bound
+from expost.tuning.confidence import TOO_FEW, Margins, confidence_bounds, population_bound
 
 ROWS = 400
 DEVIATION = 8.0 / ROWS
@@ -31,7 +31,9 @@ def test_a_margin_grows_with_confidence_runs_and_noise() -> None:
 
 
 def test_bounds_are_ordered() -> None:
-    bounds = bounds_of(margins(), 0, 0.85, DEVIATION, 1 / ROWS, ROWS, 1.0, empty=0.5, worst=0.0)
+    bounds = confidence_bounds(
+        margins(), 0, 0.85, DEVIATION, 1 / ROWS, ROWS, 1.0, empty=0.5, worst=0.0
+    )
     assert bounds.on_population < bounds.on_scoring_rows < bounds.noisy
     record = bounds.as_dict(larger_is_better=True)
     assert set(record) == {

@@ -1,9 +1,10 @@
 """Coverage at the door: "passed" and the bound on the population of whole jobs of ``expost.tune``.
 
 Each scenario makes several hundred jobs on fresh scoring rows whose law is known. Plans depend on
-public numbers only and are made once; a training is replaced by a model drawn at random, because
-the claims are about a model that does not depend on the scoring rows. Everything else is the
-public call: noise, selection, attempts, and what the result states.
+public numbers only and are made once; a training is replaced by a model drawn at random (DP-SGD)
+or has one step from look to look (progressive), because the claims are about a model that does not
+depend on the scoring rows. Everything else is the public call: noise, selection, attempts, and what
+the result states.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import pytest
 
 import expost
 from expost.randomness.source import SimulationRandomness
+from expost.training import progressive
 from expost.training.engines import Trained
-from expost.tuning import certificate
-from expost.tuning import job as jobs
+from expost.tuning import pricing as jobs
+from expost.tuning import tuned
 from expost.tuning.candidates import TrainAndScore
 from expost.tuning.rows import JobRows, held_out
 
@@ -51,6 +53,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> np.random.Generator:
     """Plan once, train by drawing a model, and leave out the comparison with other methods."""
     generator = np.random.default_rng(24)
     plan_ways, plans = jobs.plan_ways, []
+    step_squares = progressive.step_squares
 
     def planned(*asked: Any) -> Any:
         if not plans:
@@ -79,8 +82,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> np.random.Generator:
 
     monkeypatch.setattr(JobRows, "as_data", kept)
     monkeypatch.setattr(jobs, "plan_ways", planned)
+    one_step = lambda levels, first, _: step_squares(levels, first, 1)  # noqa: E731
+    monkeypatch.setattr(progressive, "step_squares", one_step)
     monkeypatch.setattr(TrainAndScore, "train", drawn)
-    monkeypatch.setattr(certificate, "comparison", lambda *_: None)
+    monkeypatch.setattr(tuned, "comparison", lambda *_: None)
     return generator
 
 
@@ -134,7 +139,7 @@ def table(bar: float, training: str, classes: int, **data: Any) -> dict[str, Any
     }
     if training == "dp-sgd":
         made["search"] = {"epsilons": [60], **DP_SGD}
-        made["privacy"]["attempts"] = 2
+        made["privacy"] |= {"attempts": 2, "max_epsilon": 200}
     else:
         made["model"]["levels"] = [0.6 * 1.3**step for step in range(12)]
     return made
@@ -142,7 +147,7 @@ def table(bar: float, training: str, classes: int, **data: Any) -> dict[str, Any
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:epsilon")
-@pytest.mark.parametrize("training", ["dp-sgd", "noise-reduction"])
+@pytest.mark.parametrize("training", ["dp-sgd", "progressive"])
 @pytest.mark.parametrize(("usable", "bar"), [(0.033, 0.3), (0.1, 0.2), (1.0, 0.12)])
 def test_bounds_hold_for_every_share_of_empty_places(
     quick: np.random.Generator, training: str, usable: float, bar: float
@@ -164,7 +169,7 @@ def test_bounds_hold_for_every_share_of_empty_places(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:epsilon")
-@pytest.mark.parametrize("training", ["dp-sgd", "noise-reduction"])
+@pytest.mark.parametrize("training", ["dp-sgd", "progressive"])
 @pytest.mark.parametrize("secret", [False, True], ids=["public rows", "secret rows"])
 def test_a_model_below_the_bar_rarely_passes(
     quick: np.random.Generator, training: str, secret: bool

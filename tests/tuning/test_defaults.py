@@ -57,7 +57,7 @@ def test_defaults_depend_on_the_number_of_rows_and_not_on_values() -> None:
 
 
 def test_training_of_jobs_with_and_without_a_grid() -> None:
-    """Progressive training is the default; who asks for a grid gets DP-SGD."""
+    """Progressive training comes first; a grid follows where one is asked for."""
     X, _ = clouds()
     facts: dict[str, Any] = {"at_least": 0.8, "feature_bounds": [0, 1], "classes": 2}
     made = default_job(X, **facts)
@@ -65,13 +65,24 @@ def test_training_of_jobs_with_and_without_a_grid() -> None:
     assert 'training = "auto"' in as_toml(made)
     assert made["data"]["holdout"] == 0.35
     assert default_job(X, **facts | {"classes": 3})["data"]["holdout"] == 0.2
+    regression: dict[str, Any] = {"at_most": 0.1, "feature_bounds": [0, 1], "target_bounds": [0, 1]}
+    for rows, share in ((400, 0.35), (10**5, 0.25)):
+        job = default_job(X, **regression, rows=rows)
+        assert job["data"]["holdout"] == share
+        del job["data"]["holdout"]
+        assert read_settings(job, given_data=True).data.holdout == share
     del made["model"]["training"]
     assert read_settings(made, given_data=True).model.training == "auto"
     for asked in ({"attempts": 3}, {"epsilons": [1.0]}, {"model": "cnn"}, {"training": "dp-sgd"}):
         grid = default_job(X, **facts, **asked)
-        assert grid["model"]["training"] == "dp-sgd"
-        assert grid["data"]["holdout"] == 0.2
-        assert "search" in grid
+        assert grid["model"]["training"] == asked.get("training", "auto")
+        assert grid["data"]["holdout"] == (0.2 if "training" in asked else 0.35)
+        assert ("features" in grid["search"]) == ("model" not in asked)  # rows of norm 1
+    best = default_job(X, **{**facts, "at_least": None}, maximize=True)
+    assert best["model"]["training"] == "dp-sgd"
+    assert best["search"]["features"] == ["auto"]
+    tokens = default_job(X, **facts, integers=True, model="cnn")
+    assert tokens["model"]["training"] == "dp-sgd"
 
 
 def test_arrays_and_keywords() -> None:

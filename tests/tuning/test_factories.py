@@ -140,7 +140,7 @@ def test_a_changed_model_does_not_continue_a_job(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TrainAndScore, "rate", stop)
-    monkeypatch.setattr("expost.tuning.job.rehearse", lambda *_: expost.tuning.pace.Pace(1, 1))
+    monkeypatch.setattr("expost.tuning.job.rehearse", lambda *_: expost.tuning.timing.Pace(1, 1))
     with pytest.raises(KeyboardInterrupt):
         expost.tune(config, out=tmp_path / "out")
     monkeypatch.undo()

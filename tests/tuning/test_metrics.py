@@ -13,7 +13,7 @@ import pytest
 import expost
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.confidence import SECRET_ROWS, Margins, bounds_of
+from expost.tuning.confidence import SECRET_ROWS, Margins, confidence_bounds
 from expost.tuning.metrics import METRICS, STEPS, make_metric
 from expost.tuning.row_function import RowFunction
 from expost.tuning.scoring import Score
@@ -75,7 +75,7 @@ def test_one_row_moves_the_sum_by_at_most_the_sensitivity(
     if not bar:
         goal = GoalSettings(**{**vars(goal), "bar": None})
     score = Score(goal, 0.1, centred)
-    merits = [score.total(*row) for row in rows_of(goal)]
+    merits = [int(score.metric.merits(*row, score._steps).sum()) for row in rows_of(goal)]
     steps = score._steps
     assert steps in (2, STEPS)
     assert all(isinstance(each, int) and 0 <= each <= steps for each in merits)
@@ -180,7 +180,9 @@ def test_the_bound_for_the_population_covers_weighted_rows() -> None:
         decided = np.where(generator.random(50) < 0.5, truth, 1 - truth)  # balanced accuracy 0.5
         found = Score(goal, None)(decided, truth, SimulationRandomness(1))
         for spread in failed:
-            bounds = bounds_of(terms, 0, found, 0.0, 0.0, 50, spread, empty=0.0, worst=-10.0)
+            bounds = confidence_bounds(
+                terms, 0, found, 0.0, 0.0, 50, spread, empty=0.0, worst=-10.0
+            )
             assert bounds.on_population is not None
             failed[spread] += bounds.on_population > 0.5
     assert failed[metric.spread] <= 0.1 * 400
@@ -196,7 +198,9 @@ def test_a_secret_number_of_rows_certifies_the_bar_and_no_more() -> None:
     found = score(decided, truth, SimulationRandomness(1), 100)
     assert found > 1  # 0.7 + 4 · 0.1, and the accuracy is 0.8
     terms = Margins(0.9, (1.0,), (1.0,))
-    bounds = bounds_of(terms, 0, found, 0.01, 0.0, SECRET_ROWS, 1.0, empty=0.7, worst=0.0, most=0.7)
+    bounds = confidence_bounds(
+        terms, 0, found, 0.01, 0.0, SECRET_ROWS, 1.0, empty=0.7, worst=0.0, most=0.7
+    )
     assert bounds.on_scoring_rows == 0.7
     assert bounds.on_population is None
     assert bounds.as_dict(larger_is_better=True)["bound_on_population"] is None

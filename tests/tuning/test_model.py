@@ -88,7 +88,7 @@ def test_a_module_of_your_own(tmp_path: Path) -> None:
         '[model]\nkind = "tiny_nets:make"\n'
         "[search]\nepsilons = [8]\nlearning_rates = [1]\nepochs = [3]\n"
         "batch_sizes = [60]\nclips = [1]\n"
-        "[goal]\nmaximize = true\n[privacy]\ndelta = 1e-4\noverhead = 0.5\n",
+        "[goal]\nmaximize = true\n[privacy]\ndelta = 1e-4\noverhead = 0.5\nmax_epsilon = 20\n",
         encoding="utf-8",
     )
     source = SimulationRandomness(1)

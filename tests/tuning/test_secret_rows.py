@@ -36,7 +36,7 @@ def test_one_row_moves_a_centred_sum_by_at_most_the_sensitivity(goal: GoalSettin
     score = Score(goal, 0.1, centred=True)
     decided = np.concatenate([np.linspace(-9, 9, 37), [np.nan, np.inf]])
     moves = [
-        score.total(np.array([one]), np.array([truth])) - score.centre
+        score.sum_of(np.array([one]), np.array([truth]))
         for one in decided
         for truth in (0.0, np.nan)
     ]

@@ -90,7 +90,7 @@ def test_a_mistake_is_named_by_key_and_line(
 
 
 def test_a_table_on_one_line_has_a_line_too(tmp_path: Path) -> None:
-    text = TOML.replace('[model]\nkind = "logistic"\n', "")
+    text = TOML.replace('[model]\nkind = "logistic"\ntraining = "dp-sgd"\n', "")
     with pytest.raises(InvalidInput, match=r"model\.colour \(line 1\)"):
         read(tmp_path, 'model = {kind = "logistic", colour = 3}\n' + text)
 
@@ -106,7 +106,7 @@ def test_public_rows_are_other_rows(tmp_path: Path) -> None:
 
 
 def test_unknown_tables_and_broken_text(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"extra \(line 24\).*unknown"):
+    with pytest.raises(InvalidInput, match=r"extra \(line 25\).*unknown"):
         read(tmp_path, TOML + "\n[extra]\nkey = 1\n")
     with pytest.raises(InvalidInput, match="at line 2"):
         read(tmp_path, "[data]\nname =\n")

@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 
 import expost
-from expost.budget.budgets import RenyiBudget
-from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput
 from expost.features import OrientedGradients
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
+from expost.selection.job_selectors import PlannedAttempt, PlannedPath
+from expost.selection.noise_path import _total_delta
 from expost.tuning import job as jobs
 from expost.tuning.feature_choice import features_for
 from expost.tuning.model import Recipe
-from expost.tuning.noise_reduction import MOMENTS, PROGRESSIVE, Places, PlannedPath
-from expost.tuning.pace import Pace
-from expost.tuning.run_attempts import PlannedAttempt
+from expost.tuning.noise_reduction import MOMENTS, PROGRESSIVE, Places
 from expost.tuning.settings import read_settings
 from expost.tuning.several_ways import SHARE, linear_recipe, share_of, ways_of
 from expost.tuning.table_schema import Column, TableSchema
+from expost.tuning.timing import Pace
 from tests.tuning.test_noise_reduction import blobs, job
 
 SEARCH = {
@@ -85,7 +84,7 @@ def test_delta_and_confidence_are_shared() -> None:
     plans: list[Any] = []
     run(auto(), before=plans.append)
     steps = plans[0].steps
-    used = sum(Fraction(each.guarantee.delta) for step in steps[:1] for each in step.candidates)
+    used = Fraction(_total_delta([each.guarantee for each in steps[0].candidates]))
     used += sum(Fraction(step.selector.delta) for step in steps[1:])
     assert used <= Fraction(1e-5)
     assert used > Fraction(0.99e-5)
@@ -123,13 +122,14 @@ def test_a_network_pays_little_for_noise_reduction_in_vain(scoring: int, expecte
         given_data=True,
     )
     attempts: Any = SimpleNamespace(
-        reach=[SimpleNamespace(epsilon_mean=expected), SimpleNamespace(epsilon_mean=8.0)]
+        reach=[SimpleNamespace(epsilon_mean=expected), SimpleNamespace(epsilon_mean=8.0)],
+        worst_case=SimpleNamespace(epsilon=3.0),
     )
     places = Places(4 * scoring, scoring, 784, ZERO_OUT)
     plan = ways_of(settings, network(), places, False, attempts)
-    worst = sum(way.epsilons[-1] for way in plan.ways)
+    worst = sum(way.levels[-1] for way in plan.ways)
     assert worst <= SHARE * expected  # of what the easiest bar is expected to cost
-    assert bool(plan.ways) == (scoring * SHARE * min(expected, 8.0) > 200)  # room for 10/ε rows
+    assert bool(plan.ways) == (scoring * SHARE * min(expected, 8.0) > 100)  # room for 5/ε rows
     assert plan.left == pytest.approx(0.9)
     flat = linear_recipe(network())
     assert (flat.kind, flat.loss, flat.input_shape) == ("softmax", "softmax", None)
@@ -162,32 +162,35 @@ def test_two_paths_share_epsilon_delta_and_confidence(most: float) -> None:
     plan = ways_of(settings, made, Places(48_000, 12_000, 784, ZERO_OUT), True, None)
     assert [way.kind for way in plan.ways] == [PROGRESSIVE] * 2
     assert plan.ways[1].scale > plan.ways[0].scale
-    assert sum(way.epsilons[-1] for way in plan.ways) == pytest.approx(most)
+    assert sum(way.levels[-1] for way in plan.ways) == pytest.approx(most)
     assert sum(Fraction(way.delta) for way in plan.ways) <= Fraction(1e-5)
     assert np.isclose(sum(way.delta for way in plan.ways), 1e-5)
     assert np.isclose(sum(1 - way.confidence for way in plan.ways), 0.1)
 
 
-@pytest.mark.parametrize(("training", "kind"), [("auto", PROGRESSIVE), (MOMENTS, MOMENTS)])
-def test_regressions_are_trained_step_by_step_too(training: str, kind: str) -> None:
-    schema = TableSchema(tuple(Column() for _ in range(5)), None, (0.0, 1.0))
+@pytest.mark.parametrize(
+    ("training", "columns", "kinds"),
+    [
+        ("auto", 5, [MOMENTS, PROGRESSIVE]),
+        ("auto", 50, [PROGRESSIVE, MOMENTS]),
+        ("auto", 200, [PROGRESSIVE, PROGRESSIVE]),
+        ("progressive", 5, [PROGRESSIVE, PROGRESSIVE]),
+        (MOMENTS, 5, [MOMENTS]),
+    ],
+)
+def test_regressions_have_second_moments_as_the_other_path(
+    training: str, columns: int, kinds: list[str]
+) -> None:
+    schema = TableSchema(tuple(Column() for _ in range(columns)), None, (0.0, 1.0))
     recipe = Recipe("linear", "squared", schema, features=features_for("auto", schema, None))
     tables = job(model__training=training, model__kind="linear")
     tables["goal"] = {"metric": "mse", "at_most": 0.1, "loss_bound": 1.0}
     tables["data"] = {"feature_bounds": [0, 1], "target_bounds": [0, 1], "holdout": 0.2}
     settings = read_settings(tables, given_data=True)
-    plan = ways_of(settings, recipe, Places(6_000, 1_000, 5, ZERO_OUT), True, None)
-    assert plan.ways[0].kind == kind
-
-
-def test_a_renyi_budget_is_refused_before_anything_is_charged(tmp_path: Any) -> None:
-    book = Ledger.create(
-        str(tmp_path / "book.db"), RenyiBudget((16.0,), (1.0,), neighbours=ZERO_OUT)
-    )
-    X, y = blobs()
-    with pytest.raises(InvalidInput, match="dp-sgd"):
-        expost.tune(job(), X, y, ledger=book)
-    assert book.standing().entries == 1  # the budget itself
+    plan = ways_of(settings, recipe, Places(6_000, 1_000, columns, ZERO_OUT), True, None)
+    assert [way.kind for way in plan.ways] == kinds
+    assert sum(Fraction(way.delta) for way in plan.ways) <= Fraction(settings.privacy.delta)
+    assert sum(Fraction(way.levels[-1]) for way in plan.ways) <= settings.privacy.max_epsilon
 
 
 def levels_of(tables: Any, *rows: Any, **settings: Any) -> list[float]:
@@ -209,14 +212,14 @@ def test_no_level_is_above_the_highest_of_the_search() -> None:
     found = levels_of(config, *blobs())
     assert max(found) == 0.8
     assert len(set(found)) > 3  # the levels of noise reduction are close together
-    config["search"]["epsilons"] = [0.1]  # which held-out rows cannot judge
-    assert set(levels_of(config, *blobs())) == {0.1}
+    config["search"]["epsilons"] = [0.02]  # which held-out rows cannot judge
+    assert set(levels_of(config, *blobs())) == {0.02}
 
 
 def test_levels_of_a_job_without_a_file_are_kept_by_noise_reduction() -> None:
     X, y = blobs()
     facts = {"at_least": 0.6, "feature_bounds": [-10, 10], "classes": [0, 1]}
-    facts |= {"training": "noise-reduction"}
+    facts |= {"training": "progressive"}
     found = levels_of(X, y, epsilons=[0.5, 0.8], **facts)
     assert max(found) <= 0.8
     with pytest.raises(InvalidInput, match="noise reduction has no such setting"):

@@ -23,10 +23,10 @@ from expost import ApproxDP, Ledger, PureDP, Release
 from expost.cli.main import app
 from expost.errors import InvalidInput, InvalidRelease
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
-from expost.sklearn._certificate import as_model
 from tests.tuning.jobs import clouds, line
 from tests.tuning.private_estimators import NearestNoisyMean, pure
 
+BY_FIT = {"training": "dp-sgd", "max_epsilon": 100.0}
 FAST = {"epochs": 4, "batch_size": 60, "delta": 1e-4}
 
 
@@ -35,7 +35,7 @@ def classifier(**changes: Any) -> Any:
 
 
 def search(estimator: Any = None, grid: Any = None, **changes: Any) -> Any:
-    settings = {"epsilons": [1, 4], "target": 0.6, "attempts": 3} | changes
+    settings = {"epsilons": [1, 4], "at_least": 0.6, "attempts": 3, **BY_FIT} | changes
     chosen = classifier() if estimator is None else estimator
     return ExPostSearch(chosen, {"learning_rate": [1.0, 4.0]} if grid is None else grid, **settings)
 
@@ -48,12 +48,13 @@ def verified(file: Path, *options: str) -> None:
 def several_attempts() -> Any:
     """A search whose three attempts miss."""
     X, y = clouds()
-    return search(target=0.999, confidence=0.99).fit(X, 1 - y)
+    labels = np.random.default_rng(1).integers(0, 2, len(y))
+    return search(at_least=0.9, confidence=0.5).fit(X, labels)
 
 
 def without_a_target() -> Any:
     X, y = clouds()
-    return search(target=None, attempts=None).fit(X, y)
+    return search(at_least=None, attempts=None).fit(X, y)
 
 
 def pure_promises() -> Any:
@@ -86,7 +87,7 @@ def pipeline() -> Any:
 
 def noise_reduction() -> Any:
     X, y = clouds()
-    made = ExPostSearch(classifier(), training="noise-reduction", target=0.6)
+    made = ExPostSearch(classifier(), training="progressive", at_least=0.6)
     return made.fit(X, y)
 
 
@@ -136,7 +137,7 @@ def test_the_charge_is_the_sum_over_all_attempts(tmp_path: Path) -> None:
     assert found.release_.spent.epsilon > max(listed)
     assert "3 of at most 3 attempts" in document["theorem"]
     data = document["tuning"]["data"]
-    assert data["bounds"] == {"column 1": [0.0, 1.0], "column 2": [0.0, 1.0]}
+    assert data["bounds"] == [[0.0, 1.0], [0.0, 1.0]]
     assert data["classes"] == [0, 1]
     assert document["tuning"]["rows"] == {"training": 240, "scoring": 60}
 
@@ -187,10 +188,10 @@ def test_the_saved_model_predicts_what_the_search_predicts(tmp_path: Path) -> No
 def test_three_classes_and_a_regression_as_models() -> None:
     X, y = clouds()
     three = classifier(classes=[0, 1, 7]).fit(X, y)
-    assert as_model(three).predict(X).tolist() == three.predict(X).tolist()
+    assert three.as_model().predict(X).tolist() == three.predict(X).tolist()
     X, y = line()
     made = DPLinearRegression(feature_bounds=(0, 1), target_bounds=(-3, 12), **FAST).fit(X, y)
-    assert np.allclose(as_model(made).predict(X), made.predict(X), atol=1e-6)
+    assert np.allclose(made.as_model().predict(X), made.predict(X), atol=1e-6)
 
 
 def test_a_file_of_ones_own_is_named_by_its_hash(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_file_of_ones_own_is_named_by_its_hash(tmp_path: Path) -> None:
 def test_a_copy_has_the_same_certificate() -> None:
     found = search(attempts=1).fit(*clouds())
     before = found.certificate()
-    found.set_params(target=0.99, confidence=0.99, n_rows=17, holdout=0.9, scoring="neg_log_loss")
+    found.set_params(at_least=0.99, confidence=0.99, n_rows=17, holdout=0.9, scoring="neg_log_loss")
     assert found.certificate() == before  # what was true at the fit
     assert pickle.loads(pickle.dumps(found)).certificate() == found.certificate()
 

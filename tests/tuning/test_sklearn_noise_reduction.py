@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -14,13 +15,15 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
+import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
+from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.selection.noise_path import NoisePath, PathLevel
+from expost.selection.noise_path import NoisePath, PathLevel, _total_delta
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
-from expost.sklearn._noise_reduction import CountRows
+from expost.tuning.noise_reduction import HeldOutCount
 from tests.tuning.private_estimators import NearestNoisyMean, pure
 
 
@@ -38,14 +41,14 @@ def model(classes: int = 2, **changes: Any) -> Any:
 
 
 def reduced(estimator: Any = None, **changes: Any) -> Any:
-    settings = {"training": "noise-reduction", "target": 0.8} | changes
+    settings = {"training": "progressive", "at_least": 0.8} | changes
     return ExPostSearch(model() if estimator is None else estimator, **settings)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"n_rows": 1500}, {"training": "progressive"}, {"training": "auto", "n_rows": 1500}],
+    [{}, {"n_rows": 1500}, {"training": "auto", "n_rows": 1500}],
 )
 def test_one_level_is_paid_and_the_estimator_reaches_the_target(
     classes: int, changes: dict[str, Any]
@@ -53,15 +56,13 @@ def test_one_level_is_paid_and_the_estimator_reaches_the_target(
     X, y = rows(classes)
     found = reduced(model(classes), **changes).fit(X, y)
     assert found.passed_
-    moments = changes.get("training") is None
-    assert found.training_ == ("noise-reduction" if moments else "progressive")
+    assert found.training_ == "progressive"
     spent = found.privacy_spent_
     assert (spent.epsilon, spent.delta) == (found.best_params_["epsilon"], 1e-5)
     assert spent.neighbours == ("add-remove" if "n_rows" in changes else "zero-out")
-    assert ("training" in found.best_params_) is not moments
+    assert found.best_params_["training"] == "progressive"
     assert found.best_estimator_.privacy_spent_ == spent
-    assert ("Brownian noise reduction" in found.release_.theorem) is moments
-    assert ("at-classic-monotone" in found.release_.theorem) == ("n_rows" not in changes)
+    assert ("that rise and fall" in found.release_.theorem) == ("n_rows" in changes)
     assert found.score_bound_ <= found.best_score_
     assert np.mean(found.predict(X) == y) > 0.75
     assert found.predict_proba(X).shape == (len(X), classes)
@@ -73,12 +74,18 @@ def test_a_regression_by_second_moments_and_public_scoring() -> None:
     X = generator.uniform(0, 4, (3000, 2))
     y = 1 + X @ [2.0, -1.0] + generator.normal(0, 0.1, 3000)
     estimator = DPLinearRegression(feature_bounds=(0, 4), target_bounds=(-5, 10), delta=1e-6)
-    found = reduced(estimator, target=-4.0, random_state=1, simulation=True).fit(X, y)
+    moments = {"training": "noise-reduction"}
+    found = reduced(estimator, at_least=-4.0, random_state=1, simulation=True, **moments).fit(X, y)
     assert found.passed_
+    assert found.training_ == "noise-reduction"
+    assert "Brownian noise reduction" in found.release_.theorem
     assert found.privacy_spent_ is found.best_estimator_.privacy_spent_ is None
     assert np.mean((found.predict(X) - y) ** 2) < 4
     public = reduced(
-        estimator, target=-0.5, scoring=lambda each: -float(np.mean((each.predict(X) - y) ** 2))
+        estimator,
+        at_least=-0.5,
+        scoring=lambda each: -float(np.mean((each.predict(X) - y) ** 2)),
+        **moments,
     ).fit(X, y)
     assert public.passed_
     assert public.score_bound_ == public.best_score_ >= -0.5
@@ -101,17 +108,24 @@ def test_a_pipeline_of_stateless_steps() -> None:
         reduced(make_pipeline(StandardScaler(), model())).fit(X, y)
 
 
-def test_a_miss_releases_nothing_and_pays_the_last_level(tmp_path: Any) -> None:
+def test_a_miss_releases_the_last_estimator_and_pays_its_level(tmp_path: Any) -> None:
     book = Ledger.create(tmp_path / "book.db", ApproxBudget(3.0, 1e-4, "zero-out"))
     X, y = rows()
-    search = reduced(target=0.7, levels=[0.6, 0.8, 1.0], confidence=1 - 1e-9, ledger=book).fit(
-        X, generator_labels(len(y))
-    )
+    search = reduced(at_least=0.7, levels=[0.6, 0.8, 1.0], confidence=1 - 1e-9, ledger=book)
+    with pytest.warns(UserWarning, match="the goal was missed"):
+        search.fit(X, generator_labels(len(y)))
     assert not search.passed_
-    assert search.best_estimator_ is None
-    assert search.training_ is None
-    assert (search.privacy_spent_.epsilon, search.privacy_spent_.delta) == (1.0, 1e-5)
-    assert book.standing().as_dict()["settled"]["epsilon"] == 1.0
+    assert search.score_bound_ < search.best_score_ < 0.7
+    assert search.training_ == "progressive"
+    assert len(search.predict(X)) == len(X)
+    record = json.loads(search.certificate())
+    assert (record["outcome"], record["passed"]) == ("missed", False)
+    assert verify_certificate(record) == []
+    search.save(tmp_path / "saved")
+    with pytest.warns(UserWarning, match="missed"):
+        assert expost.load_model(tmp_path / "saved").passed is False
+    assert (search.privacy_spent_.epsilon, search.privacy_spent_.delta) == (2.0, 1e-5)
+    assert book.standing().as_dict()["settled"]["epsilon"] == 2.0  # of two ways
 
 
 def generator_labels(count: int) -> Any:
@@ -124,18 +138,19 @@ def test_auto_adds_up_what_was_tried_and_shares_delta() -> None:
         model(epochs=1),
         {"learning_rate": [1.0]},
         epsilons=[0.5],
-        training="auto",
-        target=0.9,
+        at_least=0.9,
         attempts=2,
         confidence=0.999,
+        max_epsilon=20.0,
     )
-    source = SimulationRandomness(1)
-    search._rows = len(X)
-    steps, margins, data = search._requests(X, generator_labels(len(X)), source)
-    assert {"X", "y", "train_X", "score_X"} <= set(data)
+    labels = generator_labels(len(X))
+    settings = search._settings(search._training(), len(X))
+    job = search._prepare(settings, X, labels, SimulationRandomness(1), None)
+    steps, margins, data = job.planned.steps, job.planned.margins, job.data
+    assert {"X", "y", "fit_X", "rate_X"} <= set(data)
     assert margins is not None
     assert margins.confidence == pytest.approx(0.9995)
-    used = sum(Fraction(each.guarantee.delta) for each in steps[0].candidates)
+    used = Fraction(_total_delta([each.guarantee for each in steps[0].candidates]))
     used += sum(Fraction(step.selector.delta) for step in steps[1:])
     assert Fraction(0.99e-5) < used <= Fraction(1e-5)
     missed = search.fit(X, generator_labels(len(X)))
@@ -150,19 +165,22 @@ def test_auto_adds_up_what_was_tried_and_shares_delta() -> None:
 @pytest.mark.parametrize("secret", [False, True])
 def test_one_person_moves_statistic_and_counts_by_at_most_their_bounds(secret: bool) -> None:
     X, y = rows(count=300)
-    search = reduced(n_rows=300 if secret else None)
-    score, out, n = search._score(y, SimulationRandomness(3))
-    steps, data = search._ways(X, y, score, out, n, 1.0)
+    estimator = DPLinearRegression(feature_bounds=(0, 10), target_bounds=(0, 1), delta=1e-5)
+    how: Any = {"training": "noise-reduction", "at_least": -0.5}
+    search = reduced(estimator, n_rows=300 if secret else None, **how)
+    settings = search._settings(search._training(), len(X))
+    job = search._prepare(settings, X, y, SimulationRandomness(3), None)
+    steps, data = job.planned.steps, job.data
     level, rule = steps[0].candidates[0].mechanism, steps[0].selector.held_out
     assert isinstance(level, PathLevel)
     assert isinstance(level.path, NoisePath)
-    assert isinstance(rule.count, CountRows)
+    assert isinstance(rule.count, HeldOutCount)
     assert rule.monotone is not secret
     base = level.path.values(data)
     less = {"X": data["X"][1:], "y": data["y"][1:]}
     assert 0 < np.linalg.norm(level.path.values(less) - base) <= float(level.path.bound)
     fitted = level.path.finish(base, 0.1)
-    held = {"score_X": X[out], "score_y": y[out]}
+    held = {"score_X": data["score_X"], "score_y": data["score_y"]}
     whole = rule.count(fitted, held)
     changes = []
     for place in range(20):
@@ -177,20 +195,25 @@ def test_one_person_moves_statistic_and_counts_by_at_most_their_bounds(secret: b
     ("changes", "match"),
     [
         ({"training": "sgd"}, "dp-sgd, noise-reduction, progressive, auto"),
-        ({"target": None}, "target"),
+        ({"training": "noise-reduction"}, "progressive"),
+        ({"at_least": None}, "at_least"),
         ({"param_grid": {"learning_rate": [1.0]}}, "no grid"),
         ({"epsilons": [1.0]}, "epsilons"),
         ({"attempts": 3}, "attempts"),
         ({"repeats": 2}, "repeats"),
         ({"levels": [2.0, 1.0]}, "ascending"),
         ({"levels": []}, "levels"),
-        ({"levels": [0.001]}, "no level can tell"),
+        ({"levels": [0.001]}, "can tell"),
         ({"norm_bound": 2.0}, "norm_bound"),
         ({"training": "dp-sgd", "param_grid": {}, "levels": [1.0]}, "levels"),
         ({"training": "dp-sgd"}, "param_grid"),
         ({"estimator": NearestNoisyMean(), "guarantee": pure}, "DPLogisticRegression"),
         ({"estimator": model(class_weight={0: 2.0})}, "class_weight"),
-        ({"scoring": "roc_auc"}, "neg_log_loss"),
+        ({"scoring": "roc_auc"}, "log_loss"),
+        ({"at_most": 0.5}, "exactly one"),
+        ({"tell": 5.0}, "less than 4"),
+        ({"max_epsilon": -1.0}, "max_epsilon"),
+        ({"confidence": 0.2}, "confidence"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], match: str) -> None:

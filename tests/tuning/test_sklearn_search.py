@@ -21,7 +21,7 @@ from sklearn.model_selection import GridSearchCV
 from expost import ApproxDP, PureDP, SimulationRandomness
 from expost.budget.ledger import Ledger
 from expost.errors import BudgetRefused, InvalidInput, WorkersLost
-from expost.mechanisms.outcome import FAILED, NOTHING
+from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.sklearn import ExPostSearch
 from tests.tuning.jobs import clouds
 from tests.tuning.private_estimators import (
@@ -40,7 +40,7 @@ GRID = {"shrink": [0.0, 1.0, 5.0]}
 def search(estimator: Any = None, **changes: Any) -> Any:
     settings = {
         "epsilons": [0.5, 2.0],
-        "target": 0.7,
+        "at_least": 0.7,
         "guarantee": pure,
         "attempts": 4,
         "repeats": 2,
@@ -90,7 +90,7 @@ def test_any_estimator_with_a_function_and_estimators_that_promise_themselves() 
         ({"holdout": 1.5}, "holdout"),
         ({"scoring": "roc_auc"}, "scoring"),
         ({"overhead": 0.2}, "overhead"),
-        ({"overhead": 0, "target": None}, "overhead"),
+        ({"overhead": 0, "at_least": None}, "overhead"),
         ({"epsilons": []}, "epsilons"),
         ({"epsilons": ["much"]}, "epsilons"),
         ({"n_jobs": 0}, "n_jobs"),
@@ -141,7 +141,7 @@ def test_a_row_that_cannot_be_predicted_counts_as_one_row() -> None:
                 raise ValueError("13")
             return super().predict(X)
 
-    found = search(Superstitious(), target=None, epsilons=[50.0]).fit(X, y)
+    found = search(Superstitious(), at_least=None, epsilons=[50.0]).fit(X, y)
     assert found.best_score_ > 0.7
 
 
@@ -156,7 +156,7 @@ def test_no_row_is_counted_more_than_once() -> None:
         def predict(self, X: Any) -> Any:
             return super().predict(X)[:, None]
 
-    found = search(Column(), target=None, epsilons=[50.0]).fit(X, y)
+    found = search(Column(), at_least=None, epsilons=[50.0]).fit(X, y)
     assert 0.7 < found.best_score_ < 1.2
     with pytest.raises(InvalidInput, match="2 dimensions"):
         search().fit(X, np.column_stack([y, y]))
@@ -216,7 +216,7 @@ def test_failures_are_an_outcome_that_is_charged() -> None:
     assert found.privacy_spent_.epsilon > 0
     with pytest.raises(InvalidInput, match="no estimator"):
         found.predict([[0.0, 0.0]])
-    best = search(Failing(), guarantee=None, target=None, attempts=None).fit(*clouds())
+    best = search(Failing(), guarantee=None, at_least=None, attempts=None).fit(*clouds())
     assert best.release_.value is FAILED
     assert best.best_estimator_ is None
 
@@ -269,7 +269,7 @@ class TestCopiesNeitherLoseNorDoubleACharge:
     def test_a_search_inside_a_search_charges_every_fit(self, ledger: Ledger) -> None:
         X, y = clouds()
         outer = GridSearchCV(
-            search(ledger=ledger, target=None, attempts=None),
+            search(ledger=ledger, at_least=None, attempts=None),
             {"overhead": [0.2, 0.4]},
             cv=2,
             scoring="accuracy",

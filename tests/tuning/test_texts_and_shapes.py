@@ -15,9 +15,8 @@ import expost
 from expost.cli.main import app
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.data_settings import DataSettings
 from expost.tuning.rows import load_rows
-from expost.tuning.settings import read_settings
+from expost.tuning.settings import DataSettings, read_settings
 from tests.tuning.jobs import job
 
 pytest.importorskip("numba")

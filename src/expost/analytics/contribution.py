@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any
@@ -39,13 +39,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.columns import GROUP, USER, VALUE, WIDE, Measure, byte_by_byte
-from expost.analytics.engine import fetch, ibis_module
-from expost.analytics.intervals import half_widths_at
-from expost.analytics.noise_levels import GaussianLevels, LaplaceLevels
+from expost.analytics.refinement_noise import GaussianLevels, LaplaceLevels, half_widths_at
 from expost.randomness import coins
 from expost.randomness.source import Randomness
+from expost.tables import typed_columns as columns
+from expost.tables.typed_columns import fetch, ibis_module
 
+USER, GROUP, VALUE, WIDE = "expost_user", "expost_group", "expost_value", "expost_wide"
+TOTAL = "all"  # the group of a request without groups
+MOST_UNITS = 2**31  # sums of this many units and 2³² rows stay inside 64 bits
 _FIRST, _SECOND, _WHO = "expost_first", "expost_second", "expost_who"
 _USERS, _RANK, _OCCURRENCE = "expost_users", "expost_rank", "expost_occurrence"
 _KEPT, _GAP = ("expost_kept", "expost_kept_2"), ("expost_gap", "expost_gap_2")
@@ -73,8 +75,8 @@ class GroupValues:
 
     def on(self, keys: Sequence[str]) -> GroupValues:
         """Return the values of the listed groups; absent ones are 0."""
-        place = {group: index for index, group in enumerate(self.groups)}
-        chosen = np.array([place.get(key, -1) for key in keys], dtype=np.int64)
+        index = {group: row for row, group in enumerate(self.groups)}
+        chosen = np.array([index.get(key, -1) for key in keys], dtype=np.int64)
 
         def pick(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
             return np.where(chosen >= 0, np.append(values, 0)[chosen], 0)
@@ -82,6 +84,99 @@ class GroupValues:
         second = None if self.second is None else pick(self.second)
         first, users = pick(self.first), pick(self.users)
         return GroupValues(tuple(keys), first, second, users, self.kept, self.removed)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured per user and group, in integer units of ``grid``.
+
+    ``kind`` is ``users``, ``rows``, ``sum`` or ``mean``. ``rows`` is the cap of rows per user and
+    group; None until it has been chosen privately. ``low`` and ``high`` are the public bounds of a
+    value, in grid units.
+    """
+
+    kind: str = "users"
+    column: str | None = None
+    rows: int | None = 1
+    grid: Fraction = Fraction(1)
+    low: int = 0
+    high: int = 1
+
+    @property
+    def sensitivity(self) -> int:
+        """How much one user can change the value of one group, in grid units."""
+        assert self.rows is not None
+        if self.kind == "mean":  # Σ(v − low) and Σ(high − v) add up to rows·(high − low)
+            return self.rows * (self.high - self.low)
+        return self.rows * max(abs(self.low), abs(self.high))
+
+    @property
+    def signed(self) -> bool:
+        """Whether a value of a group can be negative."""
+        return self.kind == "sum" and self.low < 0
+
+
+def select(
+    table: Any,
+    by: Sequence[str],
+    user: str,
+    measure: Measure | None = None,
+    where: Sequence[str] = (),
+    *,
+    collated: bool = False,
+) -> Any:
+    """Return the columns that matter under our names; ``collated`` if text may have a collation."""
+    ibis = ibis_module()
+    engine = columns.engine_of(table)
+    for option, name in (*(("by", name) for name in by), ("user", user)):
+        columns.check_column(table, option, name, engine)
+    for text in where:
+        table = table.filter(columns.condition(table, text, engine, collated))
+    names = [columns.column_text(table[name], engine, collated) for name in by]
+    chosen = {GROUP: ibis.literal(TOTAL) if not names else names[0], USER: table[user]}
+    if len(names) > 1:
+        chosen[GROUP] = _joined(names)
+    if measure is not None and measure.column is not None:
+        columns.check_column(table, "column", measure.column, engine)
+        chosen[VALUE] = grid_units(table[measure.column], measure, engine)
+        if measure.kind == "sum":  # before clipping, to estimate what clipping removes
+            wide = replace(measure, low=-MOST_UNITS, high=MOST_UNITS)
+            chosen[WIDE] = grid_units(table[measure.column], wide, engine)
+    return table.select(**chosen)
+
+
+def pair_columns(table: Any, by: str, user: str, *, collated: bool = False) -> Any:
+    """Return the columns of one group and one user under our names."""
+    return select(table, [by], user, collated=collated)
+
+
+def _joined(names: list[Any]) -> Any:
+    """Several names as one text; NULL if one of them is, or holds the separator."""
+    whole = names[0]
+    for name in names[1:]:
+        whole = whole + columns.SEPARATOR + name
+    clean = names[0].notnull()
+    for name in names:
+        clean = clean & name.notnull() & ~name.contains(columns.SEPARATOR)
+    return clean.ifelse(whole, ibis_module().null("string"))
+
+
+def grid_units(column: Any, measure: Measure, engine: str) -> Any:
+    """Return values in grid units, clipped to the bounds; what is no number is NULL."""
+    ibis = ibis_module()
+    value = columns.finite_column(column, engine, "column")
+    edge = 2.0**60 * float(measure.grid)  # before the division, so that nothing overflows
+    # Not clip: on some engines that repeats its input, so that nested ones grow exponentially.
+    known = _between(value.fill_null(0.0), -edge, edge)
+    scaled = (known / float(measure.grid) + 0.5).floor().cast("int64")
+    units = _between(scaled, measure.low, measure.high)  # bounds are whole numbers, so is the type
+    return value.notnull().ifelse(units, ibis.null("int64"))
+
+
+def _between(value: Any, low: Any, high: Any) -> Any:
+    """A value that is not NULL, clipped."""
+    ibis = ibis_module()
+    return ibis.greatest(ibis.literal(low), ibis.least(ibis.literal(high), value))
 
 
 def new_salt(randomness: Randomness) -> str:
@@ -207,18 +302,18 @@ def _limited(pairs: Any, names: Sequence[str], limit: int) -> dict[str, Any]:
 
 def run_totals(query: Any) -> GroupValues:
     """Run a query of :func:`totals`; groups come back in the order of their names."""
-    found = fetch(query)
-    order = sorted(range(len(found[GROUP])), key=lambda place: str(found[GROUP][place]))
+    sums = fetch(query)
+    order = sorted(range(len(sums[GROUP])), key=lambda row: str(sums[GROUP][row]))
 
     def column(name: str) -> npt.NDArray[np.int64]:
-        return np.array([int(found[name][place]) for place in order], dtype=np.int64)
+        return np.array([int(sums[name][row]) for row in order], dtype=np.int64)
 
     return GroupValues(
-        tuple(str(found[GROUP][place]) for place in order),
+        tuple(str(sums[GROUP][row]) for row in order),
         column(_FIRST),
-        column(_SECOND) if _SECOND in found else None,
+        column(_SECOND) if _SECOND in sums else None,
         column(_USERS),
-        *(tuple(sum(map(int, found[name])) for name in some if name in found) for some in _AMOUNTS),
+        *(tuple(sum(map(int, sums[name])) for name in some if name in sums) for some in _AMOUNTS),
     )
 
 
@@ -234,10 +329,10 @@ def per_user(rows: Any) -> Any:
 
 def run_per_user(query: Any) -> tuple[dict[int, int], dict[int, int]]:
     """Run a query of :func:`per_user`: groups → users, and most rows in a group → users."""
-    found = fetch(query)
+    table = fetch(query)
     counted: tuple[dict[int, int], dict[int, int]] = {}, {}
     for groups, rows, users in zip(
-        found["expost_groups"], found["expost_rows"], found["expost_users"], strict=True
+        table["expost_groups"], table["expost_rows"], table["expost_users"], strict=True
     ):
         counted[0][groups] = counted[0].get(groups, 0) + users
         counted[1][rows] = counted[1].get(rows, 0) + users
@@ -259,7 +354,7 @@ def _user_text(pairs: Any, collated: bool) -> Any:
     text = user if kind.is_string() else user.cast("string")
     if kind.is_integer() or (kind.is_string() and not collated):
         return text
-    return byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
+    return columns.byte_by_byte(text, engine).min().over(ibis_module().window(group_by=USER))
 
 
 def _hash(rows: Any, names: list[str], salt: str) -> Any:
@@ -311,17 +406,17 @@ def choose_cap(
     weights = [max(1, 10**9 // cap**2) if favour_small else 1 for cap in candidates]
     upto = list(accumulate(weights))
     while True:
-        place = bisect_right(upto, randomness.below(upto[-1]))
-        if coins.bernoulli_exp(rate * (best - quality[place]) / 2, randomness):
-            return candidates[place]
+        index = bisect_right(upto, randomness.below(upto[-1]))
+        if coins.bernoulli_exp(rate * (best - quality[index]) / 2, randomness):
+            return candidates[index]
 
 
 def cap_candidates(most: int) -> list[int]:
     """Return 1, 2, …, 20, then steps of about a tenth."""
-    found = list(range(1, min(20, most) + 1))
-    while found[-1] < most:
-        found.append(min(most, math.ceil(found[-1] * 1.1)))
-    return found
+    caps = list(range(1, min(20, most) + 1))
+    while caps[-1] < most:
+        caps.append(min(most, math.ceil(caps[-1] * 1.1)))
+    return caps
 
 
 def removed_share(

@@ -11,7 +11,7 @@ P(|T| > q(θ)) ≤ miss. For Laplace noise of scale s and a = 1 − θ ≠ b = �
 (a²e^{−t/as} − b²e^{−t/bs})/(a² − b²), (1 + t/2as)e^{−t/as} for a = b; for Gaussian noise T is
 normal. Discrete noise can be drawn together with continuous noise so that they differ by at most 1
 (Laplace: differences of exponential variables and of their integer parts; Gaussian:
-``noise_tails``, statement (c)), so that adding a + b = 1 to q is enough. q falls with
+``refinement_noise``, statement (c)), so that adding a + b = 1 to q is enough. q falls with
 min(θ, 1 − θ) (convex combinations of log-concave noise are more peaked: Proschan 1965), so q(0)
 bounds it. The published interval is θ̂ ± max q/N̂ with the maximum over an interval that holds all
 such θ, found from q(0)/N̂ in a few steps.
@@ -48,10 +48,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.intervals import StoppingRule, shares, true_values
-from expost.analytics.noise_levels import NoiseLevels
-from expost.analytics.noise_tails import fresh, normal_above, normal_below
 from expost.analytics.refinement import Answer, Job, Refinement
+from expost.analytics.refinement_noise import (
+    NoiseLevels,
+    StoppingRule,
+    fresh,
+    miss_shares,
+    normal_above,
+    normal_below,
+    true_values,
+)
 from expost.arrays import Floats
 from expost.randomness.source import Randomness
 
@@ -90,7 +96,7 @@ def mean_rule(
     weights = tuple(max(abs(pair[part]) for pair in targets) for part in (0, 1))
     allowed, spread = 1 - confidence, high - low
     miss = _best_miss(levels, allowed, weights, spread)
-    everywhere = allowed * shares(len(levels.costs))
+    everywhere = allowed * miss_shares(len(levels.costs))
     widths = [
         _half_width(levels, level, chance, weights) for level, chance in enumerate(everywhere)
     ]
@@ -118,12 +124,14 @@ def _best_miss(
     miss, largest = allowed / len(levels.costs), allowed  # by the union bound
     for _ in range(12):
         middle = (miss + largest) / 2
-        fits = worst_miss(levels, middle, weights, spread) <= allowed
+        fits = worst_mean_miss(levels, middle, weights, spread) <= allowed
         miss, largest = (middle, largest) if fits else (miss, middle)
     return miss
 
 
-def worst_miss(levels: NoiseLevels, miss: float, weights: tuple[float, ...], spread: int) -> float:
+def worst_mean_miss(
+    levels: NoiseLevels, miss: float, weights: tuple[float, ...], spread: int
+) -> float:
     """Return the bound on P(answered and missed) at the worst L, see above."""
     least = spread * quantiles(levels, miss)
     ends = np.union1d(true_values(float(least.min()), float(least.max())), least)
@@ -181,10 +189,10 @@ def tail(levels: NoiseLevels, level: int, x: Floats, weights: tuple[float, ...])
     if large == 0:
         return np.where(np.asarray(x) > 0, 0.0, 1.0)
     if levels.law == "laplace":
-        found = _laplace_tail(np.maximum(inside, 0.0), large, small) / 2
+        bound = _laplace_tail(np.maximum(inside, 0.0), large, small) / 2
     else:
-        found = normal_above(inside / math.hypot(large, small))
-    return np.where(inside <= 0, 1.0, found)
+        bound = normal_above(inside / math.hypot(large, small))
+    return np.where(inside <= 0, 1.0, bound)
 
 
 def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
@@ -197,6 +205,7 @@ def _laplace_tail(t: Floats, large: Any, small: Any) -> Floats:
     return np.asarray(np.where(alike, equal, unequal))
 
 
+@lru_cache(maxsize=1024)
 def _half_width(levels: NoiseLevels, level: int, miss: float, weights: tuple[float, ...]) -> float:
     """Return x with P(|c₁Z₁ + c₂Z₂| ≥ x) ≤ miss."""
     low, high = 0.0, float(levels.scales[level]) * sum(weights) * (2 - math.log(miss)) * 2 + 1
@@ -223,8 +232,8 @@ def _unit_quantiles(law: str, miss: float) -> Floats:
     low, high = np.zeros(len(small)), np.full(len(small), -math.log(miss) * (1 + 1e-12))
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        found = _laplace_tail(middle, 1 - small, small)
-        low, high = np.where(found > miss, middle, low), np.where(found > miss, high, middle)
+        chance = _laplace_tail(middle, 1 - small, small)
+        low, high = np.where(chance > miss, middle, low), np.where(chance > miss, high, middle)
     return high
 
 
@@ -266,7 +275,7 @@ class MeanRefinement(Refinement):
         if stopped is not None:
             level, miss = stopped, rule.miss
         elif not self._free[group]:
-            miss *= float(shares(count)[level])
+            miss *= float(miss_shares(count)[level])
         first, second = (float(path[level, group]) for path in (self._estimates, self._second))
         share, width = _interval(self.job.levels, level, miss, first, first + second)
         mean = self._low + self._range * share

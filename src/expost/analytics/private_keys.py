@@ -19,7 +19,7 @@ costs. So with 1 − (1 − p)^m ≤ δ the selection is, in both directions,
 
 The Gaussian threshold grows with √m, the Laplace one with m. The threshold is the least integer
 that the bound allows: p is bounded from above by the exact discrete Laplace tail, or by the normal
-tail moved by ½ (``noise_tails``, statement (a): P(Z ≥ k) ≤ P(N ≥ k − ½) for integers k ≥ 1).
+tail moved by ½ (``refinement_noise``, (a): P(Z ≥ k) ≤ P(N ≥ k − ½) for integers k ≥ 1).
 Test: ``tests/analytics/test_private_keys.py`` (exact, by enumeration; against OpenDP's threshold).
 """
 
@@ -70,10 +70,10 @@ class KeySelection:
         """
         cost = exact_positive(self.cost, "cost")
         if self.noise == "laplace":
-            noise = samplers.discrete_laplace(self.contributions / cost, len(counts), randomness)
+            noise = samplers.discrete_laplaces(self.contributions / cost, len(counts), randomness)
         else:
             variance = Fraction(self.contributions) / (2 * cost)
-            noise = samplers.discrete_gaussian(variance, len(counts), randomness)
+            noise = samplers.discrete_gaussians(variance, len(counts), randomness)
         return np.asarray((counts > 0) & (counts + noise >= self.threshold))
 
 
@@ -82,7 +82,7 @@ def best_selection(rho: float, delta: float, contributions: int) -> KeySelection
 
     Laplace noise of ε = √(2ρ) is ρ-zCDP; both kinds then compose with the counts in the same way.
     """
-    check(delta, contributions)
+    check_delta_and_cap(delta, contributions)
     epsilon = math.sqrt(2 * rho) * (1 - 1e-12)
     laplace = laplace_threshold(epsilon, delta, contributions)
     gaussian = gaussian_threshold(rho, delta, contributions)
@@ -91,7 +91,7 @@ def best_selection(rho: float, delta: float, contributions: int) -> KeySelection
     return KeySelection("gaussian", rho, delta, contributions, gaussian)
 
 
-def check(delta: float, contributions: int) -> None:
+def check_delta_and_cap(delta: float, contributions: int) -> None:
     """Refuse a δ or a cap that cannot be meant."""
     count_of(contributions, "max_groups_per_user", at_least=1)
     if not 0 < delta < 1:

@@ -1,60 +1,199 @@
-"""``expost.count``, ``expost.sum`` and ``expost.mean``: answers as accurate as you need them."""
+"""``expost.count``, ``sum`` and ``mean``: check, price, reserve, read, refine, settle.
+
+One reservation covers the whole request. It is settled at what was looked at, also after an
+exception or Ctrl-C, and at nothing if nothing had been looked at. Answers are handed to the caller
+before the reservation is settled. The certificate states the charge that the ledger settles.
+Tests: ``tests/analytics/test_query.py``.
+"""
 
 from __future__ import annotations
 
-import builtins
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
-from expost.analytics.certificate import CountResult
-from expost.analytics.columns import MOST_UNITS, Measure
-from expost.analytics.execution import Released, run
-from expost.analytics.request import AUTO, make_request
+import numpy as np
+
+from expost._version import __version__
+from expost.analytics import contribution
+from expost.analytics.contribution import GROUP, USER, GroupValues
+from expost.analytics.learned_facts import learn_missing_bounds
+from expost.analytics.means import MeanRefinement
+from expost.analytics.pricing import (
+    AUTO,
+    THEOREM,
+    CheckedCount,
+    describe_request,
+    outcome_of,
+    price_request,
+    source_description,
+)
+from expost.analytics.private_keys import KeySelection
+from expost.analytics.refinement import Answer, Refinement
+from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
+from expost.facts.describe import Facts
+from expost.privacy.base import persons_words
+from expost.privacy.charges import Charges, ShareCharges
+from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.randomness.source import Randomness, require_protection
-from expost.rationals import Number, count_of, exact, exact_positive
+from expost.rationals import round_down, round_up
+from expost.selection.release import SCHEMA
+from expost.tables.typed_columns import SEPARATOR, fetch
 
-_DEFAULT_ROWS = 10
-_GRID_STEPS = 2**10  # grid units in the larger bound, unless the caller gives a grid
-_LARGEST = Fraction(10) ** 280  # bounds and grids are between this and its inverse: sums are finite
+Released = Callable[[Answer, float], None]
 
 
-def count(
-    data: Any,
-    *,
-    by: str | Sequence[str] | None = None,
-    user: str | None = None,
-    within: float | None = None,
-    plus_minus: float | None = None,
-    epsilon: float,
-    delta: float | None = None,
-    keys: Sequence[Any] | None = None,
-    private_keys: bool = False,
-    max_groups_per_user: int | str | None = None,
-    one_row_per_user: bool = False,
-    rows: bool = False,
-    max_rows_per_user: int | str | None = None,
-    where: Sequence[str] = (),
-    order: str | None = None,
-    prior: Mapping[str, float] | None = None,
-    max_group_epsilon: float | None = None,
-    confidence: float = 0.9,
-    rule: str = "confidence",
-    ratio: float | None = None,
-    table: str | None = None,
-    delimiter: str | None = None,
-    ledger: LedgerOrPlace = None,
-    budget: str | None = None,
-    analyst: str = "",
-    memo: str = "expost count",
-    released: Released | None = None,
-    on_ignored: Callable[[bool], None] | None = None,
-    randomness: Randomness | None = None,
-    simulation: bool = False,
-) -> CountResult:
+@dataclass(frozen=True)
+class CountResult:
+    """What was released."""
+
+    answers: tuple[Answer, ...]
+    unanswered: tuple[Answer, ...]
+    spent: float
+    remaining: float
+    unit: str
+    within: float | None
+    plus_minus: float | None
+    confidence: float
+    factor: float
+    max_groups_per_user: int | None
+    dropped_share: Mapping[str, float] | None
+    guarantee: Guarantee
+    keys: Mapping[str, Any] | None
+    warnings: tuple[str, ...]
+    query: Mapping[str, Any]
+    source: str
+    public: Mapping[str, Any]
+    simulated: bool
+    charges: Charges = field(repr=False)
+    outcome: int | None = field(repr=False)
+    ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+    facts: Facts | None = None
+
+    @property
+    def total(self) -> ApproxDP | None:
+        """What facts that were bought and everything else guarantee together; None without."""
+        if self.facts is None:
+            return None
+        epsilon, delta = vars(self.guarantee)["epsilon"], vars(self.guarantee).get("delta", 0.0)
+        return ApproxDP(epsilon, delta) + self.facts.guarantee
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
+
+    @property
+    def protects(self) -> str:
+        """Who is protected, in words."""
+        return persons_words(self.max_groups_per_user)
+
+    def _repr_html_(self) -> str:
+        """Return the answers for a notebook."""
+        from expost.certificates.words import certificate_words
+        from expost.html_tables import HtmlTable, Loss, html_summary
+
+        columns = ["group", "estimate", "low", "high", f"spent ({self.unit})"]
+        tables = [
+            HtmlTable(
+                caption,
+                columns,
+                [
+                    (answer.group, answer.estimate, answer.low, answer.high, Loss(answer.spent))
+                    for answer in of
+                ],
+            )
+            for caption, of in (("Answered", self.answers), ("Not answered", self.unanswered))
+            if of
+        ]
+        words = {name: list(lines) for name, lines in certificate_words(self.certificate())}
+        return html_summary("Released values", words, *tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form of ``expost count``."""
+        return {
+            "answers": [answer.as_dict() for answer in self.answers],
+            "unanswered": [_plain(answer) for answer in self.unanswered],
+            "spent": self.spent,
+            "remaining": self.remaining,
+            "unit": self.unit,
+            "within": self.within,
+            "plus_minus": self.plus_minus,
+            "confidence": self.confidence,
+            "interval_factor": self.factor,
+            "max_groups_per_user": self.max_groups_per_user,
+            "protects": self.protects,
+            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+            "guarantee": self.guarantee.as_dict(),
+            "keys": None if self.keys is None else dict(self.keys),
+            "warnings": list(self.warnings),
+            "query": dict(self.query),
+            "simulated": self.simulated,
+            **self._bought(),
+        }
+
+    def _bought(self) -> dict[str, Any]:
+        """Return the facts that were bought, and the total with them, for JSON."""
+        if self.facts is None or self.total is None:
+            return {}
+        return {"facts": self.facts.certificate(), "total": self.total.as_dict()}
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate: query, source, public facts, answers, charge and theorem."""
+        return {
+            "expost": __version__,
+            "schema": SCHEMA,
+            "kind": "count",
+            "query": dict(self.query),
+            "source": self.source,
+            "public": dict(self.public),
+            "max_groups_per_user": self.max_groups_per_user,
+            "answers": [answer.as_dict() for answer in self.answers],
+            "unanswered": [_plain(answer) for answer in self.unanswered],
+            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+            "spent": {self.unit: self.spent},
+            "worst_case": {self.unit: self.public["total"]},
+            "guarantee": self.guarantee.as_dict(),
+            "ledger": None if self.ledger is None else dict(self.ledger),
+            "theorem": THEOREM,
+            "simulated": self.simulated,
+            "charges": self.charges.as_dict(),
+            "index": self.outcome,
+            "charged": self.charged.as_dict(),
+            **self._bought(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the certificate as JSON."""
+        text = json.dumps(self.certificate(), indent=2, allow_nan=False, ensure_ascii=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+class RunOptions(TypedDict, total=False):
+    """How a request is run: the ledger that is charged, and who hears of answers."""
+
+    ledger: LedgerOrPlace
+    budget: str | None
+    analyst: str
+    memo: str
+    released: Released | None
+    on_ignored: Callable[[bool], None] | None
+    randomness: Randomness | None
+    simulation: bool
+    learn_facts: float | None
+
+
+class CountOptions(CountRequest, RunOptions, total=False):
+    """The keywords of :func:`count`."""
+
+
+def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     """Count distinct users (or rows) per group, each to the error you need.
 
     Parameters
@@ -79,19 +218,19 @@ def count(
         Find the groups privately instead; needs ``delta``.
     max_groups_per_user : int, "auto" or None
         m: in how many groups a user counts at most; which ones is chosen by a salted hash. Only the
-        m dearest groups are then charged. ``"auto"`` chooses m privately. None: all groups, and
-        every group is charged (with ``private_keys``: 10). For a mapping, m is your promise.
+        m most expensive groups are then charged. ``"auto"`` chooses m privately. None: all groups,
+        and every group is charged (with ``private_keys``: 10). For a mapping, you guarantee m.
     one_row_per_user : bool
         Declare that the table has one row per user. Then m is 1, a user has at most one row, and
         the share of pairs that the cap drops is not estimated, which saves 0.5 % of the budget. The
-        caps hold all the same: if the declaration is wrong, values are too low, and the guarantee
+        caps still apply: if the declaration is wrong, values are too low, and the guarantee
         is unchanged.
-    rows : bool
+    count_rows : bool
         Count rows instead of users, at most ``max_rows_per_user`` (default 10, ``"auto"``: chosen
         privately) per user and group.
     where : sequence of str
         Conditions on columns, such as ``"status=active"`` or ``"age>=18"``.
-    order, prior, max_group_epsilon
+    group_order, prior, max_group_epsilon
         ``"race"`` (default) or ``"given"``; public expected sizes that sort the groups; the most
         that one group may cost.
     confidence, rule, ratio
@@ -103,6 +242,9 @@ def count(
         settled at what was looked at.
     released : callable, optional
         Called with each answer and the charge so far, before the ledger is settled.
+    learn_facts : float, optional
+        Buy the bounds (of a sum or a mean) or the groups that are not given for this ε, which is
+        part of ``epsilon``, and a tenth of ``delta`` (1e-7 without one). See ``docs/facts.md``.
     on_ignored : callable, optional
         Called with whether rows without user or group were ignored. This is not private: one row
         decides it, and it is a query of its own. It is for the curator of the table only; keep it
@@ -124,38 +266,10 @@ def count(
     ----------
     ``docs/counting.md`` states the guarantee and its proof.
     """
-    if not rows and max_rows_per_user is not None:
-        raise InvalidInput("max_rows_per_user", max_rows_per_user, "it belongs to rows=True")
-    measure = Measure()
-    if rows:
-        usual = 1 if one_row_per_user else _DEFAULT_ROWS
-        measure = Measure("rows", rows=rows_cap(max_rows_per_user or usual))
-    options = {name: value for name, value in locals().items() if name in _REQUEST}
-    return _ask(
-        data,
-        measure,
-        options,
-        ledger,
-        budget,
-        analyst,
-        memo,
-        released,
-        on_ignored,
-        randomness,
-        simulation,
-    )
+    return _ask(data, {"kind": "count", "memo": "expost count", **options})
 
 
-def sum(
-    data: Any,
-    column: str,
-    *,
-    bounds: tuple[Number, Number],
-    grid: Number | None = None,
-    max_rows_per_user: int | str | None = None,
-    memo: str = "expost sum",
-    **options: Any,
-) -> CountResult:
+def sum(data: Any, column: str | None = None, /, **options: Unpack[CountOptions]) -> CountResult:
     """Sum a column per group, each to the error you need.
 
     Parameters
@@ -182,115 +296,332 @@ def sum(
     CountResult
         As in :func:`count`.
     """
-    return _valued("sum", data, column, bounds, grid, max_rows_per_user, memo, options)
+    return _ask(data, _valued("sum", column, options))
 
 
-def mean(
-    data: Any,
-    column: str,
-    *,
-    bounds: tuple[Number, Number],
-    grid: Number | None = None,
-    max_rows_per_user: int | str | None = None,
-    memo: str = "expost mean",
-    **options: Any,
-) -> CountResult:
+def mean(data: Any, column: str | None = None, /, **options: Unpack[CountOptions]) -> CountResult:
     """Average a column per group, each to the error you need.
 
     Numerator and denominator share one noise path; the interval is for the ratio. Parameters and
     result are those of :func:`sum`.
     """
-    return _valued("mean", data, column, bounds, grid, max_rows_per_user, memo, options)
+    return _ask(data, _valued("mean", column, options))
 
 
-_REQUEST = frozenset(
-    (
-        *("by", "user", "where", "within", "plus_minus", "confidence", "rule", "epsilon", "delta"),
-        *("keys", "private_keys", "max_groups_per_user", "one_row_per_user", "order", "prior"),
-        *("max_group_epsilon", "ratio", "table", "delimiter"),
-    )
-)
-_RUN = ("ledger", "budget", "analyst", "memo", "released", "on_ignored", "randomness", "simulation")
+def _valued(kind: str, column: str | None, options: Any) -> dict[str, Any]:
+    """The options of a sum or a mean, whose column may be given by position or by name."""
+    named = {} if column is None else {"column": column}
+    return {"memo": f"expost {kind}", **options, **named, "kind": kind}
 
 
-def _valued(
-    kind: str,
-    data: Any,
-    column: str,
-    bounds: tuple[Number, Number],
-    grid: Number | None,
-    rows: int | str | None,
-    memo: str,
-    options: dict[str, Any],
-) -> CountResult:
-    unknown = builtins.sorted(set(options) - _REQUEST - set(_RUN))
-    if unknown:
-        raise TypeError(f"{kind}() got an unexpected option {unknown[0]!r}")
-    if "epsilon" not in options:
-        raise InvalidInput("epsilon", None, "it is required: pass a positive number")
-    measure = value_measure(kind, column, bounds, grid, rows)
-    asked = {"by": None, "user": None} | {k: v for k, v in options.items() if k in _REQUEST}
-    rest: dict[str, Any] = dict.fromkeys(_RUN) | {"analyst": "", "simulation": False, "memo": memo}
-    rest |= {name: value for name, value in options.items() if name in _RUN}
-    return _ask(data, measure, asked, **rest)
-
-
-def value_measure(
-    kind: str,
-    column: str,
-    bounds: tuple[Number, Number],
-    grid: Number | None,
-    rows: int | str | None,
-) -> Measure:
-    """Return the measure of a sum or a mean: bounds in units of the grid, rounded outwards."""
-    if isinstance(bounds, (str, bytes)) or len(tuple(bounds)) != 2:
-        raise InvalidInput("bounds", bounds, "give a lower and an upper bound")
-    low, high = (exact(each, "bounds") for each in bounds)
-    if not low < high:
-        raise InvalidInput("bounds", bounds, "the lower bound must be below the upper one")
-    if max(abs(low), abs(high)) > _LARGEST or high - low < 1 / _LARGEST:
-        raise InvalidInput("bounds", bounds, "give bounds of at most 1e280, at least 1e-280 apart")
-    most = rows_cap(rows)
-    step = _default_grid(low, high) if grid is None else exact_positive(grid, "grid")
-    if not 1 / _LARGEST <= step <= _LARGEST:
-        raise InvalidInput("grid", grid, "give a grid between 1e-280 and 1e280")
-    first, last = math.floor(low / step), math.ceil(high / step)
-    if max(abs(first), abs(last), last - first) * (most or 1) > MOST_UNITS:
-        raise InvalidInput("grid", float(step), "too fine for these bounds: give a larger one")
-    return Measure(kind, column, most, step, first, last)
-
-
-def rows_cap(rows: int | str | None) -> int | None:
-    """Return a cap of rows per user and group; None if it is to be chosen privately."""
-    return None if rows in (None, AUTO) else count_of(rows, "max_rows_per_user", at_least=1)
-
-
-def _default_grid(low: Fraction, high: Fraction) -> Fraction:
-    """1 for whole bounds up to 1024, else a power of two near a 1024th of the larger bound."""
-    largest = max(abs(low), abs(high))
-    if low.denominator == high.denominator == 1 and largest <= _GRID_STEPS:
-        return Fraction(1)
-    return Fraction(2) ** math.floor(math.log2(largest / _GRID_STEPS))
-
-
-def _ask(
-    data: Any,
-    measure: Measure,
-    options: dict[str, Any],
-    ledger: LedgerOrPlace,
-    budget: str | None,
-    analyst: str,
-    memo: str,
-    released: Released | None,
-    on_ignored: Callable[[bool], None] | None,
-    randomness: Randomness | None,
-    simulation: bool,
-) -> CountResult:
-    """Check, open, run."""
-    source = require_protection(randomness, simulation=simulation)
-    if ledger is None and (budget is not None or analyst):
+def _ask(data: Any, options: dict[str, Any]) -> CountResult:
+    """Check, open, price, reserve, run and settle."""
+    how = {name: options.pop(name, None) for name in RunOptions.__annotations__}
+    source = require_protection(how["randomness"], simulation=bool(how["simulation"]))
+    if how["ledger"] is None and (how["budget"] is not None or how["analyst"]):
         raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
-    account = Account(ledger, budget, analyst, memo)
+    account = Account(how["ledger"], how["budget"], how["analyst"] or "", how["memo"])
     account.check_simulation(source.simulated)
-    request = make_request(data, measure, **options)
-    return run(request, account, source, released, on_ignored)
+    facts = None
+    if how["learn_facts"] is not None:
+        facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)
+    request = check_request(data, options)
+    kind = None if account.ledger is None else account.ledger.kind_of(account.budget)
+    priced, progress = price_request(request, kind), Progress()
+    with account.reserve(priced.charges, request=priced.request, source=priced.source) as reserved:
+        certificate = None
+        try:
+            if how["on_ignored"] is not None:
+                how["on_ignored"](_ignores_rows(request))
+            evidence = reserved.evidence()
+            result = run_request(
+                request, priced.charges, source, evidence, progress, released=how["released"]
+            )
+            if facts is not None:
+                result = replace(result, facts=facts)
+            if evidence is not None:
+                certificate = result.certificate()
+        finally:
+            reserved.settle(outcome_of(progress.spent, priced.charges), certificate)
+    return result
+
+
+@dataclass
+class Progress:
+    """What has been bought so far; ``side`` is everything but the values."""
+
+    side: Fraction = Fraction(0)
+    most: int | None = None
+    dropped: dict[str, Any] | None = None
+    selection: KeySelection | None = None
+    refinement: Refinement | None = None
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def spent(self) -> Fraction:
+        """The charge so far."""
+        return self.side + (Fraction(0) if self.refinement is None else self.refinement.spent)
+
+
+def run_request(
+    request: CheckedCount,
+    charges: Charges,
+    randomness: Randomness,
+    evidence: dict[str, Any] | None,
+    progress: Progress | None = None,
+    *,
+    released: Released | None = None,
+) -> CountResult:
+    """Run a request whose worst case is reserved, and return what it releases.
+
+    ``evidence`` is what the certificate says about the ledger. The caller settles: ``progress``
+    holds what was bought, also if this raises.
+    """
+    progress = Progress() if progress is None else progress
+    request = _capped(request, progress, randomness)
+    groups, values = _values(request, progress, randomness)
+    refinement = _refinement(request, progress, groups, values, randomness)
+    progress.refinement = refinement
+    for answer in refinement:
+        progress.answers.append(_published(request, answer))
+        if released is not None:
+            released(progress.answers[-1], round_up(progress.spent))
+    return _result(request, progress, charges, evidence, randomness.simulated)
+
+
+def _values(
+    request: CheckedCount, progress: Progress, randomness: Randomness
+) -> tuple[list[Any], GroupValues]:
+    """The groups and their private values, after the caps; pays for the share and the groups."""
+    if request.from_counts:
+        listed = list(request.keys or ())
+        numbers = np.array([request.data.get(key, 0) for key in listed], dtype=np.int64)
+        return listed, GroupValues(tuple(listed), numbers)
+    salt = contribution.new_salt(randomness)
+    pairs = contribution.measured(
+        request.rows(), request.measure, request.keys, salt, collated=request.collated
+    )
+    most, price = progress.most, request.cost_of_dropped(progress.most)
+    if most is not None and request.most_known is not None and most >= request.most_known:
+        most = None  # nobody is in more groups than there are
+    limit = request.limit(progress.most) if price else None
+    values = contribution.run_totals(
+        contribution.totals(pairs, most, salt, limit, collated=request.collated)
+    )
+    if limit is not None:
+        progress.side += price
+        progress.dropped = _removed(
+            request,
+            contribution.removed_share(
+                values, limit, price, request.law, request.wanted.confidence, randomness
+            ),
+        )
+    if request.keys is not None:
+        return list(request.keys), values.on(request.keys)
+    assert progress.most is not None
+    progress.selection = request.selection(progress.most)
+    progress.side += request.cost_of_keys()
+    # The candidates and their counts are those of the rows that are measured, and of no other.
+    passed = progress.selection.select(values.users, randomness)
+    released = [group for group, keep in zip(values.groups, passed, strict=True) if keep]
+    return released, values.on(released)
+
+
+def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -> CheckedCount:
+    """The request with its caps: as given, 1 if there is one group, or chosen privately."""
+    progress.most = request.cap if isinstance(request.cap, int) else None
+    if request.cap == AUTO and not request.chooses_cap:
+        progress.most = 1
+    if not request.chooses_cap and not request.chooses_rows:
+        return request
+    usable = contribution.usable(request.rows(), request.measure, request.keys)
+    groups, rows = contribution.run_per_user(contribution.per_user(usable))
+    share, rate = Fraction(request.wanted.within or Fraction(1, 10)) / 4, request.cap_rate()
+    if request.chooses_cap:
+        progress.side += request.cost_of_cap()
+        fit = request.caps_that_fit()
+        progress.most = contribution.choose_cap(groups, fit, share, rate, randomness)
+    if request.chooses_rows:
+        progress.side += request.cost_of_rows()
+        fit = request.rows_that_fit(progress.most)
+        chosen = contribution.choose_cap(rows, fit, share, rate, randomness, favour_small=True)
+        request = request.with_rows(chosen)
+    return request
+
+
+def _removed(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
+    """The share that caps removed, and the bias that counts against the wanted relative error.
+
+    ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
+    that is known to within the wanted error, else the part of it that is certain at the confidence
+    of the interval. Counts of users are published as what the cap keeps, without a bias.
+    """
+    measure, within = request.measure, request.wanted.within
+    kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
+    told = {"of": kinds[measure.kind]} | share
+    if measure.kind == "users":
+        return told
+    if measure.kind == "mean":
+        spread, error = measure.high - measure.low, told.pop("shift_error")
+        shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
+        asked = request.wanted.plus_minus
+        wanted = float(asked) if asked is not None else (within or 0.0) * abs(centre)
+        counted = shift if spread * error <= wanted else max(0.0, shift - error)
+        return told | {"shift": counted * spread * float(measure.grid)}
+    low, middle, high = (_odds(share[name]) for name in ("low", "estimate", "high"))
+    known = within is None or high - low <= 2 * within
+    return told | {"bias": middle if known else low}
+
+
+def _odds(share: float) -> float:
+    """The removed part as a part of what is kept; a number for JSON even if nothing is kept."""
+    return share / max(1e-9, 1 - share)
+
+
+def _refinement(
+    request: CheckedCount,
+    progress: Progress,
+    groups: list[Any],
+    values: GroupValues,
+    randomness: Randomness,
+) -> Refinement:
+    removed = progress.dropped or {}
+    job = request.job(
+        max(1, len(groups)),
+        progress.most,
+        bias=removed.get("bias", 0.0),
+        shift=removed.get("shift", 0.0) / float(request.measure.grid),
+    )
+    names = [_name(group, request) for group in groups]
+    if values.second is None:
+        return Refinement(job, names, values.first * request.finer, randomness)
+    return MeanRefinement(
+        job,
+        names,
+        values.first,
+        values.second,
+        randomness,
+        low=request.measure.low,
+        high=request.measure.high,
+    )
+
+
+def _name(group: str, request: CheckedCount) -> Any:
+    return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
+
+
+def _published(request: CheckedCount, answer: Answer) -> Answer:
+    """An answer in the unit of the data; counts are never negative."""
+    unit = float(request.measure.grid / request.finer)
+    numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
+    if request.measure.kind != "mean" and not request.measure.signed:
+        numbers = [number if number != number else max(0.0, number) for number in numbers]
+    return replace(answer, estimate=numbers[0], low=numbers[1], high=numbers[2])
+
+
+def _ignores_rows(request: CheckedCount) -> bool:
+    """Whether there are rows without user or group; for the curator only."""
+    if request.from_counts:
+        return False
+    rows = request.rows()
+    missing = rows.filter(rows[GROUP].isnull() | rows[USER].isnull())
+    return bool(fetch(missing.select(missing=missing[USER].isnull()).limit(1))["missing"])
+
+
+def _result(
+    request: CheckedCount,
+    progress: Progress,
+    charges: Charges,
+    evidence: dict[str, Any] | None,
+    simulated: bool,
+) -> CountResult:
+    refinement = progress.refinement
+    if refinement is None:
+        raise InvalidInput("source", "the table", "nothing was looked at")
+    capped = progress.most
+    grid = float(request.measure.grid)
+    wanted = request.wanted
+    outcome = outcome_of(progress.spent, charges)
+    charged = charges.nothing if outcome is None else charges[outcome]
+    # In the unit of the noise; a whole (ε, δ) that was charged has none.
+    shared = isinstance(charges, ShareCharges)
+    spent = charged.size if shared else progress.spent
+    return CountResult(
+        answers=tuple(progress.answers),
+        unanswered=tuple(_published(request, answer) for answer in refinement.unanswered),
+        spent=round_up(spent),
+        remaining=round_down(max(Fraction(0), request.total - spent)),
+        unit="epsilon" if request.delta is None else "rho",
+        within=wanted.within,
+        plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
+        confidence=wanted.confidence,
+        factor=refinement.job.rule.factor,
+        max_groups_per_user=capped,
+        dropped_share=progress.dropped,
+        guarantee=request.guarantee,
+        keys=None if progress.selection is None else progress.selection.as_dict(),
+        warnings=_warnings(request, progress),
+        query=describe_request(request),
+        source=request.source,
+        public=_public(request, progress),
+        simulated=simulated,
+        charges=charges,
+        outcome=outcome,
+        ledger=None
+        if evidence is None
+        else {**evidence, "source": source_description(request.source, describe_request(request))},
+    )
+
+
+def _warnings(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
+    within = request.wanted.within or 0.1
+    share = progress.dropped
+    if share is None or share["estimate"] <= within / 2 or share["low"] <= within / 4:
+        return ()
+    what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
+    caps = [] if progress.most is None else [f"{progress.most} groups per user"]
+    if share["of"] != "pairs":
+        caps += [f"{request.measure.rows} rows per user and group"]
+    mean = request.measure.kind == "mean"
+    effect = (
+        "The mean is that of the rows that are kept"
+        if mean
+        else "Values are too low by about as much"
+    )
+    return (
+        f"Capping, not noise, limits accuracy: about {share['estimate']:.0%} of "
+        f"{what[share['of']]} dropped at {' and '.join(caps)}. {effect}; a larger cap keeps more.",
+    )
+
+
+def _public(request: CheckedCount, progress: Progress) -> dict[str, Any]:
+    return {
+        "keys": "found privately" if request.private else "listed",
+        "groups": None if request.keys is None else len(request.keys),
+        "max_rows_per_user": None if request.measure.kind == "users" else request.measure.rows,
+        "rows_chosen_privately": request.chooses_rows,
+        "max_groups_per_user": _how_capped(request),
+        "total": round_up(request.total),
+        "noise": request.law,
+        "shares": {
+            "max_groups_per_user": round_up(request.cost_of_cap()),
+            "max_rows_per_user": round_up(request.cost_of_rows()),
+            "dropped_share": round_up(request.cost_of_dropped(progress.most)),
+            "keys": round_up(request.cost_of_keys()),
+        },
+    }
+
+
+def _how_capped(request: CheckedCount) -> str:
+    """Where m comes from."""
+    if request.one_row:
+        return "declared: one row per user"
+    return "chosen privately" if request.chooses_cap else "given"
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    """An answer for JSON, which has neither NaN nor infinity."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in answer.as_dict().items()
+    }

@@ -43,19 +43,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from expost.analytics.intervals import (
-    StoppingRule,
-    absolute_rule,
-    half_widths_at,
-    make_rule,
-    single_look,
-)
-from expost.analytics.noise_levels import (
+from expost.analytics.refinement_noise import (
     GaussianLevels,
     LaplaceLevels,
     NoiseLevels,
+    StoppingRule,
+    absolute_rule,
     geometric_grid,
+    half_widths_at,
     ladder,
+    make_rule,
+    single_look,
     spaced_ladder,
 )
 from expost.errors import InvalidInput
@@ -102,6 +100,20 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class LevelOptions:
+    """What the levels depend on besides the wanted error; ``most_groups`` is m, None for all."""
+
+    law: str
+    total: Fraction
+    sensitivity: int = 1
+    most_groups: int | None = None
+    order: str = RACE
+    max_group: Fraction | None = None
+    ratio: float | None = None
+    spaced: bool = False
+
+
+@dataclass(frozen=True)
 class Job:
     """The public settings of a refinement.
 
@@ -127,13 +139,14 @@ def make_job(
 ) -> Job:
     """Choose levels and stop rule for this many groups; touches no data.
 
-    ``options`` are those of :func:`make_levels`. ``rule_of`` makes another rule (means). ``bias``
+    ``options`` are :class:`LevelOptions`. ``rule_of`` makes another rule (means). ``bias``
     is the part of a value that caps are estimated to remove: it is taken off the wanted relative
     error. If nothing is left of that, no group can be answered, and none is looked at beyond the
     first level.
     """
-    levels, shared, most = make_levels(groups, wanted, **options)
-    total, order = options["total"], options.get("order", RACE)
+    chosen = LevelOptions(**options)
+    levels, shared, most = make_levels(groups, wanted, chosen)
+    total, order = chosen.total, chosen.order
     if rule_of is not None:
         return Job(levels, rule_of(levels), total, order, most, shared)
     if wanted.within is None:
@@ -153,22 +166,12 @@ def make_job(
     return Job(levels, rule, total, order, most, shared)
 
 
-def make_levels(
-    groups: int,
-    wanted: Wanted,
-    *,
-    law: str,
-    total: Fraction,
-    sensitivity: int = 1,
-    most_groups: int | None = None,
-    order: str = RACE,
-    max_group: Fraction | None = None,
-    ratio: float | None = None,
-    spaced: bool = False,
-) -> tuple[NoiseLevels, int, int]:
+def make_levels(groups: int, wanted: Wanted, options: LevelOptions) -> tuple[NoiseLevels, int, int]:
     """Return the levels, the one that every group can afford, and m; refuse what does not fit."""
+    law, total, sensitivity = options.law, options.total, options.sensitivity
+    most_groups, order, max_group = options.most_groups, options.order, options.max_group
     if order not in (GIVEN, RACE):
-        raise InvalidInput("order", order, "give 'given' or 'race'")
+        raise InvalidInput("group_order", order, "give 'given' or 'race'")
     most = max(1, min(groups, groups if most_groups is None else most_groups))
     last = total if order == RACE else total / _PATIENCE
     last = min(total, last if max_group is None else max_group)
@@ -197,13 +200,13 @@ def make_levels(
     assert wanted.within is not None
     shared = min(last, max(least, total / most * (_LOOK_AT_ALL if most == groups else 1)))
     first = min(shared, max(least, _first_cost(law, wanted, sensitivity, total / most)))
-    if ratio is None:
-        steps = spaced_ladder if spaced else ladder
+    if options.ratio is None:
+        steps = spaced_ladder if options.spaced else ladder
         costs = steps(round_down(first), round_down(shared), round_down(last))
     else:
-        costs = geometric_grid(round_down(first), round_down(last), ratio)
-    place = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
-    return LAWS[law](costs, sensitivity), place, most
+        costs = geometric_grid(round_down(first), round_down(last), options.ratio)
+    level = int(np.searchsorted(costs, round_down(shared), side="right")) - 1
+    return LAWS[law](costs, sensitivity), level, most
 
 
 def _first_cost(law: str, wanted: Wanted, sensitivity: int, share: Fraction) -> Fraction:
@@ -380,8 +383,8 @@ class Refinement:
 
     def _size(self, level: int, group: Any) -> Any:
         """The estimate as the stop rule sees it: its size if values may be negative."""
-        found = self._estimates[level, group]
-        return np.abs(found) if self.job.rule.signed else found
+        estimate = self._estimates[level, group]
+        return np.abs(estimate) if self.job.rule.signed else estimate
 
     def _good(self, level: int, group: Any) -> Any:
         """Whether estimates at this level are good enough."""

@@ -1,345 +1,368 @@
-"""A checked request: what is asked, how the budget is split, and the opened table.
+"""What a count, a sum or a mean asks for, checked and split into shares before anything is charged.
 
-Everything that can be wrong with a request is found here, before anything is charged: settings,
-columns and their types, the query in the engine's dialect, the noise levels. No row is read.
-Tests: ``tests/analytics/test_query.py``.
+:class:`CountRequest` is the one definition of a question. The keywords of :func:`expost.count`, the
+options of ``expost count``, the body of the server's API, its stored questions and the remote
+client are all derived from it. :func:`check_request` finds everything that can be wrong with a
+request: settings, columns and their types, the query in the engine's dialect, the noise levels. It
+reads no row. Tests: ``tests/analytics/test_query.py``, ``tests/analytics/test_request.py``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
-from functools import partial
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypedDict,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
-from expost.analytics import columns, contribution
-from expost.analytics.columns import MOST_UNITS, SEPARATOR, TOTAL, Measure
-from expost.analytics.contribution import MOST_CAP, cap_candidates
-from expost.analytics.engine import check_compiles
-from expost.analytics.intervals import check_confidence, check_within
-from expost.analytics.means import mean_rule
-from expost.analytics.private_keys import KeySelection, best_selection, check
-from expost.analytics.refinement import GIVEN, RACE, Job, Wanted, make_job, make_levels
-from expost.analytics.sources import as_table, may_collate, open_source
+from expost.analytics import contribution
+from expost.analytics.contribution import MOST_UNITS, TOTAL, Measure
+from expost.analytics.pricing import AUTO, CheckedCount, in_unit
+from expost.analytics.private_keys import check_delta_and_cap
+from expost.analytics.refinement import GIVEN, RACE, Wanted
+from expost.analytics.refinement_noise import check_confidence, check_within
 from expost.errors import InvalidInput
-from expost.privacy.conversions import gaussian_for
-from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP
-from expost.rationals import count_of, exact, exact_positive
+from expost.rationals import Number, count_of, exact, exact_positive
+from expost.tables import typed_columns as columns
+from expost.tables.sources import as_table, may_collate, open_source, without_password
+from expost.tables.typed_columns import SEPARATOR, check_compiles
 
-AUTO = "auto"
 KEYS_CAP = 10  # groups per user for finding groups privately, unless the caller says otherwise
-KEYS_SHARE = Fraction(1, 10)  # of the total goes to finding groups privately
-CAP_SHARE = Fraction(3, 100)  # of the total goes to choosing each cap privately
-DROPPED_SHARE = Fraction(1, 200)  # of the total goes to the share of dropped pairs
-REMOVED_SHARE = Fraction(1, 20)  # of the total goes to what caps remove from rows, sums and means
-SPREAD = 10  # a user counts with so many rows in the share, or with what the caps allow if more
-FINER = 8  # counts are made in eighths where noise is Laplace: less is lost to rounding
+_DEFAULT_ROWS = 10  # of a user in a group, where rows are counted
+_GRID_STEPS = 2**10  # grid units in the larger bound, unless the caller gives a grid
+_LARGEST = Fraction(10) ** 280  # bounds and grids are between this and its inverse: sums are finite
 _TOO_MANY = 2**53  # beyond, a float would no longer hold a count
 _MOST_GROUPS = 10**6
 _LARGEST_ERROR = 2**63  # in grid units; no value is as large
 
 
-@dataclass(frozen=True)
-class Request:
-    """The public settings of a request; :func:`make_request` checks them."""
+class RequestSetting(NamedTuple):
+    """The help of a setting, whether analysts may set it at a server, and its limits there.
 
-    measure: Measure
-    wanted: Wanted
-    by: tuple[str, ...]
-    user: str | None
-    where: tuple[str, ...]
-    keys: tuple[str, ...] | None
-    cap: int | str | None
-    epsilon: Fraction
-    delta: float | None
-    order: str
-    max_group_epsilon: Fraction | None
-    ratio: float | None
-    total: Fraction
-    data: Any = field(repr=False)
-    table: Any = field(repr=False, default=None)
-    source: str = ""
-    one_row: bool = False
-    chooses_rows: bool = False
+    ``limits`` are keywords of a pydantic field. What analysts may not set is the owner's to state.
+    """
 
-    @property
-    def law(self) -> str:
-        """The noise: Laplace without δ, Gaussian with one."""
-        return "laplace" if self.delta is None else "gaussian"
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What everything released keeps."""
-        epsilon = float(self.epsilon)
-        return PureDP(epsilon) if self.delta is None else ApproxDP(epsilon, self.delta)
-
-    @property
-    def finer(self) -> int:
-        """Noise steps per grid unit."""
-        counts = self.measure.kind in ("users", "rows")
-        return FINER if counts and self.law == "laplace" else 1
-
-    @property
-    def private(self) -> bool:
-        """Whether groups are found privately."""
-        return self.keys is None
-
-    @property
-    def from_counts(self) -> bool:
-        """Whether the data are counts, not rows."""
-        return isinstance(self.data, Mapping)
-
-    @property
-    def most_known(self) -> int | None:
-        """How many groups a user can be in at most, before m is applied."""
-        return None if self.keys is None else len(self.keys)
-
-    @property
-    def chooses_cap(self) -> bool:
-        """Whether m is chosen privately, and paid for."""
-        return self.cap == AUTO and self.most_known != 1
-
-    def cost_of_cap(self) -> Fraction:
-        """The price of choosing m."""
-        return self.total * CAP_SHARE if self.chooses_cap else Fraction(0)
-
-    def cost_of_rows(self) -> Fraction:
-        """The price of choosing the rows per user and group."""
-        return self.total * CAP_SHARE if self.chooses_rows else Fraction(0)
-
-    def cost_of_keys(self) -> Fraction:
-        """The price of finding groups."""
-        return self.total * KEYS_SHARE if self.private else Fraction(0)
-
-    def cost_of_dropped(self, most: int | None) -> Fraction:
-        """The price of the share that caps remove; nothing if nothing should be removed."""
-        if self.one_row:
-            return Fraction(0)
-        if self.measure.kind != "users":
-            return self.total * REMOVED_SHARE
-        capped = most is not None and (self.most_known is None or most < self.most_known)
-        return self.total * DROPPED_SHARE if capped and not self.from_counts else Fraction(0)
-
-    def limit(self, most: int | None) -> int:
-        """How much one user counts in the share that caps remove, in units of the measure."""
-        groups = most if most is not None else min(SPREAD, self.most_known or SPREAD)
-        if self.measure.kind == "users":
-            return groups
-        rows = self.measure.rows or 1
-        return max(groups * rows, SPREAD) * (self.measure.sensitivity // rows)
-
-    def counting_total(self, most: int | None) -> Fraction:
-        """What is left for the values themselves."""
-        caps = self.cost_of_cap() + self.cost_of_rows()
-        return self.total - caps - self.cost_of_keys() - self.cost_of_dropped(most)
-
-    def cap_rate(self) -> Fraction:
-        """η of the exponential mechanism that chooses a cap."""
-        price = self.total * CAP_SHARE
-        if self.delta is None:
-            return price
-        return Fraction(math.sqrt(8 * float(price)) * (1 - 1e-12))
-
-    def selection(self, most: int) -> KeySelection:
-        """How groups are found privately when users keep ``most`` groups."""
-        assert self.delta is not None
-        return best_selection(float(self.cost_of_keys()) * (1 - 1e-12), self.delta / 2, most)
-
-    def job(self, groups: int, most: int | None, *, bias: float = 0.0, shift: float = 0.0) -> Job:
-        """The refinement of this many groups with this cap, whose caps have this bias or shift."""
-        rule, error = None, self.wanted.plus_minus
-        if self.measure.kind == "mean":
-            rule = partial(
-                mean_rule,
-                confidence=self.wanted.confidence,
-                low=self.measure.low,
-                high=self.measure.high,
-                within=self.wanted.within,
-                plus_minus=None if error is None else float(error),
-                shift=shift,
-            )
-        options = self._level_options(most)
-        return make_job(groups, self._wanted(), bias=bias, rule_of=rule, **options)
-
-    def caps_that_fit(self) -> list[int]:
-        """The values of m that may be chosen: those for which a job can be made."""
-        rows = self.with_rows(1) if self.chooses_rows else self
-        return list(
-            takewhile(rows._fits, cap_candidates(min(self.most_known or MOST_CAP, MOST_CAP)))
-        )
-
-    def rows_that_fit(self, most: int | None) -> list[int]:
-        """The caps of rows that may be chosen: those for which a job can be made."""
-        units = max(
-            abs(self.measure.low), abs(self.measure.high), self.measure.high - self.measure.low
-        )
-        largest = max(1, min(MOST_CAP, MOST_UNITS // max(1, units)))
-        return list(
-            takewhile(lambda rows: self.with_rows(rows)._fits(most), cap_candidates(largest))
-        )
-
-    def with_rows(self, rows: int) -> Request:
-        """Return the request with this cap of rows per user and group."""
-        return replace(self, measure=replace(self.measure, rows=rows))
-
-    def _fits(self, most: int | None) -> bool:
-        """Whether the total pays for a first look, by public numbers alone."""
-        try:
-            make_levels(self._groups(most), self._wanted(), **self._level_options(most))
-        except InvalidInput:
-            return False
-        return True
-
-    def _groups(self, most: int | None) -> int:
-        """The number of groups, or m where it is not known."""
-        return self.most_known or most or MOST_CAP
-
-    def _wanted(self) -> Wanted:
-        """What is wanted, in units of the noise."""
-        wanted = self.wanted
-        error = wanted.plus_minus
-        if error is not None and self.measure.kind == "mean":  # its level depends on the group
-            return replace(wanted, plus_minus=None, within=0.5)
-        return wanted if error is None else replace(wanted, plus_minus=error * self.finer)
-
-    def _level_options(self, most: int | None) -> dict[str, Any]:
-        return {
-            "law": self.law,
-            "total": self.counting_total(most),
-            "sensitivity": self.measure.sensitivity * self.finer,
-            "most_groups": most,
-            "order": self.order,
-            "max_group": self.max_group_epsilon and _in_unit(self.max_group_epsilon, self.delta),
-            "ratio": self.ratio,
-            "spaced": self.measure.kind == "mean",
-        }
-
-    @property
-    def collated(self) -> bool:
-        """Whether text columns may have a collation."""
-        return may_collate(self.data)
-
-    def rows(self) -> Any:
-        """The columns that matter, in the engine."""
-        assert self.user is not None
-        collated = self.collated
-        return columns.select(
-            self.table, self.by, self.user, self.measure, self.where, collated=collated
-        )
+    help: str
+    analysts: bool = False
+    limits: Mapping[str, Any] = {}
 
 
-def make_request(
-    data: Any,
-    measure: Measure,
-    *,
-    by: str | Sequence[str] | None,
-    user: str | None,
-    where: Sequence[str] = (),
-    within: float | None = None,
-    plus_minus: float | None = None,
-    confidence: float = 0.9,
-    rule: str = "confidence",
-    epsilon: float,
-    delta: float | None = None,
-    keys: Sequence[Any] | None = None,
-    private_keys: bool = False,
-    max_groups_per_user: int | str | None = None,
-    one_row_per_user: bool = False,
-    order: str | None = None,
-    prior: Mapping[str, float] | None = None,
-    max_group_epsilon: float | None = None,
-    ratio: float | None = None,
-    table: str | None = None,
-    delimiter: str | None = None,
-    opened: bool = True,
-) -> Request:
+_POSITIVE = {"gt": 0, "lt": 1e12, "allow_inf_nan": False}
+_SHARE = {"gt": 0, "lt": 1, "allow_inf_nan": False}
+_COUNT = {"ge": 1, "le": 10**9}
+
+
+class CountRequest(TypedDict, total=False):
+    """What is asked. A key that is absent or None has its default; only ``epsilon`` has none."""
+
+    kind: Annotated[Literal["count", "sum", "mean"], RequestSetting("What is asked.", True)]
+    column: Annotated[str | None, RequestSetting("Column that is summed or averaged.", True)]
+    bounds: Annotated[
+        tuple[Number, Number] | None,
+        RequestSetting(
+            "Public bounds of the values, LOW HIGH or LOW:HIGH; values are clipped to them."
+        ),
+    ]
+    grid: Annotated[Number | None, RequestSetting("Values are rounded to multiples of this.")]
+    epsilon: Annotated[float, RequestSetting("Total privacy budget ε.", True, _POSITIVE)]
+    user: Annotated[str | None, RequestSetting("Column of the person.")]
+    by: Annotated[
+        str | Sequence[str] | None,
+        RequestSetting("Column of the group; repeat it for several.", True, {"max_length": 8}),
+    ]
+    within: Annotated[
+        float | None, RequestSetting("Wanted relative error (default 0.1).", True, _POSITIVE)
+    ]
+    plus_minus: Annotated[
+        float | None, RequestSetting("Wanted absolute error instead.", True, _POSITIVE)
+    ]
+    delta: Annotated[
+        float | None, RequestSetting("Total δ: Gaussian noise, charged in zCDP.", True, _SHARE)
+    ]
+    count_rows: Annotated[bool, RequestSetting("Count rows, not users.", True)]
+    max_groups_per_user: Annotated[
+        int | str | None,
+        RequestSetting(
+            "In how many groups a person counts: a number, auto (chosen privately) or none. "
+            "Only the most expensive groups of this number are charged.",
+            True,
+            _COUNT,
+        ),
+    ]
+    max_rows_per_user: Annotated[
+        int | str | None,
+        RequestSetting(
+            "Rows of a person that count in one group: a number, or auto (chosen privately). "
+            "Default: 10 for rows, auto for sums and means.",
+            True,
+            _COUNT,
+        ),
+    ]
+    one_row_per_user: Annotated[
+        bool,
+        RequestSetting(
+            "Declare that the table has one row per person: each counts in one group, and "
+            "nothing is paid to learn what the cap drops."
+        ),
+    ]
+    where: Annotated[
+        Sequence[str],
+        RequestSetting(
+            "Condition on rows: status=active, age>=18. Repeat.", True, {"max_length": 20}
+        ),
+    ]
+    keys: Annotated[
+        Sequence[Any] | None,
+        RequestSetting(
+            "File with the groups, one per line (CSV for several columns); publicly known.",
+            True,
+            {"max_length": 100_000},
+        ),
+    ]
+    private_keys: Annotated[
+        bool, RequestSetting("Find the groups privately; costs a tenth, and half of δ.", True)
+    ]
+    group_order: Annotated[
+        Literal["given", "race"] | None,
+        RequestSetting("given: as in the keys file; race: the cheapest to finish next."),
+    ]
+    prior: Annotated[
+        Mapping[str, float] | None,
+        RequestSetting("CSV with group,size: public expectations; largest first."),
+    ]
+    max_group_epsilon: Annotated[float | None, RequestSetting("The most that one group may cost.")]
+    confidence: Annotated[
+        float,
+        RequestSetting("Coverage of the intervals (default 0.9).", True, {"ge": 0.5, "lt": 1}),
+    ]
+    rule: Annotated[
+        Literal["confidence", "paper"],
+        RequestSetting("confidence: half-width within the error; paper: its σ-rule."),
+    ]
+    ratio: Annotated[
+        float | None, RequestSetting("Constant ratio of the noise levels, instead of ours.")
+    ]
+    table: Annotated[str | None, RequestSetting("Table of the database.")]
+    delimiter: Annotated[
+        str | None, RequestSetting("Delimiter of a text file; else that of its header.")
+    ]
+
+
+_DEFAULTS = {"kind": "count", "confidence": 0.9, "rule": "confidence", "where": ()}
+
+
+def request_settings(request_type: type) -> dict[str, tuple[Any, RequestSetting]]:
+    """Return the type and the :class:`Setting` of each key of a request."""
+    hints = get_type_hints(request_type, include_extras=True)
+    return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in hints.items()}
+
+
+def count_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a request."""
+    properties = {}
+    for name, (hint, setting) in request_settings(CountRequest).items():
+        limits = {_LIMITS[word]: end for word, end in setting.limits.items() if word in _LIMITS}
+        properties[name] = {"description": setting.help} | _schema_of(hint) | limits
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Count, sum or mean of expost",
+        "type": "object",
+        "properties": properties,
+        "required": ["epsilon"],
+        "additionalProperties": False,
+    }
+
+
+_LIMITS = {
+    "gt": "exclusiveMinimum",
+    "lt": "exclusiveMaximum",
+    "ge": "minimum",
+    "le": "maximum",
+    "max_length": "maxItems",
+}
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def _schema_of(hint: Any) -> dict[str, Any]:
+    """The JSON Schema of a type; what is absent is left out, so None is no type of its own."""
+    origin, parts = get_origin(hint), [part for part in get_args(hint) if part is not type(None)]
+    if origin is Literal:
+        return {"enum": parts}
+    if Fraction in parts:  # an exact number of Python; JSON has one kind
+        return {"type": "number"}
+    if origin in (Union, UnionType):
+        options = [_schema_of(part) for part in parts]
+        return options[0] if len(options) == 1 else {"anyOf": options}
+    if origin is tuple:
+        return {"type": "array", "items": _schema_of(parts[0]), "minItems": 2, "maxItems": 2}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _schema_of(parts[1])}
+    if origin is Sequence:
+        return {"type": "array", "items": _schema_of(parts[0])}
+    return {"type": _TYPES[hint]} if hint in _TYPES else {}
+
+
+def completed(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request with all its keys, absent ones at their defaults; refuse unknown keys."""
+    names = CountRequest.__annotations__
+    unknown = sorted(set(request) - set(names))
+    if unknown:
+        raise TypeError(f"unexpected option {unknown[0]!r}")
+    given = {name: value for name, value in request.items() if value is not None}
+    if "epsilon" not in given:
+        raise InvalidInput("epsilon", None, "it is required: pass a positive number")
+    return dict.fromkeys(names) | _DEFAULTS | given
+
+
+def measure_of(asked: Mapping[str, Any]) -> Measure:
+    """Return what a completed request measures."""
+    kind, rows = asked["kind"], asked["max_rows_per_user"]
+    if kind in ("sum", "mean"):
+        if asked["count_rows"]:
+            raise InvalidInput("count_rows", f"with a {kind}", "ask for one of them")
+        return _value_measure(kind, asked["column"], asked["bounds"], asked["grid"], rows)
+    if kind != "count":
+        raise InvalidInput("kind", kind, "give 'count', 'sum' or 'mean'")
+    for name in ("column", "bounds", "grid"):
+        if asked[name] is not None:
+            raise InvalidInput(name, asked[name], "it belongs to sums and means")
+    if asked["count_rows"]:
+        usual = 1 if asked["one_row_per_user"] else _DEFAULT_ROWS
+        return Measure("rows", rows=_rows_cap(rows or usual))
+    if rows is not None:
+        raise InvalidInput("max_rows_per_user", rows, "it belongs to count_rows, sums and means")
+    return Measure()
+
+
+def _value_measure(
+    kind: str,
+    column: str | None,
+    bounds: tuple[Number, Number] | None,
+    grid: Number | None,
+    rows: int | str | None,
+) -> Measure:
+    """The measure of a sum or a mean: bounds in units of the grid, rounded outwards."""
+    if column is None:
+        raise InvalidInput("column", None, f"a {kind} needs the column of the values")
+    if bounds is None or isinstance(bounds, (str, bytes)) or len(tuple(bounds)) != 2:
+        raise InvalidInput("bounds", bounds, "give a lower and an upper bound, public ones")
+    low, high = (exact(end, "bounds") for end in bounds)
+    if not low < high:
+        raise InvalidInput("bounds", bounds, "the lower bound must be below the upper one")
+    if max(abs(low), abs(high)) > _LARGEST or high - low < 1 / _LARGEST:
+        raise InvalidInput("bounds", bounds, "give bounds of at most 1e280, at least 1e-280 apart")
+    most = _rows_cap(rows)
+    step = _default_grid(low, high) if grid is None else exact_positive(grid, "grid")
+    if not 1 / _LARGEST <= step <= _LARGEST:
+        raise InvalidInput("grid", grid, "give a grid between 1e-280 and 1e280")
+    first, last = math.floor(low / step), math.ceil(high / step)
+    if max(abs(first), abs(last), last - first) * (most or 1) > MOST_UNITS:
+        raise InvalidInput("grid", float(step), "too fine for these bounds: give a larger one")
+    return Measure(kind, column, most, step, first, last)
+
+
+def _rows_cap(rows: int | str | None) -> int | None:
+    """A cap of rows per user and group; None if it is to be chosen privately."""
+    return None if rows in (None, AUTO) else count_of(rows, "max_rows_per_user", at_least=1)
+
+
+def _default_grid(low: Fraction, high: Fraction) -> Fraction:
+    """1 for whole bounds up to 1024, else a power of two near a 1024th of the larger bound."""
+    largest = max(abs(low), abs(high))
+    if low.denominator == high.denominator == 1 and largest <= _GRID_STEPS:
+        return Fraction(1)
+    return Fraction(2) ** math.floor(math.log2(largest / _GRID_STEPS))
+
+
+def check_request(
+    data: Any, request: Mapping[str, Any], *, open_table: bool = True
+) -> CheckedCount:
     """Check all settings, open the table and compile the query; reads no rows.
 
-    With ``opened=False`` nothing is opened (plans).
+    With ``open_table=False`` nothing is opened (plans and prices).
     """
-    names = (by,) if isinstance(by, str) else tuple(by or ())
-    if len(set(names)) != len(names):
-        raise InvalidInput("by", names, "name each column once")
-    exact_positive(epsilon, "epsilon")
-    listed = _checked_keys(data, names, keys, private_keys, delta)
-    if prior is not None:
+    asked = completed(request)
+    delta, keys, cap = asked["delta"], asked["keys"], asked["max_groups_per_user"]
+    by = (asked["by"],) if isinstance(asked["by"], str) else tuple(asked["by"] or ())
+    if len(set(by)) != len(by):
+        raise InvalidInput("by", by, "name each column once")
+    epsilon = exact_positive(asked["epsilon"], "epsilon")
+    private_keys = bool(asked["private_keys"])
+    listed = _checked_keys(data, by, keys, private_keys, delta)
+    if (prior := asked["prior"]) is not None:
         sizes = {str(group): float(exact(size, "prior")) for group, size in prior.items()}
         listed = listed and tuple(sorted(listed, key=lambda group: -sizes.get(group, 0.0)))
-    cap = _checked_cap(data, max_groups_per_user, private_keys)
-    if one_row_per_user:
-        cap = _one_row(measure, max_groups_per_user)
+    measure = measure_of(asked)
+    most = _checked_cap(data, cap, private_keys)
+    if asked["one_row_per_user"]:
+        most = _one_row(measure, cap)
         measure = replace(measure, rows=1)
-    wanted = _wanted(measure, within, plus_minus, confidence, rule)
-    total = _total(epsilon, delta, private_keys)
-    request = Request(
+    limit, where = asked["max_group_epsilon"], asked["where"]
+    checked = CheckedCount(
         measure=measure,
-        wanted=wanted,
-        by=names,
-        user=user,
+        wanted=_wanted(measure, asked),
+        by=by,
+        user=asked["user"],
         where=(where,) if isinstance(where, str) else tuple(where),
         keys=listed,
-        cap=cap,
-        epsilon=exact_positive(epsilon, "epsilon"),
+        cap=most,
+        epsilon=epsilon,
         delta=None if delta is None else float(delta),
-        order=order or (GIVEN if prior is not None else RACE),
-        max_group_epsilon=None
-        if max_group_epsilon is None
-        else exact_positive(max_group_epsilon, "max_group_epsilon"),
-        ratio=ratio,
-        total=total,
+        group_order=asked["group_order"] or (RACE if prior is None else GIVEN),
+        max_group_epsilon=None if limit is None else exact_positive(limit, "max_group_epsilon"),
+        ratio=asked["ratio"],
+        total=_total(epsilon, delta, private_keys),
         data=_checked_counts(data) if isinstance(data, Mapping) else data,
-        source=_source_name(data, table),
-        one_row=bool(one_row_per_user),
+        source=_source_name(data, asked["table"]),
+        one_row=bool(asked["one_row_per_user"]),
         chooses_rows=measure.rows is None,
     )
-    _try_jobs(request)
+    _try_jobs(checked)
     if isinstance(data, Mapping):
-        if measure.kind != "users" or names or request.where:
+        if measure.kind != "users" or by or checked.where:
             raise InvalidInput("data", "counts", "rows, sums, groups and conditions need a table")
-        return request
-    return _opened(request, table, delimiter, keys or ()) if opened else request
+        return checked
+    return _opened(checked, asked) if open_table else checked
 
 
-def _opened(
-    request: Request, table: str | None, delimiter: str | None, keys: Sequence[Any]
-) -> Request:
+def _opened(request: CheckedCount, asked: Mapping[str, Any]) -> CheckedCount:
+    """The request with its table, whose columns fit it, in an engine that can run its query."""
     if request.user is None:
         raise InvalidInput("by, user", (request.by, None), "name the column of the person: user")
     if request.by == () and request.keys != (TOTAL,):
         raise InvalidInput("by, user", (None, request.user), "name the column of the group: by")
     data = request.data
     used = [*request.by, request.user, request.measure.column or ""]
-    used += [name.strip() for name in map(_condition_column, request.where)]
+    used += [columns.split_condition(text)[0].strip() for text in request.where]
     used = list(dict.fromkeys(name for name in used if name))
     if isinstance(data, (str, Path)):
-        opened = open_source(data, table, delimiter=delimiter, columns=used)
+        table = open_source(data, asked["table"], delimiter=asked["delimiter"], columns=used)
     else:
-        opened = as_table(data, used)
-    made = replace(request, table=opened, keys=_typed_keys(request, opened, keys))
-    trial = made.with_rows(1) if made.chooses_rows else made
-    pairs = contribution.measured(made.rows(), trial.measure, made.keys, "0")
-    check_compiles(contribution.totals(pairs, 2, "0", 2, collated=made.collated))
-    return made
+        table = as_table(data, used)
+    opened = replace(request, table=table, keys=_typed_keys(request, table, asked["keys"] or ()))
+    trial = opened.with_rows(1) if opened.chooses_rows else opened
+    pairs = contribution.measured(opened.rows(), trial.measure, opened.keys, "0")
+    check_compiles(contribution.totals(pairs, 2, "0", 2, collated=opened.collated))
+    return opened
 
 
-def _condition_column(text: str) -> str:
-    found = columns._CONDITION.fullmatch(str(text))
-    return found[1] if found else ""
-
-
-def _wanted(
-    measure: Measure,
-    within: float | None,
-    plus_minus: float | None,
-    confidence: float,
-    rule: str,
-) -> Wanted:
+def _wanted(measure: Measure, asked: Mapping[str, Any]) -> Wanted:
+    """How accurate answers must be; an absolute error in grid units."""
+    within, plus_minus, confidence = asked["within"], asked["plus_minus"], asked["confidence"]
     if within is not None and plus_minus is not None:
         raise InvalidInput("plus_minus", plus_minus, "give within or plus_minus, not both")
     check_confidence(confidence)
@@ -347,33 +370,29 @@ def _wanted(
         units = exact_positive(plus_minus, "plus_minus") / measure.grid
         if units > _LARGEST_ERROR:
             raise InvalidInput("plus_minus", plus_minus, "no sum is that large: give less")
-        return Wanted(None, units, confidence, rule, measure.signed)
+        return Wanted(None, units, confidence, asked["rule"], measure.signed)
     relative = 0.1 if within is None else within
     check_within(relative)
-    if measure.kind == "mean" and rule != "confidence":
-        raise InvalidInput("rule", rule, "means know only 'confidence'")
-    return Wanted(float(relative), None, float(confidence), rule, measure.signed)
+    if measure.kind == "mean" and asked["rule"] != "confidence":
+        raise InvalidInput("rule", asked["rule"], "means know only 'confidence'")
+    return Wanted(float(relative), None, float(confidence), asked["rule"], measure.signed)
 
 
-def _total(epsilon: float, delta: float | None, private_keys: bool) -> Fraction:
-    """The total in the unit of the noise: ε, or the ρ that (ε, δ) allows."""
+def _total(epsilon: Fraction, delta: float | None, private_keys: bool) -> Fraction:
+    """The total in the unit of the noise; half of δ is for finding groups privately."""
     if delta is None:
-        return exact_positive(epsilon, "epsilon")
+        return epsilon
     if not 0 < float(delta) < 1:
         raise InvalidInput("delta", delta, "give 0 < delta < 1")
-    return _in_unit(exact_positive(epsilon, "epsilon"), delta / 2 if private_keys else delta)
+    return in_unit(epsilon, delta / 2 if private_keys else delta)
 
 
-def _in_unit(epsilon: Fraction, delta: float | None) -> Fraction:
-    return epsilon if delta is None else Fraction(gaussian_for(float(epsilon), delta).rho)
-
-
-def _try_jobs(request: Request) -> None:
+def _try_jobs(request: CheckedCount) -> None:
     """Build the job for the smallest caps; larger ones are chosen only if their job fits."""
     tried = request.with_rows(1) if request.chooses_rows else request
     most = 1 if request.cap == AUTO else request.cap
     assert not isinstance(most, str)
-    tried.job(tried._groups(most), most)
+    tried.job(tried.groups_or_cap(most), most)
     if request.private:
         for cap in {most, max(request.caps_that_fit())} if request.cap == AUTO else {most}:
             assert cap is not None
@@ -426,7 +445,7 @@ def _checked_keys(
             raise InvalidInput(
                 "private_keys", True, "counts do not say who is in which group; give the table"
             )
-        check(float(delta) / 2 if 0 < float(delta) < 1 else float(delta), 1)
+        check_delta_and_cap(float(delta) / 2 if 0 < float(delta) < 1 else float(delta), 1)
         if not by:
             raise InvalidInput("by", None, "name the column of the groups to be found")
         return None
@@ -449,7 +468,7 @@ def _checked_keys(
     return listed
 
 
-def _typed_keys(request: Request, table: Any, keys: Sequence[Any]) -> tuple[str, ...] | None:
+def _typed_keys(request: CheckedCount, table: Any, keys: Sequence[Any]) -> tuple[str, ...] | None:
     """The groups as the engine writes them, in the order of the request."""
     engine = columns.engine_of(table)
     for name in request.by:
@@ -485,10 +504,8 @@ def _checked_counts(data: Mapping[Any, Any]) -> dict[str, int]:
 
 def _source_name(data: Any, table: str | None) -> str:
     """What a certificate says about the source; a URL without its password."""
-    from expost.analytics.sources import _without_password
-
     if isinstance(data, (str, Path)):
         text = str(data)
-        shown = _without_password(text) if "://" in text else Path(text).name
+        shown = without_password(text) if "://" in text else Path(text).name
         return shown if table is None else f"{shown}, table {table}"
     return "counts" if isinstance(data, Mapping) else f"{type(data).__module__.split('.')[0]} table"

@@ -1,4 +1,11 @@
-"""The report of an empirical audit: claimed and measured losses, and a verdict.
+"""The claim for each class of outcomes as numbers: ex-post (ε̃, δ), or Rényi charges at some orders.
+
+The definitions are those of docs/theory.md: Σ_o (A(o) − e^{ε̃(o)}A′(o))₊ ≤ δ, and
+Σ_o A(o)^α (e^{ε̃(o)}A′(o))^{1−α} ≤ 1. A pure claim is the first with δ = 0. A zCDP claim is a Rényi
+claim at every order; it is checked at the orders in ``ORDERS``.
+Tests: ``tests/audit/test_empirical.py``.
+
+The report of an empirical audit: claimed and measured losses, and a verdict.
 
 One entry per class of outcomes; all bounds hold together at the stated confidence.
 Tests: ``tests/audit/test_empirical.py``.
@@ -6,8 +13,58 @@ Tests: ``tests/audit/test_empirical.py``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from expost.arrays import Floats
+from expost.errors import InvalidInput
+from expost.privacy.guarantees import ApproxDP, Guarantee
+
+ORDERS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
+
+
+@dataclass(frozen=True)
+class ApproxClaims:
+    """The ε̃ of each class, and the δ that all classes share."""
+
+    epsilons: Floats
+    delta: float
+
+
+@dataclass(frozen=True)
+class RenyiClaims:
+    """Rényi orders, and the charges as an array of shape (orders, classes)."""
+
+    orders: tuple[float, ...]
+    charges: Floats
+
+
+def claimed_numbers(guarantees: Sequence[Guarantee]) -> ApproxClaims | RenyiClaims:
+    """Return the claims as numbers; raise an error unless all have the same terms."""
+    first = guarantees[0]
+    for guarantee in guarantees:
+        first.require_same_terms(guarantee)
+    if first.as_zcdp() is not None:
+        return claimed_numbers([guarantee.to_renyi(ORDERS) for guarantee in guarantees])
+    if (stated := first.as_renyi()) is not None:
+        curves = [guarantee.to_renyi(stated.orders).epsilons for guarantee in guarantees]
+        return RenyiClaims(stated.orders, np.array(curves, dtype=float).T)
+    pairs = [_pair(guarantee) for guarantee in guarantees]
+    return ApproxClaims(
+        np.array([pair.epsilon for pair in pairs]), max(pair.delta for pair in pairs)
+    )
+
+
+def _pair(guarantee: Guarantee) -> ApproxDP:
+    """Return a pure or approximate guarantee as (ε, δ)."""
+    pair = guarantee.as_approx()
+    if pair is None:
+        raise InvalidInput("claim", guarantee, "pass PureDP, ApproxDP, ZCDP or RenyiDP")
+    return pair
+
 
 CONSISTENT, VIOLATED = "consistent", "violated"
 
@@ -16,23 +73,12 @@ CONSISTENT, VIOLATED = "consistent", "violated"
 class OutcomeFinding:
     """What was found for one class of outcomes.
 
-    Parameters
-    ----------
-    index : int or None
-        Index of the winning candidate. None: nothing was released.
-    claimed : float
-        The promised ε; for a Rényi promise, its value at ``order``.
-    lower_bound : float
-        Lower bound of the true ε. The bounds of all outcomes hold together at the confidence of
-        the report.
-    event : str
-        The event that gives the bound.
-    side : str
-        The data set on which the event is more likely: "data" or "neighbour".
-    runs : tuple of int
-        Counted runs that ended in this class, on the data and on the neighbour.
-    order : float, optional
-        The Rényi order, for Rényi promises.
+    ``index``: index of the winning candidate. None: nothing was released. ``claimed``: the claimed
+    ε; for a Rényi guarantee, its value at ``order``. ``lower_bound``: lower bound of the true ε.
+    The bounds of all outcomes hold together at the confidence of the report. ``event``: the event
+    that gives the bound. ``side``: the data set on which the event is more likely: "data" or
+    "neighbour". ``runs``: counted runs that ended in this class, on the data and on the neighbour.
+    ``order``: the Rényi order, for Rényi guarantees.
     """
 
     index: int | None
@@ -73,14 +119,8 @@ class JointFinding:
     The measured quantity is Σ (P − e^{ε̃}P′)₊, which may be at most δ, or the Rényi sum at
     ``order``, which may be at most 1.
 
-    Parameters
-    ----------
-    limit : float
-        The largest value that the claim allows: δ, or 1.
-    lower_bound : float
-        Lower bound of the quantity at the confidence of the report.
-    order : float, optional
-        The Rényi order, for Rényi promises.
+    ``limit``: the largest value that the claim allows: δ, or 1. ``lower_bound``: lower bound of the
+    quantity at the confidence of the report. ``order``: the Rényi order, for Rényi guarantees.
     """
 
     limit: float
@@ -150,7 +190,7 @@ class AuditReport:
     @property
     def verdict(self) -> str:
         """Return "violated" or "consistent"."""
-        wrong = self.joint.violated or any(each.violated for each in self.outcomes)
+        wrong = self.joint.violated or any(finding.violated for finding in self.outcomes)
         return VIOLATED if wrong else CONSISTENT
 
     @property
@@ -167,7 +207,7 @@ class AuditReport:
         return {
             "verdict": self.verdict,
             "confidence": self.confidence,
-            "outcomes": [each.as_dict() for each in self.outcomes],
+            "outcomes": [finding.as_dict() for finding in self.outcomes],
             "joint": self.joint.as_dict(),
             "delta": self.delta,
             "runs": self.runs,

@@ -81,22 +81,9 @@ LedgerOrPlace = LedgerLike | str | PathLike[str] | None
 def open_ledger(ledger: LedgerOrPlace) -> LedgerLike | None:
     """Return a ledger as it is, and open one that is given by its file name or URL.
 
-    Parameters
-    ----------
-    ledger : Ledger, str, Path or None
-        A ledger, a file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
-
-    Returns
-    -------
-    LedgerLike or None
-        The ledger; None if None was given.
-
-    Raises
-    ------
-    LedgerError
-        There is no ledger at this place, or it cannot be used.
-    InvalidInput
-        It is neither a ledger nor the place of one.
+    ``ledger``: a ledger, a file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
+    Returns: the ledger; None if None was given. Raises LedgerError: there is no ledger at this
+    place, or it cannot be used. Raises InvalidInput: it is neither a ledger nor the place of one.
     """
     if ledger is None:
         return None
@@ -133,11 +120,8 @@ class Reserved:
     def evidence(self) -> dict[str, Any] | None:
         """Return what a certificate says about the ledger; None without a ledger.
 
-        Returns
-        -------
-        dict or None
-            The keys are ``ledger`` (the identity of the ledger), ``budget``, ``analyst``,
-            ``reservation`` and ``date`` (ISO 8601, UTC).
+        Returns: the keys are ``ledger`` (the identity of the ledger), ``budget``, ``analyst``,
+        ``reservation`` and ``date`` (ISO 8601, UTC).
         """
         if self._ledger is None:
             return None
@@ -153,17 +137,10 @@ class Reserved:
     def settle(self, outcome: object, release: object = None) -> None:
         """Replace the worst case by the charge of an outcome.
 
-        Parameters
-        ----------
-        outcome : int, Release or None
-            The index of the released candidate, the release, or None if nothing was released.
-        release : object, optional
-            The certificate as a JSON document, or its digest. The entry stores the digest.
-
-        Raises
-        ------
-        LedgerError
-            The reservation was settled with another outcome, or abandoned.
+        ``outcome``: the index of the released candidate, the release, or None if nothing was
+        released. ``release``: the certificate as a JSON document, or its digest. The entry stores
+        the digest. Raises LedgerError: the reservation was settled with another outcome, or
+        abandoned.
         """
         if self._ledger is not None:
             more: dict[str, Any] = {} if release is None else {"release": release}
@@ -272,7 +249,7 @@ class Account:
         """
         reservation = None
         told = {"secret": secret, "request": request, "source": source}
-        more: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
+        more: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
         if secret is not None and reservation_id is not None:
             more["resume"] = True
         if self.ledger is not None:

@@ -1,4 +1,8 @@
-"""The file of a SQLite ledger: one file has one ledger, under whatever names it is opened.
+"""Where a ledger is: a file name or a database URL, parsed and checked.
+
+A URL may hold a password, so no message repeats it. Tests: ``tests/fuzz/test_ledger_urls.py``.
+
+The file of a SQLite ledger: one file has one ledger, under whatever names it is opened.
 
 SQLite keeps its journal beside the *name* of a file. A second name of the same file (a bind mount
 of a single file, or a name it was renamed to) would miss a journal that a crash left behind. Two
@@ -23,7 +27,6 @@ Tests: ``tests/budget/test_file_names.py``, ``tests/budget/test_timed_out.py``.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -34,46 +37,127 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from expost.errors import LedgerError
+from expost.errors import LedgerError, MissingExtra
+from expost.files import lock_file, read_at, unlock_file, write_at
+
+_SCHEME = re.compile(r"(postgres|sqlite)\w*(\+\w+)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
+_DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
+
+
+class Location:
+    """The place of a ledger.
+
+    ``url``: a file name, ``sqlite:///file`` or ``postgresql://user@host/database``. Raises
+    LedgerError: the URL is not valid or names an unsupported database.
+    """
+
+    def __init__(self, url: str | os.PathLike[str]) -> None:
+        self.sql = _sqlalchemy()
+        try:
+            self.url = _parse(self.sql, url)
+        except (self.sql.exc.ArgumentError, ValueError):
+            # The URL may hold a password, so the message does not repeat it.
+            raise LedgerError(
+                "this is not a database URL; give a file name, sqlite:///file or postgresql://…"
+            ) from None
+        self.backend: str = self.url.get_backend_name()
+        if self.backend not in ("sqlite", "postgresql"):
+            raise LedgerError(
+                f"{self.backend} databases are not supported; "
+                "give a file name, sqlite:///file or postgresql://…"
+            )
+        if self.url.drivername not in _DRIVERS:
+            raise LedgerError(
+                f"{self.url.drivername} is not supported; "
+                "give sqlite:///file or postgresql://…, without a driver"
+            )
+        if self.backend == "sqlite" and (self.url.query or self.url.host or self.url.username):
+            # With uri=true SQLite would open another file than the one that was checked.
+            raise LedgerError(
+                "a SQLite ledger takes no host and no options after ?; "
+                "give a file name or sqlite:///file"
+            )
+        # Fixed now, so that a later change of the working directory does not matter.
+        try:
+            self._folder = Path.cwd()
+        except OSError:  # the working directory was removed
+            self._folder = Path("/")
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file as it was given, or None for other databases."""
+        if self.backend != "sqlite":
+            return None
+        if not self.url.database or self.url.database == ":memory:":
+            raise LedgerError("a ledger in memory would not survive its process; give a file name")
+        return Path(self.url.database)
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file as an absolute path, or None for other databases."""
+        file = self.file
+        return None if file is None else self._folder / file
+
+    @property
+    def address(self) -> str:
+        """The location of the ledger, without passwords and without options, which may hold one."""
+        return str(self.url.set(query={}).render_as_string(hide_password=True))
+
+    def touch(self) -> None:
+        """Create the SQLite file if there is none, with access for its owner only."""
+        path = self.path
+        if path is None or path.exists():
+            return
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise LedgerError(f"cannot create {self.file}: {error.strerror}") from None
+
+
+def _sqlalchemy() -> Any:
+    """The sqlalchemy package, imported at first use."""
+    try:
+        import sqlalchemy
+    except ImportError:
+        raise MissingExtra("sqlalchemy", "sql") from None
+    return sqlalchemy
+
+
+def _parse(sql: Any, url: str | os.PathLike[str]) -> Any:
+    """A parsed database URL. A bare path means a SQLite file."""
+    text = os.fspath(url)
+    # A mistyped URL may hold a password, so it is not treated as a file name.
+    if "\x00" in text or (_SCHEME.match(text) and "://" not in text):
+        raise ValueError
+    if "://" not in text:
+        return sql.engine.URL.create("sqlite", database=text)
+    # An unescaped @ in a password would make its second part the host, which messages show.
+    if not text.isprintable() or text.partition("://")[2].partition("/")[0].count("@") > 1:
+        raise ValueError
+    text = text.replace("postgresql://", "postgresql+psycopg://", 1).replace(
+        "postgres://", "postgresql+psycopg://", 1
+    )
+    return sql.engine.make_url(text)
+
 
 NETWORK_VARIABLE = "EXPOST_LEDGER_NETWORK"
 
 _NETWORK = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "davfs",
-        "fhgfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "prl_fs",
-        "pvfs2",
-        "smb2",
-        "smb3",
-        "smbfs",
-        "vboxsf",
-        "virtiofs",
-        "vmhgfs",
-    ]
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fhgfs", "gfs2", "glusterfs"),
+        *("gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs"),
+        *("pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs"),
+    )
 )
 _MARKER_AT, _MARKER_SIZE = 60, 4  # user_version in the header of a SQLite file
 _COUNTER_AT = 24  # SQLite's counter of changes
 _WAL_AT = 18  # 2 in the header if the file is in WAL mode
 _MAGIC = b"SQLite format 3\x00"
+_PLAIN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -82,14 +166,8 @@ class DatabaseFile:
 
     Use :meth:`open`; do not make one yourself.
 
-    Parameters
-    ----------
-    descriptor : int
-        A descriptor of the file, open for reading.
-    path : Path
-        A name of the file.
-    local : bool
-        Whether the file is on a local disk, where ``flock`` is a lock of its own.
+    ``descriptor``: a descriptor of the file, open for reading. ``path``: a name of the file.
+    ``local``: whether the file is on a local disk, where ``flock`` is a lock of its own.
     """
 
     _known: ClassVar[weakref.WeakValueDictionary[tuple[int, int], DatabaseFile]] = (
@@ -123,15 +201,15 @@ class DatabaseFile:
                 # Opening a pipe or a device could wait for ever.
                 if not stat.S_ISREG(facts.st_mode):
                     raise LedgerError(f"the ledger could not be used: {path} is not a file")
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                descriptor = os.open(path, os.O_RDONLY | _PLAIN | getattr(os, "O_NONBLOCK", 0))
             except OSError as error:
                 raise LedgerError(
                     f"the ledger could not be used: cannot open {path}: {error.strerror}"
                 ) from None
             facts = os.fstat(descriptor)
-            made = cls(descriptor, path, local)
-            cls._known[facts.st_dev, facts.st_ino] = made
-            return made
+            file = cls(descriptor, path, local)
+            cls._known[facts.st_dev, facts.st_ino] = file
+            return file
 
     @classmethod
     def forget_all(cls) -> None:
@@ -177,22 +255,22 @@ class DatabaseFile:
 
     def in_wal_mode(self) -> bool:
         """Return whether the file uses a write-ahead log, as ledgers of schema 1 do."""
-        header = os.pread(self._reader, _WAL_AT + 1, 0)
+        header = read_at(self._reader, _WAL_AT + 1, 0)
         return header.startswith(_MAGIC) and header[_WAL_AT:] == b"\x02"
 
     def stamp(self) -> tuple[int, int]:
         """Return SQLite's counter of changes, and when the file was last written to."""
-        counter = os.pread(self._reader, 4, _COUNTER_AT)
+        counter = read_at(self._reader, 4, _COUNTER_AT)
         return int.from_bytes(counter, "big"), os.fstat(self._reader).st_mtime_ns
 
     def marker(self) -> int:
         """Return the token of the name whose transaction is not known to be finished, or 0."""
-        return int.from_bytes(os.pread(self._reader, _MARKER_SIZE, _MARKER_AT), "big")
+        return int.from_bytes(read_at(self._reader, _MARKER_SIZE, _MARKER_AT), "big")
 
     def mark(self, path: Path) -> None:
         """Write the marker of this name; it is on the disk when this returns."""
         self._write_marker(token(path))
-        os.fdatasync(self._writing())
+        getattr(os, "fdatasync", os.fsync)(self._writing())
 
     def clear(self) -> None:
         """Remove the marker. It need not reach the disk: a marker that stays is harmless."""
@@ -206,13 +284,13 @@ class DatabaseFile:
     def _write_marker(self, value: int) -> None:
         # An empty file has no header yet; SQLite writes one in its first transaction.
         if os.fstat(self._reader).st_size > 0:
-            os.pwrite(self._writing(), value.to_bytes(_MARKER_SIZE, "big"), _MARKER_AT)
+            write_at(self._writing(), value.to_bytes(_MARKER_SIZE, "big"), _MARKER_AT)
 
     def _writing(self) -> int:
         """A descriptor of the same file that is open for writing."""
         if self._writer is None:
             try:
-                self._writer = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+                self._writer = os.open(self._path, os.O_RDWR | _PLAIN)
             except OSError as error:
                 raise LedgerError(
                     f"the ledger could not be used: it cannot be written: {error.strerror}"
@@ -227,25 +305,23 @@ class DatabaseFile:
             raise _busy(seconds)
         try:
             if self._depth == 0 and self._local:
-                self._flock(
-                    fcntl.LOCK_EX if alone else fcntl.LOCK_SH, deadline - time.monotonic(), seconds
-                )
+                self._lock(alone, deadline - time.monotonic(), seconds)
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
                 if self._depth == 0 and self._local:
-                    fcntl.flock(self._reader, fcntl.LOCK_UN)
+                    unlock_file(self._reader)
         finally:
             self._mutex.release()
 
-    def _flock(self, kind: int, left: float, seconds: float) -> None:
+    def _lock(self, alone: bool, left: float, seconds: float) -> None:
         """Take the lock. The kernel queues those who wait, so that they follow one another."""
         waiter = self._waiter
         if waiter is None or not waiter.is_waiting():
             try:
-                fcntl.flock(self._reader, kind | fcntl.LOCK_NB)
+                lock_file(self._reader, alone=alone)
                 return
             except BlockingIOError:
                 # A blocking call has no time limit, so a helper thread makes it.
@@ -266,11 +342,11 @@ class _Waiter(threading.Thread):
         self._done = self._given_up = False
 
     def _take(self, file: DatabaseFile) -> None:
-        fcntl.flock(file._reader, fcntl.LOCK_EX)
+        lock_file(file._reader, wait=True)
         with self._state:
             self._done = True
             if self._given_up:
-                fcntl.flock(file._reader, fcntl.LOCK_UN)
+                unlock_file(file._reader)
             self._state.notify_all()
 
     def is_waiting(self) -> bool:
@@ -300,9 +376,11 @@ def token(path: Path) -> int:
     """Return a number of 31 bits, not 0, for the place of the journal: folder and file name."""
     real = Path(os.path.realpath(path))
     folder = real.parent
-    place = f"{os.stat(folder).st_ino}:{os.statvfs(folder).f_fsid}:{real.name}"
+    facts = os.stat(folder)
+    volume = os.statvfs(folder).f_fsid if hasattr(os, "statvfs") else facts.st_dev
+    name = f"{facts.st_ino}:{volume}:{real.name}"
     return (
-        int.from_bytes(hashlib.sha256(place.encode("utf-8", "surrogateescape")).digest()[:4])
+        int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:4])
         % (2**31 - 1)
         + 1
     )
@@ -350,8 +428,9 @@ def file_system_of(path: Path, table: str = "/proc/self/mountinfo") -> str:
         fields = left.split(" ")
         if len(fields) < 5 or not right:
             continue
-        place = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
-        inside = real == place or real.startswith(place.rstrip("/") + "/")
-        if inside and len(place) >= len(best):  # of mounts at one place, the last one counts
-            best, kind = place, right.split(" ")[0]
+        mount_point = _ESCAPE.sub(lambda octal: chr(int(octal[1], 8)), fields[4])
+        inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
+        # Of several mounts at one point, the last one counts.
+        if inside and len(mount_point) >= len(best):
+            best, kind = mount_point, right.split(" ")[0]
     return kind

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from expost.budget.budgets import Budget, Coordinates
+from expost.budget.limits import Budget, Coordinates
 from expost.errors import BudgetRefused, InvalidInput
 
 
@@ -119,7 +119,7 @@ class Filter:
                 self.budget.describe(realised),
                 "the charge of an outcome cannot exceed the reserved worst case",
             )
-        if any(realised[place] != worst[place] for place in self.budget.never_refunded):
+        if any(realised[number] != worst[number] for number in self.budget.never_refunded):
             raise InvalidInput(
                 "realised",
                 self.budget.describe(realised),

@@ -20,25 +20,31 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from hashlib import sha256
 from os import PathLike
 from typing import Any
 
-from expost.budget import alerts, reservation_rows, totals
-from expost.budget.base import Budget
-from expost.budget.hash_chain import ABANDON, RESERVE, SETTLE, canonical
-from expost.budget.operations import LedgerOperations, checked_terms
-from expost.budget.periods import check_renewal
-from expost.budget.replay import texts
-from expost.budget.requests import (
+from expost.budget import reservation_rows, totals
+from expost.budget.changes import Alert, reached_alerts, start_alerts
+from expost.budget.ledger_rows import (
+    ABANDON,
     LONGEST_IDENTITY,
+    RESERVE,
+    SETTLE,
+    LedgerRows,
+    canonical,
     charge_of,
+    check_ledger_name,
     check_memo,
-    check_name,
     document_digest,
     outcome_text,
 )
+from expost.budget.ledger_views import OpenReservation
+from expost.budget.limits import Budget
+from expost.budget.operations import LedgerOperations, checked_terms
+from expost.budget.replay import amount_texts
 from expost.budget.reservation_rows import (
     ABANDONED,
     OPEN,
@@ -48,10 +54,8 @@ from expost.budget.reservation_rows import (
     request_digest,
     secret_digest,
 )
-from expost.budget.rows import LedgerRows
 from expost.budget.store import Store
-from expost.budget.totals import NO_ANALYST, Standing
-from expost.budget.views import OpenReservation
+from expost.budget.totals import NO_ANALYST, Standing, check_renewal
 from expost.errors import LedgerError
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
@@ -86,6 +90,26 @@ class Ledger(LedgerOperations):
     PureDP(epsilon=1.0, neighbours='add-remove')
     """
 
+    _before_entry: Callable[[str], None] | None = None
+
+    def calling(self, before_entry: Callable[[str], None]) -> Ledger:
+        """Return this ledger, with a function that is called before it reserves or settles.
+
+        Parameters
+        ----------
+        before_entry : callable
+            Called with the id of the reservation, for example to note it, or to wait: the time of
+            an entry may tell how long a request took.
+
+        Returns
+        -------
+        Ledger
+            A ledger on the same database.
+        """
+        ledger = copy(self)
+        ledger._before_entry = before_entry
+        return ledger
+
     @classmethod
     def create(
         cls,
@@ -110,7 +134,7 @@ class Ledger(LedgerOperations):
             A limit for each named analyst inside the budget. Caps have the kind of the budget.
         renews : {"day", "week", "month", "quarter", "year"}, optional
             The limits hold for each period, and begin anew with the next one. Over several periods
-            only the sum of their limits is guaranteed (:mod:`expost.budget.periods`).
+            only the sum of their limits is guaranteed (:mod:`expost.budget.totals`).
 
         Returns
         -------
@@ -220,30 +244,32 @@ class Ledger(LedgerOperations):
         """
         table = charges if isinstance(charges, Charges) else Charges.from_list([charges], charges)
         identity = secrets.token_hex(16) if reservation_id is None else reservation_id
-        check_name(identity, "reservation_id", LONGEST_IDENTITY)
+        check_ledger_name(identity, "reservation_id", LONGEST_IDENTITY)
+        if self._before_entry is not None:
+            self._before_entry(identity)
         if secret is not None:
-            check_name(secret, "secret")
+            check_ledger_name(secret, "secret")
         recorded = canonical(table.as_dict())
         if type(table) not in (Charges, ShareCharges):
             table = Charges.from_dict(json.loads(recorded))  # what is stored is what counts
         described = (sha256(recorded.encode()).hexdigest(), document_digest(request, "request"))
         origin = document_digest(source, "source")
 
-        def work(rows: LedgerRows) -> tuple[Reservation, list[alerts.Alert]]:
+        def work(rows: LedgerRows) -> tuple[Reservation, list[Alert]]:
             head = rows.lock_head()
-            found = None if reservation_id is None else reservation_rows.find(rows, identity)
-            if found is not None:
+            earlier = None if reservation_id is None else reservation_rows.find(rows, identity)
+            if earlier is not None:
                 again = reservation_rows.repeat_request(
-                    found, budget, analyst, described, secret, resume=resume
+                    earlier, budget, analyst, described, secret, resume=resume
                 )
                 return again, []
             check_memo(memo)
-            check_name(analyst or "everybody", "analyst")
+            check_ledger_name(analyst or "everybody", "analyst")
             name, _ = totals.find_budget(rows, budget, analyst)
             head, period, time = totals.renew(rows, head, name)
             filters = totals.filters_of(rows, name, analyst)
             worst = filters[0].budget.worst(table)
-            nexts = [each.reserve(worst) for each in filters]
+            nexts = [state.reserve(worst) for state in filters]
             known = secrets.token_hex(16) if secret is None else secret
             new = StoredReservation(
                 *(identity, name, analyst, OPEN, worst, table, None, head[0] + 1),
@@ -251,20 +277,20 @@ class Ledger(LedgerOperations):
                 secret=secret_digest(known),
             )
             detail = {
-                "worst": texts(worst),
+                "worst": amount_texts(worst),
                 "charges": described[0],
                 "request": new.request,
                 "secret": new.secret,
             }
             detail |= {"source": origin} if origin is not None else {}
             detail |= {"period": period} if period else {}
-            totals.append(rows, head, RESERVE, name, analyst, identity, detail, memo, time)
+            totals.append(rows, head, RESERVE, (name, analyst, identity), detail, memo, time)
             totals.update_totals(rows, nexts, name, analyst)
             reservation_rows.insert(rows, new, recorded)
-            return new.public(known, time), alerts.reached(rows, name, filters[0], nexts[0])
+            return new.public(known, time), reached_alerts(rows, name, filters[0], nexts[0])
 
         reservation, reached = self._store.write(work)
-        alerts.start(reached, self._store.file)
+        start_alerts(reached, self._store.file)
         return reservation
 
     def settle(
@@ -304,6 +330,8 @@ class Ledger(LedgerOperations):
             The secret is missing or wrong; the reservation was settled with another outcome, or
             abandoned; or the database cannot be used.
         """
+        if self._before_entry is not None:
+            self._before_entry(reservation if isinstance(reservation, str) else reservation.id)
         text = outcome_text(outcome)
         certificate = document_digest(release, "release")
         if secret is None and isinstance(reservation, Reservation):
@@ -323,9 +351,9 @@ class Ledger(LedgerOperations):
                 )
             filters = totals.filters_of(rows, row.budget, row.analyst)
             realised = filters[0].budget.coordinates(charge)
-            detail: dict[str, Any] = {"spent": texts(realised), "outcome": text}
+            detail: dict[str, Any] = {"spent": amount_texts(realised), "outcome": text}
             detail |= {} if certificate is None else {"release": certificate}
-            totals.append(rows, head, SETTLE, row.budget, row.analyst, row.id, detail, "")
+            totals.append(rows, head, SETTLE, (row.budget, row.analyst, row.id), detail)
             reservation_rows.finish(rows, filters, row, realised, SETTLED, text)
             return charge
 
@@ -364,8 +392,8 @@ class Ledger(LedgerOperations):
                     f"reservation {row.id} is {row.status} already; it cannot be abandoned"
                 )
             filters = totals.filters_of(rows, row.budget, row.analyst)
-            detail = {"spent": texts(row.worst)}
-            totals.append(rows, head, ABANDON, row.budget, row.analyst, row.id, detail, "")
+            detail = {"spent": amount_texts(row.worst)}
+            totals.append(rows, head, ABANDON, (row.budget, row.analyst, row.id), detail)
             reservation_rows.finish(rows, filters, row, row.worst, ABANDONED, None)
             return row.charges.worst_case
 

@@ -1,22 +1,201 @@
-"""What people do who look after a ledger: add budgets, change limits, set alerts, migrate.
+"""Migrate ledgers of expost 0.1 (schema 1), and recover files after a crash under another name.
+
+A migration keeps a copy of the old ledger, checks that it is sound, and changes it in one
+transaction: a crash leaves either the old or the new ledger. The entries stay as they are, so the
+hash chain still holds, and an entry ``upgrade`` is added to it. Reservations that are open have no
+secret; they cannot be settled, only abandoned.
+Tests: ``tests/budget/test_upgrade.py``, ``tests/budget/test_file_names.py``.
+
+What people do who look after a ledger: add budgets, change limits, set alerts, migrate.
 
 Tests: ``tests/budget/test_operations.py``, ``tests/budget/test_upgrade.py``.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
-from expost.budget import alerts, changes, totals, upgrade
-from expost.budget.base import Budget
+from expost.budget import totals
 from expost.budget.budgets import as_budget
-from expost.budget.periods import check_renewal
-from expost.budget.requests import check_cap, check_name
-from expost.budget.totals import NO_ANALYST
-from expost.budget.views import LedgerViews
+from expost.budget.changes import change_limit, set_alert
+from expost.budget.database_file import journal_of
+from expost.budget.ledger_rows import (
+    ALERTS,
+    OPEN_INDEX,
+    RESERVATIONS,
+    RESERVE,
+    SCHEMA_VERSION,
+    TOTALS,
+    UPGRADE,
+    LedgerRows,
+    canonical,
+    check_cap,
+    check_ledger_name,
+)
+from expost.budget.ledger_views import LedgerViews, problems_of
+from expost.budget.limits import Budget
+from expost.budget.replay import Replay
+from expost.budget.store import Store
+from expost.budget.totals import NO_ANALYST, all_entries, append, check_renewal
+from expost.errors import LedgerError
 from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number
+
+_OLD = ("meta", "head", "totals", "reservations", "entries")
+
+
+def upgrade_ledger(url: str | Path) -> str:
+    """Migrate a ledger of schema 1 and return where its copy is."""
+    store = Store(url)
+    if not store.exists():
+        raise LedgerError("there is no ledger to migrate")
+    with store.reading(any_journal=True) as rows:
+        schema = rows.schema()
+        if schema != 1:
+            raise LedgerError(f"the ledger has schema {schema}; only schema 1 can be migrated")
+        _require_sound(rows)
+    path = store.location.path
+    store.close()  # an idle connection would keep the write-ahead log in use
+    copy = _copy_file(path) if path is not None else "expost_schema_1_* (tables)"
+    with store.writing() as rows:
+        head = rows.lock_head()
+        if rows.schema() != 1:
+            raise LedgerError("the ledger was migrated by another process")
+        _require_sound(rows)
+        if path is None:
+            for table in _OLD:
+                rows.run(f"CREATE TABLE expost_schema_1_{table} AS SELECT * FROM expost_{table}")
+        _move_totals(rows)
+        _move_reservations(rows)
+        rows.run(ALERTS)
+        rows.run(OPEN_INDEX)
+        rows.change(
+            "UPDATE expost_meta SET value = :v WHERE name = 'schema'", v=str(SCHEMA_VERSION)
+        )
+        append(rows, head, UPGRADE, ("", "", ""), {"from": 1, "to": SCHEMA_VERSION})
+    return copy
+
+
+def _require_sound(rows: LedgerRows) -> None:
+    """Refuse a ledger of schema 1 whose entries or sums are wrong."""
+    replay = Replay()
+    problems = [
+        *replay.check(all_entries(rows)),
+        *replay.compare_head(rows.first("SELECT sequence, hash FROM expost_head WHERE place = 1")),
+        *replay.compare_totals(
+            [
+                (*row, "", "", canonical(["0"] * len(json.loads(row[3]))))
+                for row in rows.all(
+                    "SELECT budget, analyst, terms, settled, held FROM expost_totals"
+                )
+            ]
+        ),
+        *replay.compare_reservations(
+            [(*row, *_columns(replay, str(row[0]))) for row in rows.all(_OLD_RESERVATIONS)]
+        ),
+        *rows.damage(),
+    ]
+    if problems:
+        raise LedgerError(
+            f"the ledger is not sound and was not migrated ({problems[0]}"
+            + (f"; {len(problems) - 1} more" if len(problems) > 1 else "")
+            + ")"
+        )
+
+
+_OLD_RESERVATIONS = (
+    "SELECT id, budget, analyst, status, worst, charges, outcome FROM expost_reservations"
+)
+
+
+def _columns(replay: Replay, identity: str) -> tuple[int, str, str]:
+    """The new columns of an old reservation: its entry; no request and no secret."""
+    job = replay.jobs.get(identity)
+    return (0 if job is None else job.entry, "", "")
+
+
+def _copy_file(path: Path) -> str:
+    """Copy a SQLite file and leave its write-ahead log; return the name of the copy."""
+    copy = path.with_name(path.name + ".schema-1")
+    number = 1
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{path.name}.schema-1.{number}")
+    try:
+        os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        with (
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)) as old,
+            closing(sqlite3.connect(copy)) as new,
+        ):
+            new.execute("PRAGMA synchronous=EXTRA")
+            old.backup(new)
+            # Fails if another process uses the file.
+            mode = old.execute("PRAGMA journal_mode=DELETE").fetchone()[0]
+        if mode != "delete":
+            raise LedgerError("the ledger is in use; stop all its users and try again")
+    except sqlite3.Error as error:
+        copy.unlink(missing_ok=True)
+        raise LedgerError(
+            f"the ledger could not be migrated ({error}); stop all its users and try again"
+        ) from None
+    except OSError as error:
+        raise LedgerError(f"cannot write {copy}: {error.strerror}") from None
+    return str(copy)
+
+
+def _move_totals(rows: LedgerRows) -> None:
+    """Give the table of totals its new columns."""
+    old = rows.all("SELECT budget, analyst, terms, settled, held FROM expost_totals")
+    rows.run("DROP TABLE expost_totals")
+    rows.run(TOTALS)
+    for budget, analyst, terms, settled, held in old:
+        rows.change(
+            "INSERT INTO expost_totals VALUES (:b, :a, :t, :s, :h, '', '', :z)",
+            b=budget,
+            a=analyst,
+            t=terms,
+            s=settled,
+            h=held,
+            z=canonical(["0"] * len(json.loads(settled))),
+        )
+
+
+def _move_reservations(rows: LedgerRows) -> None:
+    """Give the table of reservations its new columns."""
+    at = {
+        entry.reservation: entry.sequence for entry in all_entries(rows) if entry.action == RESERVE
+    }
+    old = rows.all(_OLD_RESERVATIONS)
+    rows.run("DROP TABLE expost_reservations")
+    rows.run(RESERVATIONS)
+    for identity, budget, analyst, status, worst, charges, outcome in old:
+        rows.change(
+            "INSERT INTO expost_reservations VALUES (:i, :b, :a, :s, :w, :c, :o, :e, '', '')",
+            i=identity,
+            b=budget,
+            a=analyst,
+            s=status,
+            w=worst,
+            c=charges,
+            o=outcome,
+            e=at[identity],
+        )
+
+
+def recover_ledger(url: str | Path) -> None:
+    """Accept a SQLite file after a crash under another name, if it is sound as it is."""
+    store = Store(url)
+    path = store.location.path
+    if path is None:
+        raise LedgerError("only SQLite files can be recovered; PostgreSQL recovers by itself")
+    if not path.exists():
+        raise LedgerError("there is no ledger to recover")
+    store.recover(path, journal_of(path), problems_of)
 
 
 class LedgerOperations(LedgerViews):
@@ -41,7 +220,7 @@ class LedgerOperations(LedgerViews):
         LedgerError
             There is nothing to migrate, the ledger is not sound, or it is in use.
         """
-        return upgrade.upgrade(url)
+        return upgrade_ledger(url)
 
     @staticmethod
     def recover(url: str | Path) -> None:
@@ -60,7 +239,7 @@ class LedgerOperations(LedgerViews):
         LedgerError
             The last write left the file unfinished; open it once under the name that was used.
         """
-        upgrade.recover(url)
+        recover_ledger(url)
 
     def add_budget(
         self,
@@ -124,7 +303,7 @@ class LedgerOperations(LedgerViews):
             The reason is missing, the limit is of another kind, or there is no such cap.
         """
         terms = None if budget is None else as_budget(budget)
-        self._store.write(lambda rows: changes.change(rows, terms, reason, name, analyst))
+        self._store.write(lambda rows: change_limit(rows, terms, reason, name, analyst))
 
     def set_alert(self, share: Number | str, command: str, *, budget: str | None = None) -> None:
         """Store a command that runs when a budget is used up to a share.
@@ -134,12 +313,12 @@ class LedgerOperations(LedgerViews):
         share : number or str
             The share of the limit, for example 0.8.
         command : str
-            The command, run by the shell (:mod:`expost.budget.alerts`). An empty text removes the
+            The command, run by the shell (:mod:`expost.budget.changes`). An empty text removes the
             alert at this share.
         budget : str, optional
             Name of the budget. It may be omitted if the ledger has only one.
         """
-        self._store.write(lambda rows: alerts.add(rows, budget, share, command))
+        self._store.write(lambda rows: set_alert(rows, budget, share, command))
 
 
 def checked_terms(
@@ -148,7 +327,7 @@ def checked_terms(
     """The terms of a new budget and of its caps, checked."""
     terms = as_budget(budget)
     limits = {who: as_budget(cap) for who, cap in (caps or {}).items()}
-    check_name(name, "name")
+    check_ledger_name(name, "name")
     for who, cap in limits.items():
         check_cap(terms, who, cap)
     return terms, limits

@@ -3,7 +3,7 @@
 ``Ledger.verify`` compares the result with the tables. It also computes prices again: every worst
 case and every settled amount must be what the recorded charges say. Amounts are exact; nothing is
 rounded. Entries that expost 0.1 wrote are checked with the meaning that floats had then
-(:func:`expost.budget.amounts.binary_amounts`).
+(:func:`expost.budget.limits.binary_amounts`).
 Tests: ``tests/budget/test_ledger.py``.
 """
 
@@ -18,10 +18,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from expost.budget.amounts import binary_amounts
-from expost.budget.budgets import Budget, Coordinates, budget_from_dict
+from expost.budget.budgets import budget_from_dict
 from expost.budget.filter import Filter
-from expost.budget.hash_chain import (
+from expost.budget.ledger_rows import (
     ABANDON,
     ALERT,
     CAP,
@@ -36,6 +35,7 @@ from expost.budget.hash_chain import (
     broken_link,
     canonical,
 )
+from expost.budget.limits import Budget, Coordinates, binary_amounts
 from expost.errors import ExpostError
 from expost.privacy.charges import Charges
 
@@ -71,7 +71,7 @@ class ReplayedRequest:
             self.budget,
             self.analyst,
             self.status,
-            canonical(texts(self.worst)),
+            canonical(amount_texts(self.worst)),
             self.charges,
             self.outcome,
             self.entry,
@@ -109,20 +109,10 @@ class Period:
 class Replay:
     """The filters and reservations that the entries applied so far lead to.
 
-    Parameters
-    ----------
-    filters : dict
-        The filter of each budget and each cap, by budget and analyst.
-    jobs : dict
-        The reservations by id.
-    periods : dict
-        The periods of budgets that renew.
-    alerts : dict
-        The commands of alerts by budget and share.
-    last : tuple
-        The number and the hash of the last entry.
-    binary : bool
-        Whether the entries were written by expost 0.1.
+    ``filters``: the filter of each budget and each cap, by budget and analyst. ``jobs``: the
+    reservations by id. ``periods``: the periods of budgets that renew. ``alerts``: the commands of
+    alerts by budget and share. ``last``: the number and the hash of the last entry. ``binary``:
+    whether the entries were written by expost 0.1.
     """
 
     filters: dict[tuple[str, str], Filter] = field(default_factory=dict)
@@ -187,19 +177,19 @@ class Replay:
         return None
 
     def _change(self, entry: Entry) -> str | None:
-        place, record = (entry.budget, entry.analyst), entry.facts["terms"]
+        account, record = (entry.budget, entry.analyst), entry.facts["terms"]
         if record is None:
-            if not entry.analyst or place not in self.filters:
+            if not entry.analyst or account not in self.filters:
                 return "removes a cap that is not there"
-            del self.filters[place]
+            del self.filters[account]
             if entry.budget in self.periods:
                 self.periods[entry.budget].past.pop(entry.analyst, None)
             return None
         terms = budget_from_dict(record)
         if terms.kind != self.filters[entry.budget, ""].budget.kind:
             return f"changes the kind of the budget {entry.budget!r}"
-        known = self.filters.get(place)
-        self.filters[place] = (
+        known = self.filters.get(account)
+        self.filters[account] = (
             Filter(terms, *self._charged(entry.budget, entry.analyst, len(terms.limits)))
             if known is None
             else replace(known, budget=terms)
@@ -222,17 +212,17 @@ class Replay:
         if period is None or not period.period < first <= entry.time[:10]:
             return "renews a budget before its time"
         period.period = first
-        for place in [place for place in self.filters if place[0] == entry.budget]:
-            state = self.filters[place]
+        for account in [account for account in self.filters if account[0] == entry.budget]:
+            state = self.filters[account]
             zero = (Fraction(0),) * len(state.settled)
-            period.past[place[1]] = add(period.past.get(place[1], zero), state.settled)
-            self.filters[place] = replace(state, settled=zero)
+            period.past[account[1]] = add(period.past.get(account[1], zero), state.settled)
+            self.filters[account] = replace(state, settled=zero)
         return None
 
     def _reserve(self, entry: Entry) -> str | None:
         if entry.reservation in self.jobs:
             return "reserves with an id that was used before"
-        worst = numbers(entry.facts["worst"])
+        worst = exact_amounts(entry.facts["worst"])
         facts = entry.facts
         self.jobs[entry.reservation] = ReplayedRequest(
             *(entry.budget, entry.analyst, worst, facts["charges"]),
@@ -243,11 +233,11 @@ class Replay:
             period=facts.get("period", ""),
             binary=self.binary,
         )
-        places = self._places(entry)
-        fits = all(self.filters[place].admits(worst) for place in places)
-        for place in places:
-            state = self.filters[place]
-            self.filters[place] = replace(state, held=add(state.held, worst))
+        accounts = self._places(entry)
+        fits = all(self.filters[account].admits(worst) for account in accounts)
+        for account in accounts:
+            state = self.filters[account]
+            self.filters[account] = replace(state, held=add(state.held, worst))
         present = self.periods.get(entry.budget, Period("", "")).period
         if facts.get("period", present) != present:
             return "reserves in another period than the present one"
@@ -259,14 +249,14 @@ class Replay:
             return "finishes a reservation that is not open"
         if (job.budget, job.analyst) != (entry.budget, entry.analyst):
             return "finishes a reservation of another budget or analyst"
-        spent = numbers(entry.facts["spent"])
+        spent = exact_amounts(entry.facts["spent"])
         if entry.action == ABANDON and spent != job.worst:
             return "abandons a reservation for less than its worst case"
         period = self.periods.get(entry.budget, Period("", ""))
         earlier = "" < job.period < period.period
         after = {
-            place: self.filters[place].settle(job.worst, spent, earlier=earlier)
-            for place in self._places(entry)
+            account: self.filters[account].settle(job.worst, spent, earlier=earlier)
+            for account in self._places(entry)
         }
         for _, who in after if earlier else ():
             zero = (Fraction(0),) * len(spent)
@@ -277,8 +267,8 @@ class Replay:
         return None
 
     def _places(self, entry: Entry) -> list[tuple[str, str]]:
-        places = dict.fromkeys(((entry.budget, ""), (entry.budget, entry.analyst)))
-        return [place for place in places if place in self.filters]
+        accounts = dict.fromkeys(((entry.budget, ""), (entry.budget, entry.analyst)))
+        return [account for account in accounts if account in self.filters]
 
     def compare_head(self, row: Sequence[Any] | None) -> Iterator[str]:
         """Yield whether the recorded end of the ledger differs from its last entry."""
@@ -294,20 +284,20 @@ class Replay:
     def compare_totals(self, rows: Sequence[Any]) -> Iterator[str]:
         """Yield the totals that differ from the sums of the entries."""
         stored = {(row[0], row[1]): tuple(row[2:]) for row in rows}
-        for place in sorted(set(stored) | set(self.filters), key=str):
-            state = self.filters.get(place)
-            told = None if state is None else self._total(place, state)
-            if stored.get(place) != told:
-                who = f" for {place[1]!r}" if place[1] else ""
-                yield f"totals of budget {place[0]!r}{who}: do not match the entries"
+        for account in sorted(set(stored) | set(self.filters), key=str):
+            state = self.filters.get(account)
+            told = None if state is None else self._total(account, state)
+            if stored.get(account) != told:
+                who = f" for {account[1]!r}" if account[1] else ""
+                yield f"totals of budget {account[0]!r}{who}: do not match the entries"
 
-    def _total(self, place: tuple[str, str], state: Filter) -> tuple[str, ...]:
+    def _total(self, account: tuple[str, str], state: Filter) -> tuple[str, ...]:
         """What the table of totals must hold after the names."""
-        period = self.periods.get(place[0], Period("", ""))
-        past = period.past.get(place[1], (Fraction(0),) * len(state.settled))
-        amounts = (canonical(texts(each)) for each in (state.settled, state.held))
+        period = self.periods.get(account[0], Period("", ""))
+        past = period.past.get(account[1], (Fraction(0),) * len(state.settled))
+        amounts = (canonical(amount_texts(amount)) for amount in (state.settled, state.held))
         told = (canonical(state.budget.as_dict()), *amounts)
-        return (*told, period.every, period.period, canonical(texts(past)))
+        return (*told, period.every, period.period, canonical(amount_texts(past)))
 
     def compare_reservations(self, rows: Sequence[Any]) -> Iterator[str]:
         """Yield the reservations that differ from what the entries record."""
@@ -321,7 +311,7 @@ class Replay:
             else:
                 job = self.jobs[identity]
                 pairs = zip(_COLUMNS, stored[identity], job.columns(), strict=True)
-                wrong = [name for name, found, told in pairs if found != told]
+                wrong = [name for name, recorded, told in pairs if recorded != told]
                 for column in wrong:
                     yield f"reservation {identity}: its {column} does not match the entries"
                 if "charges" not in wrong:
@@ -332,7 +322,7 @@ class Replay:
 
     def compare_alerts(self, rows: Sequence[Any]) -> Iterator[str]:
         """Yield the alerts that differ from what the entries record."""
-        told = {place: command for place, command in self.alerts.items() if command}
+        told = {alert: command for alert, command in self.alerts.items() if command}
         if {(row[0], row[1]): row[2] for row in rows} != told:
             yield "alerts: do not match the entries"
 
@@ -360,15 +350,15 @@ def add(first: Coordinates, second: Coordinates) -> Coordinates:
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
-def numbers(amounts: Sequence[str]) -> Coordinates:
-    """Return the exact amounts that :func:`texts` wrote."""
+def exact_amounts(amounts: Sequence[str]) -> Coordinates:
+    """Return the exact amounts that :func:`amount_texts` wrote."""
     parts = (text.partition("/") for text in amounts)
     return tuple(Fraction(int(above), int(below or 1)) for above, _, below in parts)
 
 
-def texts(amounts: Coordinates) -> list[str]:
+def amount_texts(amounts: Coordinates) -> list[str]:
     """Return exact amounts as texts such as ``"1/4"``."""
-    return [str(each) for each in amounts]
+    return [str(amount) for amount in amounts]
 
 
 def _digest(charges: Any) -> str:

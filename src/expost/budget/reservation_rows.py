@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 
-from expost.budget.base import Budget, Coordinates
 from expost.budget.filter import Filter
-from expost.budget.hash_chain import canonical, digest
-from expost.budget.replay import texts
-from expost.budget.requests import LONGEST_IDENTITY, check_name
-from expost.budget.rows import LedgerRows
+from expost.budget.ledger_rows import (
+    LONGEST_IDENTITY,
+    LedgerRows,
+    canonical,
+    check_ledger_name,
+    digest,
+)
+from expost.budget.limits import Budget, Coordinates
+from expost.budget.replay import amount_texts
 from expost.budget.totals import amounts, book_earlier, readable, renewal_of, update_totals
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
@@ -138,7 +142,7 @@ def find(rows: LedgerRows, identity: str) -> StoredReservation | None:
 def find_known(rows: LedgerRows, reservation: Reservation | str) -> StoredReservation:
     """The row of a reservation; refused if there is none."""
     identity = reservation.id if isinstance(reservation, Reservation) else reservation
-    check_name(identity, "reservation", LONGEST_IDENTITY)
+    check_ledger_name(identity, "reservation", LONGEST_IDENTITY)
     row = find(rows, identity)
     if row is None:
         raise InvalidInput(
@@ -158,7 +162,7 @@ def find_open(rows: LedgerRows, budget: str) -> list[StoredReservation]:
 
 
 def repeat_request(
-    found: StoredReservation,
+    stored: StoredReservation,
     budget: str | None,
     analyst: str,
     request: tuple[str, str | None],
@@ -170,21 +174,21 @@ def repeat_request(
 
     ``request`` holds the digests of the charges and of the description.
     """
-    same = request_digest(budget or found.budget, analyst, *request)
-    if found.request != same or (budget or found.budget) != found.budget:
-        raise LedgerError(f"reservation {found.id} exists already, for another request")
-    if found.status == ABANDONED:
+    same = request_digest(budget or stored.budget, analyst, *request)
+    if stored.request != same or (budget or stored.budget) != stored.budget:
+        raise LedgerError(f"reservation {stored.id} exists already, for another request")
+    if stored.status == ABANDONED:
         raise LedgerError(
-            f"reservation {found.id} was abandoned: its worst case stays charged, "
+            f"reservation {stored.id} was abandoned: its worst case stays charged, "
             "and the request cannot be resumed"
         )
-    if found.status == SETTLED and not resume:
+    if stored.status == SETTLED and not resume:
         raise LedgerError(
-            f"reservation {found.id} is settled: it can be read, but a second run needs a "
+            f"reservation {stored.id} is settled: it can be read, but a second run needs a "
             "reservation of its own"
         )
-    found.require(secret)
-    return found.public(secret)
+    stored.require(secret)
+    return stored.public(secret)
 
 
 def insert(rows: LedgerRows, new: StoredReservation, charges: str) -> None:
@@ -195,7 +199,7 @@ def insert(rows: LedgerRows, new: StoredReservation, charges: str) -> None:
         b=new.budget,
         a=new.analyst,
         s=new.status,
-        w=canonical(texts(new.worst)),
+        w=canonical(amount_texts(new.worst)),
         c=charges,
         e=new.entry,
         r=new.request,
@@ -216,7 +220,7 @@ def finish(
     The charge is booked in the period in which the request was admitted.
     """
     earlier = admitted_earlier(rows, row)
-    nexts = [each.settle(row.worst, realised, earlier=earlier) for each in filters]
+    nexts = [state.settle(row.worst, realised, earlier=earlier) for state in filters]
     update_totals(rows, nexts, row.budget, row.analyst)
     if earlier:
         book_earlier(rows, realised, row.budget, row.analyst)

@@ -1,7 +1,7 @@
 """Ed25519 signatures of JSON documents: heads of ledgers, and certificates.
 
 A signature covers the canonical form of a document without its key ``signature``
-(:func:`expost.budget.hash_chain.canonical`), so that reordering keys or changing white space does
+(:func:`expost.budget.ledger_rows.canonical`), so that reordering keys or changing white space does
 not break it, and every other change does.
 
 A hash chain shows that a ledger is consistent, not that it is the one of yesterday: whoever can
@@ -20,13 +20,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from expost.budget.hash_chain import canonical
+from expost.budget.ledger_rows import canonical
 from expost.errors import InvalidInput, MissingExtra
-from expost.secret_files import require_private
-from expost.small_files import read_small
+from expost.files import read_small, require_private
 
 if TYPE_CHECKING:
-    from expost.budget.views import LedgerViews
+    from expost.budget.ledger_views import LedgerViews
 
 ALGORITHM = "ed25519"
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
@@ -43,13 +42,7 @@ def _ed25519() -> Any:
 
 
 class SigningKey:
-    """A private Ed25519 key.
-
-    Parameters
-    ----------
-    seed : bytes
-        The 32 bytes of the private key.
-    """
+    """A private Ed25519 key; ``seed``: the 32 bytes of the private key."""
 
     def __init__(self, seed: bytes) -> None:
         self._key = _ed25519().Ed25519PrivateKey.from_private_bytes(seed)
@@ -61,27 +54,15 @@ class SigningKey:
     def create(cls, path: str | Path) -> SigningKey:
         """Make a new key and write it to a file that only its owner can read.
 
-        Parameters
-        ----------
-        path : str or Path
-            The file of the private key, which must not exist. The public key is written to the
-            same name with ``.pub`` added.
-
-        Returns
-        -------
-        SigningKey
-            The key.
-
-        Raises
-        ------
-        InvalidInput
-            A file exists already, or cannot be written.
+        ``path``: the file of the private key, which must not exist. The public key is written to
+        the same name with ``.pub`` added. Raises InvalidInput: a file exists already, or cannot be
+        written.
         """
         _ed25519()
-        seed, place = os.urandom(_KEY_BYTES), Path(path)
+        seed, file = os.urandom(_KEY_BYTES), Path(path)
         key = cls(seed)
-        _write_new(place, f"{ALGORITHM} private {seed.hex()}\n", 0o600)
-        _write_new(public_name(place), f"{ALGORITHM} public {key.public}\n", 0o644)
+        _write_new(file, f"{ALGORITHM} private {seed.hex()}\n", 0o600)
+        _write_new(public_name(file), f"{ALGORITHM} public {key.public}\n", 0o644)
         return key
 
     @classmethod
@@ -100,20 +81,12 @@ class SigningKey:
     @property
     def fingerprint(self) -> str:
         """A short name of the public key."""
-        return fingerprint(self.public)
+        return key_fingerprint(self.public)
 
     def sign(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return a document with a signature under the key ``signature``.
 
-        Parameters
-        ----------
-        document : mapping
-            A JSON document. A signature that it has already is replaced.
-
-        Returns
-        -------
-        dict
-            The signed document.
+        ``document``: a JSON document. A signature that it has already is replaced.
         """
         content = _unsigned(document)
         value = self._key.sign(_signed_bytes(content))
@@ -135,7 +108,7 @@ def load_public(path: str | Path) -> str:
     return _read_key(Path(path), "public").hex()
 
 
-def fingerprint(public: str) -> str:
+def key_fingerprint(public: str) -> str:
     """Return a short name of a public key: 16 digits of its hash."""
     return hashlib.sha256(bytes.fromhex(public)).hexdigest()[:16]
 
@@ -143,27 +116,17 @@ def fingerprint(public: str) -> str:
 def signature_problem(document: Mapping[str, Any], public: str | None = None) -> str | None:
     """Say what is wrong with the signature of a document.
 
-    Parameters
-    ----------
-    document : mapping
-        The document.
-    public : str, optional
-        The public key that must have signed it, in hexadecimal. Without it, the key inside the
-        document is used, which shows only that the document was not changed since it was signed by
-        somebody.
-
-    Returns
-    -------
-    str or None
-        None if the signature is valid.
+    ``public``: the public key that must have signed it, in hexadecimal. Without it, the key inside
+    the document is used, which shows only that the document was not changed since it was signed by
+    somebody. Returns: none if the signature is valid.
     """
-    found = document.get("signature")
-    if not isinstance(found, Mapping):
+    signature = document.get("signature")
+    if not isinstance(signature, Mapping):
         return "it is not signed"
     try:
-        named = str(found["public_key"])
-        value = base64.b64decode(str(found["value"]), validate=True)
-        algorithm, key = str(found["algorithm"]), bytes.fromhex(public or named)
+        named = str(signature["public_key"])
+        value = base64.b64decode(str(signature["value"]), validate=True)
+        algorithm, key = str(signature["algorithm"]), bytes.fromhex(public or named)
     except (KeyError, ValueError):
         return "its signature cannot be read"
     if algorithm != ALGORITHM or len(key) != _KEY_BYTES or len(value) != _SIGNATURE_BYTES:
@@ -184,7 +147,7 @@ def signature_problem(document: Mapping[str, Any], public: str | None = None) ->
 def fingerprint_of_text(public: str) -> str:
     """Return the short name of a public key that may not be one."""
     try:
-        return fingerprint(public)
+        return key_fingerprint(public)
     except ValueError:
         return "unreadable"
 
@@ -192,20 +155,8 @@ def fingerprint_of_text(public: str) -> str:
 def signed_head(ledger: LedgerViews, key: SigningKey, time: str) -> dict[str, Any]:
     """Return the signed head of a ledger, to be kept elsewhere.
 
-    Parameters
-    ----------
-    ledger : Ledger
-        The ledger.
-    key : SigningKey
-        The key.
-    time : str
-        The present time, as ISO 8601 text.
-
-    Returns
-    -------
-    dict
-        The identity of the ledger, the number and the hash of its last entry, the time, and the
-        signature.
+    ``time``: the present time, as ISO 8601 text. Returns: the identity of the ledger, the number
+    and the hash of its last entry, the time, and the signature.
     """
     sequence, last = ledger.head()
     return key.sign(
@@ -224,19 +175,9 @@ def head_problems(
 ) -> list[str]:
     """Say why a ledger does not continue a signed head.
 
-    Parameters
-    ----------
-    ledger : Ledger
-        The ledger. :meth:`Ledger.verify` checks the chain itself.
-    document : mapping
-        What :func:`signed_head` returned, at an earlier time.
-    public : str, optional
-        The public key that must have signed it.
-
-    Returns
-    -------
-    list of str
-        One line per problem; empty if the ledger continues that head.
+    ``ledger``: the ledger. :meth:`Ledger.verify` checks the chain itself. ``document``: what
+    :func:`signed_head` returned, at an earlier time. ``public``: the public key that must have
+    signed it. Returns: one line per problem; empty if the ledger continues that head.
     """
     wrong = signature_problem(document, public)
     if wrong is not None:
@@ -272,12 +213,9 @@ def load_document(path: str | Path, field: str) -> dict[str, Any]:
     A key that is there twice is refused: programs differ in which of the two they read, so that one
     could show another number than the one that was checked.
     """
+    text = read_small(path, field)
     try:
-        document = json.loads(
-            read_small(path, field),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-        )
+        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise InvalidInput(
             field, str(path), "the file is not JSON, or has a key twice in one object"
@@ -289,10 +227,10 @@ def load_document(path: str | Path, field: str) -> dict[str, Any]:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; refused if it has a key twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         raise ValueError
-    return found
+    return document
 
 
 def _no_constant(name: str) -> Any:

@@ -7,10 +7,8 @@ a time limit). Writers therefore follow one another, and each sees everything wr
 Commits are durable before they return (SQLite: rollback journal with synchronous=EXTRA;
 PostgreSQL: synchronous_commit=on).
 
-Writers of one process that wait together are committed together: the first of them takes the lock,
-and then runs the requests of all who came until then, in their order, in one transaction
-(:meth:`Store.write`). Processes follow one another: to let one process commit for another, requests
-and answers would have to be handed over durably, which costs the commits that it saves.
+Writers of one process that wait together are committed together
+(:class:`expost.budget.transactions.GroupCommit`).
 
 A store remembers the last entry that it read or wrote. Every transaction looks whether that entry
 is still there, and refuses a database in which it is not: an older copy took its place.
@@ -23,50 +21,46 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from expost.budget.activity import Activity
-from expost.budget.batches import Request, run_one
-from expost.budget.database_file import DatabaseFile, token
-from expost.budget.locations import Location
-from expost.budget.rows import SCHEMA_VERSION, LedgerRows
+from expost.budget.database_file import DatabaseFile, Location, token
+from expost.budget.ledger_rows import SCHEMA_VERSION, LedgerRows
+from expost.budget.transactions import ForkGuard, GroupCommit
 from expost.errors import ExpostError, LedgerError, MissingExtra
+from expost.files import on_fork
 
 BUSY_SECONDS = 120.0
 """How long a request waits for other writers before it gives up (SQLite)."""
 SERVER_SECONDS = 30.0
 """The same for PostgreSQL, where a writer holds its lock for milliseconds."""
-_LARGEST_BATCH = 128
 
 Result = TypeVar("Result")
 _STORES: weakref.WeakSet[Store] = weakref.WeakSet()
-_ACTIVITY = Activity()
+_FORK_GUARD = ForkGuard()
 
 
 def _before_fork() -> None:
     """Wait for transactions, then close all connections: a child must not inherit them."""
-    _ACTIVITY.before_fork()
+    _FORK_GUARD.before_fork()
     for store in list(_STORES):
         store.close()
 
 
 def _after_fork_in_child() -> None:
     """Start anew in the child: it has no connections, locks or other threads."""
-    _ACTIVITY.after_in_child()
+    _FORK_GUARD.after_in_child()
     DatabaseFile.forget_all()
     for store in list(_STORES):
         store.start_anew()
 
 
-os.register_at_fork(
+on_fork(
     before=_before_fork,
-    after_in_parent=_ACTIVITY.after_in_parent,
+    after_in_parent=_FORK_GUARD.after_in_parent,
     after_in_child=_after_fork_in_child,
 )
 
@@ -76,18 +70,10 @@ class Store:
 
     It is safe to use after a fork, because a child process opens its own connections.
 
-    Parameters
-    ----------
-    url : str or Path
-        A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
-    read_only : bool, default False
-        Whether writing is refused, also by the database itself.
-
-    Raises
-    ------
-    LedgerError
-        The URL is not valid or names an unsupported database. The message does not repeat the URL,
-        which may hold a password.
+    ``url``: a file name, ``sqlite:///file`` or ``postgresql://user@host/database``. ``read_only``:
+    whether writing is refused, also by the database itself. Raises LedgerError: the URL is not
+    valid or names an unsupported database. The message does not repeat the URL, which may hold a
+    password.
     """
 
     def __init__(self, url: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -116,17 +102,16 @@ class Store:
         return self.location.file
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         """The location of the ledger, without passwords and without options, which may hold one."""
-        return self.location.place
+        return self.location.address
 
     def start_anew(self) -> None:
         """Forget all connections without closing them (in a child that was forked)."""
         if self._engine is not None:
             self._engine.dispose(close=False)
         self._engine = self._file = None
-        self._queue: deque[Request[Any]] = deque()
-        self._leading = threading.RLock()
+        self._commits = GroupCommit(LedgerRows.savepoint, ExpostError)
 
     def close(self) -> None:
         """Close idle connections. The next use opens new ones."""
@@ -156,19 +141,19 @@ class Store:
     def check_schema(self) -> None:
         """Raise LedgerError unless there is a ledger with the schema of this version."""
         if not self.exists():
-            place = ascii(str(self.file)) if self.file else self.place
-            raise LedgerError(f"there is no ledger at {place}; make one with: expost ledger create")
+            where = ascii(str(self.file)) if self.file else self.address
+            raise LedgerError(f"there is no ledger at {where}; make one with: expost ledger create")
         with self.reading(any_journal=True) as rows:
-            found = rows.schema()
+            schema = rows.schema()
             self._seen = max(self._seen, rows.read_last())
-        if found > SCHEMA_VERSION:
+        if schema > SCHEMA_VERSION:
             raise LedgerError(
-                f"the ledger has schema {found}, but this version of expost reads schema "
+                f"the ledger has schema {schema}, but this version of expost reads schema "
                 f"{SCHEMA_VERSION}; install a newer expost"
             )
-        if found < SCHEMA_VERSION:
+        if schema < SCHEMA_VERSION:
             raise LedgerError(
-                f"the ledger has schema {found}; migrate it to schema {SCHEMA_VERSION} with: "
+                f"the ledger has schema {schema}; migrate it to schema {SCHEMA_VERSION} with: "
                 "expost ledger upgrade (a copy is kept)"
             )
         self.check_writable()
@@ -189,7 +174,11 @@ class Store:
         """Accept the file as it is, without any journal, if ``problems_of`` finds nothing."""
         file = self._database_file()
         assert file is not None
-        with _ACTIVITY.transaction(), self._guard(), file.locked(alone=True, seconds=BUSY_SECONDS):
+        with (
+            _FORK_GUARD.transaction(),
+            self._guard(),
+            file.locked(alone=True, seconds=BUSY_SECONDS),
+        ):
             file.check_name(path)
             # An immutable file is read without looking for a journal.
             uri = f"{path.as_uri()}?mode=ro&immutable=1"
@@ -215,7 +204,7 @@ class Store:
         """
         seen = self._seen  # before the view is taken, which cannot be older
         # Closing returns the connection to the pool, which ends the transaction.
-        with _ACTIVITY.transaction(), self._guard(), ExitStack() as stack:
+        with _FORK_GUARD.transaction(), self._guard(), ExitStack() as stack:
             if self.backend != "sqlite":
                 connection = stack.enter_context(closing(self._connect()))
                 rows = LedgerRows(self.backend, connection)
@@ -238,7 +227,7 @@ class Store:
         if self.read_only:
             raise LedgerError("the ledger was opened for reading only")
         seen = self._seen
-        with _ACTIVITY.transaction(), self._guard():
+        with _FORK_GUARD.transaction(), self._guard():
             begin = self._writing_file if self.backend == "sqlite" else self._writing_server
             with begin() as rows:
                 self._require_continued(rows, seen)
@@ -246,61 +235,15 @@ class Store:
             self._seen = max(self._seen, rows.last)
 
     def write(self, work: Callable[[LedgerRows], Result]) -> Result:
-        """Run ``work`` in a transaction and return its result when it is durable.
+        """Run ``work`` in a transaction and return its result when it is durable."""
+        return self._commits.write(work, self._writing_at_head)
 
-        Threads that wait at the same time share a transaction. Each piece of work sees the changes
-        of those before it. A piece that raises an error changes nothing, and its error is raised
-        in its own thread, after the others are durable.
-
-        Parameters
-        ----------
-        work : callable
-            Called with the rows of the transaction.
-
-        Returns
-        -------
-        object
-            What ``work`` returned.
-        """
-        request = Request(work)
-        self._queue.append(request)
-        with self._leading:
-            while not request.done:
-                self._run_together()
-        return request.answer()
-
-    def _run_together(self) -> None:
-        """Run the waiting requests in one transaction; an error of it is an error of them all."""
-        batch: list[Request[Any]] = []
-        try:
-            with self.writing() as rows:
-                rows.lock_head()
-                batch = self._waiting()  # after the lock: those who came meanwhile take part
-                for request in batch:
-                    run_one(rows, request, alone=len(batch) == 1)
-        except Exception as error:
-            # Nothing was recorded, so that even a refusal may have rested on a state that is gone.
-            batch = batch or self._waiting()
-            for request in batch:
-                shared = len(batch) > 1 and isinstance(error, ExpostError)
-                request.error = LedgerError(str(error)) if shared else error
-        except BaseException:
-            # The others cannot know whether an interrupted commit was recorded.
-            batch = batch or self._waiting()
-            for request in batch:
-                request.error = LedgerError(
-                    "the ledger was interrupted: repeat the request with the same reservation id "
-                    "and secret, or look whether it was recorded"
-                )
-            raise
-        finally:
-            for request in batch:
-                request.done = True
-
-    def _waiting(self) -> list[Request[Any]]:
-        """Take the requests that wait, in the order in which they came."""
-        count = min(len(self._queue), _LARGEST_BATCH)
-        return [self._queue.popleft() for _ in range(count)]
+    @contextmanager
+    def _writing_at_head(self) -> Iterator[LedgerRows]:
+        """Open a transaction that already holds the lock of the ledger."""
+        with self.writing() as rows:
+            rows.lock_head()
+            yield rows
 
     @contextmanager
     def _writing_file(self) -> Iterator[LedgerRows]:

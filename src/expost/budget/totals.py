@@ -1,4 +1,18 @@
-"""The table of totals, and the writing of entries.
+"""Budgets that renew: when a period begins.
+
+A renewing budget limits what is admitted in each calendar period (UTC). A person whose data stay in
+the data set over several periods is protected by the sum over these periods, not by the limit of
+one of them: after n periods the total is at most n times the limit.
+
+A charge belongs to the period in which its request was admitted, which the entry of the reservation
+names: the worst case was held against that period's limit. A request that is still open when a
+period begins is held in the new period, too, until it is settled; this only makes the test of new
+requests stricter.
+
+The time is that of the server (PostgreSQL) or of the client (SQLite). A clock that is set forward
+renews early, and the entry shows it. Tests: ``tests/budget/test_operations.py``.
+
+The table of totals, and the writing of entries.
 
 For each budget, and for each analyst's cap inside it, one row holds the terms and the amounts that
 are settled and held, and for budgets that renew the present period and what was settled in earlier
@@ -13,19 +27,62 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
-from expost.budget.base import Budget, Coordinates
 from expost.budget.budgets import budget_from_dict
 from expost.budget.filter import Filter
-from expost.budget.hash_chain import CAP, CREATE, RENEW, Entry, canonical
-from expost.budget.periods import NEVER, now, period_at
-from expost.budget.replay import add, numbers, texts
-from expost.budget.requests import check_name
-from expost.budget.rows import SCHEMA_VERSION, LedgerRows
+from expost.budget.ledger_rows import (
+    CAP,
+    CREATE,
+    RENEW,
+    SCHEMA_VERSION,
+    Entry,
+    LedgerRows,
+    canonical,
+    check_ledger_name,
+)
+from expost.budget.limits import Budget, Coordinates
+from expost.budget.replay import add, amount_texts, exact_amounts
 from expost.errors import InvalidInput, LedgerError
+
+NEVER = ""
+PERIODS = ("day", "week", "month", "quarter", "year")
+
+
+def check_renewal(renews: str | None) -> str:
+    """Return the name of a period, or NEVER; refuse other values."""
+    if renews is None or renews == NEVER:
+        return NEVER
+    if renews not in PERIODS:
+        raise InvalidInput("renews", renews, "give one of " + ", ".join(PERIODS))
+    return renews
+
+
+def period_at(renews: str, moment: datetime) -> str:
+    """Return the first day of the period that holds a moment, as ISO text; empty for NEVER."""
+    if renews == NEVER:
+        return ""
+    day = moment.astimezone(UTC).date()
+    first = {
+        "day": day,
+        "week": day - timedelta(days=day.weekday()),
+        "month": day.replace(day=1),
+        "quarter": date(day.year, 3 * ((day.month - 1) // 3) + 1, 1),
+        "year": date(day.year, 1, 1),
+    }[renews]
+    return first.isoformat()
+
+
+def now(rows: LedgerRows) -> datetime:
+    """Return the time of the server, or of this client for a SQLite file."""
+    if rows.backend == "postgresql":
+        moment = rows.one("SELECT now()")[0]
+        assert isinstance(moment, datetime)
+        return moment
+    return datetime.now(UTC)
+
 
 NO_ANALYST = ""
 """The analyst column of a budget itself, and of requests that name no analyst."""
@@ -41,14 +98,9 @@ _FILTERS = (
 class Renewal:
     """The period of a budget that renews.
 
-    Parameters
-    ----------
-    every : str
-        ``"day"``, ``"week"``, ``"month"``, ``"quarter"`` or ``"year"``.
-    period : str
-        The first day of the period of the last request, as ISO text.
-    past : tuple of Fraction
-        What was settled in earlier periods.
+    ``every``: ``"day"``, ``"week"``, ``"month"``, ``"quarter"`` or ``"year"``. ``period``: the
+    first day of the period of the last request, as ISO text. ``past``: what was settled in earlier
+    periods.
     """
 
     every: str
@@ -115,11 +167,11 @@ def budget_names(rows: LedgerRows) -> list[str]:
 
 def capped_analysts(rows: LedgerRows, budget: str) -> list[str]:
     """The analysts who have a cap in a budget, sorted."""
-    found = rows.all(
+    stored = rows.all(
         "SELECT analyst FROM expost_totals WHERE budget = :b AND analyst <> '' ORDER BY analyst",
         b=budget,
     )
-    return [str(row[0]) for row in found]
+    return [str(row[0]) for row in stored]
 
 
 def find_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, list[Filter]]:
@@ -132,7 +184,7 @@ def find_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str
     if budget is None and not names:
         raise LedgerError("the ledger is damaged: it holds no budget; run: expost ledger verify")
     name = budget if budget is not None else names[0]
-    check_name(name, "budget")
+    check_ledger_name(name, "budget")
     filters = filters_of(rows, name, analyst)
     if not filters:
         raise InvalidInput("budget", name, "the ledger holds " + ", ".join(budget_names(rows)))
@@ -141,16 +193,16 @@ def find_budget(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str
 
 def find_filter(rows: LedgerRows, budget: str | None, analyst: str) -> tuple[str, Filter]:
     """The name of the budget, and its filter or that of the analyst's cap."""
-    name, found = find_budget(rows, budget, analyst)
-    if analyst and len(found) == 1:
+    name, filters = find_budget(rows, budget, analyst)
+    if analyst and len(filters) == 1:
         raise InvalidInput("analyst", analyst, f"budget {name!r} has no cap for this analyst")
-    return name, found[-1]
+    return name, filters[-1]
 
 
 def filters_of(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
     """The filter of the budget and, if there is one, that of the analyst's cap."""
     with readable(f"the totals of budget {budget!r}"):
-        found = [
+        filters = [
             Filter(
                 _terms(terms),
                 amounts(settled),
@@ -159,9 +211,9 @@ def filters_of(rows: LedgerRows, budget: str, analyst: str) -> list[Filter]:
             )
             for who, terms, settled, held in rows.all(_FILTERS, b=budget, a=analyst)
         ]
-        if any(not len(f.budget.limits) == len(f.settled) == len(f.held) for f in found):
+        if any(not len(f.budget.limits) == len(f.settled) == len(f.held) for f in filters):
             raise ValueError("amounts and limits differ in number")
-        return found
+        return filters
 
 
 def add_budget(
@@ -180,7 +232,7 @@ def add_budget(
             detail |= {"renews": renews, "period": period}
         if head[0] == 0:
             detail["schema"] = SCHEMA_VERSION
-        head = append(rows, head, CAP if who else CREATE, name, who, "", detail, "")
+        head = append(rows, head, CAP if who else CREATE, (name, who, ""), detail)
         insert_total(rows, Filter.empty(cap), name, who, renews, period)
 
 
@@ -198,8 +250,8 @@ def insert_total(
         b=budget,
         a=analyst,
         t=canonical(state.budget.as_dict()),
-        s=canonical(texts(state.settled)),
-        h=canonical(texts(state.held)),
+        s=canonical(amount_texts(state.settled)),
+        h=canonical(amount_texts(state.held)),
         r=renews,
         p=period,
         z=canonical(["0"] * len(state.settled)),
@@ -211,8 +263,8 @@ def update_totals(rows: LedgerRows, states: list[Filter], budget: str, analyst: 
     for who, state in zip((NO_ANALYST, analyst), states, strict=False):
         rows.change(
             "UPDATE expost_totals SET settled = :s, held = :h WHERE budget = :b AND analyst = :a",
-            s=canonical(texts(state.settled)),
-            h=canonical(texts(state.held)),
+            s=canonical(amount_texts(state.settled)),
+            h=canonical(amount_texts(state.held)),
             b=budget,
             a=who,
         )
@@ -241,16 +293,16 @@ def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[tuple[i
     time = moment.astimezone(UTC).isoformat(timespec="milliseconds")
     if (period := period_at(state.every, moment)) <= state.period:
         return head, state.period, time
-    head = append(rows, head, RENEW, budget, NO_ANALYST, "", {"period": period}, "", time)
-    places = rows.all(
+    head = append(rows, head, RENEW, (budget, NO_ANALYST, ""), {"period": period}, time=time)
+    accounts = rows.all(
         "SELECT analyst, settled, past FROM expost_totals WHERE budget = :b", b=budget
     )
-    for who, settled, past in places:
+    for who, settled, past in accounts:
         rows.change(
             "UPDATE expost_totals SET settled = :s, past = :z, period = :p "
             "WHERE budget = :b AND analyst = :a",
             s=canonical(["0"] * len(amounts(settled))),
-            z=canonical(texts(add(amounts(past), amounts(settled)))),
+            z=canonical(amount_texts(add(amounts(past), amounts(settled)))),
             p=period,
             b=budget,
             a=who,
@@ -267,7 +319,7 @@ def book_earlier(rows: LedgerRows, spent: Coordinates, budget: str, analyst: str
         if row is not None:
             rows.change(
                 "UPDATE expost_totals SET past = :z WHERE budget = :b AND analyst = :a",
-                z=canonical(texts(add(amounts(row[0]), spent))),
+                z=canonical(amount_texts(add(amounts(row[0]), spent))),
                 b=budget,
                 a=who,
             )
@@ -277,14 +329,13 @@ def append(
     rows: LedgerRows,
     head: tuple[int, str],
     action: str,
-    budget: str,
-    analyst: str,
-    reservation: str,
+    about: tuple[str, str, str],
     detail: dict[str, Any],
-    memo: str,
+    memo: str = "",
     time: str | None = None,
 ) -> tuple[int, str]:
-    """Write an entry after ``head`` and return the new head."""
+    """Write an entry after ``head`` about (budget, analyst, reservation); return the new head."""
+    budget, analyst, reservation = about
     entry = Entry.after(
         head,
         time=time or timestamp(),
@@ -324,7 +375,7 @@ def readable(what: str) -> Iterator[None]:
 @lru_cache(maxsize=64)
 def amounts(text: str) -> Coordinates:
     """Stored amounts as exact numbers."""
-    return numbers(json.loads(text))
+    return exact_amounts(json.loads(text))
 
 
 @lru_cache(maxsize=64)

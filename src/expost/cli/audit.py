@@ -17,15 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from expost import plots
-from expost.audit.empirical.audit import audit as run_audit
-from expost.audit.empirical.import_subject import (
+from expost.audit.empirical import audit as run_audit
+from expost.audit.report import AuditReport
+from expost.audit.subjects import (
     SELECTORS,
     NamedFunction,
     NamedSubject,
     Options,
     Reference,
 )
-from expost.audit.report import AuditReport
 from expost.cli.output import FAILURE, Json, notes, show
 from expost.errors import InvalidInput
 
@@ -33,7 +33,7 @@ _SHOWN = 24  # outcomes in the table; the JSON has all of them
 _RUNS_PER_WORKER = 200
 
 
-def audit(
+def audit_command(
     subject: Annotated[
         str,
         typer.Argument(
@@ -70,7 +70,9 @@ def audit(
         ),
     ] = SELECTORS[0],
     overhead: Annotated[float | None, typer.Option(help="The overhead ε′ of the selector.")] = None,
-    target: Annotated[float | None, typer.Option(help="The target score of the selector.")] = None,
+    at_least: Annotated[
+        float | None, typer.Option(help="The score that the selector must reach.")
+    ] = None,
     delta: Annotated[
         float | None, typer.Option(help="The δ of the claim of the selector or the mechanism.")
     ] = None,
@@ -101,7 +103,7 @@ def audit(
     """
     plots.check_path(plot)
     rating = None if score is None else Reference.parse(score, "score")
-    options = Options(selector, overhead, target, delta, epsilon, rating)
+    options = Options(selector, overhead, at_least, delta, epsilon, rating)
     named = NamedSubject(Reference.parse(subject, "subject"), options)
     events = None if event is None else NamedFunction(Reference.parse(event, "event"), "event")
     first, second = load(data, "data"), load(neighbour, "neighbour")
@@ -137,11 +139,11 @@ def load(path: Path, field: str) -> Any:
     if not path.is_file():
         raise InvalidInput(field, str(path), "there is no such file; give an .npz or .npy file")
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return found
-        with found:
-            arrays = {name: found[name] for name in found.files}
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
     except Exception as error:  # a broken archive may raise any error
         raise InvalidInput(
             field, str(path), f"not a readable .npz or .npy file ({type(error).__name__})"
@@ -179,7 +181,7 @@ def _render(console: Console, report: AuditReport) -> None:
     console.print(
         Text.assemble((report.verdict, f"bold {colour}"), f" at {report.confidence:.4g} confidence")
     )
-    order = any(each.order is not None for each in report.outcomes)
+    order = any(outcome.order is not None for outcome in report.outcomes)
     measure = "Rényi ε" if order else "ε" if report.delta == 0 else f"ε at δ = {report.delta:g}"
     table = Table(title=f"Claimed and measured ({measure})", title_justify="left")
     for heading in (
@@ -193,17 +195,19 @@ def _render(console: Console, report: AuditReport) -> None:
     ):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("shown by", overflow="fold")
-    ranked = sorted(report.outcomes, key=lambda each: each.claimed - each.lower_bound)[:_SHOWN]
-    for each in (each for each in report.outcomes if each in ranked):
+    ranked = sorted(report.outcomes, key=lambda audited: audited.claimed - audited.lower_bound)[
+        :_SHOWN
+    ]
+    for audited in (outcome for outcome in report.outcomes if outcome in ranked):
         table.add_row(
-            "nothing" if each.index is None else str(each.index),
-            f"{each.claimed:.4g}",
-            f"{each.lower_bound:.4g}",
-            "–" if each.tightness is None else f"{each.tightness:.0%}",
-            *map(str, each.runs),
-            *([f"{each.order:g}"] if order else []),
-            f"{each.event} (on {each.side})" if each.event else "–",
-            style="red" if each.violated else None,
+            "nothing" if audited.index is None else str(audited.index),
+            f"{audited.claimed:.4g}",
+            f"{audited.lower_bound:.4g}",
+            "–" if audited.tightness is None else f"{audited.tightness:.0%}",
+            *map(str, audited.runs),
+            *([f"{audited.order:g}"] if order else []),
+            f"{audited.event} (on {audited.side})" if audited.event else "–",
+            style="red" if audited.violated else None,
         )
     console.print(table)
     if len(report.outcomes) > _SHOWN:

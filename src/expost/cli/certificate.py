@@ -1,13 +1,12 @@
-"""``expost certificate``: read a release and show what it guarantees.
+"""``expost certificate``: show, sign and verify certificates.
 
-Tests: ``tests/cli/test_cli.py``, ``tests/cli/test_certificate_words.py``,
-``tests/fuzz/test_certificates.py``.
+``expost certificate FILE`` means ``expost certificate show FILE``. What the words and the checks
+are is in :mod:`expost.certificates`. Tests: ``tests/cli/test_certificate_words.py``,
+``tests/cli/test_verify_cli.py``, ``tests/fuzz/test_certificates.py``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,82 +14,118 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
-from expost.analytics.certificate import KIND, check_certificate
-from expost.cli.certificate_words import (
-    Row,
-    charge,
-    count_rows,
-    selection_rows,
-    texts,
+from expost.budget.signing import SigningKey, document_text, load_document
+from expost.certificates.document import read_certificate
+from expost.certificates.verify import run_checks, verdict_of
+from expost.certificates.words import certificate_words, title_of
+from expost.cli.output import FAILURE, Json, notes, show, visible
+
+File = Annotated[Path, typer.Argument(help="A certificate (JSON).", exists=True, dir_okay=False)]
+MOST_LINES = 12
+"""Lines of a row that are shown without ``--verbose``."""
+_LONGEST = 300  # characters of a line
+
+
+class ShowByDefault(TyperGroup):
+    """A group of commands in which ``expost certificate FILE`` means ``… show FILE``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the command ``show`` if no command is named."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=ShowByDefault,
+    help="Show, sign and verify certificates.",
+    no_args_is_help=True,
 )
-from expost.cli.output import Json, show
-from expost.cli.tuning_words import tuning_rows
-from expost.errors import InvalidRelease
-from expost.privacy.guarantees import Guarantee
-from expost.selection.release import Release, plain
-from expost.small_files import read_small
-from expost.tuning.evidence import KIND as TUNING
 
 
-def certificate(
-    file: Annotated[
-        Path,
-        typer.Argument(help="A certificate written by Release.save.", exists=True, dir_okay=False),
-    ],
+@app.command("show")
+def show_certificate(
+    file: File,
     as_json: Json = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also show theorems, settings of the search and hash.")
     ] = False,
 ) -> None:
     """Show a certificate: what was released, what it cost, whom it protects, who paid."""
-    record = _record(file)
-    if record.get("kind") == KIND:
-        document: Mapping[str, Any] = check_certificate(record)
-        rows, title = count_rows(record, verbose=verbose), "Certificate of counts, sums or means"
-    else:
-        release = Release.load(file)
-        try:
-            document = release.as_dict(encode=plain)
-        except RecursionError:
-            raise InvalidRelease(
-                "file", str(file), "its values are nested too deeply to be a certificate"
-            ) from None
-        tuned = record.get("kind") == TUNING and isinstance(record.get("tuning"), dict)
-        make = tuning_rows if tuned else selection_rows
-        rows = make(record, release.spent, release.worst_case, verbose=verbose)
-        title = "Certificate of a tuned model" if tuned else "Certificate of a selection"
+    document = read_certificate(file)
 
     def render(console: Console) -> None:
-        _table(console, title, rows, verbose)
-        if document["simulated"]:
-            console.print(
-                "Simulated with seeded randomness: this release has no privacy guarantee.",
-                style="red",
-            )
+        table = Table(title=title_of(document), show_header=False, title_justify="left")
+        table.add_column(style="bold")
+        table.add_column(overflow="fold")
+        for name, lines in certificate_words(document, verbose=verbose):
+            style = "red" if name == "simulated" else ""
+            shown = lines if verbose else _shortened(lines)
+            table.add_row(name, Text("\n".join(shown), style))
+        console.print(table)
 
     show(dict(document), as_json=as_json, render=render)
 
 
-def _record(file: Path) -> Mapping[str, Any]:
-    """The certificate as it is written; empty if the file is no JSON object."""
-    try:
-        record = json.loads(read_small(file, "certificate"))
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
+def _shortened(lines: tuple[str, ...]) -> list[str]:
+    """Lines of bounded number and length."""
+    short = [
+        line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…  (use --json for all of it)"
+        for line in lines
+    ]
+    left = len(short) - MOST_LINES
+    if left > 0:
+        short[MOST_LINES:] = [f"… and {left} more (use --verbose for all of them)"]
+    return short
 
 
-def _table(console: Console, title: str, rows: Sequence[Row], verbose: bool) -> None:
-    """Print rows as a table."""
-    table = Table(title=title, show_header=False, title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, text in texts(rows, verbose=verbose):
-        table.add_row(name, Text(text))
-    console.print(table)
+@app.command("sign")
+def sign_certificate(
+    file: File,
+    key: Annotated[Path, typer.Option(help="File of the private key (expost ledger keys).")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this file instead of replacing the first.")
+    ] = None,
+) -> None:
+    """Sign a certificate with an Ed25519 key."""
+    signed = SigningKey.load(key).sign(load_document(file, "certificate"))
+    target = out or file
+    target.write_text(document_text(signed) + "\n", encoding="utf-8")
+    notes.print(f"signed: {target}")
 
 
-def describe(guarantee: Guarantee) -> str:
-    """A guarantee in one line."""
-    return f"{charge(guarantee)} ({guarantee.neighbours})"
+@app.command("verify")
+def check_certificate(
+    file: File,
+    key: Annotated[
+        Path | None, typer.Option(help="File of the public key that must have signed it.")
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="The ledger that was charged: a file name or a URL.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The model file.", exists=True, dir_okay=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check signature, price, model file and ledger entry. The exit code is 1 if any is wrong."""
+    document = load_document(file, "certificate")
+    checks = run_checks(document, key=key, ledger=ledger, model=model)
+    verdict = verdict_of(document, checks)
+
+    def render(console: Console) -> None:
+        for name, problems in checks.items():
+            said = ("wrong", "red") if problems else ("correct", "green")
+            console.print(Text.assemble(f"{name}: ", said))
+            for text in problems:
+                console.print(f"  {visible(text)}", highlight=False)
+        for text in verdict["not_checked"]:
+            console.print(f"not checked: {text}", highlight=False)
+        if "signature" in checks and key is None:
+            console.print("The key was taken from the certificate itself; pass --key to name it.")
+
+    show(verdict, as_json=as_json, render=render)
+    if not verdict["valid"]:
+        raise typer.Exit(FAILURE)

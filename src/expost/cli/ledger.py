@@ -20,34 +20,48 @@ from rich.console import Console
 from rich.text import Text
 
 from expost import plots
-from expost.budget.alerts import check_share
-from expost.budget.hash_chain import Entry
+from expost.budget.changes import check_share
 from expost.budget.ledger import Ledger
+from expost.budget.ledger_rows import Entry
 from expost.budget.signing import (
     SigningKey,
-    fingerprint,
     head_problems,
+    key_fingerprint,
     load_document,
     load_public,
     signed_head,
 )
 from expost.budget.totals import timestamp
-from expost.cli import json_errors
-from expost.cli.certificate import describe
-from expost.cli.ledger_options import Kind, OrderRule, budget_from_options, changed, parse_caps
+from expost.certificates.words import guarantee_words
+from expost.cli.ledger_options import (
+    BudgetKind,
+    OrderRule,
+    budget_from_options,
+    changed,
+    parse_caps,
+)
 from expost.cli.ledger_tables import (
     Filters,
     budgets_of,
     cells,
-    draw,
-    entry_document,
-    moment,
+    draw_spending,
+    entry_line,
+    parse_moment,
     render_entries,
     render_standings,
     standing_document,
     stored_fields,
 )
-from expost.cli.output import FAILURE, Json, as_json_text, as_text, notes, show, visible
+from expost.cli.output import (
+    FAILURE,
+    Json,
+    as_json_text,
+    as_text,
+    note_result,
+    notes,
+    show,
+    visible,
+)
 from expost.errors import InvalidInput
 
 app = typer.Typer(
@@ -74,7 +88,7 @@ PublicKey = Annotated[
 ]
 
 
-class State(StrEnum):
+class ReservationState(StrEnum):
     """The states of a reservation."""
 
     open = "open"
@@ -83,7 +97,7 @@ class State(StrEnum):
 
 
 StateOption = Annotated[
-    State | None, typer.Option(help="Only entries of reservations in this state.")
+    ReservationState | None, typer.Option(help="Only entries of reservations in this state.")
 ]
 
 
@@ -96,7 +110,7 @@ def create(
     epsilon: Epsilon,
     delta: Delta = None,
     kind: Annotated[
-        Kind | None,
+        BudgetKind | None,
         typer.Option(help="Kind of budget; by default approx if --delta is given, otherwise pure."),
     ] = None,
     orders: Annotated[
@@ -191,7 +205,7 @@ def alert(
     """
     ledger = Ledger.open(url)
     ledger.set_alert(at, command, budget=name)
-    stored = [asdict(each) for each in ledger.alerts(name)]
+    stored = [asdict(alert) for alert in ledger.alerts(name)]
     show(
         {"alerts": stored},
         as_json=as_json,
@@ -217,14 +231,14 @@ def show_(
     ledger = Ledger.open(url, read_only=True)
     names = [ledger.standing(name).name] if name is not None else ledger.budgets()
     if plot is not None:
-        draw(plot, ledger, ledger.standing(names[0]))
+        draw_spending(plot, ledger, ledger.standing(names[0]))
         notes.print(f"figure: {plot}")
     _show_budgets(ledger, names, Filters(analyst=analyst), as_json=as_json)
 
 
 def _show_budgets(ledger: Ledger, names: list[str], filters: Filters, *, as_json: bool) -> None:
     """Print the state of budgets."""
-    documents = [standing_document(ledger, each, filters) for each in names] if as_json else []
+    documents = [standing_document(ledger, name, filters) for name in names] if as_json else []
     several = {"ledger": ledger.identity, "budgets": documents}
     show(
         documents[0] if len(documents) == 1 else several,
@@ -233,8 +247,8 @@ def _show_budgets(ledger: Ledger, names: list[str], filters: Filters, *, as_json
     )
 
 
-@app.command()
-def entries(
+@app.command("entries")
+def list_entries(
     url: Url,
     name: Name = None,
     analyst: Analyst = None,
@@ -246,11 +260,11 @@ def entries(
     """List entries, oldest first: who, what, when, amounts, and the digest of the certificate."""
     filters = _filters(name, analyst, since, until, state)
     ledger = Ledger.open(url, read_only=True)
-    found = list(filters.keep(ledger.entries(), ledger.statuses()))
+    entries = list(filters.keep(ledger.entries(), ledger.statuses()))
     show(
-        {"entries": [entry_document(entry) for entry in found]},
+        {"entries": [entry_line(entry) for entry in entries]},
         as_json=as_json,
-        render=lambda console: render_entries(console, found, budgets_of(ledger)),
+        render=lambda console: render_entries(console, entries, budgets_of(ledger)),
     )
 
 
@@ -277,10 +291,10 @@ def watch(
         terms = budgets_of(ledger) if new else {}
         for entry in filters.keep(new, {}):
             if as_json:
-                json_errors.printed()
-                typer.echo(as_json_text(entry_document(entry), None))
+                note_result()
+                typer.echo(as_json_text(entry_line(entry), None))
             else:
-                words = "  ".join(visible(each) for each in cells(entry, terms) if each != "")
+                words = "  ".join(visible(cell) for cell in cells(entry, terms) if cell != "")
                 console.print(words, highlight=False)
 
 
@@ -289,15 +303,17 @@ def _filters(
     analyst: str | None,
     since: str | None,
     until: str | None,
-    state: State | None,
+    state: ReservationState | None,
 ) -> Filters:
     """The filters that the options describe."""
     chosen = None if state is None else state.value
-    return Filters(name, analyst, moment(since, "since"), moment(until, "until"), chosen)
+    return Filters(
+        name, analyst, parse_moment(since, "since"), parse_moment(until, "until"), chosen
+    )
 
 
-@app.command()
-def verify(
+@app.command("verify")
+def verify_ledger(
     url: Url,
     head: Annotated[
         Path | None, typer.Option(help="A signed head (expost ledger head) to be continued.")
@@ -347,7 +363,7 @@ def keys(
 ) -> None:
     """Make an Ed25519 key, or show the one in the file."""
     key = SigningKey.load(file) if file.exists() else SigningKey.create(file)
-    document = {"public_key": key.public, "fingerprint": fingerprint(key.public)}
+    document = {"public_key": key.public, "fingerprint": key_fingerprint(key.public)}
     show(
         document,
         as_json=as_json,
@@ -415,7 +431,7 @@ def abandon(
         document,
         as_json=as_json,
         render=lambda console: console.print(
-            visible(f"{reservation}: charged {describe(charged)}"), highlight=False
+            visible(f"{reservation}: charged {guarantee_words(charged)}"), highlight=False
         ),
     )
 
@@ -431,7 +447,7 @@ def export(
         raise InvalidInput("format", None, "pass either --csv or --json")
     rows = [stored_fields(entry) for entry in Ledger.open(url, read_only=True).entries()]
     if as_json:
-        json_errors.printed()
+        note_result()
         typer.echo(as_json_text({"entries": rows}))
         return
     buffer = io.StringIO()

@@ -8,13 +8,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from expost.budget.amounts import amount_from, float_below
-from expost.budget.base import Budget
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
+from expost.budget.limits import Budget, amount_from, float_below
 from expost.errors import InvalidInput
 
 
-class Kind(StrEnum):
+class BudgetKind(StrEnum):
     """The kinds of budget."""
 
     pure = "pure"
@@ -33,20 +32,14 @@ class OrderRule(StrEnum):
 def budget_from_options(
     epsilon: str,
     delta: str | None,
-    kind: Kind | None,
+    kind: BudgetKind | None,
     orders: str | None,
     rule: str,
     neighbours: str,
 ) -> Budget:
-    """Return the budget that the options describe.
-
-    Raises
-    ------
-    InvalidInput
-        An option is missing, not valid, or does not belong to the kind of budget.
-    """
-    chosen = kind or (Kind.pure if delta is None else Kind.approx)
-    if chosen is Kind.pure:
+    """Return the budget that the options describe."""
+    chosen = kind or (BudgetKind.pure if delta is None else BudgetKind.approx)
+    if chosen is BudgetKind.pure:
         if delta is not None and amount_from(delta, "delta") != 0:
             raise InvalidInput(
                 "delta", delta, "a pure budget has no δ; omit --delta, or choose another --kind"
@@ -56,10 +49,10 @@ def budget_from_options(
         raise InvalidInput(
             "delta", None, f"pass --delta, which a budget of kind {chosen.value} needs"
         )
-    if chosen is Kind.approx:
+    if chosen is BudgetKind.approx:
         return ApproxBudget(_exact(epsilon), _exact(delta), neighbours)
     pair = _floats(epsilon, delta)
-    if chosen is Kind.zcdp:
+    if chosen is BudgetKind.zcdp:
         return ZCDPBudget.for_approx(*pair, neighbours)
     if orders is None:
         raise InvalidInput(
@@ -92,14 +85,8 @@ def parse_caps(texts: list[str]) -> list[tuple[str, str]]:
 
 
 def changed(present: Budget, epsilon: str, delta: str | None) -> Budget:
-    """Return a budget of the same kind with another ε, and another δ if it is given.
-
-    Raises
-    ------
-    InvalidInput
-        The budget has no δ, or needs one.
-    """
-    kind = Kind(present.kind)
+    """Return a budget of the same kind with another ε, and another δ if it is given."""
+    kind = BudgetKind(present.kind)
     target = getattr(present, "target", None)
     known = getattr(present, "delta", None) if target is None else target[1]
     orders = getattr(present, "orders", None)

@@ -21,12 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from expost import plots
-from expost.budget.amounts import decimal_text
-from expost.budget.base import Budget, Coordinates
 from expost.budget.budgets import budget_from_dict
-from expost.budget.hash_chain import ABANDON, CAP, CHANGE, CREATE, RESERVE, SETTLE, Entry
 from expost.budget.ledger import Ledger, OpenReservation, Standing
-from expost.budget.replay import numbers
+from expost.budget.ledger_rows import ABANDON, CAP, CHANGE, CREATE, RESERVE, SETTLE, Entry
+from expost.budget.limits import Budget, Coordinates, decimal_text
+from expost.budget.replay import exact_amounts
 from expost.cli.output import visible
 from expost.errors import InvalidInput
 
@@ -41,15 +40,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 @dataclass(frozen=True)
 class Filters:
-    """Which entries and reservations are shown.
-
-    Parameters
-    ----------
-    name, analyst, state : str or None
-        Only this budget, this analyst, or reservations in this state.
-    since, until : datetime or None
-        Only entries from this moment on, or before it.
-    """
+    """Which entries and reservations are shown."""
 
     name: str | None = None
     analyst: str | None = None
@@ -81,7 +72,7 @@ class Filters:
         )
 
 
-def moment(text: str | None, field: str) -> datetime | None:
+def parse_moment(text: str | None, field: str) -> datetime | None:
     """Return a moment from ISO text (UTC if it names no zone), or from a time ago such as 7d."""
     if text is None:
         return None
@@ -89,17 +80,17 @@ def moment(text: str | None, field: str) -> datetime | None:
     if ago is not None:
         return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:
-        found = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidInput(
             field, text, "give a date or time such as 2026-01-31, or a time ago such as 7d or 12h"
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def amount_text(budget: Budget, amount: Coordinates, *, up: bool = True) -> str:
     """Return an amount of a budget as text, with the names of its coordinates."""
-    numbers_ = [_short(each, up=up) for each in amount]
+    numbers_ = [_short(number, up=up) for number in amount]
     if budget.kind == "approx":
         return f"ε = {numbers_[0]}, δ = {numbers_[1]}"
     if budget.kind == "renyi":
@@ -118,13 +109,15 @@ def _short(value: Fraction, *, up: bool) -> str:
 def standing_document(ledger: Ledger, name: str, filters: Filters) -> dict[str, Any]:
     """Return what ``expost ledger show --json`` prints for one budget."""
     waiting = [
-        each for each in ledger.waiting(name) if filters.analyst in (None, each.reservation.analyst)
+        request
+        for request in ledger.waiting(name)
+        if filters.analyst in (None, request.reservation.analyst)
     ]
-    caps = [each for each in ledger.caps(name) if filters.analyst in (None, each.analyst)]
+    caps = [cap for cap in ledger.caps(name) if filters.analyst in (None, cap.analyst)]
     return ledger.standing(name).as_dict() | {
         "caps": [cap.as_dict() for cap in caps],
-        "open": [open_document(each) for each in waiting],
-        "alerts": [asdict(each) for each in ledger.alerts(name)],
+        "open": [open_document(request) for request in waiting],
+        "alerts": [asdict(alert) for alert in ledger.alerts(name)],
     }
 
 
@@ -149,11 +142,11 @@ def age_of(time: str) -> float:
         return 0.0
 
 
-def entry_document(entry: Entry) -> dict[str, Any]:
+def entry_line(entry: Entry) -> dict[str, Any]:
     """Return an entry with its amounts as decimals and the digests of what it is about."""
     facts = _facts(entry)
     return stored_fields(entry) | {
-        "amounts": [decimal_text(each) for each in _amounts(facts)],
+        "amounts": [decimal_text(amount) for amount in _amounts(facts)],
         "outcome": facts.get("outcome"),
         "request": facts.get("request"),
         "source": facts.get("source"),
@@ -196,7 +189,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
 def _amounts(facts: dict[str, Any]) -> Coordinates:
     """The amounts of an entry; none if it is damaged."""
     try:
-        return numbers(facts.get("spent") or facts.get("worst") or [])
+        return exact_amounts(facts.get("spent") or facts.get("worst") or [])
     except (ValueError, AttributeError, ZeroDivisionError, TypeError):
         return ()
 
@@ -235,13 +228,13 @@ def _open_table(ledger: Ledger, names: list[str], filters: Filters, width: int) 
     rows: list[tuple[str, ...]] = []
     for name in names:
         budget = ledger.standing(name).filter.budget
-        for each in ledger.waiting(name):
-            reservation = each.reservation
+        for request in ledger.waiting(name):
+            reservation = request.reservation
             if filters.analyst not in (None, reservation.analyst):
                 continue
             worst = _in_lines(amount_text(budget, budget.worst(reservation.charges)))
-            cells = (reservation.id, name, reservation.analyst, age_text(each.time), worst)
-            rows.append(tuple(visible(cell) for cell in (*cells, each.memo)))
+            cells = (reservation.id, name, reservation.analyst, age_text(request.time), worst)
+            rows.append(tuple(visible(cell) for cell in (*cells, request.memo)))
     return _table("Open reservations", headings, rows, width)
 
 
@@ -252,22 +245,22 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], w
     need more than ``width``.
     """
     kept = [
-        place for place, _ in enumerate(headings) if not rows or any(row[place] for row in rows)
+        index for index, _ in enumerate(headings) if not rows or any(row[index] for row in rows)
     ]
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    lines = {place: [line for row in rows for line in _lines(row[place])] for place in kept}
+    lines = {index: [line for row in rows for line in _lines(row[index])] for index in kept}
     widths = {
-        place: max(len(text) for text in (headings[place], *lines[place]))
-        for place in kept
-        if headings[place] not in _FREE
+        index: max(len(text) for text in (headings[index], *lines[index]))
+        for index in kept
+        if headings[index] not in _FREE
     }
     free = len(kept) - len(widths)
     fits = sum(widths.values()) + _FREE_WIDTH * free + 2 * len(kept) + 2 <= width
-    for place in kept:
-        least = widths.get(place) if fits else None
-        table.add_column(headings[place], overflow="fold", min_width=least)
+    for index in kept:
+        least = widths.get(index) if fits else None
+        table.add_column(headings[index], overflow="fold", min_width=least)
     for row in rows:
-        table.add_row(*(row[place] for place in kept))
+        table.add_row(*(row[index] for index in kept))
     return table
 
 
@@ -325,20 +318,20 @@ HEADINGS = (
 )
 
 
-def render_entries(console: Console, found: list[Entry], budgets: dict[str, Budget]) -> None:
+def render_entries(console: Console, entries: list[Entry], budgets: dict[str, Budget]) -> None:
     """Print entries as a table; the name of a single budget is in its title."""
-    names = {entry.budget for entry in found}
+    names = {entry.budget for entry in entries}
     rows = []
-    for entry in found:
+    for entry in entries:
         number, _, action, name, analyst, amount, reservation, release, memo = map(
             str, cells(entry, budgets)
         )
         shown = [number, _time_text(entry.time), action, name if len(names) > 1 else "", analyst]
         shown += [_in_lines(amount), reservation[:_ID], release[:_ID], memo]
-        rows.append([visible(each) for each in shown])
+        rows.append([visible(text) for text in shown])
     of = f" of {visible(names.pop())}" if len(names) == 1 else ""
-    console.print(_table(f"{len(found)} entries{of}", HEADINGS, rows, console.width))
-    if any(len(entry.reservation) > _ID for entry in found):
+    console.print(_table(f"{len(entries)} entries{of}", HEADINGS, rows, console.width))
+    if any(len(entry.reservation) > _ID for entry in entries):
         console.print("Identifiers and digests are shortened; --json shows them in full.")
 
 
@@ -355,7 +348,7 @@ def budgets_of(ledger: Ledger) -> dict[str, Budget]:
     return {name: ledger.standing(name).filter.budget for name in ledger.budgets()}
 
 
-def draw(path: Path, ledger: Ledger, standing: Standing) -> None:
+def draw_spending(path: Path, ledger: Ledger, standing: Standing) -> None:
     """Draw how the first coordinate of a budget was spent, entry by entry."""
     settled, held, worst = [0.0], [0.0], [0.0]
     reserved: dict[str, float] = {}

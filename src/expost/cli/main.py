@@ -12,25 +12,30 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperGroup
 
 from expost._version import __version__
-from expost.cli import json_errors, ledger, verify
-from expost.cli.audit import audit
-from expost.cli.count import count
-from expost.cli.count_inputs import CountCommand
+from expost.cli import certificate, ledger
+from expost.cli.audit import audit_command
+from expost.cli.count import CountCommand, count_command
+from expost.cli.describe import describe_command
 from expost.cli.output import (
     BAD_INPUT,
     BUDGET_REFUSES,
     EXIT_CODES,
     UNEXPECTED,
     accept_any_text,
+    begin_command,
+    note_error,
+    noted_mistakes,
     notes,
+    show_error,
     visible,
 )
-from expost.cli.plan import plan
-from expost.cli.remote import WithServer
+from expost.cli.plan import plan_command
+from expost.cli.request_options import schema
 from expost.cli.serve import serve
-from expost.cli.tune import tune
+from expost.cli.tune import tune_command
 from expost.errors import BudgetRefused, ExpostError
 
 _ELSEWHERE = {
@@ -39,8 +44,16 @@ _ELSEWHERE = {
 }
 
 
-class Commands(WithServer):
-    """All commands; other names that people try are answered with the right command."""
+class Commands(TyperGroup):
+    """All commands, or those of a server; other names are answered with the right command."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of this name."""
+        if ctx.params.get("server"):
+            from expost.cli import remote
+
+            return typer.main.get_group(remote.app).get_command(ctx, cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command of the first word; ``help X`` is ``X --help``."""
@@ -56,12 +69,12 @@ class Commands(WithServer):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Read the options of the group; a mistake is noted for --json."""
-        with json_errors.noted():
+        with noted_mistakes():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a mistake in its options is noted for --json."""
-        with json_errors.noted():
+        with noted_mistakes():
             return super().invoke(ctx)
 
 
@@ -96,7 +109,7 @@ def options(
         str | None,
         typer.Option(
             "--server",
-            help="Ask this desk (expost serve) instead of reading data here. Commands: count, "
+            help="Ask this server (expost serve) instead of reading data here. Commands: count, "
             "plan, tune, datasets, release, ledger show. The token is read from EXPOST_TOKEN.",
         ),
     ] = None,
@@ -113,42 +126,39 @@ def options(
     """Accept the options that come before a command."""
 
 
-app.command()(plan)
-app.command()(tune)
-app.command(cls=CountCommand)(count)
-app.command()(audit)
+app.command("plan")(plan_command)
+app.command("tune")(tune_command)
+app.command("describe")(describe_command)
+app.command("count", cls=CountCommand)(count_command)
+app.command()(schema)
+app.command("audit")(audit_command)
 app.command()(serve)
-app.add_typer(verify.app, name="certificate")
+app.add_typer(certificate.app, name="certificate")
 app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:
     """Run the ``expost`` command."""
-    run(app)
+    run_command(app)
 
 
-def run(command: typer.Typer) -> None:
+def run_command(command: typer.Typer) -> None:
     """Run a command and turn errors into one line on stderr and an exit code.
 
     With ``--json`` an error is also a JSON document on stdout, unless a result is there already.
     The text of an unexpected error is not shown, because it may quote data. Set
     ``EXPOST_TRACEBACK=1`` to see the traceback.
-
-    Parameters
-    ----------
-    command : typer.Typer
-        The command to run, with the arguments of this process.
     """
-    json_errors.begin()
+    begin_command()
     accept_any_text()
     try:
         command()
     except (ExpostError, OSError, UnicodeDecodeError) as error:
         code = BUDGET_REFUSES if isinstance(error, BudgetRefused) else BAD_INPUT
-        json_errors.note(type(error).__name__, _reason(error), getattr(error, "field", None))
+        note_error(type(error).__name__, _reason(error), getattr(error, "field", None))
         _failed(visible(_reason(error)), code)
     except SystemExit as end:
-        json_errors.show(end.code)
+        show_error(end.code)
         raise
     except Exception as error:
         if os.environ.get("EXPOST_TRACEBACK"):
@@ -158,14 +168,14 @@ def run(command: typer.Typer) -> None:
             "charged. Please report this error. Set EXPOST_TRACEBACK=1 to see the traceback; it "
             "may quote data."
         )
-        json_errors.note("Unexpected", reason)
+        note_error("Unexpected", reason)
         _failed(reason, UNEXPECTED)
 
 
 def _failed(reason: str, code: int) -> None:
     """Print the reason, and end with this exit code."""
     notes.print(Text.assemble(("error:", "red"), f" {reason}"), soft_wrap=True)
-    json_errors.show(code)
+    show_error(code)
     sys.exit(code)
 
 

@@ -1,7 +1,9 @@
 """Output of the commands: results go to stdout, everything else goes to stderr.
 
-With ``--json``, stdout holds exactly one JSON document: the result, or the error
-(``json_errors``). The exit codes of all commands are defined here.
+With ``--json``, stdout holds exactly one JSON document: the result, or the error as
+``{"error": {...}}`` with the keys ``kind`` (the name of the error), ``message`` (the one on
+stderr), ``field`` (the option or setting, where one is known) and ``exit_code``. There is no such
+document if a result was already printed. The exit codes of all commands are defined here.
 Tests: ``tests/cli/``, ``tests/fuzz/``.
 """
 
@@ -12,14 +14,14 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-
-from expost.cli import json_errors
 
 FAILURE = 1
 """A check failed: an audit found a violation, or a ledger is damaged."""
@@ -53,7 +55,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     """Spell characters that a stream cannot encode; others become escapes such as \\u2713."""
     assert isinstance(error, UnicodeEncodeError)
     letters = error.object[error.start : error.end]
-    text = "".join(_PLAIN.get(each) or ascii(each)[1:-1] for each in letters)
+    text = "".join(_PLAIN.get(letter) or ascii(letter)[1:-1] for letter in letters)
     return text, error.end
 
 
@@ -85,15 +87,15 @@ def visible(text: object) -> str:
     Use it for every text that comes from a file or a database.
     """
     letters = (
-        each
-        if each.isprintable() or each == "\n"
-        else each.encode("unicode_escape").decode("ascii")
-        for each in str(text)
+        character
+        if character.isprintable() or character == "\n"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in str(text)
     )
     return "".join(letters)
 
 
-def in_words(value: object, depth: int = 0) -> str:
+def value_in_words(value: object, depth: int = 0) -> str:
     """A value as text for people: names and values instead of Python's notation."""
     if value is None:
         return "–"
@@ -104,15 +106,17 @@ def in_words(value: object, depth: int = 0) -> str:
     if depth == _DEEPEST:
         return "…"
     if isinstance(value, dict):
-        text = ", ".join(f"{key} = {in_words(each, depth + 1)}" for key, each in value.items())
+        text = ", ".join(
+            f"{key} = {value_in_words(member, depth + 1)}" for key, member in value.items()
+        )
         return f"({text})" if depth else text or "–"
-    return "[" + ", ".join(in_words(each, depth + 1) for each in value) + "]"
+    return "[" + ", ".join(value_in_words(member, depth + 1) for member in value) + "]"
 
 
 def show(document: dict[str, Any], *, as_json: bool, render: Callable[[Console], None]) -> None:
     """Print a result, either as JSON or by calling ``render`` on a console."""
     if as_json:
-        json_errors.printed()
+        note_result()
         typer.echo(as_json_text(document))
     else:
         render(Console(emoji=False, markup=False))
@@ -122,3 +126,52 @@ def shown_up(amount: float, digits: int = 3) -> str:
     """Return a charge for display, rounded up: what is shown is never below what was paid."""
     scale = 10**digits  # the shortest decimal of a float, so that 0.1 does not become 0.101
     return f"{math.ceil(Fraction(repr(float(amount))) * scale) / scale:.{digits}f}"
+
+
+@dataclass
+class _Printed:
+    """What this process printed, and the last error."""
+
+    printed: bool = False
+    error: dict[str, Any] | None = None
+
+
+_state = _Printed()
+
+
+def begin_command() -> None:
+    """Forget what an earlier command of this process did."""
+    _state.printed, _state.error = False, None
+
+
+def note_result() -> None:
+    """Note that a result is on stdout."""
+    _state.printed = True
+
+
+def note_error(kind: str, message: str, field: str | None = None) -> None:
+    """Note an error, for the document."""
+    _state.error = {"kind": kind, "message": message, "field": field}
+
+
+@contextmanager
+def noted_mistakes() -> Iterator[None]:
+    """Note mistakes in options, which the option parser shows itself."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            parameter = getattr(getattr(error, "param", None), "name", None)
+            note_error("UsageError", str(error.format_message()), parameter)
+        raise
+
+
+def show_error(code: object) -> None:
+    """Print the document if ``--json`` was given, the command failed, and no result is there."""
+    options = sys.argv[1:]
+    options = options[: options.index("--")] if "--" in options else options
+    if "--json" not in options or _state.printed or not code:
+        return
+    _state.printed = True
+    error = _state.error or {"kind": "Stopped", "message": "the command was stopped", "field": None}
+    typer.echo(json.dumps({"error": error | {"exit_code": code}}, indent=2))

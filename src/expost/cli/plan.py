@@ -11,15 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from expost import plots
-from expost.cli.levels import parse_levels
 from expost.cli.output import Json, notes, show, shown_up
 from expost.cli.reach_table import few_digits, reach_table
-from expost.selection.attempts import BarPlan, plan_for_bar
+from expost.selection.attempt_planner import BarPlan, plan_for_bar
 from expost.selection.plan import Plan
-from expost.selection.plan import plan as make_plan
+from expost.selection.plan import plan_levels as make_plan
+from expost.tuning.request import parsed
 
 
-def plan(
+def plan_command(
     epsilons: Annotated[
         str, typer.Option(help="Privacy levels, ascending: 0.1,0.2,0.4 or 0.1:1.0:0.1.")
     ],
@@ -61,7 +61,7 @@ def plan(
 ) -> None:
     """Plan a tuning job: chance of passing, total ε, runs; then charges by level. Reads no data."""
     plots.check_path(plot)
-    levels = parse_levels(epsilons)
+    levels = parsed("epsilons", epsilons)
     job = make_plan(
         levels,
         configurations,
@@ -75,10 +75,10 @@ def plan(
     )
     bar = plan_for_bar(
         levels,
-        [each.guarantee for each in job.candidates],
+        [candidate.guarantee for candidate in job.candidates],
         job.configurations * job.repeats,
         delta=delta,
-        expected_shares=None if expected_shares is None else parse_levels(expected_shares),
+        expected_shares=parsed("expected_shares", expected_shares),
         attempts=attempts,
     )
     if plot is not None:

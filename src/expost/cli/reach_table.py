@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from expost.selection.attempts import ReachRow
-from expost.tuning.pace import Pace
+from expost.tuning.timing import Pace
 
 
 def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
@@ -26,21 +26,21 @@ def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
     )
     for heading in (*headings, *(() if pace is None else ("time",))):
         table.add_column(heading, justify="right")
-    levels = sorted({each.level for each in rows})
+    levels = sorted({row.level for row in rows})
     shown = levels if len(levels) <= 4 else [levels[0], levels[len(levels) // 3], levels[-1]]
-    for each in rows:
-        if each.level not in shown or each.share not in (0.5, 0.1, 0.02):
+    for row in rows:
+        if row.level not in shown or row.share not in (0.5, 0.1, 0.02):
             continue
         cells = [
-            f"{each.level:g}",
-            f"{100 * each.share:g} %",
-            f"{100 * each.p_pass:.4g} %" if each.p_pass < 0.9999 else "> 99.99 %",
-            f"{each.epsilon_mean:.3g}",
-            f"{each.epsilon_p90:.3g}",
-            few_digits(each.runs_mean),
+            f"{row.level:g}",
+            f"{100 * row.share:g} %",
+            f"{100 * row.p_pass:.4g} %" if row.p_pass < 0.9999 else "> 99.99 %",
+            f"{row.epsilon_mean:.3g}",
+            f"{row.epsilon_p90:.3g}",
+            few_digits(row.runs_mean),
         ]
         if pace is not None:
-            cells.append(duration(pace.seconds(each.runs_mean)))
+            cells.append(duration(pace.seconds(row.runs_mean)))
         table.add_row(*cells)
     return table
 

@@ -1,4 +1,4 @@
-"""``expost serve``: a desk where people ask, and the data stays behind it.
+"""``expost serve``: a server where people ask, and the data stays behind it.
 
 Tests: ``tests/server/test_start.py``.
 """
@@ -27,7 +27,7 @@ class Workers(StrEnum):
 
 
 def serve(
-    home: Annotated[Path, typer.Option(help="Folder of the desk; made if it does not exist.")],
+    home: Annotated[Path, typer.Option(help="Folder of the server; made if it does not exist.")],
     port: Annotated[int, typer.Option(help="Port.")] = 8400,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     database: Annotated[
@@ -46,7 +46,7 @@ def serve(
     ] = 10.0,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="Host name under which people reach the desk; may be repeated."),
+        typer.Option(help="Host name under which people reach the server; may be repeated."),
     ] = None,
     proxy: Annotated[
         list[str] | None,
@@ -69,12 +69,12 @@ def serve(
     except ImportError:
         raise MissingExtra("uvicorn", "server") from None
     from expost.server.app import create_app
-    from expost.server.settings import Settings
+    from expost.server.server_settings import ServerSettings
 
-    os.umask(0o077)  # what the desk and its workers write is for its owner only
+    os.umask(0o077)  # what the server and its workers write is for its owner only
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("expost.server").setLevel(logging.WARNING if quiet else logging.INFO)
-    settings = Settings(
+    settings = ServerSettings(
         home,
         database=database,
         host=host,
@@ -85,12 +85,12 @@ def serve(
         hosts=tuple(name or ()),
     )
     app = create_app(settings)
-    place = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
+    address = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
     link = app.state.service.signin.first_link(again=owner_link)
-    notes.print(f"desk: {place}", highlight=False)
+    notes.print(f"server: {address}", highlight=False)
     if link is not None:
         notes.print(
-            f"first owner (works once, for a day): {place}/first?link={link}",
+            f"first owner (works once, for a day): {address}/first?link={link}",
             highlight=False,
             soft_wrap=True,
         )

@@ -11,8 +11,9 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,51 +22,38 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from expost.budget.ledger import Ledger
-from expost.cli import tune_options as options
-from expost.cli.output import MISSED_BAR, Json, in_words, notes, show
+from expost.cli.describe import show_plan
+from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words
+from expost.cli.request_options import with_options
 from expost.cli.tune_output import announce, render
-from expost.cli.tune_rows import Asked, refuse_options, toml_of
+from expost.cli.tune_rows import (
+    TuneArguments,
+    given_settings,
+    refuse_options,
+    toml_of,
+    tune_options,
+)
 from expost.errors import BudgetRefused, InvalidInput
-from expost.execution.processes import Processes
+from expost.execution.dispatch import EXECUTORS
 from expost.tuning.defaults import is_data_file
 from expost.tuning.example import EXAMPLE
 from expost.tuning.forecast import Forecast
 from expost.tuning.job import plan_job
 from expost.tuning.job import tune as tune_model
 from expost.tuning.job_folder import CERTIFICATE, has_begun
+from expost.tuning.learned_facts import facts_plan, wanted_of
+from expost.tuning.request import TuneRequest
+
+ExecutorName = StrEnum("ExecutorName", list(EXECUTORS))  # type: ignore[misc]
 
 
-class ExecutorName(StrEnum):
-    """Where candidates are trained."""
-
-    local = "local"
-    processes = "processes"
-    ray = "ray"
-    dask = "dask"
-
-    def start(self, device: str) -> AbstractContextManager[Any]:
-        """Return the executor as a context manager; it yields None for this process.
-
-        On Ray with a device other than the CPU, each fleet gets its own GPU.
-        """
-        if self is ExecutorName.processes:
-            return Processes()
-        if self is ExecutorName.ray:
-            from expost.integrations.ray import RayExecutor
-
-            return RayExecutor(num_gpus=0 if device == "cpu" else 1)
-        if self is ExecutorName.dask:
-            from expost.integrations.dask import DaskExecutor
-
-            return DaskExecutor()
-        return nullcontext()
-
-
-def tune(
+@with_options(tune_options())
+def tune_command(
     job: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="The job as TOML, or a file of rows (.csv, .parquet, .npz) with the options below."
+            help="The job as TOML, or rows with the options below: a file (.csv, .parquet, .npz), "
+            "or a database (a file or a URL) with --table and --rows."
         ),
     ] = None,
     plan: Annotated[
@@ -84,48 +72,18 @@ def tune(
             "stdout).",
         ),
     ] = False,
-    target: options.Target = None,
-    at_least: options.AtLeast = None,
-    at_most: options.AtMost = None,
-    maximize: options.Maximize = False,
-    metric: options.Metric = None,
-    loss_bound: options.LossBound = None,
-    class_shares: options.ClassShares = None,
-    target_variance: options.TargetVariance = None,
-    metric_bounds: options.MetricBounds = None,
-    feature_bounds: options.FeatureBounds = None,
-    bounds: options.ColumnBounds = None,
-    categories: options.Categories = None,
-    booleans: options.Booleans = None,
-    dates: options.Dates = None,
-    texts: options.Texts = None,
-    shape: options.Shape = None,
-    missing: options.Missing = None,
-    features: options.Features = None,
-    classes: options.Classes = None,
-    target_bounds: options.TargetBounds = None,
-    rows: options.Rows = None,
-    holdout: options.Holdout = None,
-    model: options.ModelName = None,
-    input_shape: options.InputShape = None,
-    integers: options.Integers = False,
-    training: options.Training = None,
-    epsilons: options.Epsilons = None,
-    delta: options.Delta = None,
-    max_epsilon: options.MaxEpsilon = None,
-    attempts: options.Attempts = None,
-    confidence: options.Confidence = None,
     ledger: Annotated[str | None, typer.Option(help="The ledger to charge.")] = None,
     budget: Annotated[str | None, typer.Option(help="The budget of the ledger to charge.")] = None,
     analyst: Annotated[str, typer.Option(help="The analyst, for caps per analyst.")] = "",
     executor: Annotated[
-        ExecutorName,
+        ExecutorName | None,
         typer.Option(
-            help="Where candidates are trained: in this process, in processes of this machine, on "
-            "a Ray cluster (RAY_ADDRESS) or on a Dask cluster (DASK_SCHEDULER_ADDRESS). Without an "
-            "address a cluster is started on this machine."
+            help="Where candidates are trained and sums over rows are made: in this process, in "
+            "processes of this machine, on a Ray cluster (RAY_ADDRESS), a Dask cluster "
+            "(DASK_SCHEDULER_ADDRESS) or a Spark cluster (spark.master). Without an address a "
+            "cluster is started on this machine. By default the job's run.executor, or local."
         ),
-    ] = ExecutorName.local,
+    ] = None,
     stop_early: Annotated[
         bool,
         typer.Option(
@@ -143,44 +101,16 @@ def tune(
         ),
     ] = None,
     as_json: Json = False,
+    **options: Any,
 ) -> None:
-    """Tune a model privately: find the cheapest setting that passes the bar and what it cost.
+    """Tune a model privately: find the smallest privacy loss that reaches the goal.
 
     JOB is a TOML file, or a file of rows: expost tune rows.csv --target label --at-least 0.8
+
+    The job costs at most --max-epsilon. If the goal is missed, the exit code is 5; a model that was
+    paid is released all the same, as missed-model.npz.
     """
-    given = {
-        "target": target,
-        "features": options.feature_words(features),
-        "feature_bounds": options.feature_bounds(feature_bounds, bounds),
-        "categories": options.by_column(categories, "categories", options.words),
-        "booleans": options.all_words(booleans),
-        "dates": options.by_column(dates, "dates", options.days),
-        "texts": options.all_words(texts),
-        "shape": shape,
-        "missing": options.by_column(missing, "missing", options.fill),
-        "classes": options.classes_of(classes),
-        "target_bounds": options.bounds(target_bounds, "target_bounds"),
-        "rows": rows,
-        "holdout": holdout,
-        "model": model,
-        "input_shape": options.whole_numbers(input_shape),
-        "integers": integers or None,
-        "training": training,
-        "epsilons": options.levels(epsilons),
-        "metric": metric,
-        "at_least": at_least,
-        "at_most": at_most,
-        "maximize": maximize or None,
-        "loss_bound": loss_bound,
-        "class_shares": options.shares(class_shares),
-        "target_variance": target_variance,
-        "metric_bounds": options.bounds(metric_bounds, "metric_bounds"),
-        "confidence": confidence,
-        "delta": delta,
-        "max_epsilon": max_epsilon,
-        "attempts": attempts,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
+    given = given_settings(options)
     if init:
         _write_job(job, given, out)
         return
@@ -194,13 +124,17 @@ def tune(
     if ledger is None and (budget is not None or analyst):
         raise InvalidInput("ledger", None, "--budget and --analyst need a ledger; give --ledger")
     opened = None if ledger is None else Ledger.open(ledger)
-    asked = Asked.of(job, given)
+    asked = TuneArguments.of(job, given)
+    if plan and wanted_of(TuneRequest.read(asked.described)) is not None:
+        needed = facts_plan(asked.described)
+        if needed is not None:
+            show({"facts": needed}, as_json=as_json, render=partial(_show_facts_plan, needed))
+            return
     folder = out if out is not None else _folder(job)
     with (
         asked.asking(),
         nullcontext() if plan else _resumable(folder),
         warnings.catch_warnings(),
-        executor.start(device) as pool,
         redirect_stdout(sys.stderr),  # what a module prints is not part of the result
         _progress() as display,
     ):
@@ -211,7 +145,7 @@ def tune(
             if asked.rows and not plan:
                 asked.show(notes)
             if not plan:
-                asked.remind(notes)
+                asked.print_warnings(notes)
             display.update(planning, visible=True)
             if not as_json and not notes.is_terminal:
                 notes.print("Planning …")
@@ -235,15 +169,17 @@ def tune(
         shared: dict[str, Any] = {
             "ledger": opened,
             "budget": budget,
-            "executor": pool,
+            "executor": None if executor is None else executor.value,
             "device": device,
             "on_planning": begin,
         }
+        learns = asked.rows and "learn_facts" in asked.given
         if plan:
             planned = plan_job(asked.described, **shared)
         else:
             result = tune_model(
-                asked.described,
+                job if learns else asked.described,
+                **(asked.given if learns else {}),  # defaults may depend on what is learned
                 **shared,
                 analyst=analyst,
                 out=folder,
@@ -261,7 +197,7 @@ def tune(
 
         def shown(console: Console) -> None:
             asked.show(console)
-            asked.remind(console)
+            asked.print_warnings(console)
             announce(console, planned, asked.twice_the_holdout())
             _show_remaining(console, opened, budget)
             console.print("Nothing has run and nothing was charged.")
@@ -273,11 +209,21 @@ def tune(
         raise typer.Exit(MISSED_BAR)
 
 
+def _show_facts_plan(needed: dict[str, Any], console: Console) -> None:
+    """Print what a job that buys facts costs; the tuning is planned when they are known."""
+    show_plan(console, needed)
+    console.print(
+        f"The tuning is planned when the facts are known. Both together cost at most "
+        f"ε = {needed['max_epsilon']:g} (--max-epsilon).",
+        highlight=False,
+    )
+
+
 def _show_remaining(console: Console, ledger: Ledger | None, budget: str | None) -> None:
     """Print what a ledger has left."""
     if ledger is not None:
         console.print(
-            f"Ledger: {in_words(ledger.remaining(budget))} remains. "
+            f"Ledger: {value_in_words(ledger.remaining(budget))} remains. "
             "The worst case of each attempt is reserved before it starts."
         )
 
@@ -304,15 +250,15 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise
 
 
-def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> None:
+def _write_job(job: str | None, given: dict[str, Any], out: Path | None) -> None:
     """Write the TOML of a job on a file of rows, or the example, to a new file or to stdout."""
     if is_data_file(job):
         assert job is not None
-        place = job if out is None else Path(os.path.relpath(job, out.parent))
-        path, text = out, toml_of(job, given, place)
+        named = job if out is None or "://" in job else os.path.relpath(job, out.parent)
+        path, text = out, toml_of(job, given, named)
     else:
         refuse_options(job, given)
-        path, text = job, EXAMPLE
+        path, text = None if job is None else Path(job), EXAMPLE
     if path is None:
         typer.echo(text, nl=False)
         return
@@ -322,7 +268,7 @@ def _write_job(job: Path | None, given: dict[str, Any], out: Path | None) -> Non
     notes.print(f"job: {path}")
 
 
-def _folder(job: Path) -> Path:
+def _folder(job: str) -> Path:
     """Return the first of tuned-NAME, tuned-NAME-2, … that does not contain a finished job."""
     number = 1
     while (_folder_name(job, number) / CERTIFICATE).exists():
@@ -330,9 +276,9 @@ def _folder(job: Path) -> Path:
     return _folder_name(job, number)
 
 
-def _folder_name(job: Path, number: int = 1) -> Path:
+def _folder_name(job: str, number: int = 1) -> Path:
     """Return tuned-NAME, or tuned-NAME-2, …."""
-    return Path(f"tuned-{job.stem}" + ("" if number == 1 else f"-{number}"))
+    return Path(f"tuned-{Path(job).stem}" + ("" if number == 1 else f"-{number}"))
 
 
 def _progress() -> Progress:

@@ -12,14 +12,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from expost.cli.certificate_words import method_words
+from expost.certificates.words import (
+    bounds_words,
+    charge_words,
+    goal_words,
+    method_words,
+    score_words,
+    settings_words,
+    told_words,
+)
 from expost.cli.output import shown_up, visible
 from expost.cli.reach_table import duration, few_digits, reach_table
+from expost.privacy.base import RELATIONS
 from expost.rationals import charge_text
-from expost.tuning.certificate import Tuned
-from expost.tuning.forecast import Forecast
+from expost.tuning.forecast import TYPICAL_SHARE, Forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE
-from expost.tuning.words import bar_words, bounds_words, score_words, settings_words
+from expost.tuning.learned_facts import LearnedFacts
+from expost.tuning.tuned import Tuned
 
 
 def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> None:
@@ -33,11 +42,14 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
         Text.assemble(
             ("Costs at most", "bold"),
             f" ε = {shown_up(job.worst_case.epsilon)} (δ = {charge_text(job.delta)}), whatever "
-            "happens.",
+            f"happens; {_likely(job)}.",
         )
     )
     for text in (*job.reasons, *filter(None, [job.left_out])):
         console.print(text, highlight=False)
+    if job.tell is not None:
+        more = charge_text(job.epsilon(job.tell.charges.worst_case), 3)
+        console.print(f"If all miss: a score of the last model for ε = {more}.", highlight=False)
     if job.reasons:
         console.print(_plan(f"{_up_to(job.attempts, 'request')}.\n{_to_start(job)}"))
         return
@@ -51,7 +63,7 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
         )
         return
     console.print(reach_table(job.reach, job.pace))
-    misses = [job.epsilon(each.charges.nothing) for each in job.steps]
+    misses = [job.epsilon(step.charges.nothing) for step in job.steps]
     console.print(
         _plan(
             f"{_up_to(job.attempts, 'attempt')}, over {len(job.candidates)} candidates.\n"
@@ -61,11 +73,20 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
     if job.margin:
         how = f" ({twice_the_holdout})" if twice_the_holdout else ""
         console.print(
-            f"To pass, a noisy score must clear the bar by {job.margin:.3g} (at the first level); "
+            f"To pass, a noisy score must clear the goal by {job.margin:.3g} (at the first level); "
             f"{2 * job.scoring_rows} scoring rows instead of {job.scoring_rows}{how} would halve "
             "that.",
             highlight=False,
         )
+
+
+def _likely(job: Forecast) -> str:
+    """Return what a pass costs, as far as public numbers say."""
+    typical = [row for row in job.reach if row.share == TYPICAL_SHARE]
+    if typical and not job.reasons:
+        row = typical[0]
+        return f"likely {charge_text(row.epsilon_mean, 2)} if a tenth of the settings pass"
+    return f"a pass costs ε = {charge_text(job.epsilon(job.charges[0]), 2)} or more"
 
 
 def _plan(text: str) -> Text:
@@ -101,16 +122,17 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
     goal = record["goal"]
     delta, private = charge_text(result.spent.delta), record["privacy"]["scoring"] == "private"
     if not result.passed:
-        missed = "The bar was missed" if goal["bar"] is not None else "Every training failed"
-        paid = (
-            f": no model was released. Paid: ε = {shown_up(result.spent.epsilon)} at δ = {delta}."
-        )
-        console.print(Text.assemble((missed, "bold red"), paid))
-    wanted = "the best score" if goal["bar"] is None else bar_words(goal)
+        missed = "The goal was missed" if goal["value"] is not None else "Every training failed"
+        what = "no model was released"
+        if result.model is not None:
+            what = "the last model is released as missed, because it is paid"
+        paid = f"Paid: ε = {shown_up(result.spent.epsilon)} at δ = {delta}."
+        console.print(Text.assemble((missed, "bold red"), f": {what}. {paid}"))
+    wanted = "the best score" if goal["value"] is None else goal_words(goal)
     table = Table(title=visible(f"Tuned: {wanted}"), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    if goal["bar"] is not None:
+    if goal["value"] is not None:
         table.add_row("passed", Text("yes", "green") if result.passed else Text("no", "red"))
     if result.model is not None:
         for name, text in (
@@ -118,34 +140,44 @@ def render(console: Console, result: Tuned, folder: Path) -> None:
             ("features", (record.get("features") or {}).get("in_words")),
             ("noisy score" if private else "score", score_words(record)),
             ("certified", bounds_words(record)),
+            ("told", told_words(record)),
         ):
             if text is not None:
                 table.add_row(name, visible(text))
     if result.forecast.attempts > 1:
         table.add_row("attempts", f"{len(result.attempts)} of at most {result.forecast.attempts}")
+    if result.facts is not None:
+        bought = result.facts.charge
+        table.add_row("facts", f"ε = {shown_up(bought.epsilon)}: {_facts_words(result.facts)}")
     spent = (shown_up(result.spent.epsilon), "bold green")
     table.add_row("ε spent", Text.assemble(spent, f" at δ = {delta}, tuning included"))
+    if result.release.spent.as_approx() is None:  # the budget has another unit
+        table.add_row("charged", charge_words(result.release.spent))
     table.add_row("ε at worst", shown_up(result.worst_case.epsilon))
     _render_comparison(table, result)
     relation = result.details["neighbours"]
-    table.add_row("neighbours", f"{relation}: {result.details['neighbours_in_words']}")
-    how = method_words({"selector": result.release.selector}, verbose=True)
+    table.add_row("neighbours", f"{relation}: {RELATIONS[relation]}")
+    (how,) = method_words({"selector": result.release.selector})
     table.add_row("method", f"{how} (theorems: expost certificate FILE --verbose)")
     console.print(table)
-    if not result.passed and goal["bar"] is not None:
-        attempted = any(step.recipe is None for step in result.forecast.steps)
-        more = "add levels or settings" if attempted else "use other features, a larger max_epsilon"
+    if result.advice:
         console.print(
-            f"What to do: lower the bar, {more}, or score on more rows (--holdout, or holdout in "
-            "[data]): the margin shrinks with their number. A further run is charged in addition.",
+            "What to try: " + "; ".join(result.advice) + ". A further run is charged in addition.",
             highlight=False,
         )
     if result.details["budget_refused_another_attempt"]:
         console.print("The budget refused another attempt.")
     if result.model_path is not None:
-        console.print(f"Model: {result.model_path}  (expost.load_model)")
+        name = "Model" if result.passed else "Model that missed"
+        console.print(f"{name}: {result.model_path}  (expost.load_model)")
     picture = f"; picture: {folder / PICTURE}" if (folder / PICTURE).exists() else ""
     console.print(f"Certificate: {folder / CERTIFICATE}{picture}", soft_wrap=True)
+
+
+def _facts_words(facts: LearnedFacts) -> str:
+    """Return which facts were bought."""
+    columns = facts.certificate["facts"]["columns"]
+    return visible(f"{len(columns)} columns (" + ", ".join(columns) + ")")
 
 
 def _render_comparison(table: Table, result: Tuned) -> None:

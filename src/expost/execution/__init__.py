@@ -6,7 +6,6 @@
 ``dispatch``      sends runs to the workers of an executor
 ``processes``     an executor of processes on this machine
 ``checkpoint``    keeps draws and finished outputs on disk, so that a selection can be resumed
-``codec``         stores outputs in a checkpoint
-``identity``      recognises the mechanisms, queries and scores to which a checkpoint belongs
-``fingerprint``   recognises the data to which a checkpoint belongs
+``identity``      recognises the mechanisms, scores and data to which a checkpoint belongs
+``parts``         rows of a data set in parts, on threads, processes or a cluster
 """

@@ -11,27 +11,137 @@ Only the owner can read the file. Every write is synced to the disk. The header 
 atomic step. An incomplete last line, left by a crash during a write, is dropped when the file is
 opened. A finished selection erases its checkpoint.
 
-The content of the file is secret (``docs/ledger.md``). Tests:
-``tests/execution/test_checkpoint.py``.
+Outputs are stored as JSON by a codec: plain values or NumPy arrays, never pickles. The content of
+the file is secret (``docs/ledger.md``). Tests: ``tests/execution/test_checkpoint.py``.
 """
 
 from __future__ import annotations
 
-import fcntl
+import base64
 import hashlib
+import io
 import json
+import math
 import os
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.codec import Codec
-from expost.execution.failure import Raised, attempt
-from expost.mechanisms.outcome import FAILED
+from expost.execution.failure import Raised, call_or_failure
+from expost.files import lock_file
+from expost.mechanisms.protocol import FAILED, Estimate
+
+
+class Codec(Protocol):
+    """Converts an output to something that JSON can hold, and back, without loss."""
+
+    def encode(self, value: Any) -> Any:
+        """Return ``value`` in a form that JSON can hold."""
+        ...
+
+    def decode(self, stored: Any) -> Any:
+        """Return the output that :meth:`encode` was given."""
+        ...
+
+
+@dataclass(frozen=True)
+class JsonCodec:
+    """Codec for numbers, strings, lists, tuples, dicts with string keys, fractions and estimates.
+
+    Numbers include those of NumPy. Raises ``InvalidInput`` for other outputs.
+    """
+
+    def encode(self, value: Any) -> Any:
+        """Return ``value`` in plain JSON types."""
+        if isinstance(value, Estimate):
+            return {
+                "expost": "estimate",
+                "value": self.encode(value.value),
+                "scale": value.scale,
+                "law": value.law,
+            }
+        if isinstance(value, Fraction):
+            return {"expost": "fraction", "value": str(value)}
+        if type(value) is float and not math.isfinite(value):
+            return {"expost": "float", "value": repr(value)}
+        if (
+            isinstance(value, np.generic)
+            and value.dtype.kind in "biuf"
+            and value.dtype.itemsize <= 8
+        ):
+            return {"expost": "number", "value": self.encode(value.item()), "type": value.dtype.str}
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if type(value) in (list, tuple):
+            kind = "list" if isinstance(value, list) else "tuple"
+            return {"expost": kind, "value": [self.encode(item) for item in value]}
+        if type(value) is dict and all(isinstance(key, str) for key in value):
+            return {
+                "expost": "dict",
+                "value": {key: self.encode(item) for key, item in value.items()},
+            }
+        raise InvalidInput(
+            "output",
+            "a value of another type",
+            "JSON cannot hold it without loss; pass a codec of your own to select",
+        )
+
+    def decode(self, stored: Any) -> Any:
+        """Return the output that :meth:`encode` was given."""
+        if not isinstance(stored, dict):
+            return stored
+        kind, value = stored["expost"], stored["value"]
+        if kind == "estimate":
+            return Estimate(self.decode(value), stored["scale"], stored["law"])
+        if kind == "fraction":
+            return Fraction(value)
+        if kind == "float":
+            return float(value)
+        if kind == "number":
+            return np.dtype(stored["type"]).type(self.decode(value))
+        if kind == "dict":
+            return {key: self.decode(item) for key, item in value.items()}
+        items = [self.decode(item) for item in value]
+        return items if kind == "list" else tuple(items)
+
+
+@dataclass(frozen=True)
+class NpzCodec:
+    """Codec for a NumPy array, or a dict from names to arrays."""
+
+    def encode(self, value: Any) -> Any:
+        """Return the arrays as base64 text of an npz archive."""
+        arrays = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(array, np.ndarray) and not array.dtype.hasobject for array in arrays):
+            raise InvalidInput(
+                "output",
+                "a value of another type",
+                "give an array of numbers, or a dict from names to arrays",
+            )
+        buffer = io.BytesIO()
+        np.savez(buffer, *arrays)  # pickles nothing, because no array holds objects
+        return {
+            "names": list(value) if isinstance(value, dict) else None,
+            "npz": base64.b64encode(buffer.getvalue()).decode(),
+        }
+
+    def decode(self, stored: Any) -> Any:
+        """Return the array or the dict of arrays that :meth:`encode` was given."""
+        with np.load(io.BytesIO(base64.b64decode(stored["npz"])), allow_pickle=False) as archive:
+            arrays = [archive[f"arr_{number}"] for number in range(len(archive.files))]
+        return (
+            arrays[0]
+            if stored["names"] is None
+            else dict(zip(stored["names"], arrays, strict=True))
+        )
+
 
 _SCHEMA = 3  # outputs with their candidates, identity by fields and code, reservation's secret
 
@@ -40,18 +150,9 @@ _SCHEMA = 3  # outputs with their candidates, identity by fields and code, reser
 class Checkpoint:
     """An open checkpoint file. It is locked until it is closed or erased.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    codec : Codec
-        How outputs are stored.
-    descriptor : int
-        The open file descriptor, which holds the lock.
-    header : mapping
-        Fingerprint, salt, id and secret of the reservation, and draws.
-    outputs : dict
-        The finished outputs by run, each with the index of its candidate.
+    ``codec``: how outputs are stored. ``descriptor``: the open file descriptor, which holds the
+    lock. ``header``: fingerprint, salt, id and secret of the reservation, and draws. ``outputs``:
+    the finished outputs by run, each with the index of its candidate.
     """
 
     path: Path
@@ -70,61 +171,48 @@ class Checkpoint:
     ) -> Checkpoint:
         """Resume the selection in ``path``, or start one there.
 
-        Parameters
-        ----------
-        path : path
-            The file.
-        codec : Codec
-            How outputs are stored.
-        identify : callable
-            Returns the fingerprint of the selection for a salt.
-        draw : callable
-            Returns the secret draws of a new selection.
-
-        Raises
-        ------
-        CheckpointMismatch
-            The file belongs to another selection, is in use, is damaged, or has another schema.
-        InvalidInput
-            The file cannot be opened or written.
+        ``codec``: how outputs are stored. ``identify``: returns the fingerprint of the selection
+        for a salt. ``draw``: returns the secret draws of a new selection. Raises
+        CheckpointMismatch: the file belongs to another selection, is in use, is damaged, or has
+        another schema. Raises InvalidInput: the file cannot be opened or written.
         """
-        place = Path(path)
-        if not place.exists():
-            _create(place, identify, draw)
+        file = Path(path)
+        if not file.exists():
+            _create(file, identify, draw)
         try:
-            descriptor = os.open(place, os.O_RDWR | os.O_APPEND)
+            descriptor = os.open(file, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise InvalidInput(
-                "checkpoint", str(place), f"cannot be opened: {error.strerror}"
+                "checkpoint", str(file), f"cannot be opened: {error.strerror}"
             ) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(descriptor), os.stat(place)):
+            lock_file(descriptor)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(file)):
                 raise OSError  # another process erased the file before it was locked here
         except OSError:
             os.close(descriptor)
-            raise CheckpointMismatch(f"{place} is in use by another process") from None
+            raise CheckpointMismatch(f"{file} is in use by another process") from None
         try:
-            header, records, whole = _read(place, descriptor)
+            header, records, whole = _read(file, descriptor)
             if header.get("schema") != _SCHEMA:
                 raise CheckpointMismatch(
-                    f"{place} has schema {header.get('schema')!r}; this version of expost reads "
+                    f"{file} has schema {header.get('schema')!r}; this version of expost reads "
                     f"schema {_SCHEMA}"
                 )
             if header["identity"] != identify(bytes.fromhex(header["salt"])):
                 raise CheckpointMismatch(
-                    f"{place} belongs to another selection (other candidates, settings, data, or "
+                    f"{file} belongs to another selection (other candidates, settings, data, or "
                     "ledger); use another file, or give up the old selection by deleting its "
                     "checkpoint: its reservation stays charged"
                 )
-            _sweep(place)
+            _sweep(file)
             # Only now: a file that is not a checkpoint of this selection must not be changed.
             os.ftruncate(descriptor, whole)
-            opened = cls(place, codec, descriptor, header)
+            opened = cls(file, codec, descriptor, header)
             for record in records:
                 value = FAILED
                 if not record["failed"]:
-                    value = attempt(codec.decode, record["output"])
+                    value = call_or_failure(codec.decode, record["output"])
                 opened.outputs[record["run"]] = (
                     record["candidate"],
                     FAILED if isinstance(value, Raised) else value,
@@ -152,15 +240,8 @@ class Checkpoint:
     def outputs_of(self, candidates: Sequence[int]) -> dict[int, Any]:
         """Return the finished outputs by run.
 
-        Parameters
-        ----------
-        candidates : sequence of int
-            The index of the candidate of each run.
-
-        Raises
-        ------
-        CheckpointMismatch
-            An output in the file belongs to another candidate than that of its run.
+        ``candidates``: the index of the candidate of each run. Raises CheckpointMismatch: an output
+        in the file belongs to another candidate than that of its run.
         """
         for run, (candidate, _) in self.outputs.items():
             if not 0 <= run < len(candidates) or candidates[run] != candidate:
@@ -173,25 +254,14 @@ class Checkpoint:
     def record(self, run: int, candidate: int, value: Any) -> Any:
         """Append the finished output of a run; it is on the disk when this returns.
 
-        Parameters
-        ----------
-        run : int
-            The place of the run.
-        candidate : int
-            The index of its candidate.
-        value : object
-            Its output.
-
-        Returns
-        -------
-        object
-            The output, or a :class:`~expost.execution.failure.Raised` if the codec cannot store
-            it and read it back. The run is then recorded as failed: that an output cannot be
-            stored depends on the data, so it must be an outcome and not an error.
+        ``run``: the place of the run. ``candidate``: the index of its candidate. Returns: the
+        output, or a :class:`~expost.execution.failure.Raised` if the codec cannot store it and read
+        it back. The run is then recorded as failed: that an output cannot be stored depends on the
+        data, so it must be an outcome and not an error.
         """
         stored: Any = None
         if value is not FAILED:
-            stored = attempt(self._stored, value)
+            stored = call_or_failure(self._stored, value)
             if isinstance(stored, Raised):
                 value, stored = stored, None
         failed = value is FAILED or isinstance(value, Raised)
@@ -222,12 +292,7 @@ class SelectionState:
 
     A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
 
-    Parameters
-    ----------
-    draws : mapping
-        The secret draws.
-    checkpoint : Checkpoint, optional
-        The file that holds them.
+    ``draws``: the secret draws. ``checkpoint``: the file that holds them.
     """
 
     def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
@@ -273,11 +338,11 @@ class SelectionState:
 
 
 def _create(
-    place: Path, identify: Callable[[bytes], str], draw: Callable[[], Mapping[str, Any]]
+    file: Path, identify: Callable[[bytes], str], draw: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Write the header of a new checkpoint, unless another process is faster."""
-    if not place.resolve().parent.is_dir():
-        raise InvalidInput("checkpoint", str(place), "the folder does not exist")
+    if not file.resolve().parent.is_dir():
+        raise InvalidInput("checkpoint", str(file), "the folder does not exist")
     salt = secrets.token_bytes(16)
     header = {
         "schema": _SCHEMA,
@@ -287,34 +352,34 @@ def _create(
         "secret": secrets.token_hex(16),
         "draws": draw(),
     }
-    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except OSError as error:
         raise InvalidInput(
-            "checkpoint", str(place), f"cannot be written: {error.strerror}"
+            "checkpoint", str(file), f"cannot be written: {error.strerror}"
         ) from None
     try:
         _write(descriptor, _line(header))
         # Like a rename, but it never replaces a checkpoint that appeared in the meantime.
-        os.link(temporary, place)
+        os.link(temporary, file)
     except (FileExistsError, FileNotFoundError):
         pass  # another process was faster (and may have removed the temporary file)
     finally:
         os.close(descriptor)
         temporary.unlink(missing_ok=True)
-    _sync_folder(place)
+    _sync_folder(file)
 
 
-def _sweep(place: Path) -> None:
+def _sweep(file: Path) -> None:
     """Remove temporary files that crashes left behind.
 
     The caller holds the checkpoint's lock, so the checkpoint exists, and a process that still
     creates it is too late anyway.
     """
-    for name in os.listdir(place.resolve().parent):
-        if re.fullmatch(re.escape(f".{place.name}.") + "[0-9a-f]{16}", name):
-            place.with_name(name).unlink(missing_ok=True)
+    for name in os.listdir(file.resolve().parent):
+        if re.fullmatch(re.escape(f".{file.name}.") + "[0-9a-f]{16}", name):
+            file.with_name(name).unlink(missing_ok=True)
 
 
 def _write(descriptor: int, content: bytes) -> None:
@@ -330,7 +395,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
     return f"{hashlib.sha256(text.encode()).hexdigest()} {text}\n".encode()
 
 
-def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
+def _read(path: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, Any]], int]:
     """Return the header, the records, and the length of all complete lines.
 
     An incomplete last line is left out; any other damage is refused.
@@ -345,18 +410,20 @@ def _read(place: Path, descriptor: int) -> tuple[dict[str, Any], list[dict[str, 
         checksum, _, text = line.partition(b" ")
         if hashlib.sha256(text).hexdigest().encode() != checksum:
             raise CheckpointMismatch(
-                f"{place} is damaged at line {number}; its selection cannot be resumed and stays "
+                f"{path} is damaged at line {number}; its selection cannot be resumed and stays "
                 "charged"
             )
         records.append(json.loads(text))
     if not records:
-        raise CheckpointMismatch(f"{place} is not a checkpoint")
+        raise CheckpointMismatch(f"{path} is not a checkpoint")
     return records[0], records[1:], whole
 
 
-def _sync_folder(place: Path) -> None:
+def _sync_folder(file: Path) -> None:
     """Sync the folder of a file, so that creating or removing the file survives a crash."""
-    descriptor = os.open(place.resolve().parent, os.O_RDONLY)
+    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        return
+    descriptor = os.open(file.resolve().parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

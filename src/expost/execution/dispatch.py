@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib import import_module
 from typing import Any, Protocol
 
 from expost.errors import InvalidInput, WorkersLost
 from expost.execution.worker import Task, here, unpacked, work
 from expost.mechanisms.protocol import Call
-from expost.randomness.keyed import RunKey
+from expost.randomness.source import RunKey
 
 LOOK_AHEAD = 32
 """Number of runs made together under a rule that may stop at the first pass; public."""
@@ -47,6 +48,32 @@ class Executor(Protocol):
         ...
 
 
+# Found by name when they are asked for, as plugins are: this room imports no other library.
+_CLUSTERS = {
+    "ray": "expost.integrations.ray:RayExecutor",
+    "dask": "expost.integrations.dask:DaskExecutor",
+    "spark": "expost.integrations.spark:SparkExecutor",
+}
+EXECUTORS = ("local", "processes", *_CLUSTERS)
+"""Names of executors; "local" is this process."""
+
+
+def start_executor(name: str, device: str = "cpu") -> AbstractContextManager[Any]:
+    """Return an executor by its name, as a context manager; it yields None for this process."""
+    if name == "local":
+        return nullcontext()
+    if name == "processes":
+        from expost.execution.processes import Processes
+
+        return Processes()
+    if name not in _CLUSTERS:
+        raise InvalidInput("executor", name, "choose from " + ", ".join(EXECUTORS))
+    module, _, kind = _CLUSTERS[name].partition(":")
+    options = {"num_gpus": 0 if device == "cpu" else 1} if name == "ray" else {}
+    executor: AbstractContextManager[Any] = getattr(import_module(module), kind)(**options)
+    return executor
+
+
 def tasks_of(executor: Any) -> int:
     """Return the number of tasks in a wave.
 
@@ -65,17 +92,8 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
 
     All candidates are sent to a worker as a test; their list is public.
 
-    Parameters
-    ----------
-    executor : object
-        What the caller passed.
-    calls : sequence of callable
-        The mechanisms of all candidates.
-
-    Raises
-    ------
-    InvalidInput
-        The executor has no usable ``submit``, or its workers cannot load the candidates.
+    ``executor``: what the caller passed. ``calls``: the mechanisms of all candidates. Raises
+    InvalidInput: the executor has no usable ``submit``, or its workers cannot load the candidates.
     """
     if not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
@@ -124,16 +142,9 @@ class Dispatcher:
 
     A context manager; leaving the block releases shared data.
 
-    Parameters
-    ----------
-    executor : Executor
-        Where the runs are made.
-    data : object
-        The data of the selection.
-    key : RunKey
-        Key of the runs' randomness.
-    tell : bool
-        Whether the texts of candidates' exceptions are sent back for the curator.
+    ``executor``: where the runs are made. ``data``: the data of the selection. ``key``: key of the
+    runs' randomness. ``tell``: whether the texts of candidates' exceptions are sent back for the
+    curator.
     """
 
     def __init__(self, executor: Executor, data: Any, key: RunKey, *, tell: bool) -> None:
@@ -164,8 +175,8 @@ class Dispatcher:
                     number = running.pop(future)
                     if _lost(future) is None:
                         yield [
-                            (place, unpacked(output))
-                            for (place, _), output in zip(
+                            (run, unpacked(output))
+                            for (run, _), output in zip(
                                 assigned[number], future.result().outputs, strict=True
                             )
                         ]
@@ -185,7 +196,7 @@ class Dispatcher:
     ) -> None:
         """Submit a task; try again if the executor refuses it."""
         calls = tuple(call for _, call in assigned[number])
-        seeds = tuple(self._key.seed(place) for place, _ in assigned[number])
+        seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
         task = Task(calls, seeds, self._key.simulated, self._tell, here())
         while True:
             try:

@@ -5,7 +5,7 @@ run; NaN, a missing score and a candidate that raised rank lowest. A candidate t
 outcome and is never retried (:mod:`expost.execution.failure`).
 
 Run number j (its place in the list of runs) has its own randomness, derived from the key of the
-selection (:mod:`expost.randomness.keyed`). So its output does not depend on where it is made, on
+selection (:mod:`expost.randomness.source`). So its output does not depend on where it is made, on
 which other runs are made with it, or on whether it is made again after a crash.
 
 Tests: ``tests/execution/test_engine.py``, ``tests/execution/test_executors.py``,
@@ -25,11 +25,10 @@ from typing import Any
 from expost.errors import CheckpointMismatch
 from expost.execution.checkpoint import Checkpoint
 from expost.execution.dispatch import LOOK_AHEAD, Batches, Dispatcher, Executor
-from expost.execution.failure import OnFailure, Score, attempt, rate, settle_failure
-from expost.execution.worker import outputs_of, together_key
-from expost.mechanisms.outcome import FAILED, NOTHING
-from expost.mechanisms.protocol import Call
-from expost.randomness.keyed import RunKey
+from expost.execution.failure import OnFailure, Score, call_or_failure, rate, settle_failure
+from expost.execution.worker import make_outputs, together_key
+from expost.mechanisms.protocol import FAILED, NOTHING, Call
+from expost.randomness.source import RunKey
 
 RunProgress = Callable[[int, int], None]
 """A callback for (outputs made, runs drawn)."""
@@ -40,6 +39,7 @@ class ReleaseRule(Enum):
 
     BEST = "the highest score"
     FIRST_PASS_OR_NOTHING = "the first run that passes, else nothing"
+    FIRST_PASS_OR_LAST = "the first run that passes, else the last; nothing if that failed"
     FIRST_PASS_OR_FIRST = (
         "the first run that passes, else the first that did not fail, else the first"
     )
@@ -57,16 +57,9 @@ class Run:
 class Outcome:
     """The outcome of a selection.
 
-    Parameters
-    ----------
-    index : int or None
-        Place of the winner in the list of candidates; None if nothing is released.
-    value : object
-        Its output, ``FAILED``, or ``NOTHING``.
-    score : int, float or None
-        Its score, if it has one.
-    passed : bool or None
-        Whether it reached the target; None if there is no target.
+    ``index``: place of the winner in the list of candidates; None if nothing is released.
+    ``value``: its output, ``FAILED``, or ``NOTHING``. ``score``: its score, if it has one.
+    ``passed``: whether it reached the goal; None if there is no goal.
     """
 
     index: int | None
@@ -79,85 +72,66 @@ class Outcome:
 class Listeners:
     """Callbacks for the curator; what they receive is secret.
 
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with (outputs made, runs drawn).
-    on_failure : callable, optional
-        Called with (candidate index, exception).
+    ``progress``: called with (outputs made, runs drawn). ``on_failure``: called with (candidate
+    index, exception).
     """
 
     progress: RunProgress | None = None
     on_failure: OnFailure | None = None
 
 
+@dataclass(frozen=True)
+class OutcomeRule:
+    """Which run is released, and what it takes to pass.
+
+    ``release``: a rule that looks for a pass stops at the first one, unless ``stop_early`` is
+    false. ``score``: function of an output; None takes the output as the number. ``at_least``: the
+    score that a run must reach to pass. Whole numbers are compared with it exactly.
+    """
+
+    release: ReleaseRule
+    score: Score | None
+    at_least: Fraction | None
+    stop_early: bool = True
+
+
 def execute(
     runs: Sequence[Run],
     data: Any,
     key: RunKey,
-    *,
-    rule: ReleaseRule,
-    score: Score | None,
-    target: Fraction | None,
+    choice: OutcomeRule,
     listeners: Listeners,
     checkpoint: Checkpoint | None = None,
     settled: bool = False,
     executor: Executor | None = None,
-    stop_early: bool = True,
 ) -> Outcome:
-    """Make the runs and choose the outcome.
+    """Make the runs that were drawn and choose the outcome.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        The runs that were drawn.
-    data : object
-        Passed to the runs as is.
-    key : RunKey
-        Key of the runs' randomness.
-    rule : ReleaseRule
-        Which run is released. A rule that looks for a pass stops at the first one.
-    score : callable or None
-        Function of an output; None takes the output as the number.
-    target : Fraction or None
-        The score that a run must reach to pass. Whole numbers are compared with it exactly.
-    listeners : Listeners
-        Callbacks for the curator.
-    checkpoint : Checkpoint, optional
-        Its outputs are not made again. New outputs are recorded before they are looked at.
-    settled : bool
-        Whether the selection was settled in the ledger before. Then no new outputs are made,
-        because they would not be paid for.
-    executor : Executor, optional
-        Makes the runs; by default this process does.
-    stop_early : bool
-        False makes all runs, even after one that passes.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    CheckpointMismatch
-        The selection is settled, and the checkpoint lacks an output that is needed.
+    ``checkpoint``: its outputs are not made again. New outputs are recorded before they are looked
+    at. ``settled``: whether the selection was settled in the ledger before. Then no new outputs are
+    made, because they would not be paid for. ``executor``: makes the runs; by default this process
+    does. Raises CheckpointMismatch: the selection is settled, and the checkpoint lacks an output
+    that is needed.
     """
     chosen: Outcome | None = None
-    ahead = None if rule is ReleaseRule.BEST or not stop_early else LOOK_AHEAD
+    rule, at_least = choice.release, choice.at_least
+    ahead = None if rule is ReleaseRule.BEST or not choice.stop_early else LOOK_AHEAD
     with _Outputs(runs, data, key, ahead, listeners, checkpoint, settled, executor) as outputs:
-        if not stop_early and not settled:
+        if not choice.stop_early and not settled:
             outputs.make_all()
-        for place, run in enumerate(runs):
-            output, scored = rate(outputs.get(place), score)
+        for number, run in enumerate(runs):
+            output, scored = rate(outputs.get(number), choice.score)
             value = settle_failure(output, run.index, listeners.on_failure)
-            passed = None if target is None else _reaches(scored, target)
+            passed = None if at_least is None else _reaches(scored, at_least)
             outcome = Outcome(run.index, value, scored, passed)
             if rule is not ReleaseRule.BEST and passed:
                 return outcome
             if chosen is None or _beats(rule, outcome, chosen):
                 chosen = outcome
+    if rule is ReleaseRule.FIRST_PASS_OR_LAST and chosen is not None and chosen.value is FAILED:
+        chosen = None
     if chosen is None or rule is ReleaseRule.FIRST_PASS_OR_NOTHING:
-        return Outcome(None, NOTHING, None, None if target is None else False)
+        return Outcome(None, NOTHING, None, None if at_least is None else False)
     return chosen
 
 
@@ -210,22 +184,22 @@ class _Outputs:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def get(self, place: int) -> Any:
+    def get(self, number: int) -> Any:
         """Return the output of a run; make it if it is not known yet."""
-        if place not in self._known and self._settled:
+        if number not in self._known and self._settled:
             raise CheckpointMismatch(
                 "this selection was settled before; runs that its checkpoint does not hold cannot "
                 "be made again"
             )
-        if place not in self._known:
-            self._make(place)
-        return self._known.pop(place)
+        if number not in self._known:
+            self._make(number)
+        return self._known.pop(number)
 
     def make_all(self) -> None:
         """Make every output before any is looked at."""
-        for place in range(len(self._runs)):
-            if place not in self._known:
-                self._make(place)
+        for number in range(len(self._runs)):
+            if number not in self._known:
+                self._make(number)
 
     def _make(self, first: int) -> None:
         """Make the output of a missing run, and of the runs that are made with it."""
@@ -240,13 +214,13 @@ class _Outputs:
 
     def _keep(self, batch: Sequence[tuple[int, Any]]) -> None:
         """Record outputs that were made together, and report progress."""
-        for place, output in batch:
-            index = self._runs[place].index
+        for number, output in batch:
+            index = self._runs[number].index
             value = settle_failure(output, index, self._listeners.on_failure)
             if self._checkpoint is not None:
-                recorded = self._checkpoint.record(place, index, value)
+                recorded = self._checkpoint.record(number, index, value)
                 value = settle_failure(recorded, index, self._listeners.on_failure)
-            self._known[place] = value
+            self._known[number] = value
         self._made += len(batch)
         if batch and self._listeners.progress is not None:
             self._listeners.progress(self._made, len(self._runs))
@@ -254,42 +228,51 @@ class _Outputs:
     def _missing(self, first: int) -> list[int]:
         """Return the runs from ``first`` on that may be made now and have no output yet."""
         return [
-            place
-            for place in range(first, min(len(self._runs), first + self._ahead))
-            if place not in self._known
+            number
+            for number in range(first, min(len(self._runs), first + self._ahead))
+            if number not in self._known
         ]
 
     def _made_here(self, first: int) -> Batches:
         """Make a run in this process, together with those of the same ``together_key``."""
         key = together_key(self._runs[first].call)
         if key is None:
-            yield [(first, attempt(self._runs[first].call, self._data, self._key.source(first)))]
+            yield [
+                (
+                    first,
+                    call_or_failure(self._runs[first].call, self._data, self._key.source(first)),
+                )
+            ]
             return
         alike = [
-            place for place in self._missing(first) if together_key(self._runs[place].call) == key
+            number
+            for number in self._missing(first)
+            if together_key(self._runs[number].call) == key
         ]
-        calls = [self._runs[place].call for place in alike]
-        sources = [partial(self._key.source, place) for place in alike]
-        yield list(zip(alike, outputs_of(calls, self._data, sources), strict=True))
+        calls = [self._runs[number].call for number in alike]
+        sources = [partial(self._key.source, number) for number in alike]
+        yield list(zip(alike, make_outputs(calls, self._data, sources), strict=True))
 
     def _made_by_workers(self, dispatcher: Dispatcher, first: int) -> Batches:
         """Make one wave of runs on the executor."""
-        places = self._missing(first)
-        return dispatcher.make([(place, self._runs[place].call) for place in places])
+        missing = self._missing(first)
+        return dispatcher.make([(number, self._runs[number].call) for number in missing])
 
 
 def _beats(rule: ReleaseRule, later: Outcome, earlier: Outcome) -> bool:
     """Return whether a later run that did not pass is preferred; the earlier one wins ties."""
+    if rule is ReleaseRule.FIRST_PASS_OR_LAST:
+        return True
     if rule is ReleaseRule.BEST:
         return _rank(later.score) > _rank(earlier.score)
     return earlier.value is FAILED and later.value is not FAILED
 
 
-def _reaches(score: int | float | None, target: Fraction) -> bool:
-    """Return whether a score reaches the target: exactly for whole numbers, else as floats."""
+def _reaches(score: int | float | None, at_least: Fraction) -> bool:
+    """Return whether a score reaches the goal: exactly for whole numbers, else as floats."""
     if isinstance(score, int):
-        return score >= target
-    return score is not None and score >= float(target)
+        return score >= at_least
+    return score is not None and score >= float(at_least)
 
 
 def _rank(score: int | float | None) -> tuple[bool, int | float]:

@@ -4,11 +4,11 @@ A candidate that raises has produced an outcome, ``FAILED``. It ranks below ever
 never retried: retrying would condition the output law on an event that depends on the data. Every
 exception counts, also one that is not an ``Exception`` (``SystemExit``, ``GeneratorExit``, a
 cancellation, a panic of a compiled library); only ``KeyboardInterrupt`` interrupts, because it
-comes from the curator. An output that cannot be sent to this process or stored in a checkpoint is
-a failure, too. An exception is caught here, so that no message, traceback or exception type of a
-candidate reaches a pool, a cluster's log, a chained exception or a released object. Only the
-curator's own
-``on_failure`` callback receives it.
+comes from the curator, and :class:`PartsLost`, because it comes from the curator's executor. An
+output that cannot be sent to this process or stored in a checkpoint is a failure, too. An exception
+is caught here, so that no message, traceback or exception type of a candidate reaches a pool, a
+cluster's log, a chained exception or a released object. Only the curator's own ``on_failure``
+callback receives it.
 
 Tests: ``tests/execution/test_engine.py``, ``tests/contracts/test_secrets.py``.
 """
@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from expost.mechanisms.outcome import FAILED
+from expost.errors import WorkersLost
+from expost.mechanisms.protocol import FAILED
 
 Score = Callable[[Any], Any]
 """A function of an output that returns a number; higher is better."""
@@ -38,18 +39,23 @@ class Raised:
     error: BaseException | None
 
 
+class PartsLost(WorkersLost):
+    """Workers lost a part of the data again and again: no outcome, the selection can be resumed."""
+
+
 class CandidateRaised(RuntimeError):
     """The text of an exception raised in a worker; passed to ``on_failure``, never raised."""
 
 
-def attempt(call: Callable[..., Any], *arguments: Any) -> Any:
+def call_or_failure(call: Callable[..., Any], *arguments: Any) -> Any:
     """Return ``call(*arguments)``, or a :class:`Raised` if it raises.
 
-    This is the one rule for what a failure is: every exception but ``KeyboardInterrupt``.
+    This is the one rule for what a failure is: every exception but ``KeyboardInterrupt`` and
+    :class:`PartsLost`, which comes from an executor.
     """
     try:
         return call(*arguments)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, PartsLost):
         raise
     except BaseException as error:
         return Raised(error)
@@ -63,7 +69,7 @@ def rate(value: Any, score: Score | None) -> tuple[Any, int | float | None]:
     """
     if value is FAILED:
         return FAILED, None
-    number = attempt(_score, value, score)
+    number = call_or_failure(_score, value, score)
     if isinstance(number, Raised):
         return number, None
     return value, None if isinstance(number, float) and math.isnan(number) else number
@@ -88,7 +94,7 @@ def settle_failure(output: Any, index: int, on_failure: OnFailure | None) -> Any
     return FAILED
 
 
-def as_text(output: Any, tell: bool) -> Any:
+def failure_as_text(output: Any, tell: bool) -> Any:
     """Return a failure in a form that can be sent between processes.
 
     The exception itself may hold data, stack frames or objects that cannot be pickled. Its text
@@ -99,5 +105,5 @@ def as_text(output: Any, tell: bool) -> Any:
     if not tell or output.error is None:
         return Raised(None)
     kind = type(output.error).__name__
-    text = attempt(str, output.error)
+    text = call_or_failure(str, output.error)
     return Raised(CandidateRaised(kind if isinstance(text, Raised) else f"{kind}: {text}"))

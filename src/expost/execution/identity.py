@@ -1,4 +1,9 @@
-"""What a checkpoint knows of a mechanism, a query, a score or a codec: fields, code and closure.
+"""A fingerprint of data, to notice that a checkpoint belongs to other data.
+
+It is salted, written to the checkpoint only, and never released. Tests:
+``tests/execution/test_checkpoint.py``.
+
+What a checkpoint knows of a mechanism, a query, a score or a codec: fields, code and closure.
 
 A checkpoint must be refused if anything has changed that the output law depends on. Otherwise a
 resumed selection would mix two mechanisms, or use a noise key again for another query. A name is
@@ -35,14 +40,62 @@ import hashlib
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from numbers import Number as AnyNumber
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+
+from expost.errors import InvalidInput
+
+
+def fingerprint(data: Any, salt: bytes) -> str:
+    """Return the SHA-256 hash of a salt and the content of ``data``, as hexadecimal digits.
+
+    ``data``: arrays, data frames, numbers, strings, bytes, None, and sequences and mappings of
+    them. Raises InvalidInput: the data has another type.
+    """
+    state = hashlib.sha256(salt)
+    _feed(state, data)
+    return state.hexdigest()
+
+
+def _feed(state: Any, data: Any) -> None:
+    """Add the content of ``data`` to the hash."""
+    if hasattr(data, "to_numpy") and hasattr(data, "columns"):  # a data frame
+        data = {str(name): data[name].to_numpy() for name in data.columns}
+    if isinstance(data, np.ndarray) and data.dtype != object:
+        _tag(state, "array", f"{data.dtype.str}{data.shape}")
+        state.update(np.ascontiguousarray(data).tobytes())
+    elif data is None or isinstance(data, (str, bytes, bool, AnyNumber)):
+        _tag(state, type(data).__name__, repr(data))
+    elif isinstance(data, Mapping):
+        _tag(state, "mapping", str(len(data)))
+        for key, value in data.items():
+            _tag(state, "key", repr(key))
+            _feed(state, value)
+    elif isinstance(data, Sequence) or (isinstance(data, np.ndarray) and data.ndim):
+        _tag(state, "sequence", str(len(data)))
+        for value in data:
+            _feed(state, value)
+    else:
+        raise InvalidInput(
+            "data",
+            type(data).__name__,
+            "no fingerprint for this type; pass data_fingerprint='a name for this version of the "
+            "data'",
+        )
+
+
+def _tag(state: Any, kind: str, content: str) -> None:
+    """Add a piece with its kind and length to the hash, so that pieces cannot run together."""
+    encoded = content.encode()
+    state.update(f"{kind}:{len(encoded)}:".encode() + encoded)
+
 
 _SCALARS = (bool, int, float, complex, str, bytes, Fraction, Decimal, PurePath, type(None))
 _OPAQUE = ("expost.budget", "expost.randomness")
@@ -56,10 +109,7 @@ _BORING = {"__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__"
 def identity_of(value: Any) -> str:
     """Return a hash of what identifies ``value``, as hexadecimal digits; see the module.
 
-    Parameters
-    ----------
-    value : object
-        Settings, mechanisms, functions, and collections of them.
+    ``value``: settings, mechanisms, functions, and collections of them.
     """
     walk = _Walk()
     walk.visit(value)
@@ -142,8 +192,8 @@ class _Walk:
                 self.visit(value[name].to_numpy())
         elif isinstance(value, Mapping):
             self.tag("mapping", str(len(value)))
-            for key, each in value.items():
-                self._all((key, each))
+            for key, item in value.items():
+                self._all((key, item))
         elif isinstance(value, (list, tuple)):
             self.tag("sequence", str(len(value)))
             self._all(value)
@@ -166,8 +216,8 @@ class _Walk:
             for name in (slots,) if isinstance(slots, str) else slots:
                 if hasattr(value, name):
                     fields[name] = getattr(value, name)
-            for name, each in kind.__dict__.items():
-                if isinstance(each, functools.cached_property):
+            for name, member in kind.__dict__.items():
+                if isinstance(member, functools.cached_property):
                     fields.pop(name, None)
         for name in sorted(fields):
             self.tag("field", name)
@@ -188,7 +238,9 @@ class _Walk:
             return
         self._all((function.__code__, function.__defaults__, function.__kwdefaults__))
         self._all(_cells(function))
-        self.visit({name: each for name, each in vars(function).items() if name != "__wrapped__"})
+        self.visit(
+            {name: member for name, member in vars(function).items() if name != "__wrapped__"}
+        )
         for name in sorted(_names(function.__code__) & function.__globals__.keys()):
             value = function.__globals__[name]
             if isinstance(value, (*_SCALARS, np.generic, np.ndarray)):
@@ -222,18 +274,18 @@ class _Walk:
 
 def _cells(function: types.FunctionType) -> list[Any]:
     """Return the values of a function's closure; an empty cell gives None."""
-    found = []
+    contents = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            contents.append(cell.cell_contents)
         except ValueError:
-            found.append(None)
-    return found
+            contents.append(None)
+    return contents
 
 
 def _names(code: types.CodeType) -> set[str]:
     """Return the global names that code and the functions inside it may use."""
-    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return set(code.co_names).union(*map(_names, inner))
 
 
@@ -252,8 +304,8 @@ def _array(value: Any) -> np.ndarray[Any, Any] | None:
 
 def _name(value: Any) -> str:
     """Return module and name of a function or class."""
-    place = getattr(value, "__module__", None)
-    return f"{place}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    module = getattr(value, "__module__", None)
+    return f"{module}.{getattr(value, '__qualname__', type(value).__qualname__)}"
 
 
 def _top(module: str | None) -> str:

@@ -176,7 +176,12 @@ def _call(content: bytes) -> Any:
     """In a worker: call the function, with the data in place of its handle."""
     # The selecting process wrote this for its own worker, so it is safe to unpickle.
     function, arguments = pickle.loads(content)  # noqa: S301
-    return function(*(_fetched(each) if isinstance(each, _Block) else each for each in arguments))
+    return function(
+        *(
+            _fetched(argument) if isinstance(argument, _Block) else argument
+            for argument in arguments
+        )
+    )
 
 
 def _fetched(block: _Block) -> Any:

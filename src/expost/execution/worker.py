@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from expost.execution.failure import Raised, as_text, attempt
-from expost.mechanisms.outcome import FAILED
-from expost.mechanisms.protocol import Call
-from expost.randomness.keyed import source_of_run
-from expost.randomness.source import Randomness
+from expost.execution.failure import Raised, call_or_failure, failure_as_text
+from expost.mechanisms.protocol import FAILED, Call
+from expost.randomness.source import Randomness, source_of_run
 
 _TOKEN = secrets.token_hex(16)
 
@@ -45,21 +43,11 @@ class Together(Protocol):
     ) -> Sequence[Any]:
         """Run several mechanisms at once.
 
-        Parameters
-        ----------
-        calls : sequence of mechanisms
-            The mechanisms to run, all with the same ``together_key``.
-        data : object
-            The data of the selection.
-        randomness : sequence of Randomness
-            One source per call, in the same order.
-
-        Returns
-        -------
-        sequence
-            One output per call. A call that fails gives ``FAILED``. If ``run_together`` raises,
-            its outputs are discarded, and each mechanism is called alone with a fresh copy of its
-            own randomness, so that only those fail that fail by themselves.
+        ``calls``: the mechanisms to run, all with the same ``together_key``. ``data``: the data of
+        the selection. ``randomness``: one source per call, in the same order. Returns: one output
+        per call. A call that fails gives ``FAILED``. If ``run_together`` raises, its outputs are
+        discarded, and each mechanism is called alone with a fresh copy of its own randomness, so
+        that only those fail that fail by themselves.
         """
         ...
 
@@ -70,18 +58,9 @@ class Task:
 
     Which runs, and how many, is secret: a task has no name, no number and no repr.
 
-    Parameters
-    ----------
-    calls : tuple of callable
-        The mechanisms to run.
-    seeds : tuple of bytes
-        The seed of each run's randomness.
-    simulated : bool
-        Whether the randomness is seeded for a simulation.
-    tell : bool
-        Whether the texts of exceptions are sent back for the curator.
-    home : tuple
-        The process that made the task, from :func:`here`.
+    ``calls``: the mechanisms to run. ``seeds``: the seed of each run's randomness. ``simulated``:
+    whether the randomness is seeded for a simulation. ``tell``: whether the texts of exceptions are
+    sent back for the curator. ``home``: the process that made the task, from :func:`here`.
     """
 
     calls: tuple[Call, ...]
@@ -123,24 +102,26 @@ def work(task: Task, data: Any) -> Made:
     away = task.home != here()
     sources = [partial(source_of_run, seed, simulated=task.simulated) for seed in task.seeds]
     with _silenced() if away else nullcontext():
-        outputs = outputs_of(task.calls, data, sources)
-        return Made([as_text(_packed(each) if away else each, task.tell) for each in outputs])
+        outputs = make_outputs(task.calls, data, sources)
+        return Made(
+            [failure_as_text(_packed(output) if away else output, task.tell) for output in outputs]
+        )
 
 
 def unpacked(output: Any) -> Any:
     """Return an output that came from a worker; one that cannot be unpacked is a failure."""
     # A worker of this selection wrote it.
-    return attempt(pickle.loads, output.content) if isinstance(output, Packed) else output
+    return call_or_failure(pickle.loads, output.content) if isinstance(output, Packed) else output
 
 
 def _packed(output: Any) -> Any:
     """Return an output as bytes, or a failure if that is not possible."""
     if output is FAILED or isinstance(output, Raised):
         return output
-    content = attempt(pickle.dumps, output)
+    content = call_or_failure(pickle.dumps, output)
     if isinstance(content, Raised):
         # Pools that came with cloudpickle can send more.
-        content = attempt(_by_value, output)
+        content = call_or_failure(_by_value, output)
     return content if isinstance(content, Raised) else Packed(content)
 
 
@@ -149,31 +130,26 @@ def _by_value(output: Any) -> bytes:
     return bytes(importlib.import_module("cloudpickle").dumps(output))
 
 
-def outputs_of(
+def make_outputs(
     calls: Sequence[Call], data: Any, sources: Sequence[Callable[[], Randomness]]
 ) -> list[Any]:
     """Return one output per call, or a :class:`~expost.execution.failure.Raised` in its place.
 
-    Parameters
-    ----------
-    calls : sequence of callable
-        The mechanisms; those with the same ``together_key`` are run together.
-    data : object
-        The data of the selection.
-    sources : sequence of callable
-        One per call: returns the source of that run, from its beginning.
+    ``calls``: the mechanisms; those with the same ``together_key`` are run together. ``data``: the
+    data of the selection. ``sources``: one per call: returns the source of that run, from its
+    beginning.
     """
     outputs: list[Any] = [None] * len(calls)
-    for places in _groups(calls):
-        first = places[0]
+    for group in _groups(calls):
+        first = group[0]
         if together_key(calls[first]) is None:
-            made = [attempt(calls[first], data, sources[first]())]
+            outputs_ = [call_or_failure(calls[first], data, sources[first]())]
         else:
-            made = _together(
-                [calls[place] for place in places], data, [sources[place] for place in places]
+            outputs_ = _together(
+                [calls[index] for index in group], data, [sources[index] for index in group]
             )
-        for place, output in zip(places, made, strict=True):
-            outputs[place] = output
+        for index, output in zip(group, outputs_, strict=True):
+            outputs[index] = output
     return outputs
 
 
@@ -186,9 +162,9 @@ def together_key(call: Call) -> Hashable:
 def _groups(calls: Sequence[Call]) -> list[list[int]]:
     """Return the places of calls that are run together."""
     groups: dict[Hashable, list[int]] = {}
-    for place, call in enumerate(calls):
+    for index, call in enumerate(calls):
         key = together_key(call)
-        groups.setdefault((False, place) if key is None else (True, key), []).append(place)
+        groups.setdefault((False, index) if key is None else (True, key), []).append(index)
     return list(groups.values())
 
 
@@ -207,10 +183,12 @@ def _together(
             raise ValueError("run_together must return one output per call")
         return outputs
 
-    made: Any = attempt(make)
-    if not isinstance(made, Raised):
-        return list(made)
-    return [attempt(call, data, source()) for call, source in zip(calls, sources, strict=True)]
+    outputs: Any = call_or_failure(make)
+    if not isinstance(outputs, Raised):
+        return list(outputs)
+    return [
+        call_or_failure(call, data, source()) for call, source in zip(calls, sources, strict=True)
+    ]
 
 
 class _Silence:

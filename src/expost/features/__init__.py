@@ -23,12 +23,12 @@ from expost.features.columns import (
     Bins,
     Booleans,
     Dates,
+    EncodedColumns,
     Numbers,
     OneHot,
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
-from expost.features.encoded import EncodedColumns
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients

@@ -29,9 +29,8 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
-from expost.execution.failure import attempt
-from expost.tables.column_cells import block_of, flat, frame_of
-from expost.tables.encoding import numbers
+from expost.execution.failure import call_or_failure
+from expost.tables.cells import block_of, flat, frame_of, numbers
 
 Cells = Array | list[Array]
 """Rows of features: one block of shape (rows, columns), or one array per column."""
@@ -134,16 +133,16 @@ class Features:
             )
         rows = row_count(cells)
         bound = self._bound(columns)
-        found = np.empty((rows, self._width(columns) + 1))
+        placed = np.empty((rows, self._width(columns) + 1))
         chunk = max(1, _CHUNK // columns)
         for start in range(0, rows, chunk):
             part = slice(start, start + chunk)
             some = cells[part] if block else [column[part] for column in cells]
             with np.errstate(all="ignore"):
-                found[part] = scaled_rows(
+                placed[part] = scaled_rows(
                     self._values(some), self.constant * bound, None if self.norm == "row" else bound
                 )
-        return found
+        return placed
 
     def values(self, cells: Cells) -> Floats:
         """Return the features of cells before they are scaled; NaN where a row cannot be read."""
@@ -206,7 +205,10 @@ class Features:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a form that JSON can hold; :func:`features_from_dict` reads it back."""
-        return {"features": self.kind, **{k: plain(v) for k, v in self.get_params().items()}}
+        return {
+            "features": self.kind,
+            **{k: json_parameter(v) for k, v in self.get_params().items()},
+        }
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Features) and self.as_dict() == other.as_dict()
@@ -227,7 +229,7 @@ class Features:
         if frame is not None:
             return [frame.column(index) for index in range(len(frame.names))]
         if isinstance(X, (list, tuple)) and self.columns is not None:
-            return listed(X, self.columns)
+            return block_of_rows(X, self.columns)
         if isinstance(X, np.ndarray) and X.ndim != 1:
             return X.reshape(len(X), prod(X.shape[1:])) if X.ndim else block_of(X)
         if isinstance(X, (list, tuple)) or (hasattr(X, "__array__") and np.ndim(X) != 1):
@@ -235,12 +237,12 @@ class Features:
         return [flat(X)]
 
 
-def listed(rows: Sequence[Any], columns: int) -> Cells:
+def block_of_rows(rows: Sequence[Any], columns: int) -> Cells:
     """Return a list of rows as a block. A row of another length cannot be read: it is NaN.
 
     A row may be a list, an array of any shape, or, if there is one column, a single value.
     """
-    block = attempt(np.array, rows)
+    block = call_or_failure(np.array, rows)
     if (
         isinstance(block, np.ndarray)
         and block.dtype.kind in "biuf"
@@ -249,7 +251,7 @@ def listed(rows: Sequence[Any], columns: int) -> Cells:
         return block.reshape(len(rows), columns)
     cells = np.full((len(rows), columns), np.nan, dtype=object)
     for index, row in enumerate(rows):
-        values = attempt(_flat_row, row)
+        values = call_or_failure(_flat_row, row)
         if isinstance(values, list) and len(values) == columns:
             for position, value in enumerate(values):
                 cells[index, position] = value
@@ -312,21 +314,6 @@ def unit(values: Floats) -> Floats:
 def scaled_rows(values: Floats, constant: float, bound: float | None) -> Floats:
     """Append a constant to each row and scale the row to a norm of at most 1.
 
-    Parameters
-    ----------
-    values : ndarray of shape (rows, features)
-        Features; not finite where a row cannot be read.
-    constant : float
-        The constant, positive.
-    bound : float or None
-        Divide by √(bound² + constant²), where no row has a norm above ``bound``; None: divide each
-        row by its own norm.
-
-    Returns
-    -------
-    ndarray of shape (rows, features + 1)
-        Zero rows where ``values`` has a number that is not finite or above 2^{1000}.
-
     Notes
     -----
     *The exact norm of a row is at most 1.* Let w be a row with its constant, multiplied by a power
@@ -353,14 +340,14 @@ def scaled_rows(values: Floats, constant: float, bound: float | None) -> Floats:
     return full.T
 
 
-def plain(value: Any) -> Any:
+def json_parameter(value: Any) -> Any:
     """Return a parameter in JSON types."""
     if isinstance(value, Features):
         return value.as_dict()
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(item) for item in value]
+        return [json_parameter(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): plain(item) for name, item in value.items()}
+        return {str(name): json_parameter(item) for name, item in value.items()}
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (str, int, float, bool)):
@@ -370,7 +357,7 @@ def plain(value: Any) -> Any:
     )
 
 
-def whole(value: Any, field: str, least: int, most: int) -> int:
+def whole_number(value: Any, field: str, least: int, most: int) -> int:
     """Return a whole number within bounds."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise InvalidInput(field, value, f"give a whole number from {least} to {most}")

@@ -15,12 +15,12 @@ from expost.features.columns import (
     Bins,
     Booleans,
     Dates,
+    EncodedColumns,
     Numbers,
     OneHot,
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
-from expost.features.encoded import EncodedColumns
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients, picture_shape
@@ -72,19 +72,37 @@ def features_from_dict(
     """
     kind = record.get("features") if isinstance(record, Mapping) else None
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise InvalidInput("features", "a record", "this version knows " + ", ".join(_KINDS))
+        raise InvalidInput("features", kind, "this version knows " + ", ".join(_KINDS))
+    known = functions or {}
+    absent = sorted(function_names(record) - set(known))
+    if absent:
+        pairs = ", ".join(f"{name!r}: …" for name in absent)
+        raise InvalidInput(
+            "functions",
+            sorted(known) or None,
+            f"the features use {', '.join(map(repr, absent))}, and a file holds no code: pass "
+            f"functions={{{pairs}}}",
+        )
     parameters = {
         name: _given(value, functions) for name, value in record.items() if name != "features"
     }
     if "function" in parameters:
-        name = str(parameters["function"])
-        if name not in (functions or {}):
-            raise InvalidInput("functions", None, f"pass the function: {{{name!r}: function}}")
-        parameters["function"] = (functions or {})[name]
+        parameters["function"] = known[str(parameters["function"])]
     try:
         return _KINDS[kind](**parameters)
     except TypeError:
         raise InvalidInput("features", "a record", "it has other parameters") from None
+
+
+def function_names(record: Any) -> set[str]:
+    """Return the names of the functions and encoders in a record of features, at any depth."""
+    if isinstance(record, Mapping):
+        inner = [function_names(value) for name, value in record.items() if name != "function"]
+        own = {str(record["function"])} if "function" in record else set()
+        return own.union(*inner)
+    if isinstance(record, (list, tuple)):
+        return set().union(*map(function_names, record))
+    return set()
 
 
 def _given(value: Any, functions: Mapping[str, Any] | None) -> Any:

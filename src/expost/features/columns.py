@@ -5,6 +5,16 @@ different ones. A cell of a column has features of norm at most 1, whatever the 
 of d columns has a norm of at most √d before it is scaled.
 
 Tests: ``tests/features/test_columns.py``.
+
+Features of rows that a table schema has encoded already: numbers in [0, 1] and 0/1 columns.
+
+A number becomes itself on the scale from −1 to 1 and, with half that weight, the one of equally
+wide bins in which it lies: the first is what a linear effect needs, the second what any other
+effect needs. A number whose public bounds reach 1,000 or beyond is taken by its signed logarithm,
+because amounts, counts and durations with such bounds are usually skewed. Other columns (one-hot
+categories, indicators) stay as they are.
+
+Tests: ``tests/features/test_choice.py``.
 """
 
 from __future__ import annotations
@@ -19,10 +29,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from expost.arrays import Array, Floats
+from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, column_list, is_real, number_block, whole
-from expost.tables.encoding import days, label_text, places, truths
+from expost.features.base import Cells, Features, column_list, is_real, number_block, whole_number
+from expost.tables.cells import day_numbers, label_indices, label_text, truth_values
 
 _MISSING = "missing"
 
@@ -138,9 +148,9 @@ class SignedLogarithm(Numbers):
 
     def _scaled(self, values: Floats) -> Floats:
         low, high = (signed_logarithm(end / self.unit) for end in self._ends)
-        found = signed_logarithm(values / self.unit)
+        logarithms = signed_logarithm(values / self.unit)
         span = np.where(high > low, high - low, 1.0)
-        return np.asarray(np.clip((found - low) / span * 2.0 - 1.0, -1.0, 1.0))
+        return np.asarray(np.clip((logarithms - low) / span * 2.0 - 1.0, -1.0, 1.0))
 
     def _words(self) -> str:
         return f"signed logarithms of numbers (unit {self.unit:g}), scaled to ±1 by public bounds"
@@ -174,7 +184,7 @@ class Bins(PerColumn):
     edges: Any = None
 
     def _check(self) -> None:
-        whole(self.count, "count", 2, 10_000)
+        whole_number(self.count, "count", 2, 10_000)
         if (self.bounds is None) == (self.edges is None):
             raise InvalidInput("edges", self.edges, "give bounds or edges, one of them")
         if self.edges is not None and not (
@@ -207,13 +217,13 @@ class Bins(PerColumn):
         if self.edges is None:
             low, high = self._ends
             shares = (np.clip(values, low, high) - low) / (high - low)
-            found = np.minimum(np.floor(shares * self.count), self.count - 1.0)
+            bins = np.minimum(np.floor(shares * self.count), self.count - 1.0)
         else:
-            found = np.searchsorted(np.array(self.edges, float), values, side="right").astype(float)
-        found = np.where(np.isnan(values), -1.0, found)
+            bins = np.searchsorted(np.array(self.edges, float), values, side="right").astype(float)
+        bins = np.where(np.isnan(values), -1.0, bins)
         width = self._cell_width
-        marks = (found[:, :, None] == np.arange(width)).astype(np.float64)
-        return np.asarray(marks.reshape(len(found), -1))
+        marks = (bins[:, :, None] == np.arange(width)).astype(np.float64)
+        return np.asarray(marks.reshape(len(bins), -1))
 
     def _words(self) -> str:
         return f"numbers in {self._cell_width} bins with public edges"
@@ -250,8 +260,8 @@ class OneHot(PerColumn):
 
     def _values(self, cells: Cells) -> Floats:
         other = float(len(self.categories))
-        found = [places(column, list(self.categories)) for column in column_list(cells)]
-        positions = np.column_stack([np.where(np.isnan(part), other, part) for part in found])
+        indices = [label_indices(column, list(self.categories)) for column in column_list(cells)]
+        positions = np.column_stack([np.where(np.isnan(part), other, part) for part in indices])
         return np.eye(self._cell_width)[positions.astype(np.int64)].reshape(len(positions), -1)
 
     def _words(self) -> str:
@@ -275,7 +285,9 @@ class Booleans(Numbers):
     missing: Any = None
 
     def _values(self, cells: Cells) -> Floats:
-        return self._marked(np.column_stack([truths(column) for column in column_list(cells)]))
+        return self._marked(
+            np.column_stack([truth_values(column) for column in column_list(cells)])
+        )
 
     def _words(self) -> str:
         return "truth values as ±1"
@@ -307,7 +319,7 @@ class Dates(Numbers):
             ) from None
 
     def _values(self, cells: Cells) -> Floats:
-        return self._marked(np.column_stack([days(column) for column in column_list(cells)]))
+        return self._marked(np.column_stack([day_numbers(column) for column in column_list(cells)]))
 
     def _words(self) -> str:
         return "dates scaled to ±1 by a public first and last day"
@@ -355,3 +367,105 @@ def _pairs(bounds: Any) -> Floats:
     if not (np.isfinite(pairs).all() and ((span > 0) & np.isfinite(span)).all()):
         raise InvalidInput("bounds", "a pair", "give finite numbers with low < high")
     return np.asarray(pairs.T)
+
+
+SKEWED = 1000.0
+"""Numbers whose public bounds reach this are taken by their signed logarithm."""
+
+BINS = 8
+_BIN_WEIGHT = 0.5
+
+
+@dataclass(eq=False)
+class EncodedColumns(Features):
+    """Features of rows with numbers in [0, 1] and 0/1 columns.
+
+    Parameters
+    ----------
+    size : int
+        Number of columns of an encoded row.
+    numbers : sequence of (position, low, high)
+        The columns that are numbers, with the public bounds that 0 and 1 stand for.
+    bins : int, default=8
+        Bins of a number; 0: none.
+    logarithm : bool, default=True
+        Whether numbers with wide bounds are taken by their signed logarithm.
+    constant, norm
+        As in :class:`Features`.
+    """
+
+    kind: ClassVar[str] = "encoded-columns"
+    size: int
+    numbers: Any = ()
+    bins: int = BINS
+    logarithm: bool = True
+
+    def _check(self) -> None:
+        whole_number(self.size, "size", 1, 10**7)
+        if self.bins != 0:
+            whole_number(self.bins, "bins", 2, 1000)
+        for entry in self.numbers:
+            fits = isinstance(entry, (list, tuple)) and len(entry) == 3
+            if not fits or not all(is_real(value) for value in entry) or not entry[1] < entry[2]:
+                raise InvalidInput("numbers", entry, "give (position, low, high) with low < high")
+            whole_number(int(entry[0]), "position", 0, self.size - 1)
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a row."""
+        return self.size
+
+    @cached_property
+    def _positions(self) -> Integers:
+        return np.array([int(entry[0]) for entry in self.numbers], dtype=np.int64)
+
+    @cached_property
+    def _others(self) -> Integers:
+        return np.setdiff1d(np.arange(self.size), self._positions)
+
+    def _width(self, columns: int) -> int:
+        return len(self._others) + len(self._positions) * (1 + self.bins)
+
+    def _bound(self, columns: int) -> float:
+        square = 1 + (_BIN_WEIGHT**2 if self.bins else 0)
+        return sqrt(len(self._others) + square * len(self._positions))
+
+    def _values(self, cells: Cells) -> Floats:
+        rows = number_block(cells)
+        parts = [np.clip(rows[:, self._others], 0.0, 1.0) + 0.0 * rows[:, self._others]]
+        if len(self._positions):
+            scaled = self._scaled(rows[:, self._positions])
+            parts.append(scaled * 2.0 - 1.0)
+            if self.bins:
+                parts.append(self._bins(scaled))
+        return np.concatenate(parts, axis=1)
+
+    def _scaled(self, values: Floats) -> Floats:
+        """Return numbers on a scale from 0 to 1, skewed ones by their logarithm; NaN stays."""
+        values = np.clip(values, 0.0, 1.0)
+        low, high = np.array([entry[1:] for entry in self.numbers], dtype=np.float64).T
+        skewed = np.maximum(np.abs(low), np.abs(high)) >= SKEWED
+        if self.logarithm and skewed.any():
+            first, last = low[skewed], high[skewed]
+            amounts = signed_logarithm(first + values[:, skewed] * (last - first))
+            start, end = signed_logarithm(first), signed_logarithm(last)
+            values[:, skewed] = np.clip((amounts - start) / (end - start), 0.0, 1.0)
+        return values
+
+    def _bins(self, scaled: Floats) -> Floats:
+        """Return the bin of each number as 0 or half."""
+        filled = np.where(np.isnan(scaled), 0.0, scaled)
+        bin_index = np.minimum((filled * self.bins).astype(np.int64), self.bins - 1)
+        one_hot = np.zeros((*bin_index.shape, self.bins))
+        np.put_along_axis(one_hot, bin_index[:, :, None], _BIN_WEIGHT, axis=2)
+        return one_hot.reshape(len(one_hot), -1)
+
+    def _names(self, names: Sequence[str]) -> list[str]:
+        numbers = [names[position] for position in self._positions]
+        bins = [f"{name}_bin{bin_}" for name in numbers for bin_ in range(self.bins)]
+        return [*(names[position] for position in self._others), *numbers, *bins]
+
+    def _words(self) -> str:
+        bins = f" and in {self.bins} bins" if self.bins else ""
+        count = len(self._positions)
+        return f"categories one-hot, {count} number{'s'[: count != 1]} scaled to ±1{bins}"

@@ -16,7 +16,7 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.features.base import Cells, Features, column_list
-from expost.tables.column_cells import frame_of
+from expost.tables.cells import frame_of
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, is_real, number_block, whole
+from expost.features.base import Cells, Features, is_real, number_block, whole_number
 
 _INPUT_BITS = 24
 _LEAST_BITS = 6
@@ -64,9 +64,9 @@ class RandomFourier(Features):
     seed: int = 0
 
     def _check(self) -> None:
-        if whole(self.dimension, "dimension", 2, 10**6) % 2:
+        if whole_number(self.dimension, "dimension", 2, 10**6) % 2:
             raise InvalidInput("dimension", self.dimension, "give an even number")
-        whole(self.seed, "seed", 0, 2**63 - 1)
+        whole_number(self.seed, "seed", 0, 2**63 - 1)
         if not (is_real(self.scale) and 1e-3 <= self.scale <= 1e3):
             raise InvalidInput("scale", self.scale, "give a number from 0.001 to 1000")
 
@@ -85,9 +85,9 @@ class RandomFourier(Features):
         directions = _directions(rows.shape[1], self.dimension // 2, float(self.scale), self.seed)
         turns = rows @ directions  # exact, by the choice of the bits
         turns -= np.rint(turns)
-        found = np.concatenate([_cosine(turns), _cosine(turns - 0.25)], axis=1)
-        found[unreadable] = np.nan
-        return found
+        waves = np.concatenate([_cosine(turns), _cosine(turns - 0.25)], axis=1)
+        waves[unreadable] = np.nan
+        return waves
 
     def _names(self, names: Sequence[str]) -> list[str]:
         half = range(self.dimension // 2)
@@ -126,8 +126,8 @@ def _cosine(turns: Floats) -> Floats:
     """Return cos(2πt), by a polynomial: library cosines may differ between batches."""
     offset = 0.25 - np.abs(turns - np.rint(turns))
     square = offset * offset
-    found = np.full_like(offset, _SINE[-1])
+    sine = np.full_like(offset, _SINE[-1])
     for coefficient in _SINE[-2::-1]:
-        found *= square
-        found += coefficient
-    return np.asarray(found * offset)
+        sine *= square
+        sine += coefficient
+    return np.asarray(sine * offset)

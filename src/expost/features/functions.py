@@ -25,8 +25,16 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import attempt
-from expost.features.base import Cells, Features, number_block, plain, row_count, unit, whole
+from expost.execution.failure import call_or_failure
+from expost.features.base import (
+    Cells,
+    Features,
+    json_parameter,
+    number_block,
+    row_count,
+    unit,
+    whole_number,
+)
 
 
 @dataclass(eq=False)
@@ -52,7 +60,7 @@ class Function(Features):
     shape: Any = None
 
     def _check(self) -> None:
-        whole(self.dimension, "dimension", 1, 2**24)
+        whole_number(self.dimension, "dimension", 1, 2**24)
         named = isinstance(self.function, str) or callable(self.function)
         module, _, name = self._name.rpartition(":")
         if not (named and module and name):
@@ -61,7 +69,7 @@ class Function(Features):
             if not isinstance(self.shape, (list, tuple)) or not self.shape:
                 raise InvalidInput("shape", self.shape, "give the shape of one row")
             for side in self.shape:
-                whole(side, "shape", 1, 2**24)
+                whole_number(side, "shape", 1, 2**24)
 
     @property
     def _name(self) -> str:
@@ -79,16 +87,16 @@ class Function(Features):
             return self.function
         module, _, name = self.function.rpartition(":")
         try:
-            found: Any = importlib.import_module(module)
+            loaded: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                loaded = getattr(loaded, part)
         except Exception as error:  # the module can raise anything; no data is near
             raise InvalidInput(
                 "function", self.function, f"it cannot be imported ({type(error).__name__})"
             ) from None
-        if not callable(found):
+        if not callable(loaded):
             raise InvalidInput("function", self.function, "it is not a function")
-        return found
+        return loaded
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was imported: another process imports it again."""
@@ -107,14 +115,14 @@ class Function(Features):
 
     def _values(self, cells: Cells) -> Floats:
         function = self._loaded
-        found = np.full((self.dimension, row_count(cells)), np.nan)
+        outputs = np.full((self.dimension, row_count(cells)), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for index, row in enumerate(self._rows(cells)):
-                values = None if row is None else attempt(_result, function, row)
+                values = None if row is None else call_or_failure(_result, function, row)
                 if isinstance(values, np.ndarray) and values.shape == (self.dimension,):
-                    found[:, index] = values
-        return unit(found).T
+                    outputs[:, index] = values
+        return unit(outputs).T
 
     def _rows(self, cells: Cells) -> list[Any]:
         """Return each row as the function gets it; None if it cannot be read."""
@@ -131,7 +139,10 @@ class Function(Features):
     def as_dict(self) -> dict[str, Any]:
         """Return a form that JSON can hold, with the name of the function."""
         parameters = {**self.get_params(), "function": self._name}
-        return {"features": self.kind, **{name: plain(p) for name, p in parameters.items()}}
+        return {
+            "features": self.kind,
+            **{name: json_parameter(p) for name, p in parameters.items()},
+        }
 
 
 @dataclass(eq=False)
@@ -180,7 +191,7 @@ class Encoder(Function):
             raise InvalidInput("function", self._name, "it must return a torch module")
         if self.digest not in (None, _digest(given)):
             raise InvalidInput("function", self._name, "its parameters are not those of the file")
-        outputs = attempt(_result, _OneRow(given), np.zeros(self.shape))  # no data is near
+        outputs = call_or_failure(_result, _OneRow(given), np.zeros(self.shape))  # no data is near
         if not isinstance(outputs, np.ndarray) or outputs.shape != (self.dimension,):
             raise InvalidInput(
                 "function", self._name, f"for zeros it does not return {self.dimension} numbers"
@@ -227,12 +238,12 @@ def _torch() -> Any:
 
 def _digest(module: Any) -> str:
     """Return a hash of the parameters and buffers of a module."""
-    found = sha256()
+    digest = sha256()
     for name, value in module.state_dict().items():
         numbers = value.detach().cpu().double().numpy()
-        found.update(repr((name, numbers.shape)).encode())
-        found.update(np.ascontiguousarray(numbers).tobytes())
-    return found.hexdigest()
+        digest.update(repr((name, numbers.shape)).encode())
+        digest.update(np.ascontiguousarray(numbers).tobytes())
+    return digest.hexdigest()
 
 
 def _result(function: Callable[[Any], Any], row: Any) -> Floats:

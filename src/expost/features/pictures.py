@@ -23,7 +23,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, fold, number_block, unit, whole
+from expost.features.base import Cells, Features, fold, number_block, unit, whole_number
 
 _PIXEL, _DIRECTION, _WINDOW = 2.0**12, 2.0**10, 2.0**6  # whole numbers per 1
 _SOFTEN = 0.3  # share of the mean norm of cells that is added to the norm of a cell
@@ -70,9 +70,9 @@ class OrientedGradients(Features):
 
     def _check(self) -> None:
         height, width, channels = self._size
-        whole(self.orientations, "orientations", 4, 64)
+        whole_number(self.orientations, "orientations", 4, 64)
         for side, count in zip((height, width), self._grid, strict=True):
-            whole(count, "cells", 1, side)
+            whole_number(count, "cells", 1, side)
         most = prod(window.sum(axis=1).max() for window in self._windows)
         if 4 * _PIXEL * _DIRECTION * most * channels >= 2.0**53:
             raise InvalidInput("cells", self.cells, "the cells are too large; give more cells")
@@ -159,13 +159,7 @@ class OrientedGradients(Features):
 
 
 def picture_shape(shape: Any) -> tuple[int, ...]:
-    """Return the shape of a picture, given as whole numbers or as a text such as "28x28".
-
-    Raises
-    ------
-    InvalidInput
-        If it is not the height and width, and the channels if there are several.
-    """
+    """Return the shape of a picture, given as whole numbers or as a text such as "28x28"."""
     sides = shape
     if isinstance(shape, str):
         parts = shape.lower().replace("×", "x").split("x")

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.execution.failure import attempt
-from expost.features.base import Cells, column_list, unit, whole
+from expost.execution.failure import call_or_failure
+from expost.features.base import Cells, column_list, unit, whole_number
 from expost.features.columns import PerColumn
-from expost.tables.encoding import label_text
+from expost.tables.cells import label_text
 
 _WORD = re.compile(r"\w+")
 _BASE, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
@@ -69,8 +69,8 @@ class HashedText(PerColumn):
     signed: bool = True
 
     def _check(self) -> None:
-        whole(self.dimension, "dimension", 2, 2**24)
-        whole(self.limit, "limit", 1, 2**24)
+        whole_number(self.dimension, "dimension", 2, 2**24)
+        whole_number(self.limit, "limit", 1, 2**24)
         if not isinstance(self.signed, bool):
             raise InvalidInput("signed", self.signed, "give true or false")
         for name in ("words", "characters"):
@@ -79,7 +79,7 @@ class HashedText(PerColumn):
                 continue
             if not isinstance(pair, (list, tuple)) or len(pair) != 2:
                 raise InvalidInput(name, pair, "give the shortest and the longest length")
-            whole(pair[1], name, whole(pair[0], name, 1, 32), 32)
+            whole_number(pair[1], name, whole_number(pair[0], name, 1, 32), 32)
         if self.words is None and self.characters is None:
             raise InvalidInput("words", None, "give words or characters")
 
@@ -129,7 +129,7 @@ def _text(cell: Any) -> str:
     """Return a cell as text; a missing one, or one that has no text, is empty."""
     if type(cell) is str:
         return cell
-    text = attempt(label_text, cell)
+    text = call_or_failure(label_text, cell)
     return text if isinstance(text, str) else ""
 
 

@@ -6,4 +6,5 @@
 ``opendp``         use an OpenDP measurement as a mechanism
 ``optuna``         keep releases as an Optuna study
 ``ray``            run candidates on a Ray cluster
+``spark``          sum over parts of a large table on a Spark cluster
 """

@@ -83,7 +83,8 @@ class DaskExecutor:
             The result to come.
         """
         arguments = tuple(
-            each.future() if isinstance(each, _Scattered) else each for each in arguments
+            argument.future() if isinstance(argument, _Scattered) else argument
+            for argument in arguments
         )
         remote = self._client.submit(
             function, *arguments, key=f"expost-{secrets.token_hex(16)}", pure=False
@@ -107,7 +108,11 @@ class DaskExecutor:
         object
             What stands for the data among the arguments of :meth:`submit`.
         """
-        yield _Scattered(self._client, data)
+        yield _Scattered(self._client, lambda: data, everywhere=True)
+
+    def keep(self, load: Callable[[], Any]) -> Any:
+        """Put a part of the data on one worker; return what stands for it in tasks."""
+        return _Scattered(self._client, load, everywhere=False)
 
     def shutdown(self) -> None:
         """Disconnect if this executor connected."""
@@ -125,17 +130,17 @@ def _connect(client: Any, address: str | None) -> Any:
 
 
 class _Scattered:
-    """Data on the workers. It is scattered again if it was lost: only the client still has it."""
+    """Data on the workers. It is scattered again if it was lost: only this process has it still."""
 
-    def __init__(self, client: Any, data: Any) -> None:
-        self._client, self._data = client, data
+    def __init__(self, client: Any, load: Callable[[], Any], *, everywhere: bool) -> None:
+        self._client, self._load, self._everywhere = client, load, everywhere
         self._future: Any = None
 
     def future(self) -> Any:
         """The Dask future of the data."""
         if self._future is None or self._future.status != "finished":
-            whole = [self._data]  # scatter would split data that is a list
-            (self._future,) = self._client.scatter(whole, broadcast=True, hash=False)
+            whole = [self._load()]  # scatter would split data that is a list
+            (self._future,) = self._client.scatter(whole, broadcast=self._everywhere, hash=False)
         return self._future
 
 

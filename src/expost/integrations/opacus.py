@@ -77,9 +77,8 @@ def train_with_opacus(
         from opacus.validators import ModuleValidator
     except ImportError:
         raise MissingExtra("opacus", "opacus") from None
-    from expost.training._torch.module_checks import outputs_of
     from expost.training._torch.module_state import STATE_BYTES, generator_state
-    from expost.training._torch.modules import LOSSES, one_thread
+    from expost.training._torch.modules import LOSSES, one_thread, outputs_of
     from expost.training.data import LOSSES as NAMES
     from expost.training.data import check_rows, check_training_data
 
@@ -178,8 +177,8 @@ def _refuse_mixing(module: Any, shape: tuple[int, ...]) -> None:
     training = module.training
     module.eval()  # no dropout
     kind = next(module.parameters()).dtype
-    made = [scale * torch.randn(5, *shape, dtype=kind) for scale in (1, 30)]
-    for rows in (*made, torch.rand(5, *shape, dtype=kind)):
+    gradients = [scale * torch.randn(5, *shape, dtype=kind) for scale in (1, 30)]
+    for rows in (*gradients, torch.rand(5, *shape, dtype=kind)):
         try:
             with torch.no_grad():
                 together = module(rows)
@@ -202,12 +201,12 @@ def _total(optimiser: Any) -> Any:
 
     class Total(optimiser):  # type: ignore[misc]
         def clip_and_accumulate(self) -> None:
-            found = [each for each in self.grad_samples if len(each)]
-            if found:
-                norms = [each.flatten(1).double().square().sum(1) for each in found]
+            samples = [sample for sample in self.grad_samples if len(sample)]
+            if samples:
+                norms = [sample.flatten(1).double().square().sum(1) for sample in samples]
                 fine = torch.isfinite(torch.stack(norms).sum(0))
-                for each in found:
-                    each[~fine] = 0
+                for sample in samples:
+                    sample[~fine] = 0
             super().clip_and_accumulate()
 
     return Total

@@ -26,8 +26,8 @@ from itertools import product
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import Raised, attempt
-from expost.mechanisms.outcome import FAILED, NOTHING
+from expost.execution.failure import Raised, call_or_failure
+from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
@@ -68,11 +68,13 @@ def public_settings(
     optuna = _optuna()
     if not isinstance(space, Mapping) or not space:
         raise InvalidInput("space", type(space).__name__, "pass names and Optuna distributions")
-    for name, each in space.items():
-        if not isinstance(each, optuna.distributions.BaseDistribution):
-            raise InvalidInput(f"space[{name!r}]", type(each).__name__, "pass a distribution")
+    for name, distribution in space.items():
+        if not isinstance(distribution, optuna.distributions.BaseDistribution):
+            raise InvalidInput(
+                f"space[{name!r}]", type(distribution).__name__, "pass a distribution"
+            )
     if n is None:
-        axes = [_values(name, each) for name, each in space.items()]
+        axes = [_values(name, distribution) for name, distribution in space.items()]
         if math.prod(map(len, axes)) > _MOST_SETTINGS:
             raise InvalidInput("space", "a large grid", "pass n to draw settings at random")
         return [dict(zip(space, values, strict=True)) for values in product(*axes)]
@@ -84,7 +86,9 @@ def public_settings(
         scratch.ask(fixed_distributions=dict(space)).params
         for _ in range(count_of(n, "n", at_least=1))
     ]
-    return list({json.dumps(each, sort_keys=True, default=repr): each for each in drawn}.values())
+    return list(
+        {json.dumps(params, sort_keys=True, default=repr): params for params in drawn}.values()
+    )
 
 
 class PrivateStudy:
@@ -125,18 +129,18 @@ class PrivateStudy:
         optuna = _optuna()
         self.space = dict(space)
         public_settings(self.space, 1)  # checks the space
-        made = optuna.create_study(
+        study = optuna.create_study(
             storage=storage, study_name=study_name, direction="maximize", load_if_exists=True
         )
-        self.study_name, self._storage = study_name, made._storage
-        self._refuse_the_clear(made)
+        self.study_name, self._storage = study_name, study._storage
+        self._refuse_foreign_trials(study)
 
     @property
     def study(self) -> Any:
         """The releases as an Optuna study, to read and to plot; it refuses trials in the clear."""
-        made = _released_study()(study_name=self.study_name, storage=self._storage)
-        self._refuse_the_clear(made)
-        return made
+        study = _released_study()(study_name=self.study_name, storage=self._storage)
+        self._refuse_foreign_trials(study)
+        return study
 
     def search(
         self,
@@ -176,13 +180,15 @@ class PrivateStudy:
         """
         if not isinstance(selector, Selector):
             raise InvalidInput("selector", type(selector).__name__, "pass a selector of expost")
-        self._refuse_the_clear(self.study)
+        self._refuse_foreign_trials(self.study)
         listed = []
         for params in public_settings(self.space, n, seed=seed):
-            made = candidate(dict(params))
-            listed.append(made if isinstance(made, Candidate) else Candidate(made, params))
+            mechanism = candidate(dict(params))
+            listed.append(
+                mechanism if isinstance(mechanism, Candidate) else Candidate(mechanism, params)
+            )
         release = selector.select(listed, data, **request)
-        stored = attempt(self.add, release)
+        stored = call_or_failure(self.add, release)
         if isinstance(stored, Raised):  # the release is paid for and must not be lost
             warnings.warn(
                 f"the release could not be stored ({type(stored.error).__name__}); mend the "
@@ -205,8 +211,8 @@ class PrivateStudy:
         optuna = _optuna()
         inside = {
             name: release.params[name]
-            for name, each in self.space.items()
-            if name in release.params and _contains(each, release.params[name])
+            for name, distribution in self.space.items()
+            if name in release.params and _contains(distribution, release.params[name])
         }
         value = release.score
         complete = (
@@ -230,7 +236,7 @@ class PrivateStudy:
         study = self.study
         study._storage.create_new_trial(study._study_id, template_trial=trial)
 
-    def _refuse_the_clear(self, study: Any) -> None:
+    def _refuse_foreign_trials(self, study: Any) -> None:
         """Refuse a study with a trial that is not a release."""
         if not all(_MARK in trial.user_attrs for trial in study.get_trials(deepcopy=False)):
             raise InvalidInput(
@@ -244,7 +250,7 @@ class PrivateStudy:
 
 def _contains(distribution: Any, value: Any) -> bool:
     """Whether a distribution has a value."""
-    inside = attempt(lambda: distribution._contains(distribution.to_internal_repr(value)))
+    inside = call_or_failure(lambda: distribution._contains(distribution.to_internal_repr(value)))
     return inside is True
 
 
@@ -260,7 +266,7 @@ def _values(name: str, distribution: Any) -> list[Any]:
     count = math.floor((distribution.high - distribution.low) / step + 1e-9) + 1
     if count > _MOST_SETTINGS:
         raise InvalidInput(f"space[{name!r}]", f"{count} values", "give a larger step, or pass n")
-    return [distribution.low + place * step for place in range(count)]
+    return [distribution.low + step_number * step for step_number in range(count)]
 
 
 def _scratch(optuna: Any) -> tuple[str, Any]:

@@ -140,6 +140,10 @@ class RayExecutor:
         """
         yield self._ray.put(data)
 
+    def keep(self, load: Callable[[], Any]) -> Any:
+        """Put a part of the data into the object store; return what stands for it in tasks."""
+        return self._ray.put(load())
+
     def shutdown(self) -> None:
         """Disconnect if this executor connected; a cluster that it started ends."""
         if self._connected:

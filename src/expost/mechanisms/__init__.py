@@ -1,9 +1,8 @@
 """Mechanisms: a privacy guarantee and a call ``(data, randomness) -> output``.
 
-``protocol``        what a mechanism is; estimates with their noise
+``protocol``        what a mechanism is; estimates with their noise; FAILED and NOTHING
 ``discrete_noise``  discrete Laplace and Gaussian noise on integers and on a rational grid
 ``noise_paths``     one query at several noise levels, coarse to fine, for the price of the last one
-``outcome``         the values FAILED and NOTHING, which stand for an outcome without an output
 """
 
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query

@@ -10,6 +10,25 @@ Assumption about the caller: ``sensitivity`` bounds what one person can change i
 values of the query.
 
 Tests: ``tests/mechanisms/test_discrete_noise.py``.
+
+Noise paths: noise for one query at several levels, coarse to fine.
+
+The levels are coupled so that seeing all levels up to level n costs as much as level n alone.
+
+**Discrete Laplace** (Koufogiannis, Han and Pappas 2016; Whitehouse et al. 2019; here in exact
+integer form). The finest noise is drawn first. The step from the finer p_b = e^{−ε_b/Δ} to the
+coarser p_a = e^{−ε_a/Δ} (ε_a < ε_b) keeps the noise with probability (p_b/p_a)·((1−p_a)/(1−p_b))².
+Otherwise it adds fresh discrete Laplace noise of parameter p_a. Each level then has exactly the
+discrete Laplace distribution. The coarser levels are a function of the finest one and of coins that
+do not depend on the data.
+
+**Gaussian** (Brownian; Whitehouse et al. 2022). The estimate at variance T_n is the
+inverse-variance average of independent releases of precision 1/T_n − 1/T_{n−1}. With discrete
+Gaussians the composed cost is exactly ρ = Δ²/(2T_n).
+
+The caller passes strictly decreasing scales or variances; they are not checked here.
+
+Tests: ``tests/mechanisms/test_noise_paths.py`` (marginal and joint distributions by enumeration).
 """
 
 from __future__ import annotations
@@ -25,6 +44,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from expost.arrays import Integers
 from expost.errors import InvalidInput
 from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, Guarantee, PureDP
@@ -244,7 +264,7 @@ class DiscreteLaplace(DiscreteNoise):
     def noise(self, count: int, randomness: Randomness) -> list[int]:
         if count == 1:
             return [coins.discrete_laplace(self.spread, randomness)]
-        return [int(z) for z in samplers.discrete_laplace(self.spread, count, randomness)]
+        return [int(z) for z in samplers.discrete_laplaces(self.spread, count, randomness)]
 
 
 @dataclass(frozen=True)
@@ -290,7 +310,7 @@ class DiscreteGaussian(DiscreteNoise):
     def noise(self, count: int, randomness: Randomness) -> list[int]:
         if count == 1:
             return [coins.discrete_gaussian(self.spread, randomness)]
-        return [int(z) for z in samplers.discrete_gaussian(self.spread, count, randomness)]
+        return [int(z) for z in samplers.discrete_gaussians(self.spread, count, randomness)]
 
 
 def _rational(value: Any) -> Fraction:
@@ -318,3 +338,73 @@ def _require_query(query: object) -> None:
         raise InvalidInput(
             "query", type(query).__name__, "wrap the function: Query(function, sensitivity=…)"
         )
+
+
+def laplace_path(scales: Sequence[Fraction], randomness: Randomness) -> list[int]:
+    """Return one path of discrete Laplace noise.
+
+    ``scales``: decreasing scales, coarse to fine. Returns: the noise at each scale. Releasing all
+    levels costs as much as the last one.
+    """
+    noise = coins.discrete_laplace(scales[-1], randomness)
+    path = [noise]
+    for finer, coarser in zip(reversed(scales[1:]), reversed(scales[:-1]), strict=True):
+        if not keep_coin(1 / coarser, 1 / finer, randomness):
+            noise += coins.discrete_laplace(coarser, randomness)
+        path.append(noise)
+    return path[::-1]
+
+
+def keep_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomness) -> bool:
+    """Return True with probability (p_b/p_a)·((1−p_a)/(1−p_b))².
+
+    Here p_a = e^{−coarse_rate} and p_b = e^{−fine_rate}, so p_a > p_b.
+
+    ``coarse_rate``, ``fine_rate``: rates with 0 < coarse_rate < fine_rate.
+    """
+    if not coins.bernoulli_exp(fine_rate - coarse_rate, randomness):
+        return False
+    return all(_ratio_coin(coarse_rate, fine_rate, randomness) for _ in range(2))
+
+
+def _ratio_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomness) -> bool:
+    """True with probability (1−p_a)/(1−p_b), by repeated turns.
+
+    One turn gives True with probability 1−p_a and False with probability p_a·(1−p_b/p_a) = p_a−p_b.
+    With probability p_b another turn follows.
+    """
+    while True:
+        if not coins.bernoulli_exp(coarse_rate, randomness):
+            return True
+        if not coins.bernoulli_exp(fine_rate - coarse_rate, randomness):
+            return False
+
+
+def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list[Fraction]:
+    """Return one path of Gaussian noise: weighted averages of independent discrete Gaussians.
+
+    ``variances``: decreasing variances, coarse to fine. Returns: the inverse-variance average at
+    each level.
+    """
+    path: list[Fraction] = []
+    precision = weighted = Fraction(0)
+    for variance in variances:
+        increment = 1 / variance - precision
+        weighted += increment * coins.discrete_gaussian(1 / increment, randomness)
+        precision = 1 / variance
+        path.append(weighted / precision)
+    return path
+
+
+def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness) -> Integers:
+    """Return many independent exact paths at once: :func:`laplace_path`, vectorised.
+
+    ``scales``: decreasing scales, coarse to fine.
+    """
+    path = np.empty((len(scales), count), dtype=np.int64)
+    path[-1] = samplers.discrete_laplaces(scales[-1], count, randomness)
+    for level in range(len(scales) - 2, -1, -1):
+        keep = samplers.keep_coins(1 / scales[level], 1 / scales[level + 1], count, randomness)
+        fresh = samplers.discrete_laplaces(scales[level], count, randomness)
+        path[level] = path[level + 1] + np.where(keep, 0, fresh)
+    return path

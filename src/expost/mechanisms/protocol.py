@@ -1,4 +1,8 @@
-"""What a mechanism is, and estimates with the distribution of their noise.
+"""The values ``FAILED`` and ``NOTHING``, which stand for an outcome without an output.
+
+Both are false in a Boolean context, and unpickling gives back the same object.
+
+What a mechanism is, and estimates with the distribution of their noise.
 
 Tests: ``tests/mechanisms/test_discrete_noise.py``.
 """
@@ -10,11 +14,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness
+
+
+class _Sentinel:
+    """A value that stands for an outcome and holds no data."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return self._name
+
+
+NOTHING: Final = _Sentinel("NOTHING")
+"""The outcome ⊥: no candidate was kept, or no candidate passed."""
+
+FAILED: Final = _Sentinel("FAILED")
+"""The output of a candidate that raised an exception; it ranks below every score."""
+
 
 Call = Callable[[Any, Randomness], Any]
 """A mechanism without its guarantee: ``(data, randomness) -> output``."""
@@ -36,20 +64,7 @@ class Mechanism(Protocol):
         ...
 
     def __call__(self, data: Any, randomness: Randomness) -> Any:
-        """Return the output of one independent run.
-
-        Parameters
-        ----------
-        data : object
-            The data set.
-        randomness : Randomness
-            The source of random bits.
-
-        Returns
-        -------
-        object
-            The output.
-        """
+        """Return the output of one independent run."""
         ...
 
 

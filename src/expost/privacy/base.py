@@ -32,20 +32,22 @@ if TYPE_CHECKING:
     from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP, RenyiDP
     from expost.privacy.profiles import Profile
 
-ADD_REMOVE = "add-remove"
-"""Neighbouring data sets differ by the presence of one person."""
+ADD_REMOVE, REPLACE, ZERO_OUT = "add-remove", "replace", "zero-out"
+RELATIONS = {
+    ADD_REMOVE: "a person's row is in the data or not; the number of rows is not public",
+    REPLACE: "a person's row is replaced by any other row; the number of rows is public",
+    ZERO_OUT: "a person's row is present or blank; the number of rows, blank ones included, is "
+    "public",
+}
+"""All neighbouring relations, in words."""
 
-REPLACE = "replace"
-"""Neighbouring data sets differ in the values of one person."""
 
-ZERO_OUT = "zero-out"
-"""Neighbouring data sets have the same, public number of places.
-
-A person's row is at its place, or the place is empty.
-"""
-
-RELATIONS = (ADD_REMOVE, REPLACE, ZERO_OUT)
-"""All neighbouring relations."""
+def persons_words(most: int | None) -> str:
+    """Return who is protected by a charge per person, who counts in so many groups at most."""
+    if most is None:
+        return "one person with all their rows, in any number of groups"
+    limit = "one group" if most == 1 else f"at most {most:,} groups"
+    return f"one person with all their rows; they count in {limit}, chosen at random per request"
 
 
 class Guarantee(ABC):
@@ -268,14 +270,14 @@ class Guarantee(ABC):
     def as_dict(self) -> dict[str, Any]:
         """Return a form that JSON can hold; ``guarantee_from_dict`` reads it back."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        record = {name: plain(value) for name, value in values.items() if value is not None}
+        record = {name: as_json(value) for name, value in values.items() if value is not None}
         return {"kind": self.kind, **record}
 
 
-def plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a field of a guarantee or of a profile as JSON holds it."""
     if isinstance(value, tuple):
-        return [plain(part) for part in value]
+        return [as_json(part) for part in value]
     return value.as_dict() if hasattr(value, "as_dict") else value
 
 
@@ -295,7 +297,7 @@ def check_loss(value: Number, field: str) -> float:
 
 def check_relation(value: str) -> str:
     """Return a neighbouring relation; require one of :data:`RELATIONS`."""
-    if value not in RELATIONS:
+    if value not in tuple(RELATIONS):
         raise InvalidGuarantee("neighbours", value, "give 'add-remove', 'replace' or 'zero-out'")
     return value
 

@@ -4,10 +4,16 @@ A job that may stop at any amount up to its worst case uses a rule instead of a 
 :meth:`Charges.shares`.
 
 Tests: ``tests/privacy/test_guarantees.py``.
+
+Warnings about guarantees that are valid but protect little.
+
+The numbers that a warning depends on (ε, δ and the number of rows) are public.
+Tests: ``tests/privacy/test_advice.py``.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,7 +22,8 @@ from itertools import groupby
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.privacy.guarantees import Guarantee, RenyiDP, guarantee_from_dict
+from expost.privacy.base import Guarantee
+from expost.privacy.guarantees import RenyiDP, guarantee_from_dict
 from expost.rationals import Number, count_of, exact, round_up
 
 _SCALED = ("epsilon", "rho", "epsilons")  # δ covers all outcomes together and is never scaled
@@ -148,12 +155,8 @@ class ShareCharges(Charges):
     The outcome "nothing" costs the worst case: it means that the amount is not known.
     ``levels`` holds the smallest and the largest charge only.
 
-    Parameters
-    ----------
-    worst : Guarantee
-        The charge of outcome ``parts``.
-    parts : int
-        In how many steps the worst case is divided.
+    ``worst``: the charge of outcome ``parts``. ``parts``: in how many steps the worst case is
+    divided.
     """
 
     parts: int
@@ -166,10 +169,10 @@ class ShareCharges(Charges):
         return self.parts + 1
 
     def __getitem__(self, candidate: int) -> Guarantee:
-        place = candidate + len(self) if candidate < 0 else candidate
-        if not 0 <= place <= self.parts:
+        index = candidate + len(self) if candidate < 0 else candidate
+        if not 0 <= index <= self.parts:
             raise IndexError(candidate)
-        return _scaled(self.nothing, Fraction(place, self.parts))
+        return _scaled(self.nothing, Fraction(index, self.parts))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShareCharges) and (self.nothing, self.parts) == (
@@ -183,20 +186,10 @@ class ShareCharges(Charges):
     def outcome_for(self, spent: Number) -> int:
         """Return the cheapest outcome that covers an amount.
 
-        Parameters
-        ----------
-        spent : number
-            The amount that was used, in the unit of the charges (ε or ρ); exact, not negative.
-
-        Returns
-        -------
-        int
-            The smallest i such that i/parts of the worst case is at least ``spent``.
-
-        Raises
-        ------
-        InvalidInput
-            The amount is negative or exceeds the worst case, or the charges are a Rényi curve.
+        ``spent``: the amount that was used, in the unit of the charges (ε or ρ); exact, not
+        negative. Returns: the smallest i such that i/parts of the worst case is at least ``spent``.
+        Raises InvalidInput: the amount is negative or exceeds the worst case, or the charges are a
+        Rényi curve.
         """
         whole = self.nothing.as_dict().get("epsilon", self.nothing.as_dict().get("rho"))
         if whole is None:
@@ -223,10 +216,46 @@ def _scaled(charge: Guarantee, share: Fraction) -> Guarantee:
 
     def part(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [part(each) for each in value]
+            return [part(item) for item in value]
         return round_up(Fraction(value) * share)
 
     record = charge.as_dict()
     return guarantee_from_dict(
         {key: part(value) if key in _SCALED else value for key, value in record.items()}
     )
+
+
+LARGE_EPSILON = 20.0
+
+
+def weaknesses(guarantee: Guarantee, rows: int | None = None) -> list[str]:
+    """Return what is weak about a guarantee: ε above 20, or δ of at least 1/rows.
+
+    ``guarantee``: what is about to be spent. Guarantees without an ε are not judged. ``rows``: the
+    public number of rows; without it δ is not judged.
+    """
+    pair = guarantee.as_approx()
+    warnings_: list[str] = []
+    if pair is None:
+        return warnings_
+    if pair.epsilon > LARGE_EPSILON:
+        warnings_.append(
+            f"epsilon = {pair.epsilon:.3g} is very large: above {LARGE_EPSILON:g} the output may "
+            "reveal almost everything about a person. Use a smaller epsilon."
+        )
+    if rows and pair.delta * rows >= 1:
+        warnings_.append(
+            f"delta = {pair.delta:.3g} is at least 1/{rows}, one over the number of rows: this "
+            "allows a method that publishes a random person's row. Use a delta far below "
+            f"1/{rows}."
+        )
+    return warnings_
+
+
+def warn_if_weak(guarantee: Guarantee, rows: int | None = None, *, stacklevel: int = 2) -> None:
+    """Warn about what is weak (:func:`weaknesses`).
+
+    ``stacklevel``: as in :func:`warnings.warn`; 2 names the caller of this function.
+    """
+    for text in weaknesses(guarantee, rows):
+        warnings.warn(text, stacklevel=stacklevel + 1)

@@ -18,6 +18,13 @@ These are the numbers of dp_accounting (``integrations.dp_accounting`` calls it 
 padded up by 2^{−40} of themselves, and by 2^{−50} per step for the rounding of a logarithm near 0.
 
 Tests: ``tests/privacy/test_dpsgd.py``.
+
+The zCDP guarantee of a Gaussian mechanism that an (ε, δ) target allows.
+
+The result is the largest ρ that the tight conversion admits. The search returns the lower end of
+its bracket, so the result never exceeds the target.
+
+Tests: ``tests/privacy/test_dpsgd.py``.
 """
 
 from __future__ import annotations
@@ -31,11 +38,10 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.privacy.gaussian_profile import gaussian_mu
-from expost.privacy.guarantees import RenyiDP
+from expost.privacy.conversions import DEFAULT_ORDERS, INTEGER_ORDERS
+from expost.privacy.guarantees import ADD_REMOVE, ZCDP, RenyiDP
 from expost.privacy.loss_distribution import covers, least_noise
-from expost.privacy.orders import DEFAULT_ORDERS, INTEGER_ORDERS
-from expost.privacy.profiles import training_profile
+from expost.privacy.profiles import gaussian_mu, training_profile
 
 LOSS_DISTRIBUTION, RENYI = "loss-distribution", "renyi"
 """The accountants of :func:`calibrate_noise`."""
@@ -316,7 +322,7 @@ def _solve(
 
 def _narrow(
     problem: _Calibration,
-    places: npt.NDArray[np.int64],
+    order_indices: npt.NDArray[np.int64],
     targets: Floats,
     low: Floats,
     high: Floats,
@@ -326,8 +332,8 @@ def _narrow(
 
     ε(high) ≤ target always holds.
     """
-    top, best = problem.epsilon(high, places)
-    bottom, _ = problem.epsilon(low, places)
+    top, best = problem.epsilon(high, order_indices)
+    bottom, _ = problem.epsilon(low, order_indices)
     for turn in range(200):
         if np.all(high - low <= width):
             break
@@ -341,12 +347,12 @@ def _narrow(
                 1e-3 * (high - low), 0.2 * width
             )
             middle = np.where(inside, np.clip(guess + nudge, low, high), middle)
-        value, place = problem.epsilon(middle, places)
+        value, order_index = problem.epsilon(middle, order_indices)
         enough = value <= targets
         high, top, best = (
             np.where(enough, middle, high),
             np.where(enough, value, top),
-            np.where(enough, place, best),
+            np.where(enough, order_index, best),
         )
         low, bottom = np.where(enough, low, middle), np.where(enough, bottom, value)
     return low, high, best
@@ -361,19 +367,19 @@ class _Calibration:
         self.conversion = np.log1p(-1 / order) - (math.log(delta) + np.log(order)) / (order - 1)
 
     def epsilon(
-        self, log_noises: Floats, places: npt.NDArray[np.int64]
+        self, log_noises: Floats, order_indices: npt.NDArray[np.int64]
     ) -> tuple[Floats, npt.NDArray[np.int64]]:
         """The least ε over the listed orders, padded up like a guarantee, and its position."""
         noises = np.exp(log_noises)
-        values = np.full(places.shape, np.inf)
-        for place in np.unique(places):
-            rows, columns = np.nonzero(places == place)
+        values = np.full(order_indices.shape, np.inf)
+        for index in np.unique(order_indices):
+            rows, columns = np.nonzero(order_indices == index)
             divergence = (
-                _step_divergence(self.rates[rows], noises[rows], self.orders[place])
+                _step_divergence(self.rates[rows], noises[rows], self.orders[index])
                 * self.counts[rows]
                 * _PAD
             )
-            values[rows, columns] = divergence * (1 + 2.0**-42) + self.conversion[place] + 2.0**-42
+            values[rows, columns] = divergence * (1 + 2.0**-42) + self.conversion[index] + 2.0**-42
         best = values.argmin(axis=1)
         return values[np.arange(len(best)), best], best
 
@@ -402,3 +408,47 @@ def _checked(
         raise InvalidInput("steps", counts.tolist(), "give whole numbers ≥ 1")
     rates, noises, counts = np.broadcast_arrays(rates, noises, counts)
     return rates, noises, counts
+
+
+def gaussian_for(epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> ZCDP:
+    """Return the zCDP guarantee of a Gaussian mechanism that is calibrated to (ε, δ).
+
+    Parameters
+    ----------
+    epsilon : float
+        The target ε > 0, finite.
+    delta : float
+        The target δ, 0 < δ < 1.
+    neighbours : str, default "add-remove"
+        The neighbouring relation, ``"add-remove"`` or ``"replace"``.
+
+    Returns
+    -------
+    ZCDP
+        A guarantee that never exceeds the target and is within 1e-9 of it.
+
+    Raises
+    ------
+    InvalidInput
+        If the target is not valid.
+    """
+    if not 0 < epsilon < float("inf"):
+        raise InvalidInput("epsilon", epsilon, "give a finite number > 0")
+    return ZCDP(_gaussian_rho(epsilon, delta), neighbours)
+
+
+@lru_cache(maxsize=256)
+def _gaussian_rho(epsilon: float, delta: float) -> float:
+    """The largest ρ that bisection finds within (ε, δ); every count asks for it."""
+    low, high = 0.0, epsilon
+    while ZCDP(high).to_approx(delta).epsilon <= epsilon:
+        low, high = high, 2 * high
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:  # neighbouring floats, among the subnormal ones
+            break
+        if ZCDP(middle).to_approx(delta).epsilon <= epsilon:
+            low = middle
+        else:
+            high = middle
+    return low

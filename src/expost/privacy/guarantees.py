@@ -34,7 +34,7 @@ from expost.privacy.base import (
     check_relation,
     set_fields,
 )
-from expost.privacy.tight_conversion import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
+from expost.privacy.conversions import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
 from expost.rationals import Number, exact, round_up
 
 __all__ = [
@@ -396,27 +396,17 @@ class RenyiDP(Guarantee):
             tight_epsilon(a, e, log_delta) for a, e in zip(self.orders, self.epsilons, strict=True)
         )
         if self.profile is not None:
-            best = profiles.least_epsilon(self.profile, math.exp(log_delta) * (1 - 2.0**-40), best)
+            best = profiles.profile_epsilon(
+                self.profile, math.exp(log_delta) * (1 - 2.0**-40), best
+            )
         return ApproxDP(max(0.0, best), delta, self.neighbours)  # type: ignore[arg-type]
 
 
 def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
     """Read a guarantee that :meth:`Guarantee.as_dict` wrote.
 
-    Parameters
-    ----------
-    record : mapping
-        The key ``kind`` and the fields of that kind.
-
-    Returns
-    -------
-    Guarantee
-        The guarantee.
-
-    Raises
-    ------
-    InvalidGuarantee
-        If the kind is unknown, or the fields do not belong to it or are not valid.
+    ``record``: the key ``kind`` and the fields of that kind. Raises InvalidGuarantee: the kind is
+    unknown, or the fields do not belong to it or are not valid.
     """
     kinds: dict[str, type[Guarantee]] = {cls.kind: cls for cls in (PureDP, ApproxDP, ZCDP, RenyiDP)}
     values = dict(record)
@@ -435,14 +425,7 @@ def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
 def zero_like(guarantee: Guarantee) -> Guarantee:
     """Return the guarantee of a release that does not depend on data, on the terms of another.
 
-    Parameters
-    ----------
-    guarantee : Guarantee
-        Gives the kind, the neighbouring relation and, for a Rényi curve, the orders.
-
-    Returns
-    -------
-    Guarantee
-        The same guarantee with every loss equal to 0.
+    ``guarantee``: gives the kind, the neighbouring relation and, for a Rényi curve, the orders.
+    Returns: the same guarantee with every loss equal to 0.
     """
     return guarantee * 0

@@ -20,38 +20,12 @@ from expost.randomness.source import Randomness
 
 
 def bernoulli(probability: Fraction, randomness: Randomness) -> bool:
-    """Return True with a given probability.
-
-    Parameters
-    ----------
-    probability : Fraction
-        In [0, 1].
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    bool
-        The result of the coin.
-    """
+    """Return True with a given probability; ``probability``: in [0, 1]."""
     return randomness.below(probability.denominator) < probability.numerator
 
 
 def bernoulli_exp(x: Fraction, randomness: Randomness) -> bool:
-    """Return True with probability e^{−x}.
-
-    Parameters
-    ----------
-    x : Fraction
-        At least 0.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    bool
-        The result of the coin.
-    """
+    """Return True with probability e^{−x}; ``x``: at least 0."""
     whole, numerator = divmod(x.numerator, x.denominator)
     for _ in range(whole):  # stops after at most 1.6 turns on average, also for large x
         if not _bernoulli_exp_fraction(1, 1, randomness):
@@ -70,20 +44,8 @@ def _bernoulli_exp_fraction(numerator: int, denominator: int, randomness: Random
 def geometric(x: Fraction, randomness: Randomness) -> int:
     """Return k ≥ 0 with probability (1−e^{−x})·e^{−xk}.
 
-    Parameters
-    ----------
-    x : Fraction
-        Greater than 0.
-    randomness : Randomness
-        The source of random bits.
+    ``x``: greater than 0.
 
-    Returns
-    -------
-    int
-        The draw.
-
-    Notes
-    -----
     Let x = s/t. U + tV, where U ∈ [0, t) has weight e^{−U/t} and V counts successes of probability
     e^{−1}, is geometric with continuation probability e^{−1/t}. Its quotient by s is geometric with
     continuation probability e^{−s/t}. The draw takes a few coins, also for very small x.
@@ -102,17 +64,7 @@ def geometric(x: Fraction, randomness: Randomness) -> int:
 def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
     """Return an integer y with probability proportional to e^{−|y|/scale}.
 
-    Parameters
-    ----------
-    scale : Fraction
-        Greater than 0.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    int
-        The draw.
+    ``scale``: greater than 0.
     """
     rate = 1 / scale
     while True:
@@ -125,17 +77,7 @@ def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
 def discrete_gaussian(variance: Fraction, randomness: Randomness) -> int:
     """Return an integer y with probability proportional to e^{−y²/(2·variance)}.
 
-    Parameters
-    ----------
-    variance : Fraction
-        Greater than 0. The variance of the draw itself is slightly different.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    int
-        The draw.
+    ``variance``: greater than 0. The variance of the draw itself is slightly different.
     """
     scale = isqrt(variance.numerator // variance.denominator) + 1
     centre = variance / scale

@@ -3,8 +3,9 @@
 Rounding is post-processing of the Gaussian mechanism on real numbers, so whatever holds for that
 mechanism holds for the released numbers, and nothing depends on how floating point rounded the
 noise. The construction by Box–Muller from two infinite strings of bits, and the proof of the error
-bounds below, are stated in :mod:`expost.training.exact_noise`. :func:`rounded` draws many at once
-with NumPy; every operation in it is +, −, ×, ÷ or √ in IEEE double precision, as that proof needs.
+bounds below, are stated in :mod:`expost.training.exact_noise`. With NumPy,
+:func:`add_gaussian` draws many at once; every operation in it is +, −, ×, ÷ or √ in IEEE double
+precision, as that proof needs.
 
 Tests: ``tests/randomness/test_exact_gaussian.py``, ``tests/training/test_exact_noise.py``.
 """
@@ -45,7 +46,7 @@ COSINE = tuple((-1) ** (n // 2) / math.factorial(n) for n in range(16, 2, -2))
 QUARTER = 0.5 * math.pi * 2.0**-62
 
 
-class Lattice(NamedTuple):
+class NoiseLattice(NamedTuple):
     """Noise on a lattice: standard deviation, step, 1/step, and both errors' scale A = σ/u."""
 
     noise: float
@@ -54,30 +55,19 @@ class Lattice(NamedTuple):
     deviation: float
 
 
-def lattice_for(deviation: float) -> Lattice:
+def lattice_for(deviation: float) -> NoiseLattice:
     """Return the lattice of Gaussian noise with this standard deviation, which must be positive."""
     exponent = math.frexp(deviation)[1] - 1 - LATTICE_BITS
     step, scale = math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent)
-    return Lattice(deviation, step, scale, math.ldexp(deviation, -exponent))
+    return NoiseLattice(deviation, step, scale, math.ldexp(deviation, -exponent))
 
 
-def rounded(total: Floats, lattice: Lattice, randomness: Randomness) -> Floats:
+def add_gaussian(total: Floats, lattice: NoiseLattice, randomness: Randomness) -> Floats:
     """Return round((total + σz) / u)·u for each number, with independent exact Gaussians z.
 
-    Parameters
-    ----------
-    total : ndarray of float64
-        One number per coordinate. NaN counts as 0, and numbers beyond ±2^{51} steps of the lattice
-        as those bounds, so that the call never fails. Both change no distance for the worse.
-    lattice : Lattice
-        The noise and the step.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    ndarray of float64
-        Multiples of the step, exactly distributed.
+    ``total``: one number per coordinate. NaN counts as 0, and numbers beyond ±2^{51} steps of the
+    lattice as those bounds, so that the call never fails. Both change no distance for the worse.
+    ``lattice``: the noise and the step. Returns: multiples of the step, exactly distributed.
     """
     most = lattice.step * 2.0**51
     clipped = np.clip(np.where(np.isnan(total), 0.0, total), -most, most)
@@ -93,8 +83,8 @@ def rounded(total: Floats, lattice: Lattice, randomness: Randomness) -> Floats:
     out = np.asarray((whole + near) * lattice.step)
     undecided = ~(0.5 - np.abs(t - near) > bound)
     further: dict[int, list[tuple[int, int]]] = {}  # of U and V, which both Gaussians of a pair use
-    for place in np.flatnonzero(undecided).tolist():
-        pair = place % pairs
+    for index in np.flatnonzero(undecided).tolist():
+        pair = index % pairs
         digits = further.setdefault(pair, [])
 
         def more(part: int, digits: list[tuple[int, int]] = digits) -> tuple[int, int]:
@@ -103,7 +93,7 @@ def rounded(total: Floats, lattice: Lattice, randomness: Randomness) -> Floats:
             return digits[part]
 
         words = int(radii[pair]), int(angles[pair])
-        out[place] = released(float(clipped[place]), lattice, words, place >= pairs, more)
+        out[index] = decided_release(float(clipped[index]), lattice, words, index >= pairs, more)
     return out
 
 
@@ -157,9 +147,9 @@ def _turn(words: npt.NDArray[np.uint64]) -> tuple[Floats, Floats]:
     )
 
 
-def released(
+def decided_release(
     total: float,
-    lattice: Lattice,
+    lattice: NoiseLattice,
     words: tuple[int, int],
     sine: bool,
     more: Callable[[int], tuple[int, int]],
@@ -174,13 +164,13 @@ def released(
         extra = more(part)
         radius, angle = (radius << MORE_BITS) | extra[0], (angle << MORE_BITS) | extra[1]
         bits, part = bits + MORE_BITS, part + 1
-        found = _decided(total, lattice, radius, angle, bits, sine)
-        if found is not None:
-            return found
+        multiple = _decided(total, lattice, radius, angle, bits, sine)
+        if multiple is not None:
+            return multiple
 
 
 def _decided(
-    total: float, lattice: Lattice, radius: int, angle: int, bits: int, sine: bool
+    total: float, lattice: NoiseLattice, radius: int, angle: int, bits: int, sine: bool
 ) -> float | None:
     """Return the release if these digits decide it."""
     low, high = gaussian_bracket(radius, angle, bits, sine)
@@ -188,8 +178,10 @@ def _decided(
         return None
     ends = []
     for end in (low, high):
-        place = (Fraction(total) + Fraction(lattice.noise) * Fraction(end)) / Fraction(lattice.step)
-        ends.append(math.floor(place + Fraction(1, 2)))
+        position = (Fraction(total) + Fraction(lattice.noise) * Fraction(end)) / Fraction(
+            lattice.step
+        )
+        ends.append(math.floor(position + Fraction(1, 2)))
     if ends[0] != ends[1]:
         return None
     return float(Fraction(ends[0]) * Fraction(lattice.step))

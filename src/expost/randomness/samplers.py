@@ -21,15 +21,15 @@ import numpy.typing as npt
 from expost.arrays import Integers
 from expost.errors import InvalidInput
 from expost.randomness import coins
-from expost.randomness.distributions import (
+from expost.randomness.inverse_cdf import (
     ZERO,
     FoldedGaussianLaw,
     GeometricLaw,
     KeepLaw,
     Law,
     arithmetic,
+    invert,
 )
-from expost.randomness.inverse_cdf import invert
 from expost.randomness.source import Randomness
 
 _DIGIT = 4096  # base of the digits of large geometric draws
@@ -43,16 +43,8 @@ _LARGEST_TABLED_DEVIATION = 2048
 class InversionTable:
     """A table of the first outcomes of a distribution, for look-up by random words.
 
-    Parameters
-    ----------
-    law : Law
-        The distribution.
-    size : int
-        How many outcomes the table has.
-    complete : bool, default False
-        Whether these are all outcomes.
-    width : int, default 64
-        Bits per word, at most 64.
+    ``size``: how many outcomes the table has. ``complete``: whether these are all outcomes.
+    ``width``: bits per word, at most 64.
     """
 
     def __init__(self, law: Law, size: int, *, complete: bool = False, width: int = 64) -> None:
@@ -62,20 +54,7 @@ class InversionTable:
         self.complete = complete and len(self.bounds) == size - 1
 
     def draw(self, count: int, randomness: Randomness) -> Integers:
-        """Return independent exact draws.
-
-        Parameters
-        ----------
-        count : int
-            How many.
-        randomness : Randomness
-            The source of random bits.
-
-        Returns
-        -------
-        ndarray of int64
-            The outcomes.
-        """
+        """Return independent exact draws."""
         words = randomness.words(count)
         if self.width < 64:
             words = words >> np.uint64(64 - self.width)
@@ -85,9 +64,9 @@ class InversionTable:
             unsure |= words == self.bounds[np.maximum(outcomes - 1, 0)]
         if not self.complete:
             unsure |= outcomes == len(self.bounds)
-        for place in np.flatnonzero(unsure):
-            outcomes[place] = invert(
-                self.law, randomness, prefix=int(words[place]), prefix_bits=self.width
+        for index in np.flatnonzero(unsure):
+            outcomes[index] = invert(
+                self.law, randomness, prefix=int(words[index]), prefix_bits=self.width
             )
         return outcomes
 
@@ -97,6 +76,10 @@ def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
 
     The table is shorter if the digits cannot distinguish F(k) from 1.
     """
+    if isinstance(law, GeometricLaw):
+        quick = _geometric_bounds(law, size, width)
+        if quick is not None:
+            return np.array(quick, dtype=np.uint64)
     unit = Decimal(2**width)
     digits = 45
     while True:
@@ -116,6 +99,34 @@ def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
         digits *= 2
 
 
+def _geometric_bounds(law: GeometricLaw, size: int, width: int) -> list[int] | None:
+    """⌊2^width·F(k)⌋ for k < size by integers, some ten times faster; None if one is not certain.
+
+    F(k) = (1 − e^{−rate·(k+1)})/(1 − e^{−rate·law.size}). All brackets are multiples of 2^−bits,
+    and every product is rounded outwards.
+    """
+    bits = width + 80  # 80 guard bits: thousands of roundings leave a floor unsure once in 2^60
+    one, spare, a = 1 << bits, bits - width, arithmetic(60)
+    keep = a.exp_minus(a.rational(law.rate))
+    whole = (Decimal(1), Decimal(1))
+    if law.size is not None:
+        whole = a.over(whole, a.complement(a.exp_minus(a.rational(law.rate * law.size))))
+    (keep_low, keep_high), (whole_low, whole_high) = (
+        (int(a.down.multiply(low, Decimal(one))), int(a.up.multiply(high, Decimal(one))) + 1)
+        for low, high in (keep, whole)
+    )
+    tail_low = tail_high = one
+    bounds = []
+    for _ in range(size):
+        tail_low, tail_high = tail_low * keep_low >> bits, (tail_high * keep_high >> bits) + 1
+        low = (one - tail_high) * whole_low >> bits + spare
+        high = ((one - tail_low) * whole_high >> bits) + 1 >> spare
+        if low != high:
+            return None
+        bounds.append(low)
+    return bounds
+
+
 @lru_cache(maxsize=256)
 def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], InversionTable]:
     """Tables of the base-4096 digits of a geometric draw, and of the part above them.
@@ -130,27 +141,10 @@ def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], Inver
     return tuple(digits), InversionTable(GeometricLaw(top), ceil(_TAIL / top) + 1)
 
 
-def geometric(rate: Fraction, count: int, randomness: Randomness) -> Integers:
+def geometrics(rate: Fraction, count: int, randomness: Randomness) -> Integers:
     """Return independent draws of k ≥ 0 with probability (1−e^{−rate})·e^{−rate·k}.
 
-    Parameters
-    ----------
-    rate : Fraction
-        At least 2^-50.
-    count : int
-        How many draws.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    ndarray of int64
-        The draws.
-
-    Raises
-    ------
-    InvalidInput
-        If the scale 1/rate is greater than 2^50.
+    ``rate``: at least 2^-50. Raises InvalidInput: the scale 1/rate is greater than 2^50.
     """
     if rate * LARGEST_SCALE < 1:
         raise InvalidInput(
@@ -163,32 +157,15 @@ def geometric(rate: Fraction, count: int, randomness: Randomness) -> Integers:
     return total
 
 
-def discrete_laplace(scale: Fraction, count: int, randomness: Randomness) -> Integers:
+def discrete_laplaces(scale: Fraction, count: int, randomness: Randomness) -> Integers:
     """Return independent draws of y with probability proportional to e^{−|y|/scale}.
 
     A draw is the difference of two geometric draws.
 
-    Parameters
-    ----------
-    scale : Fraction
-        Greater than 0, at most 2^50.
-    count : int
-        How many draws.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    ndarray of int64
-        The draws.
-
-    Raises
-    ------
-    InvalidInput
-        If the scale is greater than 2^50.
+    ``scale``: greater than 0, at most 2^50. Raises InvalidInput: the scale is greater than 2^50.
     """
     rate = 1 / scale
-    return geometric(rate, count, randomness) - geometric(rate, count, randomness)
+    return geometrics(rate, count, randomness) - geometrics(rate, count, randomness)
 
 
 @lru_cache(maxsize=1024)
@@ -204,19 +181,7 @@ def keep_coins(
 
     Each is True with probability (p_b/p_a)·((1−p_a)/(1−p_b))², p_a = e^{−coarse}, p_b = e^{−fine}.
 
-    Parameters
-    ----------
-    coarse, fine : Fraction
-        Rates with 0 < coarse < fine.
-    count : int
-        How many coins.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    ndarray of bool
-        The coins.
+    ``coarse``, ``fine``: rates with 0 < coarse < fine.
     """
     return np.asarray(_keep_table(coarse, fine).draw(count, randomness) == 0)
 
@@ -230,25 +195,13 @@ def _gaussian_table(variance: Fraction) -> InversionTable:
     )
 
 
-def discrete_gaussian(variance: Fraction, count: int, randomness: Randomness) -> Integers:
+def discrete_gaussians(variance: Fraction, count: int, randomness: Randomness) -> Integers:
     """Return independent draws of y with probability proportional to e^{−y²/(2·variance)}.
 
     Above a standard deviation of 2,048 the draws are made one at a time
     (:func:`coins.discrete_gaussian`).
 
-    Parameters
-    ----------
-    variance : Fraction
-        Greater than 0.
-    count : int
-        How many draws.
-    randomness : Randomness
-        The source of random bits.
-
-    Returns
-    -------
-    ndarray of int64
-        The draws.
+    ``variance``: greater than 0.
     """
     if variance > _LARGEST_TABLED_DEVIATION**2:
         return np.array(

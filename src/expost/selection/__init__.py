@@ -4,7 +4,7 @@ Each algorithm has its own file; all follow the same steps, which are in ``selec
 
 Selectors
     ``random_dropping``     Algorithm 3: drop candidates at random, release the best that is left
-    ``above_threshold``     Algorithms 1 and 2: release the first candidate that reaches a target
+    ``above_threshold``     Algorithms 1 and 2: release the first candidate that reaches a goal
     ``doubling``            run candidates in order, pay for all that ran
     ``repeat_and_select``   a random number of runs, release the best
     ``noise_reduction``     one query at several noise levels, pay for the last one
@@ -20,6 +20,8 @@ Shared parts
 Planning
     ``plan``                what a tuning job would cost, from public numbers
     ``run_counts``          how many runs to expect
+    ``attempts``            tuning to a goal: levels, attempts, chances and what to expect
+    ``attempt_planner``     which attempts to make, in which order
 
 How to read this
     Algorithm 3, from the call to the release, on one machine and under pure DP:
@@ -36,7 +38,7 @@ How to read this
     almost never keep anything, ``privacy`` has guarantees and charges, ``randomness`` the exact
     coins and the key of the runs, ``budget/charging.py`` reserves and settles, and
     ``execution/checkpoint.py`` holds the draws. Not on this path are checkpoint files with
-    ``execution/codec.py`` and ``execution/fingerprint.py`` (a call that can be resumed),
+    ``execution/checkpoint.py`` and ``execution/identity.py`` (a call that can be resumed),
     ``execution/dispatch.py`` and ``execution/worker.py`` (runs on workers, or several together),
     and ``renyi`` (charges and drop rates when ``delta`` or ``order`` is given).
 """

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2: the first candidate that reaches a target.
+"""Algorithms 1 and 2: the first candidate that reaches a goal.
 
 Algorithm 1 (``alg:at-classic``) works on queries, Algorithm 2 (``alg:generalized-at``) on
 mechanisms. The theorems, what is assumed of the caller, the rounding and the tests are stated in
@@ -20,15 +20,14 @@ from expost.privacy.guarantees import ADD_REMOVE, PureDP
 from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
-from expost.selection.candidate import Candidate, all_copies, group, level_places
+from expost.selection.candidate import Candidate, all_copies, check_flag, group_equal, level_places
 from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
 from expost.selection.selector import Draws, require_kind
-from expost.selection.setting_checks import check_flag
 
 
 @dataclass(frozen=True)
 class AboveThreshold(DroppingSelector):
-    """Go through the candidates in order and release the first that reaches ``target``.
+    """Go through the candidates in order and release the first that reaches ``at_least``.
 
     If no candidate reaches it, nothing is released.
 
@@ -37,7 +36,7 @@ class AboveThreshold(DroppingSelector):
     overhead : number
         ε′ > 0, the parameter of the drop level k. A small overhead costs less but drops more; over
         queries nothing is dropped, and k is subtracted from the noisy values instead.
-    target : float
+    at_least : float
         The score that a run must reach to be released.
     monotone : bool
         Over queries only: True states that, under add-remove, adding a person raises every query
@@ -56,7 +55,7 @@ class AboveThreshold(DroppingSelector):
     Notes
     -----
     *Over mechanisms* (Algorithm 2). Candidate i is kept with probability e^{−γ_i·x} and run. The
-    first kept output whose score reaches the target is released.
+    first kept output whose score reaches the goal is released.
 
     - Pure DP (``theorem:generalized-at``): the charge is ε_i + γ_i + ε′ with γ_i ≥ ε_i, and ε′ for
       nothing.
@@ -66,7 +65,7 @@ class AboveThreshold(DroppingSelector):
 
     *Over queries* (Algorithm 1, pure DP). The candidates' mechanisms are bare ``Query`` objects
     with whole values and sensitivity 1. The guarantee of candidate i sets its noise:
-    y_i ~ Geom(e^{−ε_i}). The first query with f_i + y_i − k ≥ target is released together with that
+    y_i ~ Geom(e^{−ε_i}). The first query with f_i + y_i − k ≥ at_least is released with that
     number, an estimate at no extra charge. The charge is 2ε_i + ε′ (``theorem:at-classic``), or
     ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``); it is ε′ for nothing. A repeated
     query is asked again with fresh noise.
@@ -77,7 +76,7 @@ class AboveThreshold(DroppingSelector):
     """
 
     overhead: Number
-    target: float
+    at_least: float
     monotone: bool = False
     minimum_drop_level: int = 0
     delta: Number | None = None
@@ -89,8 +88,8 @@ class AboveThreshold(DroppingSelector):
     earlier_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.target is None:
-            raise InvalidInput("target", None, "give the number that a score must reach")
+        if self.at_least is None:
+            raise InvalidInput("at_least", None, "give the number that a score must reach")
         check_flag(self.monotone, "monotone")
         self._check_settings()
 
@@ -124,7 +123,7 @@ class AboveThreshold(DroppingSelector):
         Under a decreasing score every query that was looked at would have to be paid.
         """
         return (
-            "over queries the noisy number itself is compared with the target; leave it out"
+            "over queries the noisy number itself is compared with the goal; leave it out"
             if self._over_queries(candidates)
             else None
         )
@@ -137,10 +136,10 @@ class AboveThreshold(DroppingSelector):
         require_kind(candidates, "AboveThreshold (without delta or order)", PureDP)
         if over_queries:
             self._check_queries(candidates)
-        groups = group(candidates)
+        groups = group_equal(candidates)
         overhead = exact(self.overhead, "overhead")
         second = [Fraction(0)] * len(groups) if self.monotone else pure_rates(groups)
-        levels = pure_levels(groups, [each + overhead for each in second])
+        levels = pure_levels(groups, [level + overhead for level in second])
         nothing = PureDP(round_up(overhead), levels[0].neighbours)
         return Charges(tuple(levels), level_places(groups, len(candidates)), nothing)
 
@@ -206,9 +205,9 @@ class AboveThreshold(DroppingSelector):
 
 @dataclass(frozen=True, repr=False)
 class NoisyComparison:
-    """f(data) + y − k with y ~ Geom(e^{−ε}), which Algorithm 1 compares with the target.
+    """f(data) + y − k with y ~ Geom(e^{−ε}), which Algorithm 1 compares with the goal.
 
-    If it reaches the target, this number is released. The drop level k is secret: no repr.
+    If it reaches the goal, this number is released. The drop level k is secret: no repr.
     """
 
     query: Query

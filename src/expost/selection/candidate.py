@@ -1,21 +1,24 @@
 """What may run: mechanisms with their promises and public settings.
 
 Everything about a candidate is public. Tests: ``tests/contracts/test_selector_input.py``.
+
+Checks of settings that selectors share.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from expost.errors import InvalidCandidate
+from expost.errors import InvalidCandidate, InvalidInput
 from expost.mechanisms.discrete_noise import Query
 from expost.mechanisms.protocol import Call
 from expost.privacy.guarantees import Guarantee
-from expost.rationals import Number, count_of, exact, exact_normal
+from expost.rationals import Number, count_of, exact, exact_normal, round_up
 
 MOST_REPEATS = 10**300
 _MOST_COPIES = 1_000_000
@@ -40,7 +43,7 @@ class Candidate:
     drop_rate : number, optional
         γ > 0, how fast random dropping drops this candidate; by default the selector chooses it.
     priority : number, optional
-        Public rank among the candidates that pass a target, higher first; by default the cheapest
+        Public rank among the candidates that reach a goal, higher first; by default the cheapest
         comes first.
 
     Raises
@@ -117,36 +120,21 @@ class Candidate:
 
 
 def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[Candidate]:
-    """Return the candidates if they are a non-empty sequence of one kind of promise.
-
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        What a caller passed.
-    queries : bool
-        Whether bare queries are allowed.
-
-    Raises
-    ------
-    InvalidCandidate
-        It is not a non-empty sequence of candidates, or a bare query is not allowed.
-    InvalidGuarantee
-        The promises differ in kind or in neighbouring relation.
-    """
+    """Return the candidates if they are a non-empty sequence of one kind of promise."""
     if isinstance(candidates, Candidate) or not isinstance(candidates, Sequence):
         raise InvalidCandidate("candidates", type(candidates).__name__, "give a list of Candidate")
     if not candidates:
         raise InvalidCandidate("candidates", candidates, "give at least one Candidate")
     seen: set[int] = set()
     first: Guarantee | None = None
-    for place, candidate in enumerate(candidates):
+    for index, candidate in enumerate(candidates):
         if not isinstance(candidate, Candidate):
             raise InvalidCandidate(
-                f"candidates[{place}]", type(candidate).__name__, "give a list of Candidate"
+                f"candidates[{index}]", type(candidate).__name__, "give a list of Candidate"
             )
         if not queries and isinstance(candidate.mechanism, Query):
             raise InvalidCandidate(
-                f"candidates[{place}].mechanism",
+                f"candidates[{index}].mechanism",
                 "Query",
                 "a bare query has no noise; wrap it, e.g. DiscreteLaplace(query, ε)",
             )
@@ -159,19 +147,7 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
 
 @dataclass(frozen=True)
 class CandidateGroup:
-    """Candidates that have the same promise, the same drop rate and the same weight per copy.
-
-    Parameters
-    ----------
-    guarantee : Guarantee
-        Their promise.
-    drop_rate : number or None
-        Their drop rate, if they ask for one.
-    members : tuple of int
-        Their places in the list of candidates.
-    copies : int
-        The sum of their repeats.
-    """
+    """Candidates that have the same promise, the same drop rate and the same weight per copy."""
 
     guarantee: Guarantee
     drop_rate: Number | None
@@ -179,35 +155,20 @@ class CandidateGroup:
     copies: int
 
 
-def group(
+def group_equal(
     candidates: Sequence[Candidate],
     weights: Sequence[Fraction] | None = None,
     *,
     in_order: bool = False,
 ) -> list[CandidateGroup]:
-    """Join equal candidates, so that pricing and drawing work on groups instead of copies.
-
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        The candidates.
-    weights : sequence of Fraction, optional
-        One weight per candidate, shared by its copies; different weights per copy separate
-        candidates.
-    in_order : bool
-        Join only candidates that are next to each other in the list.
-
-    Returns
-    -------
-    list of CandidateGroup
-    """
+    """Join equal candidates, so that pricing and drawing work on groups instead of copies."""
     canonical: dict[Guarantee, int] = {}
     # Look up promises by identity first: hashing a long curve for each candidate would be slow.
     number_of: dict[int, int] = {}
-    found: list[tuple[Guarantee, Number | None, list[int]]] = []
+    groups: list[tuple[Guarantee, Number | None, list[int]]] = []
     latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
     previous: tuple[int, Number | None, Fraction | None] | None = None
-    for place, candidate in enumerate(candidates):
+    for index, candidate in enumerate(candidates):
         number = number_of.get(id(candidate.guarantee))
         if number is None:
             number = canonical.setdefault(candidate.guarantee, len(canonical))
@@ -215,31 +176,39 @@ def group(
         key = (
             number,
             candidate.drop_rate,
-            None if weights is None else weights[place] / candidate.repeats,
+            None if weights is None else weights[index] / candidate.repeats,
         )
         if key not in latest or (in_order and key != previous):
-            latest[key] = len(found)
-            found.append((candidate.guarantee, candidate.drop_rate, []))
-        found[latest[key]][2].append(place)
+            latest[key] = len(groups)
+            groups.append((candidate.guarantee, candidate.drop_rate, []))
+        groups[latest[key]][2].append(index)
         previous = key
     return [
         CandidateGroup(
-            promise, drop_rate, tuple(places), sum(candidates[place].repeats for place in places)
+            promise,
+            drop_rate,
+            tuple(members),
+            sum(candidates[member].repeats for member in members),
         )
-        for promise, drop_rate, places in found
+        for promise, drop_rate, members in groups
     ]
 
 
 def level_places(groups: Sequence[CandidateGroup], count: int) -> tuple[int, ...]:
     """Return the place of the group to which each candidate belongs."""
-    places = [0] * count
-    for place, each in enumerate(groups):
-        for member in each.members:
-            places[member] = place
-    return tuple(places)
+    group_of = [0] * count
+    for index, group in enumerate(groups):
+        for member in group.members:
+            group_of[member] = index
+    return tuple(group_of)
 
 
-def describe(candidate: Candidate) -> list[Any]:
+def never_run(*_: Any) -> Any:
+    """Stand for a mechanism that is priced and never called."""
+    raise AssertionError("a plan or a grid is priced, not run")
+
+
+def describe_candidate(candidate: Candidate) -> list[Any]:
     """Return everything that defines a candidate, to tell candidates apart in a checkpoint."""
     public = [candidate.repeats, candidate.drop_rate, candidate.priority]
     return [candidate.mechanism, dict(candidate.params), candidate.guarantee.as_dict(), *public]
@@ -255,3 +224,22 @@ def all_copies(candidates: Sequence[Candidate]) -> list[int]:
             f"this selector runs every copy in turn: give at most {_MOST_COPIES} in all",
         )
     return [index for index, candidate in enumerate(candidates) for _ in range(candidate.repeats)]
+
+
+def check_callbacks(**callbacks: object) -> None:
+    """Refuse callbacks that are not callable."""
+    for name, function in callbacks.items():
+        if function is not None and not callable(function):
+            raise InvalidInput(name, type(function).__name__, "give a function, or leave it out")
+
+
+def check_flag(value: object, field: str) -> None:
+    """Refuse anything but True and False: a string such as 'no' would count as true."""
+    if not isinstance(value, bool):
+        raise InvalidInput(field, value, "give True or False")
+
+
+def check_goal(at_least: object) -> None:
+    """Refuse a goal that is not a finite number."""
+    if at_least is not None and round_up(abs(exact(at_least, "at_least"))) == math.inf:  # type: ignore[arg-type]
+        raise InvalidInput("at_least", type(at_least).__name__, "give a number that a float holds")

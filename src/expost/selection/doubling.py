@@ -14,18 +14,17 @@ from expost.errors import InvalidInput
 from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness
-from expost.selection.candidate import Candidate, all_copies
+from expost.selection.candidate import Candidate, all_copies, check_goal
 from expost.selection.selector import Draws, Selector
-from expost.selection.setting_checks import check_target
 
 
 @dataclass(frozen=True)
 class Doubling(Selector):
-    """Run the candidates in order until one reaches ``target``, release it, and pay for all.
+    """Run the candidates in order until one reaches ``at_least``, release it, and pay for all.
 
     Parameters
     ----------
-    target : float
+    at_least : float
         The score that a run must reach to be released.
 
     Notes
@@ -43,13 +42,13 @@ class Doubling(Selector):
     Whitehouse et al. 2019.
     """
 
-    target: float
+    at_least: float
     name: ClassVar[str] = "doubling"
 
     def __post_init__(self) -> None:
-        if self.target is None:
-            raise InvalidInput("target", None, "give the number that a score must reach")
-        check_target(self.target)
+        if self.at_least is None:
+            raise InvalidInput("at_least", None, "give the number that a score must reach")
+        check_goal(self.at_least)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
         """Charge the sum of the promises up to each candidate."""

@@ -26,10 +26,10 @@ from expost.randomness.coins import geometric
 from expost.randomness.inverse_cdf import binomial_exp, subset
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact, exact_normal, round_up
-from expost.selection.candidate import Candidate, CandidateGroup, group
+from expost.selection.candidate import Candidate, CandidateGroup, check_goal, group_equal
 from expost.selection.renyi.sharp_charges import Problem
 from expost.selection.renyi.table import (
-    Claim,
+    ChargeKind,
     Rated,
     RenyiTable,
     check_weights,
@@ -38,24 +38,11 @@ from expost.selection.renyi.table import (
     renyi_problem,
 )
 from expost.selection.selector import Selector, require_kind
-from expost.selection.setting_checks import check_target
 
 
 @dataclass(frozen=True)
 class DropLaw:
-    """The law of what is kept. It is public and the same for every data set.
-
-    Parameters
-    ----------
-    groups : tuple of CandidateGroup
-        Equal candidates, joined.
-    rates : tuple of Fraction
-        Drop rate of each group per step of the level: γ·h.
-    overhead : Fraction
-        ε′·h; the level is ``minimum`` + Geom(e^{−overhead}).
-    minimum : int
-        k₀, the minimum drop level.
-    """
+    """The law of what is kept. It is public and the same for every data set."""
 
     groups: tuple[CandidateGroup, ...]
     rates: tuple[Fraction, ...]
@@ -63,36 +50,30 @@ class DropLaw:
     minimum: int
 
     def draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> list[int]:
-        """Draw the kept copies.
-
-        Returns
-        -------
-        list of int
-            Candidate indices in ascending order, one for each kept copy. Secret.
-        """
+        """Draw the kept copies."""
         level = self.minimum + geometric(self.overhead, randomness)
         kept: list[int] = []
-        for each, rate in zip(self.groups, self.rates, strict=True):
-            count = binomial_exp(each.copies, rate * level, randomness)
-            kept.extend(_members(candidates, each, subset(each.copies, count, randomness)))
+        for group, rate in zip(self.groups, self.rates, strict=True):
+            count = binomial_exp(group.copies, rate * level, randomness)
+            kept.extend(_members(candidates, group, subset(group.copies, count, randomness)))
         return sorted(kept)
 
     @property
     def copies(self) -> int:
         """The number of copies in all groups."""
-        return sum(each.copies for each in self.groups)
+        return sum(group.copies for group in self.groups)
 
 
 def pure_rates(groups: Sequence[CandidateGroup]) -> tuple[Fraction, ...]:
     """Return the drop rates under pure DP: γ_i = ε_i, or a larger one if the candidate has it."""
     rates = []
-    for each in groups:
-        epsilon = each.guarantee.size
-        rate = epsilon if each.drop_rate is None else exact(each.drop_rate, "drop_rate")
+    for group in groups:
+        epsilon = group.guarantee.size
+        rate = epsilon if group.drop_rate is None else exact(group.drop_rate, "drop_rate")
         if rate < epsilon:
             raise InvalidCandidate(
                 "drop_rate",
-                each.drop_rate,
+                group.drop_rate,
                 f"under pure DP give at least the candidate's ε = {float(epsilon)}",
             )
         rates.append(rate)
@@ -102,19 +83,19 @@ def pure_rates(groups: Sequence[CandidateGroup]) -> tuple[Fraction, ...]:
 def pure_levels(groups: Sequence[CandidateGroup], extra: Sequence[Fraction]) -> list[PureDP]:
     """Return one charge per group: its ε plus ``extra``, rounded up."""
     return [
-        PureDP(round_up(each.guarantee.size + more), each.guarantee.neighbours)
-        for each, more in zip(groups, extra, strict=True)
+        PureDP(round_up(group.guarantee.size + more), group.guarantee.neighbours)
+        for group, more in zip(groups, extra, strict=True)
     ]
 
 
 def _members(
-    candidates: Sequence[Candidate], each: CandidateGroup, copies: Sequence[int]
+    candidates: Sequence[Candidate], group: CandidateGroup, copies: Sequence[int]
 ) -> list[int]:
     """Return the candidate to which each copy of the group belongs."""
-    if each.copies == len(each.members):
-        return [each.members[copy] for copy in copies]
-    ends = list(accumulate(candidates[member].repeats for member in each.members))
-    return [each.members[bisect_right(ends, copy)] for copy in copies]
+    if group.copies == len(group.members):
+        return [group.members[copy] for copy in copies]
+    ends = list(accumulate(candidates[member].repeats for member in group.members))
+    return [group.members[bisect_right(ends, copy)] for copy in copies]
 
 
 class DroppingSelector(Selector):
@@ -140,7 +121,7 @@ class DroppingSelector(Selector):
     def _check_settings(self) -> None:
         """Refuse settings that are not valid, before any candidate is known."""
         exact_normal(self.overhead, "overhead")
-        check_target(self.target)
+        check_goal(self.at_least)
         count_of(self.minimum_drop_level, "minimum_drop_level", at_least=0)
         if self._claim() is None and self.weights is not None:
             raise InvalidInput(
@@ -149,9 +130,9 @@ class DroppingSelector(Selector):
                 "weights are for Rényi charges only: give delta or order, too",
             )
 
-    def _claim(self) -> Claim | None:
+    def _claim(self) -> ChargeKind | None:
         """Return the Rényi claim that the settings ask for, or None for pure DP."""
-        return Claim.check(self.delta, self.order, self.method)
+        return ChargeKind.check(self.delta, self.order, self.method)
 
     def _elementary(self) -> str:
         """Return what else a charge may rest on: the least of what is proven is charged."""
@@ -159,7 +140,7 @@ class DroppingSelector(Selector):
             return ", at this or a larger order, or plain composition"
         return ", or by profiles (T3), or plain composition" if self.method == "sharp" else ""
 
-    def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, Claim]:
+    def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, ChargeKind]:
         """Return the groups with curves and drop rates under Rényi DP, and the claim."""
         claim = self._claim()
         if claim is None:
@@ -168,7 +149,9 @@ class DroppingSelector(Selector):
             )
         require_kind(self._check(candidates), type(self).__name__, RenyiDP, ZCDP, PureDP)
         weights = None if self.weights is None else check_weights(self.weights, candidates)
-        return rate_renyi(group(candidates, weights, in_order=self.earlier_only), claim), claim
+        return rate_renyi(
+            group_equal(candidates, weights, in_order=self.earlier_only), claim
+        ), claim
 
     def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
         """Return the problem that the Rényi pricing solves. No data is read."""
@@ -193,7 +176,7 @@ class DroppingSelector(Selector):
         """Return the law of what is kept: exact, public, and the same for every data set."""
         overhead = exact(self.overhead, "overhead")
         if self._claim() is None:
-            groups = tuple(group(candidates))
+            groups = tuple(group_equal(candidates))
             return DropLaw(groups, pure_rates(groups), overhead, self.minimum_drop_level)
         rated, _ = self._rated(candidates)
         rates = tuple(rate * rated.step for rate in rated.rates)

@@ -25,17 +25,7 @@ _TAIL = 60.0  # the last, infinite cell begins where the mass has fallen by e^{�
 
 
 def cell_edges(fastest: float, slowest: float, growth: float) -> Floats:
-    """Return the first level of each cell.
-
-    Parameters
-    ----------
-    fastest : float
-        The largest rate; the first cells are narrow for it.
-    slowest : float
-        The smallest rate; the last cell begins where a mass of this rate has fallen by e^{−60}.
-    growth : float
-        Ratio of consecutive first levels.
-    """
+    """Return the first level of each cell."""
     first, last = max(1.0, _FINEST / fastest), _TAIL / slowest
     unit = (
         np.arange(0.0, min(ceil(1.0 / (growth - 1.0)), ceil(last)) + 1.0)
@@ -87,19 +77,6 @@ def probability_nothing(
     """Return a lower and an upper bound of the probability that no copy is kept.
 
     The probability is Σ_k P(k)·Π_g (1 − e^{−γ_g·h·k})^{T_g}; the product grows with k.
-
-    Parameters
-    ----------
-    overhead : float
-        ε′h.
-    rates : array-like of shape (groups,)
-        γ_g·h.
-    copies : array-like of shape (groups,)
-        T_g, the number of copies in each group.
-    minimum : int
-        k₀, the minimum drop level.
-    growth : float
-        Ratio of consecutive cell edges; closer to 1 gives tighter bounds.
     """
     rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
     if not rate.all():  # copies of rate 0 are kept at every level
@@ -112,39 +89,15 @@ def probability_nothing(
     for levels in (firsts, lasts):
         total = np.zeros(len(levels))
         with np.errstate(divide="ignore", invalid="ignore"):
-            for each, number in zip(rate, count, strict=True):
-                total += number * np.log1p(-np.exp(-each * levels))
+            for one_rate, number in zip(rate, count, strict=True):
+                total += number * np.log1p(-np.exp(-one_rate * levels))
         bounds.append(float(masses @ np.exp(total)))
     return max(0.0, bounds[0] * (1 - 1e-9)), min(1.0, bounds[1] * (1 + 1e-9))
 
 
 @dataclass(frozen=True, eq=False)
-class Lattice:
-    """The drop level as the Rényi pricing needs it, for groups of equal copies.
-
-    Parameters
-    ----------
-    overhead : float
-        ε′h.
-    rates : array of shape (groups,)
-        γ·h.
-    copies : array of shape (groups,)
-        Number of copies in each group.
-    minimum : int
-        k₀, the minimum drop level.
-    edges : array of shape (cells,)
-        The first level of each cell, less the minimum.
-    log_masses : array of shape (groups, cells)
-        ln Σ P(k)·e^{−γhk} over each cell.
-    log_masses_nothing : array of shape (cells,)
-        The same without the factor of a winner.
-    keeping : array of shape (groups, cells)
-        e^{−γhk} at the first level of each cell.
-    log_keep : array of shape (groups,)
-        ln τ.
-    nothing : float
-        Upper bound of the probability that nothing is kept.
-    """
+class LevelLattice:
+    """The drop level as the Rényi pricing needs it, for groups of equal copies."""
 
     overhead: float
     rates: Floats
@@ -160,7 +113,7 @@ class Lattice:
     @classmethod
     def build(
         cls, overhead: float, rates: npt.ArrayLike, copies: npt.ArrayLike, minimum: int = 0
-    ) -> Lattice:
+    ) -> LevelLattice:
         """Compute the masses and probabilities; see the class for the parameters."""
         rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
         edges = shared_cell_edges(float(rate.max()), overhead)
@@ -170,9 +123,13 @@ class Lattice:
             copies=count,
             minimum=minimum,
             edges=edges,
-            log_masses=np.array([log_cell_masses(edges, overhead, each, minimum) for each in rate]),
+            log_masses=np.array(
+                [log_cell_masses(edges, overhead, one_rate, minimum) for one_rate in rate]
+            ),
             log_masses_nothing=log_cell_masses(edges, overhead, 0.0),
             keeping=np.exp(-rate[:, None] * (minimum + edges)),
-            log_keep=np.array([log_keep_probability(overhead, each, minimum) for each in rate]),
+            log_keep=np.array(
+                [log_keep_probability(overhead, one_rate, minimum) for one_rate in rate]
+            ),
             nothing=probability_nothing(overhead, rate, count, minimum)[1],
         )

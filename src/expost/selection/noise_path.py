@@ -3,7 +3,7 @@
 A :class:`NoisePath` is a vector statistic, its sensitivity, and a function that turns a noisy value
 of it into an output: parameters of a model, principal components, a table. :meth:`NoisePath.levels`
 makes one candidate per privacy level, and :class:`PathSearch` looks at the levels from coarse to
-fine until an output reaches a target. Only the last level that was looked at is paid.
+fine until an output reaches a goal. Only the last level that was looked at is paid.
 
 **Gaussian paths** (Whitehouse et al. 2022). Level i allows μ_i-Gaussian DP, μ_1 < μ_2 < …. Look j
 releases y_j = round(s + σ_j·z_j), a rounding of exactly normal noise
@@ -13,14 +13,18 @@ Gaussian releases whose squared μ add up to at most μ_i², so all looks up to 
 μ_i-Gaussian DP. Nothing of a finer level exists before it is looked at.
 
 **Claim under (ε, δ).** Level i is (ε_i, δ_i)-DP, exactly converted
-(:mod:`expost.privacy.gaussian_profile`). Stopping at i is a function of what was released up to
+(:mod:`expost.privacy.profiles`). Stopping at i is a function of what was released up to
 level i and of coins, so the outcomes "stopped at i" satisfy P(S) ≤ e^{ε_i}·P′(S) + δ_i for every
-set S of them. Summed over i, the search is ex-post (ε_i, Σ_j δ_j)-DP, and charged so. "Nothing" is
-the outcome of having looked at all levels and costs the last. Under zCDP level i is charged ρ_i,
-and under pure DP (Laplace) ε_i.
+set S of them. Summed over i, the search is ex-post (ε_i, Σ_j δ_j)-DP. It is charged less than the
+sum: what a rule gains by stopping at i it loses at later levels
+(:func:`expost.privacy.profiles.stopped_delta`). A *miss* is
+the outcome of having looked at all levels. It is a stop at the last one: it costs this level, and
+releases its output. Under zCDP level i is charged ρ_i (the moment of order α times
+e^{−α(α−1)ρ_i} is a supermartingale; docs/theory.md, "Stopping under zCDP"), and under pure DP
+(Laplace) ε_i.
 
-**Laplace paths** (:func:`expost.mechanisms.noise_paths.laplace_paths`). The statistic is rounded to
-a lattice of step u, the largest power of two that is at most 2^{−10}·Δ/d in d dimensions, and
+**Laplace paths** (:func:`expost.mechanisms.discrete_noise.laplace_paths`). The statistic is rounded
+to a lattice of step u, the largest power of two that is at most 2^{−10}·Δ/d in d dimensions, and
 discrete Laplace noise is scaled to the ℓ1 sensitivity Δ + d·u of the rounded statistic.
 
 Held-out rows can decide where to stop: :mod:`expost.selection.held_out`.
@@ -43,19 +47,17 @@ import numpy as np
 from expost.arrays import Floats, Integers
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.engine import ReleaseRule, Run
-from expost.mechanisms.noise_paths import laplace_paths
+from expost.mechanisms.discrete_noise import laplace_paths
 from expost.privacy.charges import Charges
-from expost.privacy.gaussian_profile import gaussian_mu
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP
-from expost.randomness.exact_gaussian import lattice_for, rounded
-from expost.randomness.keyed import SEED_BYTES, RunKey
+from expost.privacy.profiles import gaussian_mu, share_of_delta, stopped_delta
+from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.samplers import LARGEST_SCALE
-from expost.randomness.source import Randomness
-from expost.rationals import Number, count_of, exact_positive, round_down, round_up
-from expost.selection.candidate import Candidate
-from expost.selection.held_out import HeldOut
+from expost.randomness.source import SEED_BYTES, Randomness, RunKey
+from expost.rationals import Number, count_of, exact_positive, root_up, round_down, round_up
+from expost.selection.candidate import Candidate, check_goal
+from expost.selection.held_out import GaussianCounts, HeldOut
 from expost.selection.selector import Draws, Selector
-from expost.selection.setting_checks import check_target
 
 _LAPLACE_BITS = 10
 
@@ -129,14 +131,14 @@ class NoisePath:
         InvalidInput
             The statistic returned another number of values.
         """
-        found = np.asarray(self.statistic(data), dtype=np.float64).ravel()
-        if found.shape != (self.dimension,):
+        statistic = np.asarray(self.statistic(data), dtype=np.float64).ravel()
+        if statistic.shape != (self.dimension,):
             raise InvalidInput(
                 "statistic",
-                f"{found.size} values",
+                f"{statistic.size} values",
                 f"return {self.dimension} as stated by `dimension`",
             )
-        return found
+        return statistic
 
     def walk(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> Walk:
         """Return the looks at the noisy statistic; the noise comes from a secret seed."""
@@ -150,8 +152,8 @@ class NoisePath:
                 "discrete"
             )
         return (
-            "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, δ shared "
-            "by the levels"
+            "Brownian noise reduction (Whitehouse et al. 2022), exact rounded Gaussians, one δ "
+            "for all levels"
         )
 
     def levels(
@@ -172,10 +174,10 @@ class NoisePath:
         rhos : sequence of number, optional
             In place of ``epsilons``: increasing ρ of Gaussian noise under zCDP.
         """
-        return levels_of(self, epsilons, delta=delta, rhos=rhos)
+        return levels_of_path(self, epsilons, delta=delta, rhos=rhos)
 
 
-def levels_of(
+def levels_of_path(
     path: Path,
     epsilons: Sequence[Number] | None = None,
     *,
@@ -193,11 +195,20 @@ def levels_of(
     if rhos is not None:
         promises = [ZCDP(rho, path.neighbours) for rho in rhos]  # type: ignore[arg-type]
     elif delta is None:
-        promises = [PureDP(each, path.neighbours) for each in epsilons or ()]  # type: ignore[arg-type]
+        promises = [PureDP(epsilon, path.neighbours) for epsilon in epsilons or ()]  # type: ignore[arg-type]
     else:
-        share = round_down(exact_positive(delta, "delta") / max(len(epsilons or ()), 1))
-        promises = [ApproxDP(float(each), share, path.neighbours) for each in epsilons or ()]
+        sizes = tuple(float(epsilon) for epsilon in epsilons or ())
+        share = _share(exact_positive(delta, "delta"), sizes)
+        promises = [ApproxDP(size, share, path.neighbours) for size in sizes]
     return [Candidate(PathLevel(path, promise), promise_params(promise)) for promise in promises]
+
+
+def _share(delta: Fraction, epsilons: tuple[float, ...]) -> float:
+    """Return δ of each level alone; wrong levels are refused where they are priced."""
+    share = round_down(delta / max(len(epsilons), 1))
+    if len(epsilons) < 2 or epsilons[0] <= 0 or any(a >= b for a, b in pairwise(epsilons)):
+        return share
+    return max(share, share_of_delta(epsilons, round_down(delta)))
 
 
 def promise_params(promise: Guarantee) -> dict[str, float]:
@@ -208,15 +219,7 @@ def promise_params(promise: Guarantee) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PathLevel:
-    """One level of a path, as a mechanism: a single release with fresh noise.
-
-    Parameters
-    ----------
-    path : NoisePath or another Path
-        What is looked at.
-    guarantee : PureDP, ApproxDP or ZCDP
-        What one release of this level satisfies.
-    """
+    """One level of a path, as a mechanism: a single release with fresh noise."""
 
     path: Path
     guarantee: Guarantee
@@ -242,13 +245,13 @@ class PathLevel:
 
 @dataclass(frozen=True)
 class PathSearch(Selector):
-    """Look at the levels of a :class:`NoisePath` until an output reaches ``target``; release it.
+    """Look at the levels of a :class:`NoisePath` until an output reaches ``at_least``; release it.
 
     Parameters
     ----------
-    target : float, optional
+    at_least : float, optional
         The score that an output must reach. Required without ``held_out``.
-    held_out : HeldOut, optional
+    held_out : HeldOut or GaussianCounts, optional
         Decide by a noisy count on held-out rows instead (:mod:`expost.selection.held_out`). The
         released value is then a :class:`~expost.selection.held_out.Seen`.
 
@@ -259,36 +262,37 @@ class PathSearch(Selector):
     alone.
     """
 
-    target: float | None = None
-    held_out: HeldOut | None = None
+    at_least: float | None = None
+    held_out: HeldOut | GaussianCounts | None = None
     name: ClassVar[str] = "noise-path"
+    runs_here: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_target(self.target)
+        check_goal(self.at_least)
         if self.held_out is not None:
-            if self.target not in (None, 0.0):
+            if self.at_least not in (None, 0.0):
                 raise InvalidInput(
-                    "target", self.target, "the held-out rows have thresholds; leave it out"
+                    "at_least", self.at_least, "the held-out rows have thresholds; leave it out"
                 )
-            object.__setattr__(self, "target", 0.0)
+            object.__setattr__(self, "at_least", 0.0)
 
     def settings(self) -> dict[str, Any]:
         """Return the selector's name and public settings in plain JSON types."""
         held = None if self.held_out is None else self.held_out.settings()
-        return {"name": self.name, "target": self.target, "held_out": held}
+        return {"name": self.name, "at_least": self.at_least, "held_out": held}
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        """Charge each level its ε (or ρ), with the δ of all levels; "nothing" costs the last."""
+        """Charge each level its ε (or ρ), with the δ of all levels; a miss costs the last."""
         levels = path_levels(candidates)
         promises = [level.guarantee for level in levels]
         pairs = [promise.as_approx() for promise in promises]
         if levels[0].law == "gaussian" and pairs[0] is not None:
-            total = round_up(sum((Fraction(pair.delta) for pair in pairs if pair), Fraction(0)))
+            total = _total_delta([pair for pair in pairs if pair is not None])
             promises = [
                 ApproxDP(pair.epsilon, total, pair.neighbours) for pair in pairs if pair is not None
             ]
         if self.held_out is not None:
-            self.held_out.check(levels[0].guarantee, [float(each.size) for each in promises])
+            self.held_out.check(levels[0].guarantee, [float(promise.size) for promise in promises])
         return Charges.from_list(promises, promises[-1])
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
@@ -297,18 +301,15 @@ class PathSearch(Selector):
         named = level.path.theorem(level.law)
         if self.held_out is None:
             return named
-        kind = "theorem:at-classic-monotone" if self.held_out.monotone else "theorem:at-classic"
-        return f"{named}; {kind} on held-out rows"
+        return f"{named}; {self.held_out.theorem}"
+
+    def _sent(self, candidates: Sequence[Candidate]) -> Sequence[Any]:
+        """Return what counts the held-out rows of a large table."""
+        return [] if self.held_out is None else [self.held_out.count]
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
-        """Draw the key of the path's noise and, with held-out rows, the threshold's noise."""
-        drawn = {
-            "path": randomness.bytes(SEED_BYTES).hex(),
-            "simulated": randomness.simulated,
-        }
-        if self.held_out is not None:
-            drawn["thresholds"] = self.held_out.draw(randomness)
-        return drawn
+        """Draw the key of the path's noise."""
+        return {"path": randomness.bytes(SEED_BYTES).hex(), "simulated": randomness.simulated}
 
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
@@ -316,16 +317,13 @@ class PathSearch(Selector):
         """Return one look per level, from coarse to fine."""
         levels = path_levels(candidates)
         walk = levels[0].path.walk(levels, bytes.fromhex(draws["path"]), draws["simulated"])
-        return [
-            Run(index, _Look(walk, index, self.held_out, draws.get("thresholds")))
-            for index in range(len(levels))
-        ]
+        return [Run(index, _Look(walk, index, self.held_out)) for index in range(len(levels))]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        """Release the first level that passes, or nothing."""
-        if self.target is None:
-            raise InvalidInput("target", None, "give the number that a score must reach")
-        return ReleaseRule.FIRST_PASS_OR_NOTHING
+        """Release the first level that passes, or the last one, which is paid, as missed."""
+        if self.at_least is None:
+            raise InvalidInput("at_least", None, "give the number that a score must reach")
+        return ReleaseRule.FIRST_PASS_OR_LAST
 
     def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
         """Refuse a score with held-out rows: the proof compares the noisy count itself."""
@@ -334,6 +332,13 @@ class PathSearch(Selector):
             if self.held_out is None
             else "with held_out the noisy count is compared with its threshold; leave it out"
         )
+
+
+def _total_delta(pairs: Sequence[ApproxDP]) -> float:
+    """Return the δ of a search that may stop at any level: at most the sum of theirs."""
+    added = round_up(sum((Fraction(pair.delta) for pair in pairs), Fraction(0)))
+    mus = tuple(gaussian_mu(pair.epsilon, pair.delta) for pair in pairs)
+    return min(added, stopped_delta(tuple(pair.epsilon for pair in pairs), mus))
 
 
 class _Walk:
@@ -346,7 +351,7 @@ class _Walk:
     def __init__(self, levels: Sequence[PathLevel], seed: bytes, simulated: bool) -> None:
         self._levels, self._key = levels, RunKey(seed, simulated)
         self._path, self._law = _statistic_path(levels), levels[0].law
-        self._deviations = deviations_of(levels) if self._law == "gaussian" else []
+        self._deviations = path_deviations(levels) if self._law == "gaussian" else []
         self._turn = threading.Lock()
         self._data: Any = None
         self._values: Floats | None = None
@@ -376,9 +381,9 @@ class _Walk:
     def _gaussian(self, index: int, values: Floats) -> tuple[Floats, float]:
         if self._reached < 0:
             self._weighted = np.zeros(len(values))
-        for place in range(self._reached + 1, index + 1):
-            deviation = self._deviations[place]
-            noisy = rounded(values, lattice_for(deviation), self._key.source(place))
+        for look in range(self._reached + 1, index + 1):
+            deviation = self._deviations[look]
+            noisy = add_gaussian(values, lattice_for(deviation), self._key.source(look))
             self._weighted = self._weighted + noisy / deviation**2
             self._precision += 1 / deviation**2
         self._reached = index
@@ -401,15 +406,13 @@ class _Look:
 
     walk: Walk
     index: int
-    held_out: HeldOut | None
-    thresholds: Sequence[int] | None
+    held_out: HeldOut | GaussianCounts | None
 
     def __call__(self, data: Any, randomness: Randomness) -> Any:
         output = self.walk.output(self.index, data)
         if self.held_out is None:
             return output
-        assert self.thresholds is not None
-        return self.held_out.look(self.index, output, data, self.thresholds, randomness)
+        return self.held_out.look(self.index, output, data, randomness)
 
 
 def _statistic_path(levels: Sequence[PathLevel]) -> NoisePath:
@@ -419,18 +422,11 @@ def _statistic_path(levels: Sequence[PathLevel]) -> NoisePath:
     return path
 
 
-def deviations_of(levels: Sequence[PathLevel]) -> list[float]:
+def path_deviations(levels: Sequence[PathLevel]) -> list[float]:
     """Return σ_j of each look, rounded up: (Δ/σ_j)² ≤ μ_j² − μ_{j−1}² holds exactly."""
     squares = [Fraction(0), *(level.square() for level in levels)]
     sensitivity = _statistic_path(levels).bound
-    found = []
-    for before, after in pairwise(squares):
-        wanted = sensitivity**2 / (after - before)
-        deviation = math.sqrt(wanted)
-        while Fraction(deviation) ** 2 < wanted:
-            deviation = math.nextafter(deviation, math.inf)
-        found.append(deviation)
-    return found
+    return [root_up(sensitivity**2 / (after - before)) for before, after in pairwise(squares)]
 
 
 def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]:
@@ -443,7 +439,11 @@ def laplace_lattice(levels: Sequence[PathLevel]) -> tuple[float, list[Fraction]]
 
 def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
     """Return the candidates' mechanisms if they are the levels of one path, coarse to fine."""
-    levels = [each.mechanism for each in candidates if isinstance(each.mechanism, PathLevel)]
+    levels = [
+        candidate.mechanism
+        for candidate in candidates
+        if isinstance(candidate.mechanism, PathLevel)
+    ]
     if len(levels) < len(candidates) or any(level.path != levels[0].path for level in levels):
         raise InvalidCandidate(
             "mechanism", "other mechanisms", "give the levels of one NoisePath (NoisePath.levels)"

@@ -14,33 +14,37 @@ from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.engine import Outcome, ReleaseRule, Run
-from expost.execution.failure import attempt, settle_failure
-from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, DiscreteNoise
-from expost.mechanisms.noise_paths import gaussian_path, laplace_path
+from expost.execution.failure import call_or_failure, settle_failure
+from expost.mechanisms.discrete_noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    DiscreteNoise,
+    gaussian_path,
+    laplace_path,
+)
 from expost.privacy.charges import Charges
 from expost.randomness.source import Randomness, require_protection
-from expost.selection.candidate import Candidate
+from expost.selection.candidate import Candidate, check_goal
 from expost.selection.release import Release
 from expost.selection.selector import Draws, Selector
-from expost.selection.setting_checks import check_target
 
 
 @dataclass(frozen=True)
 class NoiseReduction(Selector):
-    """Refine one noisy answer until its score reaches ``target``, and release that answer.
+    """Refine one noisy answer until its score reaches ``at_least``, and release that answer.
 
     The candidates are the same ``Query`` under ``DiscreteLaplace`` with increasing ε, or under
     ``DiscreteGaussian`` with increasing ρ.
 
     Parameters
     ----------
-    target : float, optional
+    at_least : float, optional
         The score that an answer must reach. Required by :meth:`select`; :meth:`refine` does not use
         it.
 
     Notes
     -----
-    The noise of the levels is coupled (:mod:`expost.mechanisms.noise_paths`), so outcome i costs
+    The noise of the levels is coupled (:mod:`expost.mechanisms.discrete_noise`), so outcome i costs
     ε_i (or ρ_i), and "nothing" costs the last. The score receives an ``Estimate``, which carries
     its noise scale.
 
@@ -48,11 +52,11 @@ class NoiseReduction(Selector):
     Tests: ``tests/theorems/test_pure.py``, ``tests/mechanisms/test_noise_paths.py``.
     """
 
-    target: float | None = None
+    at_least: float | None = None
     name: ClassVar[str] = "noise-reduction"
 
     def __post_init__(self) -> None:
-        check_target(self.target)
+        check_goal(self.at_least)
 
     def refine(
         self,
@@ -86,7 +90,7 @@ class NoiseReduction(Selector):
         charges = self._price(checked)
         source = require_protection(randomness, simulation=simulation)
         for run in self._runs(checked, charges, self._draw(checked, source)):
-            value = settle_failure(attempt(run.call, data, source), run.index, None)
+            value = settle_failure(call_or_failure(run.call, data, source), run.index, None)
             yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
@@ -127,9 +131,9 @@ class NoiseReduction(Selector):
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
         """Release the first level that passes, or nothing."""
-        if self.target is None:
+        if self.at_least is None:
             raise InvalidInput(
-                "target", None, "give the number that a score must reach, or use refine()"
+                "at_least", None, "give the number that a score must reach, or use refine()"
             )
         return ReleaseRule.FIRST_PASS_OR_NOTHING
 
@@ -148,9 +152,9 @@ class _Level:
 def _levels(candidates: Sequence[Candidate]) -> list[DiscreteNoise]:
     """Return the candidates' mechanisms if they are one query at increasing ε (or ρ)."""
     levels = [
-        each.mechanism
-        for each in candidates
-        if isinstance(each.mechanism, (DiscreteLaplace, DiscreteGaussian))
+        candidate.mechanism
+        for candidate in candidates
+        if isinstance(candidate.mechanism, (DiscreteLaplace, DiscreteGaussian))
     ]
     if len(levels) < len(candidates) or len({type(level) for level in levels}) > 1:
         raise InvalidCandidate(

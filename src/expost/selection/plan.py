@@ -4,6 +4,17 @@ No data is read and nothing is charged. The charges come from the selector that 
 other numbers are estimates for orientation and may use floating point.
 
 Tests: ``tests/theorems/test_plan.py``, ``tests/cli/test_plan_cli.py``.
+
+``theorem:max-score-rdp`` exactly as published, for comparison only.
+
+The drop rates equal the divergences at the order of the analysis. For each order α::
+
+    ε̃(i) = (2+ℓ_i)ε_i + (1+ℓ_i)ε′ + (ln(τ+1) + Σ_{j≠i} e^{−ε_j(1+αℓ_i)})/(α−1),
+    τ = Σ_j ε′/(ε′+ε_j),
+
+and the conversion to an (ε̃, δ) claim (``lem:rdp-v-dp``) adds ln(1/δ)/(α−1). Here each level uses
+its own best α and ℓ. This makes the published bound look better than it is, because one run has
+one α.
 """
 
 from __future__ import annotations
@@ -17,22 +28,39 @@ from typing import Any
 
 import numpy as np
 
+from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.html_tables import HtmlTable, Loss, html_summary
-from expost.privacy.conversions import gaussian_for
-from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve
+from expost.privacy.conversions import DEFAULT_ORDERS
+from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve, gaussian_for
 from expost.privacy.guarantees import Guarantee, RenyiDP
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.privacy.profiles import GaussianProfile
-from expost.randomness.source import Randomness
 from expost.rationals import count_of, exact_positive
-from expost.selection.candidate import Candidate
+from expost.selection.candidate import Candidate, never_run
 from expost.selection.drop_level import log_keep_probability, probability_nothing
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.renyi.profile_charges import price_by_profiles
-from expost.selection.renyi.published import published_charges
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import RunCounts, run_counts
+
+_SLACKS = np.concatenate([[0.0], np.geomspace(1e-3, 64.0, 240)])  # ℓ
+
+
+def published_charges(
+    orders: Floats, curves: Floats, copies: Floats, overhead: float, log_delta: float
+) -> Floats:
+    """Return the smallest published (ε̃, δ) charge of a copy in each group."""
+    best = np.full(len(curves), np.inf)
+    for index, order in enumerate(orders):
+        losses = curves[:, index]
+        runs = float(copies @ (overhead / (overhead + losses)))
+        factors = np.exp(-losses[:, None] * (1 + order * _SLACKS))  # groups × ℓ
+        others = copies @ factors - factors
+        own = (2 + _SLACKS) * losses[:, None] + (1 + _SLACKS) * overhead
+        charges = own + (np.log1p(runs) + others - log_delta) / (order - 1)
+        best = np.minimum(best, charges.min(axis=1))
+    return best
+
 
 OVERHEADS = (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0)
 """Overheads that are compared for a recommendation, as fractions of the first level's drop rate."""
@@ -44,27 +72,7 @@ _SHAPES = (-0.5, 0.0, 0.5, 1.0)  # η of the repeat-and-select laws that are com
 
 @dataclass(frozen=True)
 class LevelPlan:
-    """One privacy level of a plan, with its charge by four methods.
-
-    Parameters
-    ----------
-    epsilon : float
-        ε of the promise of one candidate at the plan's δ.
-    charge : float
-        ε̃ if a candidate of this level is released.
-    charge_paper : float
-        The same by the bound as published.
-    charge_repeat_and_select : float
-        ε of repeat and select at this level alone with as many expected runs.
-    charge_composition : float
-        ε of running every copy of this level and composing.
-    bound : str
-        The bound that gave ``charge``: "T1", "T3" or "composition" (docs/theory.md).
-    order, shift : float or None
-        Order and shift of the analysis, where the bound has one.
-    keep_probability : float
-        Probability that a copy of this level is kept.
-    """
+    """One privacy level of a plan, with its charge by four methods."""
 
     epsilon: float
     charge: float
@@ -79,31 +87,7 @@ class LevelPlan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a tuning job would cost and how many runs it would make.
-
-    Parameters
-    ----------
-    overhead : float
-        ε′ as a fraction of the first level's drop rate.
-    recommended : bool
-        Whether the overhead was chosen by :func:`plan`.
-    delta : float
-        δ of the claim.
-    configurations, repeats : int
-        Settings at each level, and copies of each.
-    minimum_drop_level : int
-        k₀ of the selector.
-    counts : RunCounts
-        Distribution of the number of runs.
-    cheapest_runs : float
-        Probability that a copy of the first level runs, given that something does.
-    levels : tuple of LevelPlan
-        One row per level.
-    selector : RandomDropping
-        The selector that was planned for.
-    candidates : tuple of Candidate
-        Candidates with the promises of the levels; they cannot be run.
-    """
+    """What a tuning job would cost and how many runs it would make."""
 
     overhead: float
     recommended: bool
@@ -150,14 +134,14 @@ class Plan:
             "a draw keeps nothing with probability": self.counts.nothing,
         }
         rows = [
-            (each.epsilon, *map(Loss, (each.charge, each.charge_composition)))
-            for each in self.levels
+            (level.epsilon, *map(Loss, (level.charge, level.charge_composition)))
+            for level in self.levels
         ]
         columns = ["level ε", "charge ε̃", "training all and composing"]
         return html_summary("Plan of a tuning job", facts, HtmlTable("Levels", columns, rows))
 
 
-def plan(
+def plan_levels(
     epsilons: Sequence[float],
     configurations: int,
     *,
@@ -169,45 +153,13 @@ def plan(
     target_charge: float | None = None,
     max_runs: int | None = None,
 ) -> Plan:
-    """Plan a tuning job.
-
-    Parameters
-    ----------
-    epsilons : sequence of float
-        Privacy levels, ascending.
-    configurations : int
-        Number of settings at each level.
-    delta : float
-        δ of the claim.
-    overhead : float, optional
-        ε′ as a fraction of the first level's drop rate. By default the largest overhead is
-        recommended that costs at most 5 % more at the first level than the cheapest.
-    repeats : int
-        Copies of each setting.
-    sampling_rate, epochs : float, optional
-        If given, the levels are DP-SGD trainings with noise calibrated to (ε, δ). Otherwise they
-        are Gaussian-like mechanisms calibrated to (ε, δ).
-    target_charge : float, optional
-        Recommend the largest overhead that charges the first level at most this. Not together with
-        ``overhead``.
-    max_runs : int, optional
-        Raise the minimum drop level until 99 % of draws make at most this many runs.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    InvalidInput
-        A number is not valid, or no overhead or drop level meets the limits.
-    """
+    """Plan a tuning job."""
     levels = _check_levels(epsilons)
     copies = count_of(configurations, "configurations", at_least=1) * count_of(
         repeats, "repeats", at_least=1
     )
     candidates = [
-        Candidate(_never_run, {"epsilon": epsilon}, repeats=copies, guarantee=promise)
+        Candidate(never_run, {"epsilon": epsilon}, repeats=copies, guarantee=promise)
         for epsilon, promise in zip(
             levels, level_promises(levels, delta, sampling_rate, epochs), strict=True
         )
@@ -274,7 +226,7 @@ def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) ->
     # With overhead 1, `law.overhead` is the lattice step.
     law = RandomDropping(overhead=1, delta=delta).drop_law(candidates)
     first = next(
-        rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members
+        rate for group, rate in zip(law.groups, law.rates, strict=True) if 0 in group.members
     )
     return RandomDropping(overhead=float(first / law.overhead) * fraction, delta=delta)
 
@@ -290,8 +242,8 @@ def _recommend(candidates: Sequence[Candidate], delta: float, target: float | No
     def charge(fraction: float) -> float:
         problem = _selector(candidates, delta, fraction).renyi_problem(candidates)
         if priced.bounds[first] == "T1":
-            place = int(np.searchsorted(problem.orders, priced.orders[first]))
-            return float(problem.evaluate(place, float(priced.shifts[first]))[first])
+            order_index = int(np.searchsorted(problem.orders, priced.orders[first]))
+            return float(problem.evaluate(order_index, float(priced.shifts[first]))[first])
         return float(price_by_profiles(problem).charges[first])
 
     charges = {fraction: charge(fraction) for fraction in OVERHEADS}
@@ -346,13 +298,13 @@ def _chance_of_first(
 ) -> float:
     """Return the probability that a copy of the first level runs, given that something does."""
     law = selector.drop_law(candidates)
-    place = next(place for place, each in enumerate(law.groups) if 0 in each.members)
+    index = next(index for index, group in enumerate(law.groups) if 0 in group.members)
     none = (
         sum(
             probability_nothing(
                 float(law.overhead),
-                [float(law.rates[place])],
-                [law.groups[place].copies],
+                [float(law.rates[index])],
+                [law.groups[index].copies],
                 law.minimum,
             )
         )
@@ -376,14 +328,14 @@ def _levels(
     )
     law = selector.drop_law(candidates)
     rows = []
-    for place, candidate in enumerate(candidates):
-        at = sharp.charges.level_of[place]
+    for index, candidate in enumerate(candidates):
+        at = sharp.charges.level_of[index]
         promise = candidate.guarantee.as_renyi()
         assert promise is not None
         rows.append(
             LevelPlan(
                 epsilon=float(candidate.params["epsilon"]),
-                charge=float(sharp.charges[place].size),
+                charge=float(sharp.charges[index].size),
                 charge_paper=float(paper[at]),
                 charge_repeat_and_select=_repeat_and_select(
                     promise, counts.mean, float(selector.delta or 0)
@@ -420,8 +372,3 @@ def _check_levels(epsilons: Sequence[float]) -> list[float]:
     if any(a >= b for a, b in pairwise(levels)) or levels[-1] == inf:
         raise InvalidInput("epsilons", levels, "give levels in ascending order, each once")
     return levels
-
-
-def _never_run(data: Any, randomness: Randomness) -> Any:
-    """The mechanism of a plan's candidates; it must not be called."""
-    raise AssertionError("a plan runs nothing")

@@ -18,7 +18,7 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import PureDP, zero_like
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact
-from expost.selection.candidate import Candidate, group, level_places
+from expost.selection.candidate import Candidate, check_flag, group_equal, level_places
 from expost.selection.drop_coins import (
     DropLaw,
     DroppingSelector,
@@ -27,7 +27,6 @@ from expost.selection.drop_coins import (
 )
 from expost.selection.drop_level import probability_nothing
 from expost.selection.selector import Draws, require_kind
-from expost.selection.setting_checks import check_flag
 
 _SMALLEST_KEEP_PROBABILITY = 1e-4  # that a draw keeps something
 
@@ -42,7 +41,7 @@ class RandomDropping(DroppingSelector):
     ----------
     overhead : number
         ε′ > 0, the parameter of the drop level. A small overhead costs less but drops more.
-    target : float, optional
+    at_least : float, optional
         The score that a run must reach to pass. The kept runs are then made in descending order of
         their public priority. The winner is the first that passes; if none passes, the first that
         did not fail. This has the same law as running everything with the score
@@ -86,7 +85,7 @@ class RandomDropping(DroppingSelector):
     """
 
     overhead: Number
-    target: float | None = None
+    at_least: float | None = None
     allow_nothing: bool = False
     minimum_drop_level: int = 0
     max_runs: int | None = None
@@ -115,7 +114,7 @@ class RandomDropping(DroppingSelector):
         if self._claim() is not None:
             return self.analyse(candidates).charges
         require_kind(candidates, "RandomDropping (without delta or order)", PureDP)
-        groups = group(candidates)
+        groups = group_equal(candidates)
         overhead = exact(self.overhead, "overhead")
         levels = pure_levels(groups, [rate + overhead for rate in pure_rates(groups)])
         return Charges(tuple(levels), level_places(groups, len(candidates)), zero_like(levels[0]))
@@ -149,7 +148,7 @@ class RandomDropping(DroppingSelector):
 
     def _check_something_is_kept(self, law: DropLaw) -> None:
         """Refuse settings under which almost no draw keeps anything; uses public numbers only."""
-        rates, copies = [float(rate) for rate in law.rates], [each.copies for each in law.groups]
+        rates, copies = [float(rate) for rate in law.rates], [group.copies for group in law.groups]
         _, nothing = probability_nothing(float(law.overhead), rates, copies, law.minimum)
         if 1 - nothing < _SMALLEST_KEEP_PROBABILITY:
             raise InvalidInput(
@@ -163,16 +162,16 @@ class RandomDropping(DroppingSelector):
     def _runs(
         self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
     ) -> Sequence[Run]:
-        """Return the kept copies in the order of the list, or by priority if there is a target."""
+        """Return the kept copies in the order of the list, or by priority if there is a goal."""
         kept = draws["kept"]
-        if self.target is not None:
+        if self.at_least is not None:
             rank = _priorities(candidates, charges)
             kept = sorted(kept, key=lambda index: (-rank[index], index))
         return [Run(index, candidates[index].call) for index in kept]
 
     def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        """Release the best run, or with a target the first that passes."""
-        if self.target is None:
+        """Release the best run, or with a goal the first that passes."""
+        if self.at_least is None:
             return ReleaseRule.BEST
         _check_priorities(candidates)  # called before anything is reserved or drawn
         return ReleaseRule.FIRST_PASS_OR_FIRST

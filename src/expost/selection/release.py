@@ -20,12 +20,12 @@ import numpy as np
 
 from expost._version import __version__
 from expost.errors import InvalidInput, InvalidRelease
+from expost.files import read_small
 from expost.html_tables import html_summary
-from expost.mechanisms.outcome import FAILED, NOTHING
+from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
-from expost.small_files import read_small
 
-_SCHEMA = 2
+SCHEMA = 2
 
 _OUTCOMES: dict[str, Any] = {"nothing": NOTHING, "failed": FAILED}
 
@@ -37,15 +37,16 @@ class Release:
     Parameters
     ----------
     value : object
-        The winner's output, ``NOTHING``, or ``FAILED``.
+        The winner's output, ``NOTHING``, or ``FAILED``. An output that did not reach the goal is
+        called *missed* in the certificate.
     params : mapping
         The winner's public settings.
     index : int or None
-        The winner's place in the list of candidates; None for ``NOTHING``.
+        The winner's index in the list of candidates; None for ``NOTHING``.
     score : float or None
         The winner's score, if it has one.
     passed : bool or None
-        Whether the target was reached; None if there was no target.
+        Whether the goal was reached; None if there was no goal.
     spent : Guarantee
         The charge of this outcome. A Rényi or zCDP charge must be converted at an order that was
         fixed before the outcome was known (``delta=`` on the selector does this correctly), never
@@ -85,7 +86,7 @@ class Release:
             "value": _outcome(self.value),
             "parameters": dict(self.params),
             "score": self.score,
-            "target reached": self.passed,
+            "goal reached": self.passed,
             "spent": self.spent,
             "worst case": self.worst_case,
             "theorem": self.theorem,
@@ -109,16 +110,17 @@ class Release:
             JSON cannot hold the value, a setting, or a parameter.
         """
         outcome = next(
-            (name for name, sentinel in _OUTCOMES.items() if self.value is sentinel), "value"
+            (name for name, sentinel in _OUTCOMES.items() if self.value is sentinel),
+            "missed" if self.passed is False else "value",
         )
-        value = None if outcome != "value" else (encode or plain)(self.value)
+        value = None if outcome in _OUTCOMES else (encode or plain_json)(self.value)
         return {
             "expost": __version__,
-            "schema": _SCHEMA,
+            "schema": SCHEMA,
             "kind": "selection",
             "outcome": outcome,
             "value": value,
-            "params": plain(dict(self.params), "params"),
+            "params": plain_json(dict(self.params), "params"),
             "index": self.index,
             "score": self.score
             if self.score is None or math.isfinite(self.score)
@@ -127,7 +129,7 @@ class Release:
             "spent": self.spent.as_dict(),
             "worst_case": self.worst_case.as_dict(),
             "theorem": self.theorem,
-            "selector": plain(dict(self.selector), "selector"),
+            "selector": plain_json(dict(self.selector), "selector"),
             "simulated": self.simulated,
             "ledger": None if self.ledger is None else dict(self.ledger),
             "grid": None if self.grid is None else dict(self.grid),
@@ -171,19 +173,24 @@ class Release:
         except (ValueError, RecursionError) as error:
             # The content is not quoted: the file may be anything.
             raise InvalidRelease("certificate", "the file", f"not JSON ({error})") from None
-        if not isinstance(record, dict) or record.get("schema") != _SCHEMA:
+        return cls.from_dict(record, decode)
+
+    @classmethod
+    def from_dict(cls, record: Any, decode: Callable[[Any], Any] | None = None) -> Release:
+        """Read a certificate from what :meth:`as_dict` returned; see :meth:`from_json`."""
+        if not isinstance(record, dict) or record.get("schema") != SCHEMA:
             schema = record.get("schema") if isinstance(record, dict) else None
             raise InvalidRelease(
-                "schema", schema, f"this version reads certificates of schema {_SCHEMA}"
+                "schema", schema, f"this version reads certificates of schema {SCHEMA}"
             )
         try:
             outcome = _checked(record, "outcome", str)
             value = (
                 (decode(record["value"]) if decode else record["value"])
-                if outcome == "value"
+                if outcome in ("value", "missed")
                 else _OUTCOMES[outcome]
             )
-            found = cls(
+            release = cls(
                 value=value,
                 params=_checked(record, "params", dict),
                 index=_checked(record, "index", int, None),
@@ -197,8 +204,8 @@ class Release:
                 ledger=_mapping(record, "ledger"),
                 grid=_mapping(record, "grid"),
             )
-            _consistent(found)
-            return found
+            _consistent(release, outcome)
+            return release
         except RecursionError:
             raise InvalidRelease("certificate", "the file", "it is nested too deeply") from None
         except KeyError as error:
@@ -222,8 +229,8 @@ class Release:
 
 def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     """Return a part of a certificate that may be missing, or that other kinds write differently."""
-    found = record.get(key)
-    return found if isinstance(found, dict) else None
+    part = record.get(key)
+    return part if isinstance(part, dict) else None
 
 
 def _score(record: Mapping[str, Any]) -> float | None:
@@ -232,21 +239,23 @@ def _score(record: Mapping[str, Any]) -> float | None:
         return float(record["score"])
     score = _checked(record, "score", int, float, None)
     try:
-        found = None if score is None else float(score)
+        number = None if score is None else float(score)
     except OverflowError:
-        found = math.nan
-    if found is not None and not math.isfinite(found):
+        number = math.nan
+    if number is not None and not math.isfinite(number):
         raise InvalidRelease("score", score, 'give a finite number, "inf" or "-inf"')
-    return found
+    return number
 
 
-def _consistent(release: Release) -> None:
-    """Refuse a charge that is above its worst case or of another kind: no selection writes that.
+def _consistent(release: Release, outcome: str) -> None:
+    """Refuse what no selection writes: a charge above its worst case, or a miss that passed.
 
     A charge that was made smaller is found by ``expost certificate verify``.
     """
     if not release.spent <= release.worst_case:
         raise InvalidRelease("spent", release.spent, "no outcome costs more than the worst case")
+    if (outcome == "missed") != (release.passed is False and outcome not in _OUTCOMES):
+        raise InvalidRelease("outcome", outcome, "missed is an output with passed = false")
 
 
 def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:
@@ -263,20 +272,20 @@ def _checked(record: Mapping[str, Any], key: str, *types: type | None) -> Any:
     raise InvalidRelease(key, value, f"expected {names}")
 
 
-def plain(value: Any, name: str = "value") -> Any:
+def plain_json(value: Any, name: str = "value") -> Any:
     """Return ``value`` in plain JSON types, or raise an error that says what to do."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (np.generic, np.ndarray)):
-        return plain(value.tolist(), name)
+        return plain_json(value.tolist(), name)
     if hasattr(value, "as_dict"):
-        return plain(value.as_dict(), name)
+        return plain_json(value.as_dict(), name)
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: plain(item, f"{name}[{key!r}]") for key, item in value.items()}
+        return {key: plain_json(item, f"{name}[{key!r}]") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, f"{name}[{place}]") for place, item in enumerate(value)]
+        return [plain_json(item, f"{name}[{index}]") for index, item in enumerate(value)]
     raise InvalidRelease(
         name, type(value).__name__, "JSON cannot hold it; pass encode=… to convert it"
     )

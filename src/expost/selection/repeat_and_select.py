@@ -22,13 +22,13 @@ from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
+from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.inverse_cdf import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.table import Claim
+from expost.selection.renyi.table import ChargeKind
 from expost.selection.selector import Draws, Selector
 
 
@@ -345,7 +345,7 @@ class RepeatAndSelect(Selector):
                 self.runs,
                 "give TruncatedNegativeBinomial(shape, gamma) or Poisson(expected)",
             )
-        Claim.check(self.delta, self.order, "sharp")
+        ChargeKind.check(self.delta, self.order, "sharp")
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
         """Charge every candidate the same: the charge of the worst promise."""
@@ -354,7 +354,7 @@ class RepeatAndSelect(Selector):
 
     def _charge(self, promise: Guarantee) -> Guarantee:
         """Return the charge of every outcome if each run keeps ``promise``."""
-        claim = Claim.check(self.delta, self.order, "sharp")
+        claim = ChargeKind.check(self.delta, self.order, "sharp")
         pair = None if promise.shared_delta is None else promise.as_approx()
         if pair is not None:
             if claim is not None:

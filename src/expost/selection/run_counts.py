@@ -1,16 +1,24 @@
 """How many runs random dropping will make: the distribution of the number of copies kept.
 
 For planning only; no guarantee depends on it. Tests: ``tests/theorems/test_plan.py``.
+
+How many copies of a candidate find a good output (``theorem:goodness-guarantee``).
+
+Public numbers only. Tests: ``tests/theorems/test_plan.py``.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, exp, log
 
 import numpy as np
 
 from expost.arrays import Floats
+from expost.errors import InvalidInput
+from expost.rationals import Number, exact_positive
 from expost.selection.drop_coins import DropLaw
 from expost.selection.drop_level import (
     cell_edges,
@@ -24,23 +32,7 @@ _EXACT_UP_TO = 2000  # copies; above it the number kept at a level is taken as P
 
 @dataclass(frozen=True, eq=False)
 class RunCounts:
-    """The distribution of the number of runs, given that something is kept.
-
-    Parameters
-    ----------
-    copies : int
-        The number of copies, the largest possible number of runs.
-    mean : float
-        Expected number of runs, given that something is kept.
-    mean_per_draw : float
-        Expected number of runs of one draw, including draws that keep nothing.
-    nothing : float
-        Probability that a draw keeps nothing.
-    values : array
-        Numbers of runs, ascending.
-    cumulative : array
-        Probability of at most this many runs, for each of the values.
-    """
+    """The distribution of the number of runs, given that something is kept."""
 
     copies: int
     mean: float
@@ -51,14 +43,14 @@ class RunCounts:
 
     def quantile(self, chance: float) -> int:
         """Return the smallest number of runs that is not exceeded with this probability."""
-        place = int(np.searchsorted(self.cumulative, chance))
-        return int(self.values[min(place, len(self.values) - 1)])
+        index = int(np.searchsorted(self.cumulative, chance))
+        return int(self.values[min(index, len(self.values) - 1)])
 
 
 def run_counts(law: DropLaw) -> RunCounts:
     """Return the distribution of the number of runs under a drop law, given at least one."""
     overhead, rates = float(law.overhead), np.array([float(rate) for rate in law.rates])
-    copies = np.array([float(each.copies) for each in law.groups])
+    copies = np.array([float(group.copies) for group in law.groups])
     keep = [math.exp(log_keep_probability(overhead, rate, law.minimum)) for rate in rates]
     per_draw = float(copies @ keep)
     nothing = sum(probability_nothing(overhead, rates, copies, law.minimum)) / 2
@@ -108,10 +100,33 @@ def _approximate(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
             table[row] = np.append(reached, np.ones(len(values) - 200))
         else:
             scaled = (values + 0.5 - centre) / math.sqrt(2 * spread)
-            table[row] = [0.5 * math.erfc(-each) for each in scaled]
+            table[row] = [0.5 * math.erfc(-deviation) for deviation in scaled]
     return values, table
 
 
 def _log_factorials() -> Floats:
     """Return ln n! for n = 0 … 199."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, 200.0)))])
+
+
+def repeats_for(
+    success: Number,
+    failure: Number,
+    epsilon: Number,
+    overhead: Number,
+    drop_rate: Number | None = None,
+) -> int:
+    """Return the number of copies with which a good output is found with probability 1 − β."""
+    alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
+    if alpha >= 1 or beta >= 1:
+        raise InvalidInput(
+            "success, failure", (success, failure), "give probabilities strictly between 0 and 1"
+        )
+    rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
+    logarithm = log(2.0) - log(beta)
+    log_copies = (
+        float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
+    )
+    if log_copies < 600:
+        return ceil(Fraction(exp(log_copies) * (1 + 1e-12)))
+    return int(2 ** ceil(log_copies / log(2.0)))

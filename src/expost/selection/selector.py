@@ -24,22 +24,32 @@ from typing import Any, ClassVar
 from expost._version import __version__
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.checkpoint import SelectionState
-from expost.execution.codec import Codec, JsonCodec
+from expost.execution.checkpoint import Codec, JsonCodec, SelectionState
 from expost.execution.dispatch import Executor, check_executor
-from expost.execution.engine import Listeners, Outcome, ReleaseRule, Run, RunProgress, execute
+from expost.execution.engine import (
+    Listeners,
+    Outcome,
+    OutcomeRule,
+    ReleaseRule,
+    Run,
+    RunProgress,
+    execute,
+)
 from expost.execution.failure import OnFailure, Score
-from expost.execution.fingerprint import fingerprint
-from expost.execution.identity import identity_of
+from expost.execution.identity import fingerprint, identity_of
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
-from expost.randomness.keyed import SEED_BYTES, RunKey
-from expost.randomness.source import Randomness, require_protection
+from expost.randomness.source import SEED_BYTES, Randomness, RunKey, require_protection
 from expost.rationals import exact
-from expost.selection.candidate import Candidate, check_candidates, describe
-from expost.selection.grid import grid_of, source_of
-from expost.selection.release import Release, plain
-from expost.selection.setting_checks import check_callbacks, check_flag
+from expost.selection.candidate import (
+    Candidate,
+    check_callbacks,
+    check_candidates,
+    check_flag,
+    describe_candidate,
+)
+from expost.selection.grid import data_description, grid_of
+from expost.selection.release import Release, plain_json
 
 Draws = dict[str, Any]
 """The secrets of one selection in plain JSON types: its coins and, under "key", the key of its
@@ -68,13 +78,16 @@ class Selector(ABC):
         Name of the selector in certificates.
     takes_queries : bool
         Whether candidates may be bare ``Query`` objects.
-    target : float or None
+    runs_here : bool
+        Whether runs are made in this process, one after the other, also with an executor.
+    at_least : float or None
         The score that a run must reach to pass.
     """
 
     name: ClassVar[str]
     takes_queries: ClassVar[bool] = False
-    target: float | None = None
+    runs_here: ClassVar[bool] = False
+    at_least: float | None = None
 
     def charges(self, candidates: Sequence[Candidate]) -> Charges:
         """Return what each outcome would cost. No data is read and nothing is charged.
@@ -207,13 +220,14 @@ class Selector(ABC):
         coins = require_protection(randomness, simulation=simulation)
         account = Account(ledger, budget, analyst, memo)
         account.check_simulation(coins.simulated)
-        described = source_of(data) if source is None else dict(source)
+        described = data_description(data) if source is None else dict(source)
 
         # Price: the charge of every outcome, and the rule that chooses one.
         charges = self._price(checked)
         rule = self._rule(checked)
         if executor is not None:
-            check_executor(executor, [candidate.mechanism for candidate in checked])
+            check_executor(executor, self._sent(checked))
+            executor = None if self.runs_here else executor
 
         # Draw the secrets before any run reads data, or take them from the checkpoint.
         stored = codec or JsonCodec()
@@ -241,14 +255,16 @@ class Selector(ABC):
                     self._runs(checked, charges, state.draws),
                     data,
                     RunKey(bytes.fromhex(state.draws["key"]), coins.simulated),
-                    rule=rule,
-                    score=score,
-                    target=None if self.target is None else exact(self.target, "target"),
-                    listeners=Listeners(progress, on_failure),
-                    checkpoint=state.checkpoint,
+                    OutcomeRule(
+                        rule,
+                        score,
+                        None if self.at_least is None else exact(self.at_least, "at_least"),
+                        stop_early,
+                    ),
+                    Listeners(progress, on_failure),
+                    state.checkpoint,
                     settled=state.checkpoint is not None and reserved.already_settled,
                     executor=executor,
-                    stop_early=stop_early,
                 )
 
                 # Release: the winner with its charge; everything else stays secret.
@@ -258,7 +274,7 @@ class Selector(ABC):
                     release = replace(release, ledger={**evidence, "source": described})
 
                 # Settle: the ledger entry drops from the worst case to the realised charge.
-                reserved.settle(outcome.index, None if evidence is None else release.record())
+                reserved.settle(release.index, None if evidence is None else release.record())
             if on_release is not None:
                 on_release(release)
             state.finish()
@@ -279,7 +295,12 @@ class Selector(ABC):
         What it covers, and what it cannot see, is stated in :mod:`expost.execution.identity`.
         """
         public = [__version__, self.settings(), account.identity, source.simulated]
-        described = [*public, [describe(each) for each in candidates], score, codec]
+        described = [
+            *public,
+            [describe_candidate(candidate) for candidate in candidates],
+            score,
+            codec,
+        ]
         return fingerprint([identity_of(described), data], salt)
 
     def _request(self, candidates: Sequence[Candidate]) -> str:
@@ -288,8 +309,13 @@ class Selector(ABC):
         It must be the same in every process, so it holds plain values only: no mechanism.
         """
         listed = [
-            [dict(each.params), each.guarantee.as_dict(), each.repeats, each.drop_rate]
-            for each in candidates
+            [
+                dict(candidate.params),
+                candidate.guarantee.as_dict(),
+                candidate.repeats,
+                candidate.drop_rate,
+            ]
+            for candidate in candidates
         ]
         text = json.dumps([self.settings(), listed], default=str)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -324,7 +350,7 @@ class Selector(ABC):
         """Return the selector's name and public settings in plain JSON types."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"name": self.name} | {
-            key: plain(_number(value), key) for key, value in values.items()
+            key: plain_json(_number(value), key) for key, value in values.items()
         }
 
     def verify(self, release: Release, candidates: Sequence[Candidate]) -> bool:
@@ -359,13 +385,13 @@ class Selector(ABC):
             release.worst_case,
             release.theorem,
             dict(release.selector),
-            plain(dict(release.params), "params"),
+            plain_json(dict(release.params), "params"),
         ) == (
             spent,
             charges.worst_case,
             self._theorem(checked),
             self.settings(),
-            plain(params, "params"),
+            plain_json(params, "params"),
         )
 
     def _check(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -386,6 +412,10 @@ class Selector(ABC):
     def _refuses_score(self, candidates: Sequence[Candidate]) -> str | None:
         """Return why a score may not be given, or None; most theorems allow any score."""
         return None
+
+    def _sent(self, candidates: Sequence[Candidate]) -> Sequence[Any]:
+        """Return what workers must be able to load."""
+        return [candidate.mechanism for candidate in candidates]
 
     @abstractmethod
     def _price(self, candidates: Sequence[Candidate]) -> Charges:

@@ -11,25 +11,23 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from expost.budget.base import Budget
-from expost.budget.hash_chain import ABANDON, CREATE, RENEW, RESERVE, SETTLE
+from expost.budget.ledger_rows import ABANDON, CREATE, RENEW, RESERVE, SETTLE
+from expost.budget.limits import Budget
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE
-from expost.server import acts
-from expost.server.datasets import Datasets
-from expost.server.ledgers import Ledgers, make_budget
-from expost.server.people import ANALYST, OWNER, People, Person
-from expost.server.queue import REFUSED, Queue
-from expost.server.roles import action
-from expost.server.store import DeskStore
-from expost.server.tables import attempts, requests
-from expost.server.views import moment
+from expost.server import audit_log
+from expost.server.database import ServerDatabase, attempts, requests
+from expost.server.jobs.datasets import Datasets
+from expost.server.jobs.ledgers import Ledgers, make_budget
+from expost.server.jobs.states import REFUSED, Queue, iso_time
+from expost.server.people.accounts import ANALYST, OWNER, People, Person
+from expost.server.people.roles import action
 
 
 class Administration:
-    """The part of a desk that owners and auditors use; see :class:`.service.Service`."""
+    """The part of a server that owners and auditors use; see :class:`.service.Service`."""
 
-    store: DeskStore
+    store: ServerDatabase
     _people: People
     _datasets: Datasets
     _ledgers: Ledgers
@@ -50,7 +48,7 @@ class Administration:
     @action
     def people(self, person: Person) -> list[dict[str, Any]]:
         """Return everybody with their roles."""
-        return [row | {"created": moment(row["created"])} for row in self._people.listed()]
+        return [row | {"created": iso_time(row["created"])} for row in self._people.listed()]
 
     @action
     def add_person(self, person: Person, name: str, role: str) -> dict[str, Any]:
@@ -70,7 +68,7 @@ class Administration:
         mine = None if person.role == OWNER else person.name
         times = ("created", "expires")
         return [
-            row | {name: moment(row[name]) for name in times}
+            row | {name: iso_time(row[name]) for name in times}
             for row in self._people.tokens_of(mine)
         ]
 
@@ -79,8 +77,8 @@ class Administration:
         self, person: Person, whose: str, days: float = 90, note: str = ""
     ) -> dict[str, Any]:
         """Make a token for a person. Its text is shown here and never again."""
-        made = self._people.new_token(whose, person.name, days, note)
-        return made | {"expires": moment(made["expires"])}
+        token = self._people.new_token(whose, person.name, days, note)
+        return token | {"expires": iso_time(token["expires"])}
 
     @action
     def revoke_token(self, person: Person, identity: str) -> dict[str, Any]:
@@ -93,7 +91,8 @@ class Administration:
     def acts(self, person: Person, after: int = 0, limit: int = 500) -> list[dict[str, Any]]:
         """Return the administrative acts, oldest first."""
         return [
-            row | {"time": moment(row["time"])} for row in acts.listed(self.store, after, limit)
+            row | {"time": iso_time(row["time"])}
+            for row in audit_log.list_acts(self.store, after, limit)
         ]
 
     @action
@@ -110,11 +109,11 @@ class Administration:
     ) -> dict[str, Any]:
         """Open a budget, with caps per analyst (their ε)."""
 
-        def made(limit: float | str) -> Budget:
+        def budget_of(limit: float | str) -> Budget:
             return make_budget(kind, limit, delta, neighbours=neighbours)
 
-        terms = made(epsilon)
-        limits = {who: made(cap) for who, cap in (caps or {}).items()}
+        terms = budget_of(epsilon)
+        limits = {who: budget_of(cap) for who, cap in (caps or {}).items()}
         self._ledgers.open_budget(name, terms, limits, renews)
         detail = {"name": name, "terms": terms.as_dict(), "renews": renews}
         self._act(person, "open budget", detail | {"caps": dict(caps or {})})
@@ -147,7 +146,7 @@ class Administration:
         return self._ledgers.standing(name)
 
     def _act(self, person: Person, act: str, detail: Mapping[str, Any]) -> None:
-        self.store.write(lambda connection: acts.record(connection, person.name, act, detail))
+        self.store.write(lambda connection: audit_log.record(connection, person.name, act, detail))
 
     @action
     def budgets(self, person: Person) -> list[dict[str, Any]]:
@@ -170,14 +169,14 @@ class Administration:
     def _refusals(self, name: str) -> list[dict[str, Any]]:
         """The newest refused requests of a budget."""
         sets = self._datasets.listed(retired=True)
-        names = [each["name"] for each in sets if each["budget"] == name]
+        names = [facts["name"] for facts in sets if facts["budget"] == name]
         query = (
             sql.select(requests.c.id, requests.c.person, requests.c.dataset, requests.c.created)
             .where(requests.c.state == REFUSED, requests.c.dataset.in_(names))
             .order_by(requests.c.created.desc())
             .limit(100)
         )
-        return [row | {"created": moment(row["created"])} for row in self.store.rows(query)]
+        return [row | {"created": iso_time(row["created"])} for row in self.store.rows(query)]
 
     @action
     def history(self, person: Person, name: str) -> dict[str, Any]:
@@ -250,6 +249,6 @@ class Administration:
     @action
     def verify(self, person: Person) -> dict[str, Any]:
         """Check the chain, sums and prices of the ledger, and the chain of acts."""
-        problems = [*self._ledgers.problems(), *acts.problems(self.store)]
-        counted = {"entries": self._ledgers.entry_count(), "acts": acts.count(self.store)}
+        problems = [*self._ledgers.problems(), *audit_log.problems(self.store)]
+        counted = {"entries": self._ledgers.entry_count(), "acts": audit_log.count_acts(self.store)}
         return {"valid": not problems, "problems": problems} | counted

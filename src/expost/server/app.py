@@ -1,11 +1,15 @@
-"""The application: API, pages, error handling. Tests: ``tests/server/test_api.py``."""
+"""The application: API, pages, and errors as JSON or as pages.
+
+Tests: ``tests/server/test_security.py``.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from typing import Any
+from urllib.parse import quote
 
 from expost.errors import BudgetRefused, ExpostError, InvalidInput, MissingExtra
 
@@ -15,36 +19,41 @@ try:
 except ImportError:
     raise MissingExtra("fastapi", "server") from None
 
-import logging
-
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from expost._version import __version__
-from expost.server.api import router
-from expost.server.problems import DeskError
-from expost.server.security import Guard
+from expost.server import pages
+from expost.server.api.access import Guard, cookie_person
+from expost.server.api.routes import router
+from expost.server.pages.rendering import go, page
+from expost.server.people.accounts import Person
+from expost.server.problems import NotSignedIn, ServerProblem
+from expost.server.server_settings import ServerSettings
 from expost.server.service import Service
-from expost.server.settings import Settings
 
 log = logging.getLogger("expost.server")
+_TITLES = {
+    400: "This request cannot be read",
+    401: "Sign in first",
+    402: "The budget refuses",
+    403: "This is not part of your role",
+    404: "Not found",
+    405: "Not possible here",
+    409: "This does not fit",
+    413: "Too large",
+    422: "Something in the form is not valid",
+    429: "Too many attempts",
+    503: "Not possible now",
+}
 
 
-def create_app(settings: Settings, *, run: bool = True) -> FastAPI:
-    """Return the application of a desk.
+def create_app(settings: ServerSettings, *, run: bool = True) -> FastAPI:
+    """Return the application of a server; ``app.state.service`` is its :class:`.Service`.
 
-    Parameters
-    ----------
-    settings : Settings
-        Where the desk keeps its files, and how it listens.
-    run : bool, default True
-        Whether this process runs queued requests. The threads start with the application.
-
-    Returns
-    -------
-    FastAPI
-        The application; ``app.state.service`` is the :class:`Service`.
+    ``run`` says whether this process runs queued requests; its threads start with the application.
     """
     service = Service(settings)
 
@@ -58,7 +67,7 @@ def create_app(settings: Settings, *, run: bool = True) -> FastAPI:
             service.close()
 
     app = FastAPI(
-        title="expost desk",
+        title="expost server",
         version=__version__,
         summary="Ask a question; receive a differentially private release.",
         lifespan=lifespan,
@@ -68,53 +77,54 @@ def create_app(settings: Settings, *, run: bool = True) -> FastAPI:
     )
     app.state.service = service
     app.include_router(router)
-    for error, handler in HANDLERS.items():
-        app.add_exception_handler(error, handler)
-    if find_spec("expost.server.pages") is not None:
-        from importlib import import_module
-
-        import_module("expost.server.pages").install(app, service)
+    for module in pages.MODULES:
+        app.include_router(module.router, include_in_schema=False)
+    for error in (ExpostError, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, _tell)
     app.add_middleware(Guard, hosts=settings.allowed_hosts, secure=settings.cookies_secure)
     return app
 
 
-def _json(status: int, error: str, field: str | None = None, valid: str | None = None) -> Response:
-    return JSONResponse({"error": error, "field": field, "valid": valid}, status_code=status)
+async def _tell(request: Request, error: Any) -> Response:
+    """Answer an error: as JSON in the API, elsewhere as a page."""
+    status, words, field, valid = _problem(error)
+    if request.url.path.startswith(("/api/", "/openapi.json")):
+        return JSONResponse({"error": words, "field": field, "valid": valid}, status_code=status)
+    if isinstance(error, NotSignedIn):
+        wanted = request.url.path if request.method == "GET" else "/"
+        return go("/sign-in" if wanted == "/" else f"/sign-in?next={quote(wanted, safe='/')}")
+    person = await run_in_threadpool(_person, request)
+    if isinstance(error, RequestValidationError):
+        words, field, valid = "The address or the form is not valid.", None, None
+    elif isinstance(error, HTTPException):
+        words = "There is no such page." if status == 404 else "The server does not accept this."
+    title = _TITLES.get(status, "This did not work")
+    return page(
+        "error.html", person, status=status, title=title, words=words, field=field, valid=valid
+    )
 
 
-async def _desk_error(_: Request, error: Any) -> Response:
-    return JSONResponse(error.as_dict(), status_code=error.status)
+def _problem(error: Any) -> tuple[int, str, str | None, str | None]:
+    """The status of an error, its words, the field that is wrong and what would be valid."""
+    if isinstance(error, ServerProblem):
+        return error.status, error.error, error.field, error.valid
+    if isinstance(error, InvalidInput):
+        return 422, f"{error.field} is not valid", error.field, error.valid
+    if isinstance(error, BudgetRefused):
+        return 402, "the budget refuses the request; nothing was charged", "budget", None
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"] if part != "body")
+        return 422, "the request is not valid", field[:200], str(first["msg"])[:200]
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail), None, None
+    log.error("a request failed: %s", type(error).__name__)  # its message may quote data
+    return 503, "the server cannot do this now; try again later", None, None
 
 
-async def _invalid(_: Request, error: Any) -> Response:
-    return _json(422, f"{error.field} is not valid", error.field, error.valid)
-
-
-async def _refused(_: Request, error: Any) -> Response:
-    return _json(402, "the budget refuses the request; nothing was charged", "budget")
-
-
-async def _expected(_: Request, error: Any) -> Response:
-    log.error("a request failed: %s", type(error).__name__)
-    return _json(503, "the desk cannot do this now")
-
-
-async def _malformed(_: Request, error: Any) -> Response:
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"] if part != "body")
-    return _json(422, "the request is not valid", field[:200], str(first["msg"])[:200])
-
-
-async def _http(_: Request, error: Any) -> Response:
-    return _json(error.status_code, str(error.detail))
-
-
-HANDLERS: dict[Any, Any] = {
-    DeskError: _desk_error,
-    InvalidInput: _invalid,
-    BudgetRefused: _refused,
-    ExpostError: _expected,
-    RequestValidationError: _malformed,
-    HTTPException: _http,
-}
-"""Errors as JSON. Pages may register others that answer calls outside ``/api/`` with HTML."""
+def _person(request: Request) -> Person | None:
+    """Who is signed in; None if nobody is."""
+    try:
+        return cookie_person(request)
+    except ExpostError:
+        return None

@@ -1,7 +1,7 @@
-"""``expost.connect``: ask a desk from Python with the words of the library.
+"""``expost.connect``: ask a server from Python with the words of the library.
 
 Only the standard library is used. A call that may cost something carries a key of its own, so that
-it can be repeated after a lost connection: the desk returns the same answer and charges once.
+it can be repeated after a lost connection: the server returns the same answer and charges once.
 Tests: ``tests/server/test_client.py``.
 """
 
@@ -27,16 +27,8 @@ _TRIES = 6
 _LOST = (502, 503, 504)
 
 
-class DeskError(ExpostError):
-    """A desk did not carry out a call.
-
-    Parameters
-    ----------
-    status : int
-        The HTTP status.
-    message : str
-        What the desk says.
-    """
+class ServerError(ExpostError):
+    """A server did not carry out a call."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -45,23 +37,7 @@ class DeskError(ExpostError):
 
 @dataclass(frozen=True)
 class TunedAnswer:
-    """What a tuning job at a desk released.
-
-    Parameters
-    ----------
-    passed : bool
-        Whether a model was released that reaches the bar.
-    params : dict
-        Its settings.
-    score : float or None
-        Its score, where more is better.
-    spent : dict
-        ε and δ of the whole job, tuning included.
-    certificate : dict
-        The certificate.
-    model : bytes or None
-        The model file (.npz), for :func:`expost.load_model`.
-    """
+    """What a tuning job at a server released."""
 
     passed: bool
     params: Mapping[str, Any]
@@ -80,22 +56,26 @@ class TunedAnswer:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write ``release.json`` and, if there is one, ``model.npz`` into a folder."""
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
+        """Write ``release.json`` and the model, if there is one, into a folder.
+
+        The model is ``model.npz``, or ``missed-model.npz`` if it missed the bar.
+        """
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.certificate, indent=2, allow_nan=False, ensure_ascii=False)
-        (place / "release.json").write_text(text + "\n", encoding="utf-8")
+        (target / "release.json").write_text(text + "\n", encoding="utf-8")
         if self.model is not None:
-            (place / "model.npz").write_bytes(self.model)
+            name = "model.npz" if self.passed else "missed-model.npz"
+            (target / name).write_bytes(self.model)
 
 
 def connect(url: str, token: str, *, timeout: float = 30.0) -> Connection:
-    """Connect to a desk (``expost serve``).
+    """Connect to a server (``expost serve``).
 
     Parameters
     ----------
     url : str
-        The address of the desk. Without HTTPS only this machine is accepted, because the token
+        The address of the server. Without HTTPS only this machine is accepted, because the token
         would travel in the clear.
     token : str
         Your token.
@@ -109,22 +89,16 @@ def connect(url: str, token: str, *, timeout: float = 30.0) -> Connection:
 
     Examples
     --------
-    >>> desk = expost.connect("https://desk.example", token)       # doctest: +SKIP
-    >>> desk.price("visits", by="city", within=0.1)["epsilon"]      # doctest: +SKIP
+    >>> server = expost.connect("https://data.example", token)     # doctest: +SKIP
+    >>> server.price("visits", by="city", within=0.1)["epsilon"]      # doctest: +SKIP
     0.0482
-    >>> result = desk.count("visits", by="city", within=0.1)        # doctest: +SKIP
+    >>> result = server.count("visits", by="city", within=0.1)        # doctest: +SKIP
     """
     return Connection(url, token, timeout=timeout)
 
 
 class Connection:
-    """A connection to a desk; :func:`connect` makes it.
-
-    Parameters
-    ----------
-    url, token, timeout
-        As in :func:`connect`.
-    """
+    """A connection to a server; :func:`connect` makes it."""
 
     def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
         parts = urlsplit(url)
@@ -143,8 +117,8 @@ class Connection:
 
     def datasets(self) -> list[dict[str, Any]]:
         """Return the data sets: what may be asked, and what is left."""
-        found: list[dict[str, Any]] = self._call("GET", "/api/datasets")
-        return found
+        views: list[dict[str, Any]] = self._call("GET", "/api/datasets")
+        return views
 
     def budget(self, name: str | None = None) -> Any:
         """Return one budget, or all of them."""
@@ -161,66 +135,24 @@ class Connection:
     ) -> dict[str, Any]:
         """Plan a tuning job: chance of passing, charges and runs, as ``expost plan --json``."""
         body = {
-            "epsilons": [float(each) for each in epsilons],
+            "epsilons": [float(level) for level in epsilons],
             "configurations": configurations,
             "delta": delta,
             "repeats": repeats,
             "attempts": attempts,
         }
-        found: dict[str, Any] = self._call("POST", "/api/plan", _present(body))
-        return found
+        views: dict[str, Any] = self._call("POST", "/api/plan", _present(body))
+        return views
 
     def price(self, dataset: str, kind: str = "count", **options: Any) -> dict[str, Any]:
-        """Return what a question would cost, before it is asked. Nothing is charged.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data set.
-        kind : {"count", "sum", "mean"}
-            What is asked.
-        **options
-            As in :meth:`count`, and ``column`` for sums and means.
-
-        Returns
-        -------
-        dict
-            ``epsilon``, ``worst_case``, ``remaining``, ``fits``, ``plan`` and ``question``.
-        """
+        """Return what a question would cost, before it is asked. Nothing is charged."""
         question = _question(dataset, kind, options)
-        found: dict[str, Any] = self._call("POST", "/api/price", question)
-        return found
+        views: dict[str, Any] = self._call("POST", "/api/price", question)
+        return views
 
     def count(self, dataset: str, *, memo: str = "", key: str | None = None, **options: Any) -> Any:
-        """Count persons (or rows) per group, each to the error you need.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data set.
-        memo : str, optional
-            What the answer is for; stored with the entry.
-        key : str, optional
-            A key of your own. The same key and question return the same answer and charge once.
-        **options
-            ``by``, ``within`` or ``plus_minus``, ``where``, ``keys``, ``private_keys``, ``rows``,
-            ``delta``, ``confidence``, ``max_groups_per_user`` as in :func:`expost.count`.
-            ``epsilon`` may be left out: the desk then takes the smallest ε that answers groups of
-            ``size`` persons.
-
-        Returns
-        -------
-        CountResult
-            As :func:`expost.count` returns it.
-
-        Raises
-        ------
-        BudgetRefused
-            The budget cannot pay. Nothing was charged.
-        InvalidInput
-            The question is not valid. Nothing was charged.
-        """
-        return self._ask(_question(dataset, "count", options), memo, key)
+        """Count persons (or rows) per group, each to the error you need."""
+        return self._ask(_question(dataset, options.pop("kind", "count"), options), memo, key)
 
     def sum(
         self, dataset: str, column: str, *, memo: str = "", key: str | None = None, **options: Any
@@ -237,51 +169,35 @@ class Connection:
     def tune(
         self, dataset: str, config: Mapping[str, Any], *, memo: str = "", key: str | None = None
     ) -> TunedAnswer:
-        """Tune a model on the rows of a desk.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data set.
-        config : mapping
-            The tables ``model``, ``search``, ``goal`` and ``privacy`` of :func:`expost.tune`; the
-            desk adds ``data``.
-        memo, key
-            As in :meth:`count`.
-
-        Returns
-        -------
-        TunedAnswer
-            What was released.
-        """
+        """Tune a model on the rows of a server."""
         tables = {name: dict(table) for name, table in config.items() if name != "data"}
         answer: TunedAnswer = self._ask(_question(dataset, "tune", tables), memo, key)
         return answer
 
     def requests(self) -> list[dict[str, Any]]:
         """Return your requests, newest first."""
-        found: list[dict[str, Any]] = self._call("GET", "/api/requests")
-        return found
+        views: list[dict[str, Any]] = self._call("GET", "/api/requests")
+        return views
 
     def request(self, identity: str) -> dict[str, Any]:
         """Return one request with its status."""
-        found: dict[str, Any] = self._call("GET", f"/api/requests/{quote(identity, '')}")
-        return found
+        views: dict[str, Any] = self._call("GET", f"/api/requests/{quote(identity, '')}")
+        return views
 
     def release(self, identity: str) -> Any:
         """Return the answer of a request again, at no charge."""
-        found = self._call("GET", f"/api/releases/{quote(identity, '')}")
-        if found["request"]["kind"] != "tune":
-            return count_result(found)
-        passed = found["result"]["passed"]
-        content = self._call("GET", f"/api/releases/{identity}/model", raw=True) if passed else None
-        result = found["result"]
+        release = self._call("GET", f"/api/releases/{quote(identity, '')}")
+        if release["request"]["kind"] != "tune":
+            return count_result(release)
+        result, content = release["result"], None
+        if result["passed"] or result["missed"]:
+            content = self._call("GET", f"/api/releases/{identity}/model", raw=True)
         return TunedAnswer(
-            passed,
+            result["passed"],
             result["params"],
             result["score"],
             result["spent"],
-            found["certificate"],
+            release["certificate"],
             content,
         )
 
@@ -304,8 +220,8 @@ class Connection:
                 told.get("held", 0),
             )
         if view["status"] == "no answer":
-            raise DeskError(
-                500, f"request {view['id']} has no answer; the desk says what was charged"
+            raise ServerError(
+                500, f"request {view['id']} has no answer; the server says what was charged"
             )
         return self.release(view["id"])
 
@@ -361,26 +277,26 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _error(status: int, content: bytes) -> Exception:
-    """The error that a desk reports."""
+    """The error that a server reports."""
     try:
         told = json.loads(content)
         message, name, valid = str(told["error"]), told.get("field"), told.get("valid")
     except (ValueError, KeyError, TypeError):
-        return DeskError(status, f"the desk answered with status {status}")
+        return ServerError(status, f"the server answered with status {status}")
     if status == 422:
         return InvalidInput(str(name), "what was sent", str(valid or message))
     more = "" if valid is None else f": {valid}"
-    return DeskError(status, f"{message}{more}")
+    return ServerError(status, f"{message}{more}")
 
 
 def _question(dataset: str, kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A question as the desk reads it."""
+    """A question as the server reads it."""
     asked = _present({"dataset": dataset, "kind": kind, **options})
     for name in ("by", "where"):
         if isinstance(asked.get(name), str):
             asked[name] = [asked[name]]
     if "keys" in asked:
-        asked["keys"] = [_key(each) for each in asked["keys"]]
+        asked["keys"] = [_key(key) for key in asked["keys"]]
     for name in ("within", "plus_minus", "epsilon", "delta", "confidence"):
         if name in asked:
             asked[name] = float(asked[name])
@@ -395,47 +311,39 @@ def _present(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value is not None}
 
 
-def count_result(found: Mapping[str, Any]) -> Any:
-    """Return a release of a desk as the result that :func:`expost.count` returns."""
-    from expost.analytics.certificate import CountResult
+def count_result(release: Mapping[str, Any]) -> Any:
+    """Return a release of a server as the result that :func:`expost.count` returns."""
+    from expost.analytics.query import CountResult
     from expost.analytics.refinement import Answer
     from expost.privacy.charges import Charges
     from expost.privacy.guarantees import guarantee_from_dict
 
-    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
-        return tuple(Answer(**{key: _number(each) for key, each in row.items()}) for row in records)
-
-    def _number(value: Any) -> Any:
+    def value_of(value: Any) -> Any:
         if value is None:
             return math.nan
         return tuple(value) if isinstance(value, list) else value
 
-    result, certificate = found["result"], found["certificate"]
-    told: dict[str, Any] = {}
-    if "charges" in certificate:
-        told = {
-            "charges": Charges.from_dict(certificate["charges"]),
-            "outcome": certificate.get("index"),
-        }
+    def answers(records: Sequence[Mapping[str, Any]]) -> tuple[Answer, ...]:
+        return tuple(
+            Answer(**{name: value_of(value) for name, value in record.items()})
+            for record in records
+        )
+
+    result, certificate = release["result"], release["certificate"]
+    same = (
+        *("spent", "remaining", "unit", "within", "plus_minus", "confidence", "keys"),
+        *("max_groups_per_user", "dropped_share"),
+    )
     return CountResult(
+        **{name: result[name] for name in same},
+        **{
+            name: certificate[name] for name in ("query", "source", "public", "simulated", "ledger")
+        },
         answers=answers(result["answers"]),
         unanswered=answers(result["unanswered"]),
-        spent=result["spent"],
-        remaining=result["remaining"],
-        unit=result["unit"],
-        within=result["within"],
-        plus_minus=result["plus_minus"],
-        confidence=result["confidence"],
         factor=result["interval_factor"],
-        max_groups_per_user=result["max_groups_per_user"],
-        dropped_share=result["dropped_share"],
         guarantee=guarantee_from_dict(result["guarantee"]),
-        keys=result["keys"],
         warnings=tuple(result["warnings"]),
-        query=certificate["query"],
-        source=certificate["source"],
-        public=certificate["public"],
-        simulated=certificate["simulated"],
-        ledger=certificate["ledger"],
-        **told,
+        charges=Charges.from_dict(certificate["charges"]),
+        outcome=certificate["index"],
     )

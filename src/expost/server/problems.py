@@ -1,4 +1,4 @@
-"""What goes wrong at a desk, with the HTTP status that says so. No message quotes data or paths."""
+"""What goes wrong, with the HTTP status that says so. No message quotes data or paths."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ from typing import Any
 from expost.errors import ExpostError
 
 
-class DeskError(ExpostError):
-    """A request that the desk does not carry out.
-
-    Parameters
-    ----------
-    error : str
-        What is wrong, for people.
-    field : str, optional
-        The name of the field that is wrong.
-    valid : str, optional
-        What would be valid.
-    """
+class ServerProblem(ExpostError):
+    """A request that the server does not carry out."""
 
     status = 400
 
@@ -31,7 +21,7 @@ class DeskError(ExpostError):
         return {"error": self.error, "field": self.field, "valid": self.valid}
 
 
-class NotSignedIn(DeskError):
+class NotSignedIn(ServerProblem):
     """No token, or one that is unknown, expired or revoked. All of them read the same."""
 
     status = 401
@@ -40,31 +30,31 @@ class NotSignedIn(DeskError):
         super().__init__("sign in first", "token", "give a token that is valid")
 
 
-class Denied(DeskError):
+class Denied(ServerProblem):
     """The role of the person does not include the action."""
 
     status = 403
 
 
-class Missing(DeskError):
+class NotFound(ServerProblem):
     """There is no such thing, or it belongs to somebody else."""
 
     status = 404
 
 
-class Conflict(DeskError):
+class Conflict(ServerProblem):
     """The action does not fit what is there already."""
 
     status = 409
 
 
-class Refused(DeskError):
+class OverBudget(ServerProblem):
     """The budget cannot pay. Nothing was charged."""
 
     status = 402
 
 
-class TooMany(DeskError):
+class TooMany(ServerProblem):
     """Too many attempts to sign in."""
 
     status = 429
@@ -73,7 +63,7 @@ class TooMany(DeskError):
         super().__init__("too many attempts to sign in", None, "wait some minutes, then try again")
 
 
-class Unavailable(DeskError):
-    """The desk cannot answer at the moment."""
+class Unavailable(ServerProblem):
+    """The server cannot answer at the moment."""
 
     status = 503

@@ -1,7 +1,7 @@
-"""The desk: every action of owners, analysts and auditors, for the API and the pages alike.
+"""The server: every action of owners, analysts and auditors, for the API and the pages alike.
 
-Each action takes the acting person first and checks the role (:mod:`expost.server.roles`). Actions
-return plain dicts. Errors are :class:`expost.server.problems.DeskError` or
+Each action takes the acting person first and checks the role (:mod:`expost.server.people.roles`).
+Actions return plain dicts. Errors are :class:`expost.server.problems.ServerProblem` or
 :class:`expost.errors.InvalidInput`; none quotes data, SQL or paths to an analyst.
 Tests: ``tests/server/test_service.py``.
 """
@@ -18,25 +18,23 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from expost.budget.hash_chain import canonical
-from expost.budget.requests import check_memo
+from expost.analytics.pricing import CountPrice
+from expost.budget.ledger_rows import canonical, check_memo
+from expost.certificates import report as release_report
+from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
-from expost.server import documents, questions, registry, tuning_jobs
-from expost.server import queue as states
 from expost.server.administration import Administration
-from expost.server.charging import Priced, nothing_of, price_of
-from expost.server.datasets import Datasets, public_facts
-from expost.server.ledgers import Ledgers
-from expost.server.people import ANALYST, People, Person
-from expost.server.problems import Conflict, Missing, Refused, Unavailable
-from expost.server.queue import Queue
-from expost.server.roles import action
-from expost.server.runner import Runner
-from expost.server.settings import Settings
-from expost.server.signin import SignIn
-from expost.server.store import DeskStore
-from expost.server.verification import release_problems
-from expost.server.views import request_view
+from expost.server.database import ServerDatabase
+from expost.server.jobs import questions, states, tuning_jobs
+from expost.server.jobs.datasets import Datasets, public_facts
+from expost.server.jobs.ledgers import Ledgers, nothing_of
+from expost.server.jobs.runner import Runner
+from expost.server.jobs.states import Queue, request_view
+from expost.server.people.accounts import ANALYST, People, Person
+from expost.server.people.roles import action
+from expost.server.people.signin import SignIn
+from expost.server.problems import Conflict, NotFound, OverBudget, Unavailable
+from expost.server.server_settings import ServerSettings
 
 _LONGEST_KEY = 128
 _MOST_PLANS, _PLAN_SECONDS = 4, 2.0
@@ -46,7 +44,7 @@ _MOST_PLANS, _PLAN_SECONDS = 4, 2.0
 def _one_of(plans: threading.BoundedSemaphore) -> Iterator[None]:
     """Plans of tuning take seconds: few at a time, so that they do not stop everybody else."""
     if not plans.acquire(timeout=_PLAN_SECONDS):
-        raise Unavailable("the desk makes other plans", None, "try again in a minute")
+        raise Unavailable("the server makes other plans", None, "try again in a minute")
     try:
         yield
     finally:
@@ -54,25 +52,12 @@ def _one_of(plans: threading.BoundedSemaphore) -> Iterator[None]:
 
 
 class Service(Administration):
-    """A desk.
+    """A server."""
 
-    Parameters
-    ----------
-    settings : Settings
-        Where the desk keeps its files.
-
-    Attributes
-    ----------
-    signin : SignIn
-        Who a caller is: tokens, sessions, the proxy, the first owner.
-    runner : Runner
-        The workers of this process.
-    """
-
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         settings.prepare()
         self.settings = settings
-        self.store = DeskStore(settings.desk_url)
+        self.store = ServerDatabase(settings.database_url)
         self._people = People(self.store)
         self.signin = SignIn(self.store, self._people, settings.signing_key())
         self._datasets = Datasets(self.store)
@@ -96,7 +81,7 @@ class Service(Administration):
     @action
     def datasets(self, person: Person) -> list[dict[str, Any]]:
         """Return the data sets, each with what is left for the person; owners see sources."""
-        return [self._shown(person, each) for each in self._datasets.listed()]
+        return [self._shown(person, facts) for facts in self._datasets.listed()]
 
     @action
     def dataset(self, person: Person, name: str) -> dict[str, Any]:
@@ -114,18 +99,21 @@ class Service(Administration):
     def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a question would cost, from public facts alone."""
         facts = self._datasets.get(str(asked.get("dataset")))
-        question, price, priced = self._priced(facts, asked, person.name)
+        question, price, priced = self._priced(facts, asked)
         shown = {name: value for name, value in question.items() if name != "keys"}
         keys = question.get("keys")
-        plan = self._plan_of(facts, question)
+        if isinstance(priced, tuning_jobs.JobPrice):
+            plan = dict(priced.plan)
+        else:
+            plan = questions.plan_question(facts, question)
         groups = None if keys is None else len(keys)
-        state = self._standing_of(facts, person.name, priced)
+        state = self._ledgers.worst(facts["budget"], person.name, priced.charges)
         return price | state | {"question": shown | {"groups": groups}, "plan": plan}
 
     @action
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan of a tuning job from its levels: chance of passing, price, runs."""
-        epsilons = [float(each) for each in asked["epsilons"]]
+        epsilons = [float(level) for level in asked["epsilons"]]
         with _one_of(self._plans):
             return tuning_jobs.plan_document(
                 epsilons,
@@ -136,45 +124,30 @@ class Service(Administration):
             )
 
     def _priced(
-        self, facts: Mapping[str, Any], asked: Mapping[str, Any], analyst: str
-    ) -> tuple[dict[str, Any], dict[str, Any], Priced | None]:
-        """The checked question, its price and, except for tuning, what it would reserve."""
+        self, facts: Mapping[str, Any], asked: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], CountPrice | tuning_jobs.JobPrice]:
+        """The checked question, its price, and the charges behind it."""
         budget = facts["budget"]
         kind = self._kind_of(budget)
         if asked.get("kind") == "tune":
             job = tuning_jobs.read_job(facts, asked, kind)
-            levels = job["search"]["epsilons"]
-            delta = job["privacy"]["delta"]
-            price = {"epsilon": max(levels), "delta": delta, "unit": "epsilon", "budget": budget}
-            return job, price, None
+            with _one_of(self._plans):
+                priced = tuning_jobs.price_tuning(facts, job, self._ledgers.ledger, budget)
+            price = {
+                "epsilon": priced.plan["worst_case"],
+                "delta": priced.plan["delta"],
+                "unit": "epsilon",
+                "budget": budget,
+            }
+            return job, price, priced
         question = questions.read_question(facts, asked, kind)
-        request = questions.make(facts, question, opened=False)
-        priced = price_of(request, self._ledgers.ledger, budget, analyst)
-        document = dict(question.document)
         price = {
-            "epsilon": document["epsilon"],
-            "delta": document["delta"],
-            "unit": "epsilon" if document["delta"] is None else "rho",
+            "epsilon": question["epsilon"],
+            "delta": question["delta"],
+            "unit": "epsilon" if question["delta"] is None else "rho",
             "budget": budget,
         }
-        return document, price, priced
-
-    def _standing_of(
-        self, facts: Mapping[str, Any], analyst: str, priced: Priced | None
-    ) -> dict[str, Any]:
-        """What would be held, what remains, and whether it fits."""
-        if priced is not None:
-            return self._ledgers.worst(facts["budget"], analyst, priced.charges)
-        filters = self._ledgers.filters(facts["budget"], analyst)
-        remaining = [each.budget.describe(each.remaining, up=False) for each in filters]
-        held = filters[-1].budget.describe(filters[-1].held)
-        return {"worst_case": None, "remaining": remaining, "held": held, "fits": None}
-
-    def _plan_of(self, facts: Mapping[str, Any], question: Mapping[str, Any]) -> dict[str, Any]:
-        if question["kind"] == "tune":
-            with _one_of(self._plans):
-                return tuning_jobs.planned(facts, question)
-        return questions.planned(questions.stored_question(facts, question))
+        return question, price, questions.price_question(facts, question, kind)
 
     # Asking
 
@@ -190,11 +163,11 @@ class Service(Administration):
             raise InvalidInput("key", None, f"give a text of 1 to {_LONGEST_KEY} characters")
         check_memo(memo)
         digest = hashlib.sha256(canonical({"asked": asked, "memo": memo}).encode()).hexdigest()
-        found = self._queue.by_key(person.name, key)
-        if found is not None:
-            return self._again(found, digest)
+        known = self._queue.by_key(person.name, key)
+        if known is not None:
+            return self._again(known, digest)
         facts = self._datasets.get(str(asked.get("dataset")))
-        question, price, priced = self._priced(facts, asked, person.name)
+        question, price, priced = self._priced(facts, asked)
         row = self._queue.insert(
             {
                 "id": secrets.token_hex(16),
@@ -213,7 +186,9 @@ class Service(Administration):
         )
         if row["state"] != states.RECORDED or row["digest"] != digest:
             return self._again(row, digest)
-        return self._answer(self._reserve(row, facts, priced))
+        # A tuning job reserves its attempts one by one, when they begin.
+        reserved = priced if isinstance(priced, CountPrice) else None
+        return self._answer(self._reserve(row, facts, reserved))
 
     def _again(self, row: Mapping[str, Any], digest: str) -> dict[str, Any]:
         """The request that a key belongs to."""
@@ -231,7 +206,7 @@ class Service(Administration):
         self,
         row: Mapping[str, Any],
         facts: Mapping[str, Any],
-        priced: Priced | None,
+        priced: CountPrice | None,
     ) -> Mapping[str, Any]:
         """Reserve the worst case of a recorded request and queue it, or record the refusal."""
         changes: dict[str, Any] = {"state": states.QUEUED}
@@ -244,7 +219,8 @@ class Service(Administration):
                     analyst=row["person"],
                     reservation_id=row["id"],
                     secret=row["secret"],
-                    **priced.described,
+                    request=priced.request,
+                    source=priced.source,
                 )
                 changes["reserved"] = held.time
             except BudgetRefused as error:
@@ -265,15 +241,15 @@ class Service(Administration):
         return {**row, **changes}
 
     def _settle_race(
-        self, row: Mapping[str, Any], priced: Priced | None, changes: Mapping[str, Any]
+        self, row: Mapping[str, Any], priced: CountPrice | None, changes: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Another process completed this request; a reservation that it refused is given back."""
-        found = self._queue.get(row["id"]) or row
+        present = self._queue.get(row["id"]) or row
         reserved = changes["state"] == states.QUEUED
-        if reserved and priced is not None and found["state"] == states.REFUSED:
+        if reserved and priced is not None and present["state"] == states.REFUSED:
             outcome = nothing_of(priced.charges)
             self._ledgers.ledger.settle(row["id"], outcome, secret=row["secret"])
-        return found
+        return present
 
     def _complete(self, row: Mapping[str, Any]) -> None:
         """Reserve a request that a crash left between its record and its reservation.
@@ -284,9 +260,8 @@ class Service(Administration):
             facts = self._datasets.get(row["dataset"], retired=True)
             priced = None
             if row["kind"] != "tune":
-                stored = questions.stored_question(facts, json.loads(row["question"]))
-                request = questions.make(facts, stored, opened=False)
-                priced = price_of(request, self._ledgers.ledger, facts["budget"], row["person"])
+                kind = self._kind_of(facts["budget"])
+                priced = questions.price_question(facts, json.loads(row["question"]), kind)
             self._reserve(row, facts, priced)
         except InvalidInput:
             ended = {"state": states.FAILED, "published": time.time()}
@@ -313,22 +288,22 @@ class Service(Administration):
         """A request that the person may see; others do not exist for them."""
         row = self._queue.get(identity)
         if row is None or (person.role == ANALYST and row["person"] != person.name):
-            raise Missing("there is no such request", "id")
+            raise NotFound("there is no such request", "id")
         return row
 
     @action
     def releases(self, person: Person, limit: int = 100) -> list[dict[str, Any]]:
         """Return the requests that were answered."""
-        return [each for each in self.requests(person, limit) if each["release"]]
+        return [view for view in self.requests(person, limit) if view["release"]]
 
     @action
     def release(self, person: Person, identity: str) -> dict[str, Any]:
         """Return an answer: the request, the result and the certificate."""
         row = self._visible(person, identity)
         if row["state"] == states.REFUSED:
-            raise Refused("the budget refused this request; nothing was charged", "budget")
+            raise OverBudget("the budget refused this request; nothing was charged", "budget")
         if row["state"] not in (states.DONE, states.MISSED):
-            raise Missing("there is no answer", "id", "look at the status of the request")
+            raise NotFound("there is no answer", "id", "look at the status of the request")
         view = request_view(row, self.settings.tick)
         return {"request": view, **json.loads(row["result"])}
 
@@ -341,23 +316,23 @@ class Service(Administration):
     @action
     def report(self, person: Person, identity: str) -> dict[str, Any]:
         """Return a release in words, for officers."""
-        found = self.release(person, identity)
-        facts = self._datasets.get(found["request"]["dataset"], retired=True)
+        release = self.release(person, identity)
+        facts = self._datasets.get(release["request"]["dataset"], retired=True)
         terms = self._ledgers.standing(facts["budget"])
-        return documents.report(found, public_facts(facts), terms)
+        return release_report.report(release, public_facts(facts), terms)
 
     @action
     def answers(self, person: Person, identity: str) -> str:
         """Return the answers of a count, a sum or a mean as CSV."""
-        found = self.release(person, identity)
-        if found["request"]["kind"] == "tune":
-            raise Missing("a search has no table of answers", "id")
-        return documents.answers_csv(found)
+        release = self.release(person, identity)
+        if release["request"]["kind"] == "tune":
+            raise NotFound("a search has no table of answers", "id")
+        return release_report.answers_csv(release)
 
     @action
     def registry(self, person: Person, identity: str) -> str:
         """Return a release in the fields of a public registry of deployments, as YAML."""
-        return registry.registry(self.report(person, identity))
+        return release_report.registry(self.report(person, identity))
 
     @action
     def model(self, person: Person, identity: str) -> bytes:
@@ -365,12 +340,11 @@ class Service(Administration):
         self.release(person, identity)
         content = self._queue.model(identity)
         if content is None:
-            raise Missing("no model was released", "id")
+            raise NotFound("no model was released", "id")
         return content
 
     @action
     def verify_release(self, person: Person, identity: str) -> dict[str, Any]:
-        """Compare a certificate with the entries of the ledger."""
-        found = self.release(person, identity)
-        problems = release_problems(found, self._ledgers.ledger)
-        return {"valid": not problems, "problems": problems}
+        """Price a certificate again, and compare it with the entries of the ledger."""
+        certificate = self.release(person, identity)["certificate"]
+        return verdict_of(certificate, run_checks(certificate, ledger=self._ledgers.ledger))

@@ -9,8 +9,11 @@ Needs the extra ``sklearn``: ``pip install 'expost[sklearn]'``.
 Raises ``MissingExtra`` at import if scikit-learn is not installed.
 """
 
-from expost.sklearn._baseline import public_baseline
-from expost.sklearn._estimators import DPLinearRegression, DPLogisticRegression
+from expost.sklearn._estimators import (
+    DPLinearRegression,
+    DPLogisticRegression,
+    public_baseline,
+)
 from expost.sklearn._search import ExPostSearch
 
 __all__ = ["DPLinearRegression", "DPLogisticRegression", "ExPostSearch", "public_baseline"]

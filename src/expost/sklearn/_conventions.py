@@ -1,11 +1,11 @@
-"""What a search reads from an estimator: its privacy parameters, its promise, and its checks.
+"""What a search reads from an estimator: its privacy parameters, its guarantee, and its checks.
 
 Parameters are found by name, in the estimator itself or in one step of a ``Pipeline``: ``epsilon``
 (the privacy level), ``delta``, ``n_rows`` (a public number of rows) and ``target_bounds``. An
-estimator states its promise with ``privacy_guarantee(n)`` and refuses bad rows with
+estimator states its guarantee with ``privacy_guarantee(n)`` and refuses bad rows with
 ``check_fit(X, y)``.
 
-A ``Pipeline`` keeps the promise of its last step if the other steps learn nothing from the rows:
+A ``Pipeline`` keeps the guarantee of its last step if the other steps learn nothing from the rows:
 they are stateless (``requires_fit`` is false), a ``FrozenEstimator`` that was fitted on public
 data, or "passthrough". They must treat each row alone.
 Tests: ``tests/tuning/test_sklearn_search.py``.
@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import attempt
+from expost.execution.failure import call_or_failure
 from expost.privacy.guarantees import Guarantee
-from expost.sklearn._split import check_gaps
+from expost.sklearn._rows import check_gaps
 
 try:
     from sklearn.pipeline import Pipeline
@@ -41,23 +41,17 @@ def setting(estimator: Any, name: str) -> Any:
     return None if full is None else estimator.get_params()[full]
 
 
-def promise_of(estimator: Any, n: int) -> Guarantee | None:
-    """Return the promise that an estimator states for ``n`` rows, or None.
-
-    Raises
-    ------
-    InvalidInput
-        If a step of a pipeline learns from the rows.
-    """
+def guarantee_of(estimator: Any, n: int) -> Guarantee | None:
+    """Return the guarantee that an estimator states for ``n`` rows, or None."""
     if isinstance(estimator, Pipeline):
         check_steps(estimator)
-        return promise_of(estimator[-1], n)
+        return guarantee_of(estimator[-1], n)
     if hasattr(estimator, "privacy_guarantee"):
-        promise = estimator.privacy_guarantee(n)
+        stated = estimator.privacy_guarantee(n)
     else:
         own = getattr(estimator, "guarantee", None)
-        promise = own() if callable(own) else own
-    return promise if isinstance(promise, Guarantee) else None
+        stated = own() if callable(own) else own
+    return stated if isinstance(stated, Guarantee) else None
 
 
 def check_steps(pipeline: Any) -> None:
@@ -65,7 +59,7 @@ def check_steps(pipeline: Any) -> None:
     for name, step in pipeline.steps[:-1]:
         if step is None or step == "passthrough" or type(step).__name__ == "FrozenEstimator":
             continue
-        tags = attempt(get_tags, step)
+        tags = call_or_failure(get_tags, step)
         if getattr(tags, "requires_fit", True):
             raise InvalidInput(
                 f"step {name!r}",
@@ -75,16 +69,24 @@ def check_steps(pipeline: Any) -> None:
             )
 
 
-def check_fit(estimator: Any, X: Any, y: Any) -> None:
-    """Refuse what a fit of the estimator would refuse, before anything is charged."""
+def last_step(estimator: Any) -> Any:
+    """Return the estimator, or the last step of a pipeline."""
+    return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def before_last_step(estimator: Any, X: Any) -> Any:
+    """Return rows as the last step of a pipeline takes them; the other steps learn nothing."""
     if isinstance(estimator, Pipeline):
         for _, step in estimator.steps[:-1]:
             if step is not None and step != "passthrough":
                 X = step.transform(X)
-        last = estimator[-1]
-        if hasattr(last, "check_fit"):
-            last.check_fit(X, y)
-        elif not hasattr(X, "toarray"):
-            check_gaps(last, X)
-    elif hasattr(estimator, "check_fit"):
-        estimator.check_fit(X, y)
+    return X
+
+
+def check_fit(estimator: Any, X: Any, y: Any) -> None:
+    """Refuse what a fit of the estimator would refuse, before anything is charged."""
+    last, rows = last_step(estimator), before_last_step(estimator, X)
+    if hasattr(last, "check_fit"):
+        last.check_fit(rows, y)
+    elif last is not estimator and not hasattr(rows, "toarray"):
+        check_gaps(last, rows)

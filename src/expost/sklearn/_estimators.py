@@ -1,5 +1,9 @@
 """Differentially private linear and logistic regression with scikit-learn's interface.
 
+:func:`public_baseline` tells what training without privacy reaches. A score of a non-private model
+on private rows would be a release without noise, so it is named for the rows that it takes, and
+nothing in the package calls it.
+
 What is public, which neighbours the promise is for, and which rows are refused is stated in
 :mod:`expost.sklearn._linear_model`. Tests: ``tests/training/test_sklearn.py``.
 """
@@ -18,7 +22,9 @@ from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import WHY, check_bounds, check_labels, check_numbers
 
 try:
-    from sklearn.base import ClassifierMixin, RegressorMixin
+    from sklearn.base import ClassifierMixin, RegressorMixin, clone, is_regressor
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+    from sklearn.model_selection import train_test_split
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
@@ -146,6 +152,11 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         self.coef_ = weights[0] * 2 * half
         self.intercept_ = float(biases[0]) * 2 * half + middle - half
 
+    def _target_schema(self) -> dict[str, Any]:
+        """Return the target's public range."""
+        low, high = check_bounds(self.target_bounds, "target_bounds", None, 1)
+        return {"target_bounds": (float(low[0]), float(high[0]))}
+
     def _target_facts(self) -> dict[str, Callable[[], object]]:
         """Return the check of the target's range."""
         return {"target_bounds": self._target_scale}
@@ -211,7 +222,8 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
     classes_ : ndarray
         The classes, sorted.
     coef_ : ndarray of shape (1, n_features) or (n_classes, n_features)
-        Coefficients, for features within the bounds.
+        Coefficients, for features within the bounds. The logits of a model that a search trained
+        progressively are divided by the norm of the scaled row.
     intercept_ : ndarray of shape (1,) or (n_classes,)
         Intercepts.
     n_features_in_ : int
@@ -284,7 +296,7 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
             weights = dict(zip(listed, given, strict=True))
         else:
             raise InvalidInput("class_weight", given, valid)
-        return tuple(float(exact_positive(weights[each], "class_weight")) for each in known)
+        return tuple(float(exact_positive(weights[label], "class_weight")) for label in known)
 
     def fit(self, X: Any, y: Any = None) -> DPLogisticRegression:
         """Train on all rows. Every call spends ``privacy_spent_`` again.
@@ -319,6 +331,10 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         """Set the parameters and the classes."""
         self.coef_, self.intercept_, self.classes_ = weights, biases, self._known()
 
+    def _target_schema(self) -> dict[str, Any]:
+        """Return the public classes."""
+        return {"classes": tuple(self._known().tolist())}
+
     def _target_facts(self) -> dict[str, Callable[[], object]]:
         """Return the check of the classes."""
         return {"classes": self._known}
@@ -351,3 +367,47 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         """Predict class labels."""
         shares = self.predict_proba(X)
         return np.asarray(self.classes_[shares.argmax(axis=1)])
+
+
+def public_baseline(
+    estimator: Any, X: Any, y: Any, *, holdout: float = 0.2, seed: int = 0
+) -> float:
+    """Return the score of the non-private counterpart on *public or simulated* rows.
+
+    The counterpart is scikit-learn's ``LogisticRegression`` or ``LinearRegression`` on features
+    that are clipped and scaled to the same public bounds. Its score tells how much the noise costs.
+
+    Parameters
+    ----------
+    estimator : DPLogisticRegression or DPLinearRegression
+        The private model. It is not fitted.
+    X, y : array-like
+        Rows and targets that are public or made up. Do not pass private rows: the score has no
+        noise, and no budget is charged.
+    holdout : float, default=0.2
+        Share of the rows that scores.
+    seed : int, default=0
+        Seed of the split.
+
+    Returns
+    -------
+    float
+        The accuracy, or minus the mean squared error.
+    """
+    if not isinstance(estimator, DPLinearModel):
+        raise InvalidInput(
+            "estimator",
+            type(estimator).__name__,
+            "pass a DPLogisticRegression or a DPLinearRegression",
+        )
+    model: Any = clone(estimator)
+    rows, targets = model._checked(X, y)
+    low, high = model._low, model._high
+    scaled = (np.clip(rows, low, high) - (low + high) / 2) / ((high - low) / 2)
+    parts = train_test_split(scaled, targets, test_size=holdout, random_state=seed)
+    train_X, test_X, train_y, test_y = parts
+    if is_regressor(model):
+        half = model._target_scale()[1]
+        errors = LinearRegression().fit(train_X, train_y).predict(test_X) - test_y
+        return -float(np.mean(np.square(half * np.clip(errors, -2, 2))))
+    return float(LogisticRegression(max_iter=1000).fit(train_X, train_y).score(test_X, test_y))

@@ -25,22 +25,25 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.privacy.advice import warn_if_weak
 from expost.privacy.base import ADD_REMOVE, ZERO_OUT
-from expost.privacy.guarantees import ApproxDP, RenyiDP
+from expost.privacy.charges import warn_if_weak
+from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import count_of, exact_positive
-from expost.sklearn._facts import check_all, names_of
 from expost.sklearn._rows import (
+    check_all,
     check_bounds,
     check_features,
     check_targets,
     check_width,
+    names_of,
     refuses_values,
 )
 from expost.training.configuration import Configuration
 from expost.training.fleet import Fleet
 from expost.training.mechanism import resolved
+from expost.tuning.model import Model, Recipe
+from expost.tuning.table_schema import Column, TableSchema
 
 try:
     from sklearn.base import BaseEstimator
@@ -186,7 +189,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self._low, self._high = check_bounds(
             self.feature_bounds, "feature_bounds", names, rows.shape[1]
         )
-        source_of(self.random_state)
+        randomness_of(self.random_state)
         self._configuration(len(rows))
         return rows, self._checked_targets(check_targets(y, len(rows)))
 
@@ -198,7 +201,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         """Return weights and biases (one row per output) for unscaled features."""
         middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
         scaled = (np.clip(X, self._low, self._high) - middle) / half
-        source = source_of(self.random_state)
+        source = randomness_of(self.random_state)
         if refuses_values():
             warn_if_weak(
                 ApproxDP(self.epsilon, self.delta), self._public_rows(len(X)), stacklevel=4
@@ -213,18 +216,49 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             rows=self.n_rows,
         )
         self.simulated_ = source is not None and source.simulated
+        self._model: Model | None = None
         # Noise from a seed protects nobody, so there is nothing to report.
         self.promise_ = None if self.simulated_ else promise
-        self.privacy_spent_: ApproxDP | None = (
+        self.privacy_spent_: Guarantee | None = (
             None if self.simulated_ else promise.to_approx(self.delta)
         )
         weights = trained.parameters["weight"] / half
         return weights, trained.parameters["bias"] - weights @ middle
 
-    def _take(self, weight: Array, bias: Array) -> None:
-        """Take the parameters of a model on features (and a target) scaled to [0, 1]."""
+    def _schema(self) -> TableSchema:
+        """Return the public facts about the columns and the target."""
+        names = getattr(self, "feature_names_in_", [None] * len(self._low))
+        columns = tuple(
+            Column(low=float(low), high=float(high), name=None if name is None else str(name))
+            for low, high, name in zip(self._low, self._high, names, strict=True)
+        )
+        return TableSchema(columns, **self._target_schema())
+
+    def _target_schema(self) -> dict[str, Any]:
+        """Return what must be known about the target, as a schema states it."""
+        raise NotImplementedError
+
+    def as_model(self) -> Model:
+        """Return the fitted model as a :class:`~expost.Model`, which can be saved safely."""
+        check_is_fitted(self)
+        if self._model is not None:
+            return self._model
+        schema = self._schema()
+        coef, bias = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
+        weight, bias = coef * (self._high - self._low), bias + coef @ self._low
+        if schema.target_bounds is None:
+            kind = "logistic" if schema.class_count == 2 else "softmax"
+            return Model(Recipe(kind, kind, schema), {"weight": weight, "bias": bias})
+        low, high = schema.target_bounds
+        scaled = {"weight": weight / (high - low), "bias": (bias - low) / (high - low)}
+        return Model(Recipe("linear", "squared", schema), scaled)
+
+    def _take(self, model: Model) -> None:
+        """Take a model that a search trained on features (and a target) scaled to [0, 1]."""
+        weight, bias = linear_parts(model)
         weights = weight / (self._high - self._low)
         self._set(weights, bias - weights @ self._low)
+        self._model = model
 
     def _set(self, weights: Array, biases: Array) -> None:
         """Set the fitted attributes from one row of weights per output."""
@@ -238,6 +272,13 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         check_is_fitted(self)
         rows = check_features(self, X, reset=False)
         rows = np.where(np.isnan(rows), (self._low + self._high) / 2, rows)
+        if self._model is not None:
+            recipe = self._model.recipe
+            raw = recipe.outputs(self._model.parameters, recipe.schema.encode(rows))
+            if recipe.target_bounds is None:
+                return raw
+            low, high = recipe.target_bounds
+            return np.asarray(low + raw * (high - low))
         rows = np.clip(rows, self._low, self._high)
         outputs = [(rows * weights).sum(axis=1) for weights in np.atleast_2d(self.coef_)]
         return np.asarray(np.column_stack(outputs) + self.intercept_)
@@ -250,6 +291,27 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         return tags
 
 
+def linear_parts(model: Model) -> tuple[Array, Array]:
+    """Return weights and biases on features in [0, 1] of a model on plain features.
+
+    Rows that are divided by their norm have logits that are divided by it, too; which of them is
+    the largest, and the sign of a single one, stay the same.
+    """
+    weight, bias = model.parameters["weight"], model.parameters["bias"]
+    features = model.recipe.features
+    if features is None:
+        return weight, bias
+    columns = weight.shape[1] - 1
+    first, last = features.values(np.array([np.zeros(columns), np.ones(columns)]))
+    divided = features.transform_cells(np.ones((1, columns)))[0]
+    length = last[0] / divided[0]
+    coef = weight[:, :-1] * (last - first)
+    biases = weight[:, :-1] @ first + weight[:, -1] * divided[-1] * length
+    if features.norm == "row":
+        return coef, biases
+    return coef / length, biases / length + bias
+
+
 @lru_cache(1024)
 def _calibrated(
     configuration: Configuration, n: int, neighbours: str
@@ -259,7 +321,7 @@ def _calibrated(
     return noisy, noisy.promise(n, neighbours=neighbours)
 
 
-def source_of(random_state: Any) -> Randomness | None:
+def randomness_of(random_state: Any) -> Randomness | None:
     """Return None for OS entropy, or a seeded source, which only a simulation may use."""
     if random_state is None or isinstance(random_state, Randomness):
         return random_state

@@ -3,9 +3,11 @@
 Shapes, types, column names and the settings of the estimator are public. Two refusals depend on
 values: a cell that is not a finite number, and a label outside the public classes. They are for the
 person who holds the data, like any error of an earlier step, and are made only at the outermost
-``fit``, before a selection starts and before a budget is charged. Inside a selection
-(:func:`inside_selection`) nothing is refused because of a value: such an outcome would be released
-without noise. There, a row that cannot be used counts for nothing. No message quotes a value.
+``fit`` of an estimator (and of a search over estimators of other packages), before a selection
+starts and before a budget is charged. Inside a selection (:func:`inside_selection`), and by a
+search over this package's estimators, nothing is refused because of a value: such an outcome would
+be released without noise. There, a row that cannot be used counts for nothing. No message quotes a
+value.
 
 Tests: ``tests/training/test_sklearn.py``, ``tests/tuning/test_sklearn_search.py``.
 """
@@ -13,7 +15,7 @@ Tests: ``tests/training/test_sklearn.py``, ``tests/tuning/test_sklearn_search.py
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -23,12 +25,15 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import attempt
-from expost.tables.column_cells import cells_of, frame_of, list_cells, typed
+from expost.execution.failure import call_or_failure
+from expost.tables.cells import cells_of, frame_of, list_cells, typed
 
 try:
+    from sklearn.base import is_regressor
     from sklearn.exceptions import DataConversionWarning
-    from sklearn.utils.validation import validate_data
+    from sklearn.pipeline import Pipeline
+    from sklearn.utils import get_tags
+    from sklearn.utils.validation import _num_samples, validate_data
 except ImportError:
     raise MissingExtra("scikit-learn", "sklearn") from None
 
@@ -52,22 +57,7 @@ def refuses_values() -> bool:
 
 
 def check_features(estimator: Any, X: Any, *, reset: bool = True) -> Array:
-    """Return features as a float64 array and remember their number and names.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Where ``n_features_in_`` and ``feature_names_in_`` are set or compared.
-    X : array-like or data frame of shape (n_rows, n_features)
-        Features.
-    reset : bool
-        True in ``fit``; False compares with what ``fit`` saw.
-
-    Raises
-    ------
-    InvalidInput
-        A column is not numeric, the shape is wrong, or a value is not a finite number.
-    """
+    """Return features as a float64 array and remember their number and names."""
     X = table_of(X)
     check_width(X)
     rows = np.asarray(
@@ -150,13 +140,13 @@ def _numbers(values: Any) -> Any:
 
     The error of a conversion would quote the value.
     """
-    array = None if hasattr(values, "toarray") else attempt(np.asarray, values)
+    array = None if hasattr(values, "toarray") else call_or_failure(np.asarray, values)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "OUS" or array.ndim > 2:
         return values
     numbers = np.empty(array.shape, dtype=np.float64)
-    for place, value in np.ndenumerate(array):
-        number = attempt(float, value)
-        numbers[place] = number if isinstance(number, float) else np.nan
+    for position, value in np.ndenumerate(array):
+        number = call_or_failure(float, value)
+        numbers[position] = number if isinstance(number, float) else np.nan
     if hasattr(values, "columns") and hasattr(values, "index"):
         return type(values)(numbers, columns=values.columns, index=values.index)
     return numbers
@@ -170,7 +160,7 @@ def check_targets(y: Any, rows: int) -> Array:
         )
     if hasattr(y, "toarray"):
         raise InvalidInput("y", "a sparse matrix", "pass a flat array with one target per row")
-    targets = attempt(np.asarray if frame_of(y) is not None else cells_of, y)
+    targets = call_or_failure(np.asarray if frame_of(y) is not None else cells_of, y)
     if not isinstance(targets, np.ndarray):
         raise InvalidInput("y", type(y).__name__, "pass a flat array with one target per row")
     targets = typed(targets)
@@ -211,41 +201,29 @@ def check_labels(known: Array, labels: Array) -> Array:
     """
     numeric = set("biuf")
     if known.dtype.kind == labels.dtype.kind or {known.dtype.kind, labels.dtype.kind} <= numeric:
-        found = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-        places = np.where(known[found] == labels, found.astype(np.float64), np.nan)
+        nearest = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+        indices = np.where(known[nearest] == labels, nearest.astype(np.float64), np.nan)
     else:
-        table = {value: float(place) for place, value in enumerate(known.tolist())}
-        looked = [attempt(table.get, label, np.nan) for label in labels.tolist()]
-        places = np.array([each if isinstance(each, float) else np.nan for each in looked])
-    if _REFUSES.get() and np.isnan(places).any():
+        table = {value: float(number) for number, value in enumerate(known.tolist())}
+        looked = [call_or_failure(table.get, label, np.nan) for label in labels.tolist()]
+        indices = np.array([index if isinstance(index, float) else np.nan for index in looked])
+    if _REFUSES.get() and np.isnan(indices).any():
         raise InvalidInput(
             "y",
             "labels outside the public classes",
             "Unknown label type: continuous, NaN or not listed. List every label that may occur in "
             "`classes`, or leave these rows out; nothing was charged",
         )
-    return places
+    return indices
 
 
 def check_bounds(bounds: Any, field: str, names: Any, columns: int) -> tuple[Array, Array]:
-    """Return lows and highs as arrays of ``columns`` numbers.
-
-    Parameters
-    ----------
-    bounds : pair, sequence of pairs, or dict
-        One pair (low, high) for all columns, one pair per column, or a pair for each column name.
-    field : str
-        Name of the setting, for errors.
-    names : sequence of str or None
-        The names of the columns, if they are known.
-    columns : int
-        Their number.
-    """
+    """Return lows and highs as arrays of ``columns`` numbers."""
     if bounds is None:
         raise InvalidInput(field, None, f"pass public bounds, one pair (low, high): {WHY}")
     if isinstance(bounds, dict):
         bounds = _by_name(bounds, field, names)
-    array = attempt(lambda: np.asarray(bounds, dtype=np.float64))
+    array = call_or_failure(lambda: np.asarray(bounds, dtype=np.float64))
     if not isinstance(array, np.ndarray) or array.shape not in ((2,), (1, 2), (columns, 2)):
         raise InvalidInput(
             field,
@@ -264,7 +242,7 @@ def _by_name(bounds: dict[Any, Any], field: str, names: Any) -> list[Any]:
         raise InvalidInput(
             field, "pairs by column name", "pass a data frame, or one pair per column"
         )
-    listed = [str(each) for each in names]
+    listed = [str(name) for name in names]
     problems = []
     for name in bounds:
         if name not in listed:
@@ -277,3 +255,112 @@ def _by_name(bounds: dict[Any, Any], field: str, names: Any) -> list[Any]:
     if problems:
         raise InvalidInput(field, bounds, "; ".join(problems))
     return [bounds[name] for name in listed]
+
+
+def require_usable_rows(
+    estimator: Any, X: Any, y: Any, given: Collection[str] = (), *, secret: bool = False
+) -> Array:
+    """Refuse rows that no candidate could use; return the targets. ``secret``: their number is."""
+    if X is None:
+        raise InvalidInput("X", None, "pass a table with one row per example")
+    tags = get_tags(estimator).input_tags
+    if hasattr(X, "toarray"):
+        if not tags.sparse:
+            raise InvalidInput("X", "a sparse matrix", "pass a dense array: X.toarray()")
+        return check_targets(y, X.shape[0])
+    rows = call_or_failure(_num_samples, X)
+    if not isinstance(rows, int):
+        raise InvalidInput("X", type(X).__name__, "pass a table with one row per example")
+    shape = getattr(X, "shape", None)
+    array = None if shape is not None else call_or_failure(np.asarray, X)
+    shape = array.shape if isinstance(array, np.ndarray) else shape
+    if shape is not None and len(shape) != 2 and not (tags.one_d_array or tags.three_d_array):
+        raise InvalidInput(
+            "X",
+            f"an array with {len(shape)} axes",
+            "Expected 2D array. Reshape your data: one row per example, one column per feature",
+        )
+    if (rows == 0 and not secret) or (shape is not None and 0 in shape[1:]):
+        what = "sample(s)" if rows == 0 else "feature(s)"
+        raise InvalidInput(
+            "X",
+            "an empty table",
+            f"it has 0 {what} (shape={shape or (rows,)}) while a minimum of 1 is required. Pass at "
+            "least one row and one column",
+        )
+    targets = check_targets(y, rows)
+    if hasattr(estimator, "check_facts"):
+        estimator.check_facts(X, given)  # public facts, before gaps are looked for
+    elif hasattr(estimator, "check_fit"):
+        check_width(X)  # names columns of text, before gaps in them are found
+    if not isinstance(estimator, Pipeline):  # its steps may fill gaps: check_fit looks after them
+        check_gaps(estimator, X)
+    if is_regressor(estimator):
+        return check_numbers(targets)
+    if _REFUSES.get() and bool(_gaps(targets).any()):
+        raise InvalidInput("y", "targets that are NaN or missing", "leave these rows out")
+    return targets
+
+
+def check_gaps(estimator: Any, X: Any) -> None:
+    """Refuse gaps in the rows, unless the estimator's tags say that it takes them."""
+    if _REFUSES.get() and not get_tags(estimator).input_tags.allow_nan:
+        check_finite(np.where(_gaps(X), np.nan, 0.0))
+
+
+def _gaps(values: Any) -> Array:
+    """Return which cells are missing, NaN or infinite; texts and other objects are none."""
+    cells = call_or_failure(np.asarray, values)
+    if not isinstance(cells, np.ndarray):
+        return np.zeros(1, dtype=bool)
+    if cells.dtype.kind in "fc":
+        return np.asarray(~np.isfinite(cells))
+    if cells.dtype.kind != "O":
+        return np.zeros(cells.shape, dtype=bool)
+    return np.array([_is_gap(cell) for cell in cells.ravel()], dtype=bool)
+
+
+def _is_gap(cell: Any) -> bool:
+    """Whether a cell is None, NaN, infinite, or a missing value that is not equal to itself."""
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(cell, (float, np.floating)):
+        return not np.isfinite(cell)
+    return False
+
+
+class InvalidFacts(InvalidInput):
+    """Several settings are missing or not valid."""
+
+    def __init__(self, problems: list[InvalidInput]) -> None:
+        self.field = ", ".join(problem.field for problem in problems)
+        self.value = None
+        texts = [str(problem).replace(f": {WHY}", "") for problem in problems]
+        self.valid = "; ".join(f"({number}) {text}" for number, text in enumerate(texts, 1))
+        Exception.__init__(self, f"{len(problems)} settings are missing or not valid: {self.valid}")
+        if any(WHY in str(problem) for problem in problems):
+            self.args = (f"{self}. Bounds and classes are public facts: {WHY}",)
+
+
+def check_all(checks: Iterable[Callable[[], object]]) -> None:
+    """Make all checks, then raise what they raised: one error as it is, several as one."""
+    problems: list[InvalidInput] = []
+    for check in checks:
+        try:
+            check()
+        except InvalidInput as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise InvalidFacts(problems)
+
+
+def names_of(X: Any) -> tuple[list[str] | None, int]:
+    """Return the names of the columns of a table, if they are texts, and their number."""
+    columns = getattr(X, "columns", None)
+    if columns is not None:
+        names = [str(column) for column in columns if isinstance(column, str)]
+        return (names if len(names) == len(columns) else None), len(columns)
+    shape = call_or_failure(np.shape, X)
+    return None, shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1

@@ -1,41 +1,43 @@
-"""Private grid search for scikit-learn estimators that keep a privacy promise.
+"""Private hyperparameter search for scikit-learn estimators: a front of ``expost.tune``.
 
-:class:`ExPostSearch` charges what the winner cost. Without a target it rests on
-``theorem:max-score`` (pure promises) and its sharpened Rényi form; with a target, on
-``theorem:generalized-at`` and its Rényi form for each attempt, composed; with noise reduction, on
+Metrics, scoring, split, plan, charges and certificate are those of :mod:`expost.tuning`. This
+package's own estimators are trained as there, progressively first; candidates of a grid, of any
+package, are fitted by their own ``fit`` (:mod:`expost.sklearn._attempts`). Without a goal a search
+rests on ``theorem:max-score`` (pure guarantees) and its sharpened Rényi form; with a goal, on
+``theorem:generalized-at`` and its Rényi form for each attempt, composed, and on
 :mod:`expost.selection.noise_path`.
-Tests: ``tests/tuning/test_sklearn_search.py``.
+Tests: ``tests/tuning/test_sklearn_search.py``, ``tests/tuning/test_sklearn_front.py``.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
-from expost.privacy.advice import warn_if_weak
+from expost.budget.signing import document_text
+from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import Guarantee
-from expost.randomness.source import Randomness, require_protection
-from expost.selection import grid
-from expost.selection.attempts import Belief, plan_attempts
-from expost.selection.candidate import Candidate
-from expost.selection.release import Release
-from expost.sklearn._certificate import SearchCertificate
+from expost.randomness.source import require_protection
+from expost.sklearn._attempts import FittedEstimator
 from expost.sklearn._connections import SearchConnections
-from expost.sklearn._levels import check_delta, level_by
-from expost.sklearn._linear_model import source_of
-from expost.sklearn._rows import table_of
-from expost.sklearn._scoring import FitAndScore, score_of
-from expost.sklearn._split import check_rows, split
+from expost.sklearn._conventions import last_step
+from expost.sklearn._linear_model import DPLinearModel, randomness_of
+from expost.sklearn._plan import SearchPlan, estimator_of
+from expost.sklearn._rows import inside_selection, require_usable_rows, table_of
+from expost.sklearn._settings import named_by_parameters
 from expost.training.progress import progress_bar
-from expost.tuning.confidence import Margins
-from expost.tuning.forecast import dropping, ladder_of
-from expost.tuning.run_attempts import Step, make_attempts, steps_of
-from expost.tuning.several_ways import LINEAR_SHARE, share_of, uncharged
+from expost.tuning.job import described_source, tell_after
+from expost.tuning.job_folder import CERTIFICATE
+from expost.tuning.model_file import MISSED_MODEL, MODEL
+from expost.tuning.run_attempts import make_attempts
+from expost.tuning.tuned import Tuned, conclude
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin
@@ -53,11 +55,12 @@ def _winner_has(method: str) -> Callable[[ExPostSearch], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
-class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     """Private grid search.
 
-    With a ``target``, planned attempts of Algorithm 2 release the first estimator that reaches it;
-    without one, random dropping (Algorithm 3) releases the best.
+    With a goal (``at_least`` or ``at_most``) the first estimator that reaches it is released: of a
+    training that stops when it passes, or of planned attempts of Algorithm 2. Without one, random
+    dropping (Algorithm 3) releases the best.
 
     Parameters
     ----------
@@ -71,24 +74,25 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
     epsilon_param : str, optional
         The estimator's parameter for its ε. By default ``epsilon``, of the estimator or of one step
         of a ``Pipeline``.
-    target : float, optional
-        The score to reach. Planned attempts of Algorithm 2 are made until one reaches it; a miss
-        releases nothing and costs little. Without a target, the best score wins.
+    at_least, at_most : float, optional
+        The score to reach; ``at_most`` for the loss of "log_loss", "mse" and "mae" (of which
+        ``at_least=-4`` means ``at_most=4``). Without a goal, the best score wins.
     guarantee : callable, optional
         A function from an estimator to the promise that one fit keeps. Default: the estimator's
         own ``privacy_guarantee(n)`` or ``guarantee``; a ``Pipeline`` keeps the promise of its last
         step if the others learn nothing from the rows. An attribute ``epsilon`` alone is not taken
         as a promise.
     scoring : str or callable, default="private"
-        For a classifier "accuracy", "balanced_accuracy" (needs ``class_shares``) or "neg_log_loss"
-        (needs ``loss_bound``); for a regressor "neg_mean_squared_error", "neg_mean_absolute_error"
-        or "r2" (needs ``target_variance``). They are computed on held-out rows, with noise that the
-        promise of the candidate covers. "private" is the first one of each. With ``metric_bounds``,
-        a function f(prediction, truth) of one row is scored in the same way. Without it, a function
-        from an estimator to a number, which may look at *public* data only; then all rows are used
-        for training. Other metrics compare rows, and no bound for them is proven.
-    holdout : float, default=0.2
-        Share of the rows that scores, if the score is private. The rest trains.
+        A metric of ``expost.tune``: "accuracy", "balanced_accuracy" (needs ``class_shares``) or
+        "log_loss"; for a regressor "mse", "mae" or "r2" (needs ``target_variance``). "private" is
+        the first one of each. scikit-learn's names of losses ("neg_log_loss", …) mean the same.
+        They are computed on held-out rows, with noise that the guarantee of the candidate covers.
+        With ``metric_bounds``, a function f(prediction, truth) of one row is scored in the same
+        way. Without it, a function from an estimator to a number, which may look at *public* data
+        only; then all rows are used for training.
+    holdout : float, optional
+        Share of the rows that scores, if the score is private. The rest trains. Default: as in
+        ``expost.tune``.
     n_rows : int, optional
         A public number of rows. With it, each row goes to training or scoring by its own coin, all
         rates and normalisations use ``n_rows``, and the promise is for "add-remove" neighbours. An
@@ -101,30 +105,37 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
     class_shares : dict, optional
         Public share of each class, for "balanced_accuracy".
     loss_bound : float, optional
-        Public bound of a row's loss, for "neg_log_loss".
+        Public bound to which a row's loss is clipped. By default from ``target_bounds``; 4 for
+        "log_loss".
     target_variance : float, optional
         Public variance of the target, for "r2".
     metric_bounds : pair, optional
         Public range of a function of one row.
-    training : {"dp-sgd", "progressive", "noise-reduction", "auto"}, default="dp-sgd"
-        As in ``expost.tune``. "dp-sgd" fits the candidates by their own ``fit``. "progressive" and
-        "noise-reduction" train a ``DPLogisticRegression`` or ``DPLinearRegression`` without a grid,
-        step by step or from second moments, until the target is reached; only what was made until
-        then is paid. "auto" tries this first, then the grid if there is one.
+    training : {"auto", "progressive", "noise-reduction", "dp-sgd"}, default="auto"
+        As in ``expost.tune``. "progressive" and "noise-reduction" (regressions only) train a
+        ``DPLogisticRegression`` or ``DPLinearRegression`` without a grid, step by step or from
+        second moments, until the goal is reached; only what was made until then is paid. "dp-sgd"
+        fits the candidates of the grid by their own ``fit``. "auto" tries the first for this
+        package's estimators with a goal, then the grid if there is one; else the grid alone.
     levels, norm_bound : optional
         Of these trainings, as in ``expost.tune``.
+    max_epsilon : float, optional
+        The most that the search may cost, whatever happens. Default: 4 for this package's
+        estimators with a goal; else what the levels cost.
+    tell : float, optional
+        ε of a sharper score of an estimator that missed the goal, as in ``expost.tune``.
     delta : float, optional
         The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ). By default that of the
         estimator.
     overhead : float, optional
-        ε′ as a fraction of the first drop rate, for a search without a target (default 0.1).
+        ε′ as a fraction of the first drop rate, for a search without a goal (default 0.1).
     attempts : int, optional
-        The most attempts to reach the target; planned if left out.
+        The most attempts to reach the goal; planned if left out.
     confidence : float, default=0.9
         Of the statement "passed": the chance of releasing an estimator whose score on the scoring
-        rows is below the target is at most 1 − confidence.
+        rows is below the goal is at most 1 − confidence.
     expected_shares : sequence of float, optional
-        Which shares of the grid may reach the target; by default a robust spread.
+        Which shares of the grid may reach the goal; by default a robust spread.
     repeats : int, default=1
         Copies of each candidate.
     ledger : Ledger, str or Path, optional
@@ -148,16 +159,18 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
     Attributes
     ----------
     best_estimator_ : estimator or None
-        The released estimator; None if the target was missed or the winner failed to fit. The
-        ``privacy_spent_`` of this package's own estimators is then that of the search.
+        The released estimator. If the goal was missed, it is the last one of a training that
+        stops when it passes, because that is paid (``passed_`` is then False, and ``fit`` warns);
+        None if only attempts with DP-SGD were made or the winner failed to fit. The
+        ``privacy_spent_`` of this package's own estimators is that of the search.
     best_params_ : dict
         Its parameters.
     best_score_ : float or None
         Its score.
     passed_ : bool
-        Whether an estimator was released that reaches the target.
+        Whether the released estimator reaches the goal.
     score_bound_ : float or None
-        With a target: lower confidence bound for the score on the scoring rows (with ``n_rows``:
+        With a goal: lower confidence bound for the score on the scoring rows (with ``n_rows``:
         for the sum of their scores over the public number of scoring rows).
     neighbours_ : str
         The neighbouring relation of ``privacy_spent_``: "zero-out", "add-remove" or "replace".
@@ -166,7 +179,10 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
     feature_names_in_ : ndarray of str
         Their names, if ``fit`` received a data frame.
     training_ : str or None
-        How the released estimator was trained: "dp-sgd" or "noise-reduction"; None without one.
+        How the released estimator was trained: "dp-sgd", "progressive" or "noise-reduction"; None
+        without one.
+    told_ : Told or None
+        A further noisy score of an estimator that missed, if ``tell`` was given.
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
@@ -198,19 +214,22 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         *,
         epsilons: Sequence[float] | None = None,
         epsilon_param: str | None = None,
-        target: float | None = None,
+        at_least: float | None = None,
+        at_most: float | None = None,
         guarantee: Callable[[Any], Guarantee] | None = None,
         scoring: str | Callable[..., float] = "private",
-        holdout: float = 0.2,
+        holdout: float | None = None,
         n_rows: int | None = None,
         target_bounds: Any = None,
         class_shares: Any = None,
         loss_bound: float | None = None,
         target_variance: float | None = None,
         metric_bounds: Any = None,
-        training: str = "dp-sgd",
+        training: str = "auto",
         levels: Any = None,
         norm_bound: float | None = None,
+        max_epsilon: float | None = None,
+        tell: float | None = None,
         delta: float | None = None,
         overhead: float | None = None,
         attempts: int | None = None,
@@ -229,7 +248,8 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         self.param_grid = param_grid
         self.epsilons = epsilons
         self.epsilon_param = epsilon_param
-        self.target = target
+        self.at_least = at_least
+        self.at_most = at_most
         self.guarantee = guarantee
         self.scoring = scoring
         self.holdout = holdout
@@ -242,6 +262,8 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         self.training = training
         self.levels = levels
         self.norm_bound = norm_bound
+        self.max_epsilon = max_epsilon
+        self.tell = tell
         self.delta = delta
         self.overhead = overhead
         self.attempts = attempts
@@ -257,12 +279,13 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         self.simulation = simulation
 
     def fit(self, X: Any, y: Any = None) -> ExPostSearch:
-        """Reserve the worst case, fit the kept candidates, release one, settle its charge.
+        """Reserve the worst case, train until the goal is reached, release one, settle its charge.
 
         Parameters
         ----------
         X : array-like or data frame of shape (n_rows, …)
-            Features.
+            Features. With this package's estimators a row that cannot be used (NaN, infinity, a
+            text, a label that is not listed) counts as an empty place, as in ``expost.tune``.
         y : array-like of shape (n_rows,)
             Targets.
 
@@ -273,106 +296,159 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
         Raises
         ------
         InvalidInput
-            If a setting is not valid, or the rows are missing, empty or have gaps. Nothing was
-            charged.
+            If a setting is not valid, or the rows are missing or empty; with estimators of other
+            packages also if they have gaps. Nothing was charged.
         BudgetRefused
             The ledger cannot pay the worst case of the first attempt. Nothing was charged.
         """
-        self._date = datetime.now(UTC).date().isoformat()  # how long a fit took is secret
+        date = datetime.now(UTC).date().isoformat()  # how long a fit took is secret
         ledger = self._account()
         self._check_numbers()
-        self._check_training()
-        X = table_of(X)
-        targets = check_rows(self.estimator, X, y, self._searched_names())
-        source = require_protection(source_of(self.random_state), simulation=self.simulation)
-        self._rows = self.n_rows or len(targets)
-        steps, margins, data = self._requests(X, targets, source)
-        validate_data(self, X, skip_check_array=True)
-        self.neighbours_ = steps[0].candidates[0].guarantee.neighbours
-        warn_if_weak(steps[0].charges.worst_case, self._rows, stacklevel=2)
+        training = self._training()
+        X, stated = table_of(X), self.n_rows is not None
+        source = require_protection(randomness_of(self.random_state), simulation=self.simulation)
+        # Nothing is refused because of a value where rows are read as by expost.tune.
+        with named_by_parameters(), inside_selection() if self._own else nullcontext():
+            targets = require_usable_rows(self.estimator, X, y, self._searched_names, secret=stated)
+            source = require_protection(
+                randomness_of(self.random_state), simulation=self.simulation
+            )
+            settings = self._settings(training, len(targets))
+            validate_data(self, X, skip_check_array=True)
+            job = self._prepare(settings, X, targets, source, ledger)
+        for text in job.planned.warnings:
+            warnings.warn(text, stacklevel=2)
         request: dict[str, Any] = {
             "randomness": source,
             "simulation": self.simulation,
             "executor": self._executor(),
-            "source": grid.source_of(X),
+            "source": described_source(job.settings.data),
         }
         if ledger is not None:
             request |= {"ledger": ledger, "budget": self.budget, "analyst": self.analyst}
-        releases: list[Release | None]
         with progress_bar("fits", unit=None) if self.verbose else nullcontext() as bar:
-            request["progress"] = bar
-            if self.target is None:
-                (step,) = steps
-                release = step.selector.select(step.candidates, data, score=score_of, **request)
-                releases, refused = [release], False
-            else:
-                releases, refused = make_attempts(steps, data, None, margins, **request)
-        self._conclude(steps, releases, refused=refused)
+            releases, refused = make_attempts(
+                job.planned.steps,
+                job.data,
+                None,
+                job.planned.margins,
+                after_miss=lambda made: tell_after(job.planned, made),
+                progress=bar,
+                **request,
+            )
+        tuned = conclude(
+            job.settings,
+            None,
+            job.planned,
+            releases,
+            rows=job.rows,
+            refused=refused,
+            date=date,
+            folder=None,
+        )
+        self._conclude(tuned, job.template)
         return self
 
-    def _requests(
-        self, X: Any, targets: Array, source: Randomness
-    ) -> tuple[list[Step], Margins | None, dict[str, Any]]:
-        """Return what may be asked, in order, the margins of attempts, and the rows."""
-        if self.training == "dp-sgd":
-            candidates, out = self._candidates(X, targets, source)
-            data = split(X, targets, out)
-            if self.target is None:
-                return [self._best(candidates)], None, data
-            steps, margins = self._reach(candidates, self._delta(candidates), self.confidence)
-            return steps, margins, data
-        if not self._searched:
-            score, out, n = self._score(targets, source)
-            steps, rows = self._ways(X, targets, score, out, n, 1.0)
-            return steps, None, {**split(X, targets, out), **rows}
-        candidates, out = self._candidates(X, targets, source)
-        mechanism = candidates[0].mechanism
-        assert isinstance(mechanism, FitAndScore)
-        n = self._rows if out is None else self._rows - int(mechanism.scorer.rows)  # type: ignore[union-attr]
-        steps, rows = self._ways(X, targets, mechanism.scorer, out, n, LINEAR_SHARE)
-        delta, rest = self._delta(candidates), 1 - Fraction(LINEAR_SHARE)
-        assert delta is not None
-        later, margins = self._reach(
-            candidates, share_of(delta, rest), 1 - float(rest) * (1 - self.confidence)
-        )
-        return (
-            [*steps, *map(uncharged, later)],
-            margins,
-            {**split(X, targets, out), **rows},
-        )
-
-    def _best(self, candidates: list[Candidate]) -> Step:
-        """Return the one request of a search without a target (Algorithm 3)."""
-        delta = self._delta(candidates)
-        claim = {} if delta is None else {"delta": delta}
-        overhead = 0.1 if self.overhead is None else self.overhead
-        selector = dropping(candidates, overhead, None, **claim)
-        return Step(selector, tuple(candidates), selector.charges(candidates), 1.0)
-
-    def _reach(
-        self, candidates: list[Candidate], delta: float | None, confidence: float
-    ) -> tuple[list[Step], Margins]:
-        """Return planned attempts of Algorithm 2, and their margins."""
-        assert self.target is not None
-        if self.overhead is not None:
-            raise InvalidInput(
-                "overhead", self.overhead, "with a target the attempts are planned; leave it out"
+    def _conclude(self, tuned: Tuned, template: Any) -> None:
+        """Set the attributes of a fit."""
+        self.told_, self._certificate = tuned.told, None
+        with suppress(InvalidRelease, RecursionError):  # JSON cannot hold the parameters
+            self._certificate = tuned.certificate()  # settings may be changed after the fit
+        self.release_, value = tuned.release, tuned.release.value
+        self.neighbours_ = self.release_.spent.neighbours
+        self.n_attempts_, self.passed_ = len(tuned.attempts), tuned.passed
+        self.privacy_spent_ = None if self.release_.simulated else self.release_.spent
+        self.best_params_, self.best_score_ = tuned.params, tuned.score
+        self.score_bound_ = None if tuned.bounds is None else tuned.bounds.on_scoring_rows
+        self.best_estimator_ = self.training_ = None
+        if isinstance(value, FittedEstimator):
+            self.best_estimator_, self.training_ = value.estimator, "dp-sgd"
+        elif tuned.model is not None:
+            self.best_estimator_ = estimator_of(template, tuned.model)
+            self.training_ = self.release_.selector["training"]
+        model = last_step(self.best_estimator_)
+        if isinstance(model, DPLinearModel):  # never the charge of one fit alone
+            model.simulated_, model.promise_ = self.release_.simulated, None
+            model.privacy_spent_ = None if self.release_.simulated else self.release_.spent
+        if not self.passed_ and self.best_estimator_ is not None:
+            warnings.warn(
+                "the goal was missed: best_estimator_ is the last estimator that was paid (passed_ "
+                "is False). Pass a lower goal, a larger max_epsilon, more rows, other features (a "
+                "Pipeline) or a public score",
+                stacklevel=3,
             )
-        check_delta(candidates, delta)
-        level = level_by(self._epsilon_name() if self.epsilons is not None else None, delta)
-        levels = sorted({level(each) for each in candidates})
-        ladder = ladder_of(candidates, levels, delta or 1e-6, level)
-        shares = self.expected_shares
-        schedule = plan_attempts(
-            ladder,
-            delta=delta,
-            belief=None if shares is None else Belief.of_shares(len(levels), shares),
-            attempts=self.attempts,
-        )
-        steps = steps_of(
-            schedule, candidates, levels, target=float(self.target), delta=delta, level=level
-        )
-        return steps, Margins.of(confidence, schedule, [each.runs for each in steps])
+
+    def certificate(self, model: str | Path | None = None) -> str:
+        """Return the certificate of the fit as JSON: what was released, and all that it cost.
+
+        ``expost certificate`` shows it, ``expost certificate verify`` computes its price again, and
+        ``expost certificate sign`` signs it. It covers every attempt.
+
+        Parameters
+        ----------
+        model : str or Path, optional
+            A file in which you stored the released estimator. The certificate then states its
+            SHA-256 hash.
+
+        Returns
+        -------
+        str
+            The JSON text.
+
+        Raises
+        ------
+        InvalidRelease
+            JSON cannot hold the parameters of the grid.
+        """
+        check_is_fitted(self, "release_")
+        if self._certificate is None:
+            raise InvalidRelease(
+                "params", "of the grid", "a certificate holds numbers, texts and lists only"
+            )
+        if model is None:
+            return self._certificate
+        file = Path(model)
+        stated = {"model": file.name, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        return document_text(json.loads(self._certificate) | {"value": stated})
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the released model and the certificate to a folder, as ``expost.tune(out=…)`` does.
+
+        ``model.npz`` (``missed-model.npz`` after a miss) is written for a ``DPLogisticRegression``
+        or ``DPLinearRegression``; ``expost.load_model`` reads it. Other estimators have no file
+        format that is safe to read: store them yourself, and pass the file to :meth:`certificate`.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder. It is made if there is none.
+
+        Returns
+        -------
+        Path
+            The certificate, ``release.json``.
+
+        Raises
+        ------
+        InvalidInput
+            The folder contains a certificate.
+        InvalidRelease
+            JSON cannot hold the parameters of the grid.
+        """
+        check_is_fitted(self, "release_")
+        directory = Path(folder)
+        if (directory / CERTIFICATE).exists():
+            raise InvalidInput(
+                "folder", str(folder), f"it contains a {CERTIFICATE}; pass another folder"
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        model = None
+        if isinstance(self.best_estimator_, DPLinearModel):
+            model = directory / (MODEL if self.passed_ else MISSED_MODEL)
+            replace(self.best_estimator_.as_model(), passed=self.release_.passed).save(model)
+        temporary = directory / f".{CERTIFICATE}"
+        temporary.write_text(self.certificate(model) + "\n", encoding="utf-8")
+        return temporary.replace(directory / CERTIFICATE)
 
     def predict(self, X: Any) -> Any:
         """Predict with the released estimator."""
@@ -407,7 +483,7 @@ class ExPostSearch(SearchCertificate, SearchConnections, MetaEstimatorMixin, Bas
             raise InvalidInput(
                 "best_estimator_",
                 None,
-                "there is no estimator: the target was missed, or the winner failed to fit",
+                "there is no estimator: the goal was missed, or the winner failed to fit",
             )
         return self.best_estimator_
 

@@ -1,5 +1,8 @@
-"""Columns and cells of tables as NumPy arrays and numbers. No cell makes this fail.
+"""Tables: files, data frames and databases as columns. No row makes anything here fail.
 
-``column_cells``  columns of data frames, lists and arrays as NumPy arrays
-``encoding``      cells as numbers: numbers, truth values, days, positions in a list of labels
+``sources``        files, folders, databases and data frames as Ibis tables; views that are refused
+``file_rows``      lines of text files, and cells of Parquet files and Arrow tables
+``typed_columns``  Ibis; keys and conditions by the types of columns
+``cells``          columns of data frames, lists and arrays as NumPy arrays and numbers
+``database_rows``  a database table as a file of rows, for training
 """

@@ -36,9 +36,9 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
+from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.privacy.profiles import Profile, training_profile
 from expost.rationals import Number, count_of, exact, exact_positive
 from expost.training.exact_noise import rounding_slack
@@ -52,20 +52,7 @@ _SPARE, _MANY_ROWS = 4, 1 << 24  # how far the actual number of rows may exceed 
 
 
 class TrainingPlan(NamedTuple):
-    """What a training executes.
-
-    Attributes
-    ----------
-    sampling_rate : float
-        Probability with which a step takes a row.
-    steps : int
-        Number of steps.
-    noise_multiplier : float
-        Standard deviation of the noise on the sum, in clipping norms.
-    sensitivity : float
-        The most by which one row moves the sum, in clipping norms: 1 on a CPU, a little more on
-        CUDA.
-    """
+    """What a training executes."""
 
     sampling_rate: float
     steps: int
@@ -280,26 +267,28 @@ def _weights(given: object) -> tuple[float, ...]:
     )
     if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray) or len(given) < 2:
         raise InvalidInput("class_weights", given, valid)
-    found = tuple(float(exact_positive(each, "class_weights")) for each in given)
-    if not all(_LIGHTEST <= each <= _HEAVIEST for each in found):
+    weights = tuple(float(exact_positive(weight, "class_weights")) for weight in given)
+    if not all(_LIGHTEST <= weight <= _HEAVIEST for weight in weights):
         raise InvalidInput("class_weights", given, valid)
-    return found
+    return weights
 
 
 def check_class_weights(configurations: Sequence[Configuration], loss: str, outputs: int) -> None:
     """Refuse class weights that do not fit the loss and the number of outputs of the model."""
     classes = 2 if loss == "logistic" else outputs
-    for each in configurations:
-        if each.class_weights is None:
+    for configuration in configurations:
+        if configuration.class_weights is None:
             continue
         if loss == "squared":
             raise InvalidInput(
-                "class_weights", each.class_weights, "omit them: a regression has no classes"
+                "class_weights",
+                configuration.class_weights,
+                "omit them: a regression has no classes",
             )
-        if len(each.class_weights) != classes:
+        if len(configuration.class_weights) != classes:
             raise InvalidInput(
                 "class_weights",
-                each.class_weights,
+                configuration.class_weights,
                 f"pass {classes} numbers, one per class of the model",
             )
 
@@ -325,19 +314,19 @@ def plans(
     schedule = [_schedule(configuration, rows) for configuration in configurations]
     noises = [configuration.noise_multiplier for configuration in configurations]
     for delta in {configuration.delta for configuration in configurations} - {None}:
-        places = [
-            place
-            for place, configuration in enumerate(configurations)
+        indices = [
+            index
+            for index, configuration in enumerate(configurations)
             if configuration.delta == delta
         ]
-        found = calibrate_noise(
-            sampling_rates=[schedule[place][0] for place in places],
-            steps=[schedule[place][1] for place in places],
-            epsilons=[float(configurations[place].epsilon or 0) for place in places],
+        deviations = calibrate_noise(
+            sampling_rates=[schedule[index][0] for index in indices],
+            steps=[schedule[index][1] for index in indices],
+            epsilons=[float(configurations[index].epsilon or 0) for index in indices],
             delta=float(delta or 0),
         )
-        for place, noise in zip(places, found.tolist(), strict=True):
-            noises[place] = noise if sensitivity == 1.0 else _up(noise * sensitivity)
+        for index, noise in zip(indices, deviations.tolist(), strict=True):
+            noises[index] = noise if sensitivity == 1.0 else _up(noise * sensitivity)
     return [
         TrainingPlan(rate, steps, float(noise or 0), sensitivity)
         for (rate, steps), noise in zip(schedule, noises, strict=True)

@@ -28,34 +28,7 @@ _CHUNK = 1 << 18  # values checked at a time; their flags stay in the cache
 def check_training_data(
     X: Any, y: Any, loss: str, classes: int | None, *, dimensions: int | None
 ) -> tuple[Array, Array]:
-    """Return rows and targets that every engine can train on.
-
-    Parameters
-    ----------
-    X : array_like
-        Real numbers, the first axis over examples.
-    y : array_like
-        One real number per example.
-    loss : {"squared", "logistic", "softmax"}
-        Targets are real numbers for "squared", 0 and 1 for "logistic", and class numbers from 0 to
-        ``classes`` − 1 for "softmax".
-    classes : int, optional
-        Number of classes for "softmax".
-    dimensions : int, optional
-        Required number of axes of ``X``; by default any number from 2 on.
-
-    Returns
-    -------
-    rows : ndarray
-        Finite numbers, float32 or float64, contiguous.
-    targets : ndarray
-        float64, NaN where a row does not count.
-
-    Raises
-    ------
-    InvalidInput
-        If a type, number type or shape is not valid. It does not depend on the values.
-    """
+    """Return rows and targets that every engine can train on."""
     rows = check_rows(X, dimensions=dimensions)
     targets = _targets(y, len(rows))
     usable = _finite_rows(rows) & _allowed(targets, loss, classes)
@@ -130,12 +103,12 @@ def _targets(y: Any, rows: int) -> Array:
 def _finite_rows(rows: Array) -> Array:
     """Return which rows hold finite numbers only."""
     step = max(1, _CHUNK // max(1, rows[0].size))
-    found = np.empty(len(rows), dtype=bool)
+    finite = np.empty(len(rows), dtype=bool)
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         fine = np.isfinite(part)
-        found[start : start + step] = fine.all() or fine.reshape(len(part), -1).all(axis=1)
-    return found
+        finite[start : start + step] = fine.all() or fine.reshape(len(part), -1).all(axis=1)
+    return finite
 
 
 def _allowed(targets: Array, loss: str, classes: int | None) -> Array:

@@ -116,8 +116,12 @@ class FleetRun:
         from torch import nn
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from expost.training._torch.module_checks import check_module, outputs_of, takes_integers
-        from expost.training._torch.modules import ModuleSums
+        from expost.training._torch.modules import (
+            ModuleSums,
+            check_module,
+            outputs_of,
+            takes_integers,
+        )
         from expost.training.data import check_rows, check_training_data
 
         shaped = check_rows(X, dimensions=None)
@@ -151,9 +155,9 @@ class FleetRun:
                 with np.errstate(invalid="ignore"):  # a number that is too large is outside
                     rows = rows.astype(np.int64)
             elif self.device == "cpu":
-                found = self._native_network(module, checked, loss, rows, targets, planned)
-                if found is not None:
-                    return found
+                trained = self._native_network(module, checked, loss, rows, targets, planned)
+                if trained is not None:
+                    return trained
             sums: Any = None
             if self.device != "cpu" and not whole:
                 sums = self._chain(module, checked, rows, targets, loss)
@@ -184,9 +188,9 @@ class FleetRun:
         from expost.training._native.keystream import poisson_sample, streams
         from expost.training._native.update import (
             noisy,
-            settings_of,
             settle_state,
             state_of,
+            step_settings,
             update,
         )
         from expost.training._torch.modules import ThreadedSums
@@ -197,14 +201,14 @@ class FleetRun:
         threaded = ThreadedSums(sums, min(self.threads, len(planned)))
         scratch = max(1, (self.memory or DEFAULT_MEMORY) // threaded.workers)
 
-        def train_one(place: int) -> Array:
-            plan, configuration = planned[place], self.configurations[place]
-            settings = settings_of(configuration, plan, sums.width, sums.exact_rows)
-            state, source = state_of(first[place]), sources[place]
+        def train_one(model: int) -> Array:
+            plan, configuration = planned[model], self.configurations[model]
+            settings = step_settings(configuration, plan, sums.width, sums.exact_rows)
+            state, source = state_of(first[model]), sources[model]
             sample = np.empty(sums.rows, dtype=np.int64)
             batch, stride = float(configuration.batch_size), max(1, plan.steps // 100)
             with threaded.sums() as mine:
-                mine.seed = seeds[place]
+                mine.seed = seeds[model]
                 mine.weigh([configuration.class_weights], "cpu")
                 for step in range(1, plan.steps + 1):
                     count = poisson_sample(source, settings.rate, sums.rows, sample)
@@ -258,31 +262,31 @@ class FleetRun:
         from expost.training._native import linear
         from expost.training._native.keystream import streams
         from expost.training._native.noise import make_steps
-        from expost.training._native.update import settings_of, settle_state, state_of
+        from expost.training._native.update import settle_state, state_of, step_settings
         from expost.training.data import LOSSES
 
         width = outputs * (rows.shape[1] + 1)
         norms = linear.row_norms(rows)
         sources = streams(self.sources)
 
-        def train_one(place: int) -> Array:
+        def train_one(model: int) -> Array:
             settings, state = (
-                settings_of(
-                    self.configurations[place], planned[place], width, self.exact_rows(rows)
+                step_settings(
+                    self.configurations[model], planned[model], width, self.exact_rows(rows)
                 ),
                 state_of(np.zeros(width)),
             )
-            sample, source = np.empty(len(rows), dtype=np.int64), sources[place]
+            sample, source = np.empty(len(rows), dtype=np.int64), sources[model]
             kind = LOSSES.index(loss), outputs
-            class_weights = _array(self.configurations[place].class_weights)
+            class_weights = _array(self.configurations[model].class_weights)
 
             def run(done: int, steps: int, resumed: bool) -> int:
-                return linear.train_steps(
+                return linear.train_linear(
                     rows, targets, norms, *kind, settings, state, source, sample, done, steps,
                     resumed, class_weights,
                 )  # fmt: skip
 
-            for done, steps in self._strides(place, planned[place], width):
+            for done, steps in self._strides(model, planned[model], width):
                 make_steps(run, lambda: settle_state(state, settings, source), done, steps)
             return np.asarray(state.parameters)
 
@@ -302,9 +306,9 @@ class FleetRun:
 
         from expost.training._native import network as network_kernel
         from expost.training._native.keystream import streams
-        from expost.training._native.network_table import Network, Unsupported
+        from expost.training._native.network import Network, Unsupported
         from expost.training._native.noise import make_steps
-        from expost.training._native.update import settings_of, settle_state, state_of
+        from expost.training._native.update import settle_state, state_of, step_settings
         from expost.training.data import LOSSES
 
         try:
@@ -320,44 +324,44 @@ class FleetRun:
         with np.errstate(over="ignore"):  # a row that overflows has no finite norm: it adds nothing
             flat_rows = network.rows(rows).astype(dtype, copy=False)
 
-        def train_one(place: int) -> Array:
+        def train_one(model: int) -> Array:
             settings, state = (
-                settings_of(
-                    self.configurations[place],
-                    planned[place],
+                step_settings(
+                    self.configurations[model],
+                    planned[model],
                     network.width,
                     self.exact_rows(rows),
                 ),
-                state_of(first[place]),
+                state_of(first[model]),
             )
             scratch, sample = network.scratch(dtype), np.empty(len(rows), dtype=np.int64)
-            kind, source = LOSSES.index(loss), sources[place]
-            class_weights = _array(self.configurations[place].class_weights)
+            kind, source = LOSSES.index(loss), sources[model]
+            class_weights = _array(self.configurations[model].class_weights)
 
             def run(done: int, steps: int, resumed: bool) -> int:
-                return network_kernel.train_steps(
+                return network_kernel.train_network(
                     network.table, flat_rows, targets, kind, settings, state, source, scratch,
                     sample, done, steps, resumed, class_weights,
                 )  # fmt: skip
 
-            for done, steps in self._strides(place, planned[place], network.work):
+            for done, steps in self._strides(model, planned[model], network.work):
                 make_steps(run, lambda: settle_state(state, settings, source), done, steps)
             return np.asarray(state.parameters)
 
-        each = (
+        memory = (
             sum(buffer.nbytes for buffer in network.scratch(dtype))
             + 5 * 8 * network.width
             + 8 * len(rows)
         )
-        found = self._side_by_side(train_one, planned, each)
-        return self._trained(planned, [network.named(flat, dtype) for flat in found])
+        parameters = self._side_by_side(train_one, planned, memory)
+        return self._trained(planned, [network.named(flat, dtype) for flat in parameters])
 
-    def _strides(self, place: int, plan: TrainingPlan, work: float) -> Iterator[tuple[int, int]]:
+    def _strides(self, model: int, plan: TrainingPlan, work: float) -> Iterator[tuple[int, int]]:
         """Yield (steps done, steps to make now) and report after each.
 
         ``work`` is the number of multiply-adds per example.
         """
-        batch = float(self.configurations[place].batch_size)
+        batch = float(self.configurations[model].batch_size)
         stride = max(1, int(_STRIDE / (batch * work)))
         for done in range(0, plan.steps, stride):
             now = min(stride, plan.steps - done)
@@ -368,7 +372,7 @@ class FleetRun:
         self,
         train_one: Callable[[int], Array],
         planned: Sequence[TrainingPlan],
-        each: int,
+        memory: int,
         workers: int | None = None,
     ) -> list[Array]:
         """Run ``train_one`` for every index in threads, the longest trainings first.
@@ -377,21 +381,21 @@ class FleetRun:
         """
         workers = workers or self.threads
         if self.memory is not None:
-            if self.memory < each:
+            if self.memory < memory:
                 raise InvalidInput(
                     "memory_limit",
                     self.memory,
-                    f"pass at least {each} bytes, which one model needs in addition to the data",
+                    f"pass at least {memory} bytes, which one model needs in addition to the data",
                 )
-            workers = min(workers, self.memory // each)
+            workers = min(workers, self.memory // memory)
         order = sorted(
             range(len(planned)),
-            key=lambda place: -planned[place].steps * planned[place].sampling_rate,
+            key=lambda index: -planned[index].steps * planned[index].sampling_rate,
         )
         with ThreadPoolExecutor(max_workers=workers) as pool:
-            futures = {place: pool.submit(train_one, place) for place in order}
+            futures = {index: pool.submit(train_one, index) for index in order}
             try:
-                return [futures[place].result() for place in range(len(planned))]
+                return [futures[index].result() for index in range(len(planned))]
             except BaseException:
                 self.meter.stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -405,7 +409,8 @@ class FleetRun:
             parameters, self.configurations, promises(planned, self.neighbours), strict=True
         )
         return [
-            Trained(found, configuration, promise) for found, configuration, promise in together
+            Trained(parameters, configuration, promise)
+            for parameters, configuration, promise in together
         ]
 
 

@@ -76,9 +76,9 @@ from expost.randomness.exact_gaussian import (
     RADIUS_ERROR,
     SINE,
     UNREAD,
-    Lattice,
+    NoiseLattice,
+    decided_release,
     gaussian_bracket,
-    released,
 )
 
 __all__ = [
@@ -99,12 +99,12 @@ __all__ = [
     "SINE",
     "UNREAD",
     "Bound",
-    "Lattice",
+    "NoiseLattice",
     "clip_bound",
+    "decided_release",
     "gaussian_bracket",
     "grid_bits",
     "lattice_of",
-    "released",
     "rounding_slack",
 ]
 
@@ -112,16 +112,16 @@ _GRID_BITS = 50
 MOST_ROWS = 4096  # that a CUDA engine sums in one matrix product
 
 
-def lattice_of(clip: float, noise_multiplier: float) -> Lattice:
+def lattice_of(clip: float, noise_multiplier: float) -> NoiseLattice:
     """Return the lattice of a training; all zero if there is no noise.
 
     The standard deviation is rounded up, so it is never below ``clip · noise_multiplier``.
     """
     if noise_multiplier <= 0:
-        return Lattice(0.0, 0.0, 0.0, 0.0)
+        return NoiseLattice(0.0, 0.0, 0.0, 0.0)
     noise = math.nextafter(clip * noise_multiplier, math.inf)
     exponent = math.frexp(noise)[1] - 1 - LATTICE_BITS
-    return Lattice(
+    return NoiseLattice(
         noise, math.ldexp(1.0, exponent), math.ldexp(1.0, -exponent), math.ldexp(noise, -exponent)
     )
 
@@ -142,7 +142,7 @@ def grid_bits(rows: int) -> int:
     return min(_GRID_BITS, 53 - (rows - 1).bit_length())
 
 
-def grid_of(clip: float, rows: int) -> float:
+def contribution_step(clip: float, rows: int) -> float:
     """Return the step of the grid to which contributions of at most ``clip`` are rounded."""
     return math.ldexp(1.0, math.frexp(clip)[1] - grid_bits(rows))
 
@@ -154,7 +154,7 @@ def clip_bound(clip: float, width: int, rows: int) -> Bound:
     ``rows`` to be a double. The norm, the factor and the products have a relative error of at most
     (width + 20)·2^{−52}; rounding to the grid adds √width/2 steps.
     """
-    grid = grid_of(clip, rows)
+    grid = contribution_step(clip, rows)
     lower = clip * (1.0 - (width + 64) * 2.0**-51) - math.sqrt(width) * grid
     if lower < clip / 2:
         raise InvalidInput(

@@ -209,7 +209,7 @@ class Fleet:
                 f"{len(randomness)} sources",
                 f"pass one source, or one per configuration ({count})",
             )
-        return [require_protection(each, simulation=simulation) for each in randomness]
+        return [require_protection(source, simulation=simulation) for source in randomness]
 
 
 def check_device(device: object) -> None:

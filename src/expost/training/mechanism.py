@@ -171,7 +171,7 @@ def candidates(
     """
     Fleet(model, configurations, classes, loss)  # checks the arguments
     check_device(device)
-    made = []
+    mechanisms = []
     planned = plans(configurations, n, device=device, neighbours=ADD_REMOVE)
     for settings, plan in zip(configurations, planned, strict=True):
         public = {
@@ -180,14 +180,14 @@ def candidates(
             if value is not None and (name not in _EXTRAS or value != _EXTRAS[name])
         }
         mechanism = DPSGD(model, resolved(settings, plan), n, classes, loss, device)
-        made.append(
+        mechanisms.append(
             Candidate(
                 mechanism,
                 params=public | {"noise_multiplier": plan.noise_multiplier},
                 repeats=repeats,
             )
         )
-    return made
+    return mechanisms
 
 
 # settings that are listed only if they are given

@@ -117,8 +117,8 @@ class Meter:
     ) -> None:
         """Compute the total, which is known before the first step."""
         self.total = sum(
-            plan.steps * float(each.batch_size)
-            for each, plan in zip(configurations, planned, strict=True)
+            plan.steps * float(configuration.batch_size)
+            for configuration, plan in zip(configurations, planned, strict=True)
         )
 
     def add(self, examples: float) -> None:

@@ -14,20 +14,21 @@ costs that level (:class:`expost.selection.noise_path.PathSearch`).
 makes no row longer. Weights are rounded to a power of two so small that a product of a row and the
 weights is exact in double precision in any order. Residuals are scaled to norm at most c·(1 −
 2^{−30}), rounded towards zero to multiples of 2^{−24}. Products of both, and sums of 1,024 such
-products, are whole numbers below 2^{53} times 2^{−39}; parts are added as 64-bit integers, and
-groups of 2^{13} parts as integers of any size. A row that is longer than 1 counts as zero. So one
-row moves the exact sum by at most c, whatever the order of the rows and the number of threads or
-machines. The conversion of the sum to floating point moves it by at most 2^{−53} of itself per
-coordinate; the sensitivity contains this for 2^{30} rows in each of two neighbouring data sets.
-Exponentials use only + − × ÷, so a row's residual is the same on every machine.
+products (8,192 of compact rows), are whole numbers below 2^{53} times 2^{−39}; parts are added as
+64-bit integers, and sums of more than 2^{23} rows as integers of any size. A row that is longer
+than 1 counts as zero. So one row moves the exact sum by at most c, whatever the order of the rows
+and the number of threads or machines. The conversion of the sum to floating point moves it by at
+most 2^{−53} of itself per coordinate; the sensitivity contains this for 2^{30} rows in each of two
+neighbouring data sets. Exponentials use only + − × ÷, so a row's residual is the same on every
+machine.
 
 **The rule** has no learning rate to choose. With noise of standard deviation τ_t per coordinate of
 the mean gradient, the weights follow the ridge problem g(w) + w/T_t = 0 whose time T_t grows as the
 noise falls: T_t = a/(τ_t·√(κ/2))·max(1, s_t)^p. There τ_t·√(κ/2) is the noise of an average over
 the last 1/κ steps, so that a is the noise in a prediction, and s_t is the measured ratio of signal
-to noise of the gradient. A step has the length κ·T_t, bounded by what the curvature of the loss
-allows, with momentum β. Constants were chosen on eight data sets and four made-up tables
-(docs/progressive.md).
+to noise of the gradient. A step has the length κ·T_t, up to a limit that follows the curvature
+which consecutive gradients show, with momentum β. Constants were chosen on eight data sets and four
+made-up tables (docs/progressive.md).
 
 Tests: ``tests/training/test_progressive.py``.
 """
@@ -39,6 +40,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -47,17 +49,19 @@ import numpy as np
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
 from expost.privacy.base import ADD_REMOVE, ZERO_OUT
-from expost.randomness.exact_gaussian import lattice_for, rounded
-from expost.randomness.keyed import RunKey
+from expost.randomness.exact_gaussian import add_gaussian, lattice_for
+from expost.randomness.source import RunKey
 from expost.rationals import count_of
+from expost.training.lattice_rows import BLOCK, ROW_BITS, CompactRows, whole_rows
 
 PART = 1024
-ROW_BITS, RESIDUAL_BITS = 15, 24
+RESIDUAL_BITS = 24
 _PRODUCT_BITS = 53 - ROW_BITS  # bits of weights whose product with a row is exact
 _SHORTER = 1 - 2.0**-30
 _ROWS_AT_MOST = 2.0**30
-_GROUP = 2**13  # parts whose sum is below 2^{63} in absolute value, whatever their rows are
-_KEPT_BYTES = 2**30  # rows are kept as doubles up to this size, otherwise as 16-bit integers
+_LONGEST = 64.0  # of the limit of a step
+_ROWS_OF_64_BITS = 2**23  # rows whose sum is below 2^{63} in absolute value, whatever they are
+_KEPT_BYTES = 2**30  # rows are kept as doubles up to this size, otherwise compact
 
 CURVATURE = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}
 """A bound on the Hessian of the mean loss for rows of norm at most 1."""
@@ -65,50 +69,19 @@ CURVATURE = {"logistic": 0.25, "softmax": 0.5, "squared": 1.0}
 
 @dataclass(frozen=True)
 class Rule:
-    """How weights follow the released gradients. All of it is public and free.
-
-    Parameters
-    ----------
-    scale : float
-        a: the noise that a prediction may have.
-    growth : float
-        p: how much less is regularised as the signal stands out.
-    memory : float
-        κ: a step forgets this share of the weights.
-    momentum : float
-        β.
-    limit : float
-        The longest step, in units of the longest one that is stable for every data set.
-    """
+    """How weights follow the released gradients. All of it is public and free."""
 
     scale: float = 1.0
     growth: float = 0.25
     memory: float = 0.04
     momentum: float = 0.8
     limit: float = 7.0
+    lengthening: float = 1.08
 
 
 @dataclass(frozen=True)
 class LinearTraining:
-    """What is trained: a linear model on rows of norm at most 1. All of it is public.
-
-    Parameters
-    ----------
-    loss : {"logistic", "softmax", "squared"}
-        Targets are classes 0 and 1, classes 0 to K − 1, or numbers in [0, 1].
-    width : int
-        Number of columns of a row.
-    places : int
-        Public number of rows, by which sums are divided.
-    classes : int
-        K.
-    clip : float
-        c, the largest norm of a row's gradient.
-    class_weights : tuple of float, optional
-        Public weights of the classes, from 0 to 1.
-    rule : Rule
-        How weights follow the gradients.
-    """
+    """What is trained: a linear model on rows of norm at most 1. All of it is public."""
 
     loss: str
     width: int
@@ -159,57 +132,57 @@ class LinearTraining:
         return 0.25 * self.dimension / self.places**2
 
     def residuals(self, outputs: Floats, targets: Floats, present: Array) -> Floats:
-        """Return whole numbers of steps 2^{−24}: the clipped derivative of each row's loss.
-
-        Parameters
-        ----------
-        outputs : ndarray of shape (rows, outputs)
-            Products of rows and weights.
-        targets : ndarray of shape (rows,)
-            Class numbers, or numbers in [0, 1].
-        present : ndarray of bool
-            Rows whose target is valid; the others have residuals 0.
-        """
+        """Return whole numbers of steps 2^{−24}: the clipped derivative of each row's loss."""
         if self.loss == "squared":
-            found = outputs - (targets[:, None] - 0.5)
+            errors = outputs - (targets[:, None] - 0.5)
         elif self.loss == "logistic":
             decay = exponential(-np.abs(outputs))
             upper = np.where(outputs > 0, 1.0, decay) / (1.0 + decay)
-            found = upper - targets[:, None]
+            errors = upper - targets[:, None]
         else:
             weights = exponential(outputs - outputs.max(axis=1, keepdims=True))
             total = weights[:, 0].copy()
             for output in range(1, weights.shape[1]):  # in one order, on every machine
                 total += weights[:, output]
-            found = weights / total[:, None]
-            found[np.arange(len(found)), targets.astype(np.int64)] -= 1.0
+            errors = weights / total[:, None]
+            errors[np.arange(len(errors)), targets.astype(np.int64)] -= 1.0
         if self.class_weights is not None:
-            found *= np.array(self.class_weights)[targets.astype(np.int64)][:, None]
-        square = found[:, 0] * found[:, 0]
-        for output in range(1, found.shape[1]):
-            square += found[:, output] * found[:, output]
+            errors *= np.array(self.class_weights)[targets.astype(np.int64)][:, None]
+        square = errors[:, 0] * errors[:, 0]
+        for output in range(1, errors.shape[1]):
+            square += errors[:, output] * errors[:, output]
         with np.errstate(divide="ignore"):
             factor = np.minimum(1.0, self.clip * _SHORTER / np.sqrt(square))
         factor = np.where(present, factor, 0.0)
-        return np.trunc(found * factor[:, None] * 2.0**RESIDUAL_BITS)
+        return np.trunc(errors * factor[:, None] * 2.0**RESIDUAL_BITS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainingRows:
-    """Rows as whole numbers of steps 2^{−15}, with their targets.
+    """Rows as whole numbers of steps 2^{−15}, with their targets."""
 
-    Parameters
-    ----------
-    parts : list of (ndarray, ndarray, ndarray)
-        Parts of 1,024 rows (the last one is filled with zeros): rows, targets, and which are
-        present.
-    """
-
-    parts: list[tuple[Array, Floats, Array]]
+    parts: list[tuple[Any, Floats, Array]]
 
     @classmethod
-    def of(cls, rows: Array, targets: Array, training: LinearTraining) -> TrainingRows:
-        """Round rows towards zero; longer ones than 1 are zero, and without a target absent."""
+    def of(
+        cls,
+        rows: Array,
+        targets: Array,
+        training: LinearTraining,
+        *,
+        compact: bool | None = None,
+        device: str = "cpu",
+    ) -> TrainingRows:
+        """Round rows towards zero; longer ones than 1 are zero, and without a target absent.
+
+        ``compact`` chooses the form; by default large tables are compact. Every form, and every
+        device, gives the same sums.
+        """
+        block: Callable[[Floats], Any] = CompactRows.of
+        if device != "cpu":
+            from expost.training._torch.device_rows import DeviceRows
+
+            compact, block = True, partial(DeviceRows, device=device)
         values = np.asarray(targets, dtype=np.float64)
         with np.errstate(invalid="ignore"):
             if training.loss == "squared":
@@ -217,44 +190,39 @@ class TrainingRows:
             else:
                 present = (values >= 0) & (values < training.classes) & (values == np.rint(values))
         clean = np.where(present, values, 0.0)
-        wide = rows.size * 8 <= _KEPT_BYTES
-        parts = []
-        for start in range(0, len(rows), PART):
-            part = np.zeros((PART, rows.shape[1]), dtype=np.float64 if wide else np.int16)
-            with np.errstate(over="ignore", invalid="ignore"):
-                some = np.trunc(rows[start : start + PART] * 2.0**ROW_BITS)
-                some = np.clip(some, 1 - 2**ROW_BITS, 2**ROW_BITS - 1)
-                short = np.square(some).sum(axis=1) <= 4.0**ROW_BITS  # exact; not for NaN
-            part[: len(some)] = np.where(short[:, None], some, 0.0)
-            goals, there = np.zeros(PART), np.zeros(PART, dtype=bool)
-            goals[: len(some)] = clean[start : start + PART]
-            there[: len(some)] = present[start : start + PART]
-            parts.append((part, goals, there))
+        if compact is None:
+            compact = rows.size * 8 > _KEPT_BYTES
+        parts: list[tuple[Any, Floats, Array]] = []
+        for start in range(0, len(rows), BLOCK if compact else PART):
+            some = slice(start, start + (BLOCK if compact else PART))
+            whole, goals, there = whole_rows(rows[some]), clean[some], present[some]
+            if compact:
+                parts.append((block(whole), goals, there))
+                continue
+            missing = PART - len(whole)  # products of one shape
+            goals, there = np.pad(goals, (0, missing)), np.pad(there, (0, missing))
+            parts.append((np.pad(whole, ((0, missing), (0, 0))), goals, there))
         return cls(parts)
 
     def gradient_sum(self, weights: Floats, training: LinearTraining) -> Integers:
-        """Return the sum of the clipped gradients in units of 2^{−39}; exact in any order.
-
-        Parameters
-        ----------
-        weights : ndarray of shape (width, outputs)
-            On a lattice (:func:`on_lattice`).
-        training : LinearTraining
-            The loss and the clipping norm.
-        """
-        if len(self.parts) > _GROUP:  # the sum may need more than 64 bits: Python's integers
-            groups = range(0, len(self.parts), _GROUP)
-            some = [TrainingRows(self.parts[start : start + _GROUP]) for start in groups]
-            sums = [each.gradient_sum(weights, training).astype(object) for each in some]
-            return np.asarray(sum(sums[1:], start=sums[0]))
+        """Return the sum of the clipped gradients in units of 2^{−39}; exact in any order."""
         total = np.zeros((training.width, training.outputs), dtype=np.int64)
-        for part, targets, present in self.parts:
-            rows = part if part.dtype == np.float64 else part.astype(np.float64)
+        large: Integers | None = None  # beyond 64 bits: Python's integers
+        counted = 0
+        for rows, targets, present in self.parts:
+            if counted + len(rows) > _ROWS_OF_64_BITS:
+                large = total.astype(object) if large is None else large + total
+                total, counted = np.zeros_like(total), 0
+            counted += len(rows)
+            if not isinstance(rows, np.ndarray):
+                outputs = rows.products(weights) * 2.0**-ROW_BITS
+                total += rows.weighted_sum(training.residuals(outputs, targets, present))
+                continue
             # Exact, so in any form; these two are twice as fast as rows @ weights, rows.T @ …
             outputs = (weights.T @ rows.T).T * 2.0**-ROW_BITS
             residuals = training.residuals(outputs, targets, present)
             total += (residuals.T @ rows).T.astype(np.int64)
-        return total
+        return total if large is None else large + total
 
 
 def on_lattice(weights: Floats) -> Floats:
@@ -290,13 +258,7 @@ def exponential(x: Floats) -> Floats:
 
 
 class Descent:
-    """The weights, moved by released gradients. Reads nothing else.
-
-    Parameters
-    ----------
-    training : LinearTraining
-        Numbers that are public.
-    """
+    """The weights, moved by released gradients. Reads nothing else."""
 
     def __init__(self, training: LinearTraining) -> None:
         shape = (training.width, training.outputs)
@@ -307,6 +269,8 @@ class Descent:
             np.zeros(shape),
         )
         self._precision = self._spread = self._signal = 0.0
+        self._limit, self._limited = training.rule.limit, False
+        self._before, self._noise_before = np.zeros(shape), 0.0
 
     @property
     def weights(self) -> Floats:
@@ -314,15 +278,7 @@ class Descent:
         return on_lattice(self._weights)
 
     def move(self, gradient: Floats, noise: float) -> None:
-        """Take a step.
-
-        Parameters
-        ----------
-        gradient : ndarray
-            The released noisy mean gradient.
-        noise : float
-            The standard deviation of its noise, per coordinate.
-        """
+        """Take a step."""
         rule, dimension = self._training.rule, self._training.dimension
         # The size of the gradient, from an average that is weighted by precision.
         share, precision = 0.8, noise**-2
@@ -337,34 +293,41 @@ class Descent:
         usual = noise * math.sqrt(rule.memory / 2)  # noise of an average over 1/κ steps
         ratio = max(1.0, self._signal / (usual * math.sqrt(dimension)))
         time = rule.scale / usual * ratio**rule.growth
-        longest = rule.limit * 2 * (1 + rule.momentum) / CURVATURE[self._training.loss]
+        self._adapt(gradient, noise)
+        longest = self._limit * 2 * (1 + rule.momentum) / CURVATURE[self._training.loss]
         length = min(rule.memory * time * (1 - rule.momentum), longest)
+        self._limited = length == longest
         current = self.weights
         self._velocity = rule.momentum * self._velocity + gradient + current / time
         self._weights = current - length * self._velocity
 
+    def _adapt(self, gradient: Floats, noise: float) -> None:
+        """Adapt the longest step to the curvature that the released gradients show.
+
+        Steps that are too long for a table make the weights jump to and fro along one direction, so
+        consecutive gradients have a negative product. If their product is positive, beyond what
+        noise explains, and steps are at their limit, they may grow.
+        """
+        rule, before, noise_before = self._training.rule, self._before, self._noise_before
+        deviation = math.sqrt(
+            noise**2 * float(np.square(before).sum())
+            + noise_before**2 * float(np.square(gradient).sum())
+            + (noise * noise_before) ** 2 * self._training.dimension
+        )
+        product = float((gradient * before).sum())
+        if product < -3 * deviation:
+            self._limit = max(1.0, 0.7 * self._limit)
+        elif self._limited and product > deviation:
+            self._limit = min(_LONGEST, rule.lengthening * self._limit)
+        self._before, self._noise_before = gradient, noise
+
 
 @dataclass(frozen=True)
 class ProgressivePath:
-    """A training that can be stopped at any level, as a path for ``PathSearch``.
-
-    Parameters
-    ----------
-    training : LinearTraining
-        What is trained.
-    rows : callable
-        ``rows(data)`` returns rows of norm at most 1 and their targets. It must not fail on any
-        rows.
-    finish : callable
-        ``finish(weights)`` makes the output of released weights. It must not use the data.
-    neighbours : str
-        The neighbouring relation, of which one data set has a row more.
-    steps_per_doubling : int
-        Steps in which μ² doubles.
-    """
+    """A training that can be stopped at any level, as a path for ``PathSearch``."""
 
     training: LinearTraining
-    rows: Callable[[Any], tuple[Array, Array]]
+    rows: Callable[[Any], Any]
     finish: Callable[[Floats], Any]
     neighbours: str
     steps_per_doubling: int = 14
@@ -379,7 +342,7 @@ class ProgressivePath:
 
     def theorem(self, law: str) -> str:
         """Return the name of the result that the levels rest on."""
-        return "Gaussian DP of the steps made, exact rounded Gaussians, δ shared by the looks"
+        return "Gaussian DP of the steps made, exact rounded Gaussians, one δ for all looks"
 
 
 def step_squares(
@@ -389,15 +352,6 @@ def step_squares(
 
     Between two levels, cumulated squares grow geometrically. Before the first level they start at
     ``first``, or at the level if that is less.
-
-    Parameters
-    ----------
-    levels : sequence of Fraction
-        μ² of each level, increasing.
-    first : float
-        μ² of the first step.
-    steps_per_doubling : int
-        Steps in which the cumulated square doubles.
     """
     start = min(Fraction(first), levels[0])
     steps = [[start]]
@@ -408,11 +362,11 @@ def step_squares(
         cumulated = [low, *(low * Fraction(2.0 ** (math.log2(float(high / low)) * part / count))
                             for part in range(1, count)), high]  # fmt: skip
         ascending = [max(low, min(high, value)) for value in cumulated] if count else []
-        found = [after - before for before, after in pairwise(ascending) if after > before]
+        growths = [after - before for before, after in pairwise(ascending) if after > before]
         if number:
-            steps.append(found)
+            steps.append(growths)
         else:
-            steps[0] += found
+            steps[0] += growths
     return steps
 
 
@@ -431,7 +385,7 @@ class TrainingWalk:
         self._steps = step_squares(squares, training.first_square, path.steps_per_doubling)
         self._turn = threading.Lock()
         self._data: Any = None
-        self._rows: TrainingRows | None = None
+        self._rows: Any = None
         self._restart()
 
     def _restart(self) -> None:
@@ -449,7 +403,11 @@ class TrainingWalk:
             if self._rows is None or self._data is not data:
                 self._restart()
                 self._data = data
-                self._rows = TrainingRows.of(*self._path.rows(data), self._path.training)
+                rows = self._path.rows(data)
+                if isinstance(rows, tuple):
+                    device = getattr(data, "device", "cpu")
+                    rows = TrainingRows.of(rows[0], rows[1], self._path.training, device=device)
+                self._rows = rows
             if index < self._reached:
                 self._restart()
             for _ in self._until(index, self._rows):
@@ -457,7 +415,7 @@ class TrainingWalk:
             weights = self._descent.weights
         return self._path.finish(weights)
 
-    def _until(self, index: int, rows: TrainingRows) -> Iterator[None]:
+    def _until(self, index: int, rows: Any) -> Iterator[None]:
         """Make the steps up to a level."""
         training = self._path.training
         for level in range(self._reached + 1, index + 1):
@@ -466,7 +424,7 @@ class TrainingWalk:
                 total = rows.gradient_sum(self._descent.weights, training)
                 exact = np.ldexp(total.ravel().astype(np.float64), -(ROW_BITS + RESIDUAL_BITS))
                 source = self._key.source(self._made)
-                noisy = rounded(exact, lattice_for(deviation), source).reshape(total.shape)
+                noisy = add_gaussian(exact, lattice_for(deviation), source).reshape(total.shape)
                 self._descent.move(noisy / training.places, deviation / training.places)
                 self._made += 1
                 yield

@@ -1,6 +1,6 @@
 """The candidates of a tuning job: DP-SGD on the training rows, then a score on the other rows.
 
-Candidates that are kept by a selection train together as one fleet.
+Candidates that are kept by a selection train together, one fleet per choice of public features.
 
 The guarantee of a candidate is the pointwise maximum of the Rényi curve of its training and the
 curve of its score (:mod:`expost.tuning.scoring`); with public scoring it is the curve of the
@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.codec import NpzCodec
-from expost.mechanisms.outcome import FAILED
+from expost.execution.checkpoint import NpzCodec
+from expost.mechanisms.protocol import FAILED
+from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import Guarantee, RenyiDP
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import (
@@ -38,31 +38,16 @@ from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet
 from expost.training.mechanism import resolved
 from expost.tuning.confidence import Bounds
+from expost.tuning.feature_choice import Choice, FeatureRows, features_for
 from expost.tuning.model import Recipe
-from expost.tuning.predictions import check_metric, predictions, truths
+from expost.tuning.predictions import check_metric, predictions, truth_of_rows
 from expost.tuning.scoring import Score, free_rho, with_scoring
 from expost.tuning.settings import Settings
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Fitted:
-    """Output of a candidate: parameters, and a score with the distribution of its noise.
-
-    Parameters
-    ----------
-    parameters : mapping of str to ndarray
-        The trained parameters by name.
-    score : float
-        The score. Larger is better.
-    deviation : float
-        Standard deviation of the noise of the score. It is public, and 0 for public scoring rows.
-    unit : float
-        Smallest step of the score. It is public, and 0 for public scoring rows.
-    lead : float, optional
-        By how much a noisy count lies above its threshold, for noise reduction.
-    bounds : Bounds, optional
-        What noise reduction certifies about the score.
-    """
+class ScoredModel:
+    """Output of a candidate: parameters, and a score with the distribution of its noise."""
 
     parameters: Mapping[str, Array]
     score: float
@@ -70,7 +55,7 @@ class Fitted:
     unit: float = 0.0
     lead: float | None = None
     bounds: Bounds | None = None
-    law: ClassVar[str] = "gaussian"
+    law: str = "gaussian"
 
     def __float__(self) -> float:
         """Return what a search compares with its target: the lead if there is one."""
@@ -81,7 +66,7 @@ class Fitted:
 class FittedCodec:
     """Encode fitted models for checkpoints, as base64 of ``.npz`` without pickle."""
 
-    def encode(self, value: Fitted) -> Any:
+    def encode(self, value: ScoredModel) -> Any:
         """Return the fitted model as JSON types."""
         return {
             "score": value.score,
@@ -92,9 +77,9 @@ class FittedCodec:
             "parameters": NpzCodec().encode(dict(value.parameters)),
         }
 
-    def decode(self, stored: Any) -> Fitted:
+    def decode(self, stored: Any) -> ScoredModel:
         """Return the fitted model that :meth:`encode` stored."""
-        return Fitted(
+        return ScoredModel(
             NpzCodec().decode(stored["parameters"]),
             float(stored["score"]),
             float(stored["deviation"]),
@@ -106,15 +91,7 @@ class FittedCodec:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Settings of the process that trains. They do not affect the result.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with the work done and the total work. It is for the curator only.
-    threads : int, optional
-        Number of threads to use.
-    """
+    """Settings of the process that trains. They do not affect the result."""
 
     progress: Callable[[float, float], None] | None = None
     threads: int | None = None
@@ -136,25 +113,7 @@ def _in_a_worker() -> Hooks:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainAndScore:
-    """Mechanism that trains one model and scores it. Several can run together as one fleet.
-
-    Parameters
-    ----------
-    configuration : Configuration
-        Hyperparameters of the training, with its noise multiplier.
-    recipe : Recipe
-        Description of the model.
-    score : Score
-        How the model is scored.
-    guarantee : RenyiDP
-        Guarantee of training and scoring together.
-    together_key : hashable
-        Mechanisms with equal keys can run together.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-    hooks : Hooks
-        Settings of the process that trains.
-    """
+    """Mechanism that trains one model and scores it. Several can run together as one fleet."""
 
     configuration: Configuration
     recipe: Recipe
@@ -163,39 +122,24 @@ class TrainAndScore:
     together_key: Hashable = "expost.tuning"
     device: str = "cpu"
     hooks: Hooks = field(default_factory=Hooks)
+    rows: FeatureRows | None = None
 
-    def __call__(self, data: Any, randomness: Randomness) -> Fitted:
+    def __call__(self, data: Any, randomness: Randomness) -> ScoredModel:
         """Train and score one model."""
         (output,) = self.run_together([self], data, [randomness])
         if output is FAILED:
             raise ValueError("the model could not be scored")
-        assert isinstance(output, Fitted)
+        assert isinstance(output, ScoredModel)
         return output
 
     def run_together(
         self, calls: Sequence[TrainAndScore], data: Any, randomness: Sequence[Randomness]
     ) -> list[Any]:
-        """Train several models as one fleet and score each of them.
-
-        Parameters
-        ----------
-        calls : sequence of TrainAndScore
-            The mechanisms to run.
-        data : mapping
-            The result of :meth:`expost.tuning.rows.JobRows.as_data`.
-        randomness : sequence of Randomness
-            One source per model. The samples, the noise, the first parameters and the score of a
-            model come from its own source.
-
-        Returns
-        -------
-        list
-            One :class:`Fitted` per model, or ``FAILED`` if the model could not be scored.
-        """
+        """Train several models as one fleet and score each of them."""
         trained = self.train(calls, data, randomness)
         return [
-            call.rate(each.parameters, data, source)
-            for call, each, source in zip(calls, trained, randomness, strict=True)
+            call.rate(outcome.parameters, data, source)
+            for call, outcome, source in zip(calls, trained, randomness, strict=True)
         ]
 
     def train(
@@ -203,7 +147,7 @@ class TrainAndScore:
     ) -> list[Trained]:
         """Train several models as one fleet."""
         return fleet(self.recipe, [call.configuration for call in calls]).train(
-            self.recipe.shaped(data["X"]),
+            self.recipe.shaped(data["X"]) if self.rows is None else self.rows.of(data["X"]),
             data["y"],
             randomness=list(randomness),
             simulation=randomness[0].simulated,
@@ -220,13 +164,15 @@ class TrainAndScore:
 
     def rate(self, parameters: Mapping[str, Array], data: Any, randomness: Randomness) -> Any:
         """Return the model with its score, or ``FAILED`` if it cannot be scored."""
+        X = data["score_X"] if self.rows is None else self.rows.of(data["score_X"])
+        recipe = replace(self.recipe, features=None)  # the rows are features already
         try:
-            predicted = predictions(self.score.metric, self.recipe, parameters, data["score_X"])
+            predicted = predictions(self.score.metric, recipe, parameters, X)
         except (ArithmeticError, RuntimeError, ValueError):
             return FAILED
-        truth = truths(self.score.metric, self.recipe, data["score_y"])
+        truth = truth_of_rows(self.score.metric, self.recipe, data["score_y"])
         rows = data["score_rows"] or len(truth)
-        return Fitted(
+        return ScoredModel(
             parameters,
             self.score(predicted, truth, randomness, rows),
             self.score.deviation / rows,
@@ -246,33 +192,14 @@ def fleet(recipe: Recipe, configurations: Sequence[Configuration]) -> Fleet:
 
 
 def make_candidates(
-    settings: Settings, recipe: Recipe, n: int, hooks: Hooks, device: str = "cpu"
+    settings: Settings,
+    recipe: Recipe,
+    n: int,
+    hooks: Hooks,
+    device: str = "cpu",
+    shape: tuple[int, ...] | None = None,
 ) -> list[Candidate]:
-    """Return the candidates: every setting at every level. No data is read.
-
-    Parameters
-    ----------
-    settings : Settings
-        Settings of the job.
-    recipe : Recipe
-        Description of the model.
-    n : int
-        Number of training rows.
-    hooks : Hooks
-        Settings of the process that trains.
-    device : str
-        ``"cpu"`` or ``"cuda"``.
-
-    Returns
-    -------
-    list of Candidate
-        Levels ascend. Within a level, the settings that cost a selection least come first.
-
-    Raises
-    ------
-    InvalidInput
-        If a setting cannot be trained on ``n`` rows, or if the device is not known.
-    """
+    """Return the candidates: every setting at every level. No data is read."""
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise InvalidInput("device", device, "give 'cpu' or 'cuda'")
     check_metric(settings.goal.measure, recipe)
@@ -292,15 +219,15 @@ def make_candidates(
     try:
         wanted = [
             Configuration(
-                each.learning_rate,
-                each.epochs,
-                each.batch_size,
-                each.clip,
+                point.learning_rate,
+                point.epochs,
+                point.batch_size,
+                point.clip,
                 epsilon=epsilon,
                 delta=delta,
-                **{"optimiser": model.optimiser, "momentum": model.momentum, **each.extras()},
+                **{"optimiser": model.optimiser, "momentum": model.momentum, **point.extras()},
             )
-            for epsilon, each in grid
+            for epsilon, point in grid
         ]
         if recipe.factory is None:  # the outputs of a module are counted when it is rehearsed
             check_class_weights(wanted, model.loss, recipe.class_count or 1)
@@ -318,7 +245,8 @@ def make_candidates(
     promised: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
     curves = _common(promises(planned, settings.data.relation))
-    for (epsilon, each), configuration, plan, training in zip(
+    featured: dict[str, tuple[Recipe, FeatureRows | None, int]] = {}
+    for (epsilon, point), configuration, plan, training in zip(
         grid, wanted, planned, curves, strict=True
     ):
         if id(training) not in promised:
@@ -329,16 +257,40 @@ def make_candidates(
         fixed = resolved(configuration, plan)
         params = {
             "epsilon": epsilon,
-            "learning_rate": each.learning_rate,
-            "epochs": each.epochs,
-            "batch_size": each.batch_size,
-            "clip": each.clip,
-            **{name: _plain(value) for name, value in each.extras().items()},
+            "learning_rate": point.learning_rate,
+            "epochs": point.epochs,
+            "batch_size": point.batch_size,
+            "clip": point.clip,
+            **{name: _plain(value) for name, value in point.extras().items()},
         }
-        mechanism = TrainAndScore(fixed, recipe, score, promise, device=device, hooks=hooks)
+        name = repr(point.features)
+        if name not in featured:
+            # A number, not the record: two functions may have one name.
+            featured[name] = (*_featured(point.features, settings, recipe, shape), len(featured))
+        own, rows, key = featured[name]
+        if own.features is not None:
+            named = isinstance(point.features, str)
+            params["features"] = point.features if named else own.features.as_dict()
+        together = ("expost.tuning", key)
+        mechanism = TrainAndScore(fixed, own, score, promise, together, device, hooks, rows)
         candidates.append(Candidate(mechanism, params, repeats=settings.privacy.repeats))
-    costs = {id(each.guarantee): selection_cost(each.guarantee, delta) for each in candidates}
-    return sorted(candidates, key=lambda each: (each.params["epsilon"], costs[id(each.guarantee)]))
+    costs = {
+        id(candidate.guarantee): selection_cost(candidate.guarantee, delta)
+        for candidate in candidates
+    }
+    return sorted(candidates, key=lambda one: (one.params["epsilon"], costs[id(one.guarantee)]))
+
+
+def _featured(
+    choice: Choice | None, settings: Settings, recipe: Recipe, shape: tuple[int, ...] | None
+) -> tuple[Recipe, FeatureRows | None]:
+    """Return the recipe of a linear model on public features, and the features of its rows."""
+    if choice is None:
+        return recipe, None
+    pictures = settings.data.shape or shape
+    features = features_for(choice, recipe.schema, pictures, settings.folder)
+    assert features is not None  # tokens are refused with the settings
+    return replace(recipe, features=features), FeatureRows(features)
 
 
 def _plain(value: Any) -> Any:
@@ -377,6 +329,11 @@ def _common(curves: Sequence[RenyiDP | None]) -> list[RenyiDP]:
 
 def deviation_of(candidate: Candidate, rows: int) -> float:
     """Return the standard deviation of the noise of a candidate's score on ``rows`` rows."""
-    mechanism = candidate.mechanism
-    assert isinstance(mechanism, TrainAndScore)
-    return float(np.float64(mechanism.score.deviation) / rows)
+    return float(np.float64(score_of(candidate).deviation) / max(1, rows))
+
+
+def score_of(candidate: Candidate) -> Score:
+    """Return how the outputs of a candidate that trains one model are scored."""
+    score = getattr(candidate.mechanism, "score", None)
+    assert isinstance(score, Score)
+    return score

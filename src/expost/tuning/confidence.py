@@ -48,22 +48,12 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from expost.selection.attempts.schedule import Schedule
+from expost.selection.attempts import Schedule
 
 
 @dataclass(frozen=True)
 class Margins:
-    """Margins of a job, attempt by attempt.
-
-    Parameters
-    ----------
-    confidence : float
-        Over the whole job.
-    runs : tuple of float
-        Expected number of scored runs of each attempt, if it is made.
-    shares : tuple of float
-        Share of 1 − confidence that each attempt may use; they sum to at most 1.
-    """
+    """Margins of a job, attempt by attempt."""
 
     confidence: float
     runs: tuple[float, ...]
@@ -72,7 +62,9 @@ class Margins:
     @classmethod
     def of(cls, confidence: float, schedule: Schedule, runs: Sequence[float]) -> Margins:
         """Share the allowed error among the attempts as δ is shared."""
-        return cls(confidence, tuple(runs), tuple(each.delta_share for each in schedule.attempts))
+        return cls(
+            confidence, tuple(runs), tuple(attempt.delta_share for attempt in schedule.attempts)
+        )
 
     def deviations(self, attempt: int, *, part: float = 1.0) -> float:
         """Return z_t: how many standard deviations of its noise a score must clear the bar by."""
@@ -120,19 +112,7 @@ TOO_FEW = "too few scoring rows for a bound that holds however many of them can 
 def population_bound(
     certain: float, empty: float, sampled: float, worst: float
 ) -> tuple[float | None, str | None]:
-    """Return a lower bound for the expected score of a usable row, or None and why there is none.
-
-    Parameters
-    ----------
-    certain : float
-        L, a lower bound for the score over all places.
-    empty : float
-        c, what an empty place counts for.
-    sampled : float
-        h, how far a mean over as many rows as there are places may lie above its expectation.
-    worst : float
-        The worst score.
-    """
+    """Bound the expected score of a usable row from below, or return None and why not."""
     lead = certain - empty
     if lead > 0:
         bound = certain - sampled if 2 * lead >= sampled else empty - sampled**2 / (4 * lead)
@@ -143,22 +123,7 @@ def population_bound(
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is certified about a released model's score, in the direction where more is better.
-
-    Parameters
-    ----------
-    confidence : float
-        Each bound holds with this probability.
-    noisy : float
-        The score that was looked at.
-    on_scoring_rows : float
-        Lower bound for the score on the scoring rows, without noise.
-    on_population : float or None
-        Lower bound for the expected score on new usable rows of the same population; None if there
-        is no proven one.
-    why_none : str or None
-        Why there is no bound for the population.
-    """
+    """What is certified about a released model's score, in the direction where more is better."""
 
     confidence: float
     noisy: float
@@ -180,7 +145,7 @@ class Bounds:
         }
 
 
-def bounds_of(
+def confidence_bounds(
     margins: Margins,
     attempt: int,
     noisy: float,
@@ -189,38 +154,21 @@ def bounds_of(
     rows: int | str,
     spread: float,
     *,
+    law: str = "gaussian",
     empty: float,
     worst: float,
     most: float = math.inf,
 ) -> Bounds:
-    """Return the bounds of a model that attempt ``attempt`` released as passed.
-
-    Parameters
-    ----------
-    margins : Margins
-        Of the job.
-    attempt : int
-        Number of the attempt.
-    noisy, deviation, unit : float
-        The score, the standard deviation of its noise, and its smallest step.
-    rows : int or str
-        Number of scoring places; or why there is no bound for the population.
-    spread : float
-        The range of one row's value.
-    empty, worst : float
-        The score of an empty place, and the worst score.
-    most : float
-        The most that can be certified for the scoring rows: the bar, if their number is secret.
-    """
+    """Return the bounds of a model that attempt ``attempt`` released as passed."""
     population, why = None, rows if isinstance(rows, str) else None
     if not isinstance(rows, str):
-        certain = noisy - margins.margin(attempt, deviation, unit, part=0.5)
+        certain = noisy - margins.margin(attempt, deviation, unit, part=0.5, law=law)
         sampled = margins.sampling(attempt, rows, spread)
         population, why = population_bound(certain, empty, sampled, worst)
     return Bounds(
         margins.confidence,
         noisy,
-        min(most, noisy - margins.margin(attempt, deviation, unit)),
+        min(most, noisy - margins.margin(attempt, deviation, unit, law=law)),
         population,
         why,
     )

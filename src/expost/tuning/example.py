@@ -18,8 +18,8 @@ holdout = 0.2               # share of the rows used for scoring and never for t
 [model]
 kind = "softmax"            # logistic, softmax, linear, cnn; "module:name" or "file.py:name" for a
                             # function or a class that makes a torch module
-training = "auto"           # the cheapest first: "progressive" (or "noise-reduction"), "dp-sgd"
-# features = "auto"         # public maps of a row for progressive training; or "plain"
+training = "auto"           # the cheapest first: "progressive" ("noise-reduction"), "dp-sgd"
+# features = "auto"         # public map of a row for progressive training; or "plain"
 # arguments = { width = 64 } # keyword arguments of that function
 # input_shape = [1, 28, 28] # of one example, for modules; default: as in the array, else flat
 
@@ -29,6 +29,7 @@ learning_rates = [1, 2, 4]
 epochs = [10, 20]
 batch_sizes = [256]         # expected size: rows are sampled
 clips = [0.5, 1]
+# features = ["plain", "auto"] # public maps of a row; default: rows as they are encoded
 # samples = 8               # … or this many combinations, drawn at random (the draw is public)
 
 [goal]
@@ -40,9 +41,11 @@ confidence = 0.9            # of the statement "passed"; covers noise, selection
 [privacy]
 delta = 1e-5                # of the whole job; the attempts share it
 # max_epsilon = 4           # the most that the job may cost: fewer levels and attempts if need be
+# tell = 0.2                # if the goal is missed: ε of a sharper score of the released model
 # attempts = 10             # the most attempts; planned if left out; a miss costs little
 # repeats = 1               # copies of each candidate
 # expected_shares = [0.2]   # the share of settings that you expect to pass, from some level on
 scoring = "private"         # noisy, on held-out rows; or "public", with data.public_test
-# order = [16]              # only with a ledger of Rényi budgets; default: the orders of the ledger
+# order = [16]              # charge at Rényi orders; default: those of the ledger's budget
+# order = "all"             # charge in zCDP; default with a ledger whose budget is in zCDP
 """

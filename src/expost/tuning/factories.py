@@ -1,4 +1,4 @@
-"""Find the function that makes the torch module of a job, and keep its code apart from others'.
+"""Find functions of the user (a torch module, a metric, features) and keep their code apart.
 
 ``model.kind`` is ``"module:name"`` or ``"file.py:name"``, or in Python a function or a class. A
 module that lies in the folder of the job is loaded from its file under a private name, so that two
@@ -21,12 +21,12 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from expost.errors import InvalidInput, MissingExtra
 
@@ -34,63 +34,68 @@ _lock = threading.RLock()  # sys.path and sys.modules belong to the whole proces
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleFactory:
-    """A function that makes the torch module of a job, with its arguments.
+class NamedCode:
+    """A function of the user: given, or found by its name and loaded again by every process."""
 
-    Parameters
-    ----------
-    name : str
-        ``"module:name"`` or ``"file.py:name"``, or the qualified name of ``given``.
-    arguments : mapping of str to object
-        Keyword arguments of the function.
-    folder : Path
-        Folder of the job, where the module is looked for first.
-    given : callable, optional
-        The function itself. None: it is found by ``name``.
-    integers : bool
-        Whether the module takes whole numbers (token ids) instead of numbers in [0, 1].
-    """
-
+    key: ClassVar[str] = "model.kind"  # of a job, for messages
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = field(default_factory=Path)
     given: Callable[..., Any] | None = None
-    integers: bool = False
-    _found: dict[str, Any] = field(default_factory=dict, repr=False)
+    _found: dict[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        need_torch()
-        if self.given is None:
+        if self.given is not None:
+            self._found.update(function=self.given, siblings={}, code="")
+            return
+        try:
             module, siblings, code = load_code(self.name, self.folder)
             function = named(module, self.name.rpartition(":")[2], self.name)
-            self._found.update(function=function, siblings=siblings, code=code)
-        else:
-            self._found.update(function=self.given, siblings={}, code="")
+        except InvalidInput as error:
+            raise InvalidInput(self.key, error.value, error.valid) from None
+        self._found.update(function=function, siblings=siblings, code=code)
 
-    def __call__(self) -> Any:
-        """Return a new module."""
-        if self.given is None:
-            with own_modules(self.folder, self._found["siblings"]):
-                module = self._found["function"](**self.arguments)
-        else:
-            module = self.given(**self.arguments)
-        if self.integers and hasattr(module, "register_forward_pre_hook"):
-            module.register_forward_pre_hook(_to_integers)
-        return module
+    def inside(self) -> AbstractContextManager[None]:
+        """Return a context in which modules of the folder can be imported."""
+        if self.given is not None:
+            return nullcontext()
+        return own_modules(self.folder, self._found["siblings"])
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was loaded: workers load the file again."""
         return {**vars(self), "_found": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the factory and load its module."""
+        """Restore the function and load its module."""
         vars(self).update(state)
         self.__post_init__()
 
     def checkpoint_identity(self) -> Any:
+        """Return what identifies the function."""
+        return [self.name, self._found["code"], self._found["function"]]
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleFactory(NamedCode):
+    """A function that makes the torch module of a job, with its arguments."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    integers: bool = False
+
+    def __post_init__(self) -> None:
+        need_torch()
+        super().__post_init__()
+
+    def __call__(self) -> Any:
+        """Return a new module."""
+        with self.inside():
+            module = self._found["function"](**self.arguments)
+        if self.integers and hasattr(module, "register_forward_pre_hook"):
+            module.register_forward_pre_hook(_to_integers)
+        return module
+
+    def checkpoint_identity(self) -> Any:
         """Return what identifies the modules that this factory makes."""
-        function = self._found["function"]
-        return [self.name, dict(self.arguments), self.integers, self._found["code"], function]
+        return [*super().checkpoint_identity(), dict(self.arguments), self.integers]
 
     @property
     def signature(self) -> str:
@@ -101,6 +106,28 @@ class ModuleFactory:
             return "(…)"
 
 
+@dataclass(frozen=True, eq=False)
+class FeatureFunction(NamedCode):
+    """A function of one row, or one that returns an encoder, for features of a job or a model.
+
+    Features write it under ``name`` (:class:`expost.features.Function`).
+    """
+
+    key: ClassVar[str] = "features (function)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        module, _, name = self.name.rpartition(":")
+        vars(self).update(__module__=module, __qualname__=name)
+
+    def __call__(self, *row: Any) -> Any:
+        try:
+            return self._found["function"](*row)
+        except ImportError:  # it imports a module of its folder when it is called
+            with self.inside():
+                return self._found["function"](*row)
+
+
 def factory_of(
     kind: str,
     folder: Path,
@@ -109,34 +136,13 @@ def factory_of(
     arguments: Mapping[str, Any] | None = None,
     integers: bool = False,
 ) -> ModuleFactory:
-    """Return the factory of a model that is not linear.
-
-    Parameters
-    ----------
-    kind : str
-        ``"cnn"``, ``"module:name"`` or ``"file.py:name"``; or the name of ``given``.
-    folder : Path
-        Folder of the job.
-    given : callable, optional
-        A function or a class that returns a torch module.
-    arguments : mapping, optional
-        Keyword arguments of the function.
-    integers : bool
-        Whether the module takes whole numbers.
-
-    Raises
-    ------
-    InvalidInput
-        If the module cannot be imported or has no such function.
-    MissingExtra
-        If torch is not installed.
-    """
+    """Return the factory of a model that is not linear."""
     need_torch()
     if kind == "cnn" and given is None:
         from expost.training._torch.modules import mnist_cnn
 
         given = mnist_cnn
-    return ModuleFactory(kind, dict(arguments or {}), folder.resolve(), given, integers)
+    return ModuleFactory(kind, folder.resolve(), given, dict(arguments or {}), integers)
 
 
 def takes(function: Callable[..., Any] | None, arguments: Mapping[str, Any]) -> bool:
@@ -179,16 +185,16 @@ def _to_integers(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def named(module: Any, name: str, kind: str) -> Callable[..., Any]:
     """Return a function of a module; ``name`` may be dotted."""
-    found: Any = module
+    member: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        close = get_close_matches(name, [each for each in vars(module) if each[:1] != "_"], n=2)
+        member = getattr(member, part, None)
+    if not callable(member):
+        close = get_close_matches(name, [var for var in vars(module) if var[:1] != "_"], n=2)
         hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise InvalidInput(
             "model.kind", kind, f"the module has no function or class {name!r}{hint}"
         )
-    return found  # type: ignore[no-any-return]
+    return member  # type: ignore[no-any-return]
 
 
 def load_code(kind: str, folder: Path) -> tuple[ModuleType, dict[str, ModuleType], str]:
@@ -221,8 +227,8 @@ def _file_of(module: str, folder: Path) -> Path | None:
         if not path.is_file():
             raise InvalidInput("model.kind", module, "there is no such file")
         return path
-    place = folder.joinpath(*module.split("."))
-    for path in (place.with_suffix(".py"), place / "__init__.py"):
+    base = folder.joinpath(*module.split("."))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
         if module.replace(".", "").isidentifier() and path.is_file():
             return path.resolve()
     return None
@@ -232,8 +238,8 @@ def _from_file(path: Path, folder: Path) -> tuple[ModuleType, dict[str, ModuleTy
     """Load a file as a module under a private name."""
     source = path.read_bytes()
     name = "_expost_model_" + hashlib.sha256(str(path).encode() + source).hexdigest()[:16]
-    places = [str(path.parent)] if path.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=places)
+    search = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=search)
     if spec is None:
         raise InvalidInput("model.kind", path.name, "this is not a file of Python code")
     module = importlib.util.module_from_spec(spec)
@@ -256,35 +262,35 @@ def own_modules(folder: Path, siblings: dict[str, ModuleType]) -> Iterator[None]
 
     ``siblings`` are the modules of the folder that were imported so far; new ones are added.
     """
-    place = folder.resolve()
+    home = folder.resolve()
     with _lock:
-        tops = _importable(place)
+        tops = _importable(home)
         hidden = {
             name: module
             for name, module in sys.modules.items()
-            if name in siblings or (name.partition(".")[0] in tops and not _is_of(module, place))
+            if name in siblings or (name.partition(".")[0] in tops and not _is_of(module, home))
         }
         for name in hidden:
             del sys.modules[name]
         before = set(sys.modules)
         sys.modules.update(siblings)
-        sys.path.insert(0, str(place))
+        sys.path.insert(0, str(home))
         importlib.invalidate_caches()
         try:
             yield
         finally:
-            sys.path.remove(str(place))
+            sys.path.remove(str(home))
             for name in set(sys.modules) - before:
-                if name in siblings or _is_of(sys.modules[name], place):
+                if name in siblings or _is_of(sys.modules[name], home):
                     siblings[name] = sys.modules.pop(name)
             sys.modules.update(hidden)
 
 
 def _importable(folder: Path) -> set[str]:
     """Return the names of the modules and packages in a folder, except names of Python's own."""
-    found = {path.stem for path in folder.glob("*.py")}
-    found |= {path.parent.name for path in folder.glob("*/__init__.py")}
-    return found - sys.stdlib_module_names - {"__main__"}
+    names = {path.stem for path in folder.glob("*.py")}
+    names |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    return names - sys.stdlib_module_names - {"__main__"}
 
 
 def _is_of(module: Any, folder: Path) -> bool:
@@ -292,5 +298,5 @@ def _is_of(module: Any, folder: Path) -> bool:
     file, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
     if file is None:
         return False
-    place = folder.joinpath(*name.split("."))
-    return Path(file).resolve() in (place.with_suffix(".py"), place / "__init__.py")
+    base = folder.joinpath(*name.split("."))
+    return Path(file).resolve() in (base.with_suffix(".py"), base / "__init__.py")

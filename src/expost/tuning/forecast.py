@@ -17,59 +17,44 @@ from typing import Any
 
 import numpy as np
 
+from expost.certificates.prices import composed, in_epsilon_delta, worst_in_turn
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.rationals import charge_text, exact_positive
-from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, plan_attempts, reach_of
-from expost.selection.attempts.schedule import level_of
+from expost.selection.attempt_planner import plan_attempts
+from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, level_of, reach_of
 from expost.selection.candidate import Candidate
-from expost.selection.plan import plan
+from expost.selection.plan import plan_levels
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import run_counts
-from expost.tuning.candidates import TrainAndScore, deviation_of, selection_cost
+from expost.tuning.candidates import deviation_of, score_of, selection_cost
 from expost.tuning.confidence import Margins
-from expost.tuning.pace import Pace
-from expost.tuning.run_attempts import OverTheLimit, Step, steps_of
+from expost.tuning.run_attempts import (
+    OverTheLimit,
+    Step,
+    priced_steps,
+)
 from expost.tuning.settings import Settings
+from expost.tuning.timing import Pace
+
+Level = Callable[[Candidate], float]
+"""Names the privacy level of a candidate."""
 
 _SHAPES = (-0.5, 0.0, 0.5, 1.0)
-_TYPICAL_SHARE = 0.1  # the share of settings for which times are announced
+TYPICAL_SHARE = 0.1  # the share of settings for which times are announced
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Forecast:
     """What a job would cost and do; everything in it is public.
 
-    Parameters
-    ----------
-    steps : tuple of Step
-        The requests, in the order in which they are made.
-    delta : float
-        The job's total δ.
-    pace : Pace
-        How long runs take, measured by :mod:`expost.tuning.rehearsal`.
-    schedule : Schedule or None
-        The planned attempts; None without a bar.
-    reach : tuple of ReachRow
-        What to expect, level by level; empty without a bar.
-    margins : Margins or None
-        By how much a score must clear the bar; None without a bar.
-    margin : float
-        The margin of the first candidate in the first attempt, in the metric's unit.
-    scoring_rows : int
-        Number of rows that score.
-    warnings : tuple of str
-        What is weak about the guarantee.
-    reasons : tuple of str
-        Why the requests are made in this order, if several ways of training compete.
-    left_out : str
-        What ``privacy.max_epsilon`` leaves out; empty if nothing.
+    ``left_out`` says what ``privacy.max_epsilon`` leaves of the levels and attempts; else empty.
     """
 
     steps: tuple[Step, ...]
-    delta: float
+    delta: float  # 0 under pure DP
     pace: Pace
     schedule: Schedule | None = None
     reach: tuple[ReachRow, ...] = ()
@@ -79,6 +64,7 @@ class Forecast:
     warnings: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     left_out: str = ""
+    tell: Step | None = None
 
     def __repr__(self) -> str:
         """Return the size and the price of the job in one line."""
@@ -104,8 +90,13 @@ class Forecast:
 
     @property
     def worst_case(self) -> ApproxDP:
-        """The most that all requests together could cost."""
-        return self.in_epsilon_delta(composed([each.charges.worst_case for each in self.steps]))
+        """The most that the job can cost: misses, then the worst outcome of the last request."""
+        return self.in_epsilon_delta(worst_in_turn([request.charges for request in self.requests]))
+
+    @property
+    def requests(self) -> tuple[Step, ...]:
+        """All requests: the attempts and, last, the score of a model that missed."""
+        return self.steps if self.tell is None else (*self.steps, self.tell)
 
     @property
     def needed_to_start(self) -> ApproxDP:
@@ -115,30 +106,26 @@ class Forecast:
     @property
     def all_missed(self) -> ApproxDP:
         """What the job costs if every request misses."""
-        return self.in_epsilon_delta(composed([each.charges.nothing for each in self.steps]))
+        return self.in_epsilon_delta(composed([step.charges.nothing for step in self.steps]))
 
     @property
     def order(self) -> float | None:
-        """The Rényi order at which charges are converted; None if they are (ε, δ) already.
+        """The Rényi order at which charges are converted; None if they are in (ε, δ) or in ρ.
 
-        It is the order at which the first level costs least. It is fixed by public numbers: the
-        order that suits an outcome best would depend on the outcome, and the conversion would not
-        hold.
+        It is the order at which the first level of DP-SGD costs least. It is fixed by public
+        numbers: the order that suits an outcome best would depend on the outcome, and the
+        conversion would not hold.
         """
-        first = self.charges[0].as_renyi()
+        attempts = [step for step in self.steps if step.recipe is None]
+        first = attempts[0].charges[0].as_renyi() if attempts else None
         if first is None:
             return None
         return min(first.orders, key=lambda order: first.on([order]).to_approx(self.delta).epsilon)
 
     def in_epsilon_delta(self, charge: Guarantee) -> ApproxDP:
-        """Return a charge as (ε, δ); a Rényi charge is converted at the job's order."""
-        pair = charge.as_approx()
-        if pair is not None:
-            return pair
-        curve = charge.as_renyi()
-        assert curve is not None
-        assert self.order is not None
-        return curve.on([self.order]).to_approx(self.delta)
+        """Return a charge as (ε, δ); see :mod:`expost.certificates.prices`."""
+        looks = sum(len(step.candidates) for step in self.requests)
+        return in_epsilon_delta(charge, self.delta, self.order, looks)
 
     def epsilon(self, charge: Guarantee) -> float:
         """Return the ε of a charge at the job's δ."""
@@ -147,7 +134,7 @@ class Forecast:
     @property
     def expected_runs(self) -> float:
         """Runs expected if a tenth of the settings passes from the first level on; or in all."""
-        rows = [each for each in self.reach if each.share == _TYPICAL_SHARE]
+        rows = [row for row in self.reach if row.share == TYPICAL_SHARE]
         return rows[0].runs_mean if rows else self.steps[0].runs
 
     @property
@@ -169,8 +156,8 @@ class Forecast:
         }
         columns = ["passing from level", "share that passes", "chance", "mean ε", "mean runs"]
         rows = [
-            (each.level, each.share, each.p_pass, Loss(each.epsilon_mean), each.runs_mean)
-            for each in self.reach
+            (row.level, row.share, row.p_pass, Loss(row.epsilon_mean), row.runs_mean)
+            for row in self.reach
         ]
         tables = [HtmlTable("What to expect", columns, rows)] if rows else []
         return html_summary("Forecast", facts, *tables)
@@ -192,14 +179,15 @@ class Forecast:
             "cheapest": self.epsilon(self.charges[0]),
             "reasons": list(self.reasons),
             "left_out": self.left_out,
+            "tell": None if self.tell is None else self.tell.candidates[0].params["tell"],
         }
         if self.schedule is not None:
-            record["price_of_a_miss"] = [self.epsilon(each.charges.nothing) for each in self.steps]
+            record["price_of_a_miss"] = [self.epsilon(step.charges.nothing) for step in self.steps]
             record["schedule"] = self.schedule.as_dict()
             record["margin"] = self.margin
             record["scoring_rows"] = self.scoring_rows
             record["scoring_rows_for_half_the_margin"] = 2 * self.scoring_rows
-            record["reach"] = [each.as_dict() for each in self.reach]
+            record["reach"] = [row.as_dict() for row in self.reach]
         return record
 
 
@@ -210,65 +198,64 @@ def forecast(
     order: tuple[float, ...] | None,
     scoring_rows: int,
     pace: Pace,
+    level: Level = level_of,
 ) -> Forecast:
-    """Plan a job.
+    """Plan a job; under pure DP its δ is 0. ``level`` names the privacy level of a candidate."""
 
-    Parameters
-    ----------
-    settings, candidates
-        What is asked.
-    n : int
-        Number of training rows.
-    order : tuple of float or None
-        Rényi orders to charge at, for budgets that ask for them.
-    scoring_rows : int
-        Number of rows that score.
-    pace : Pace
-        How long runs take.
-    """
-
-    def planned(settings: Settings) -> Forecast:
-        """Plan the levels and attempts of these settings."""
+    def planned(settings: Settings, keep: int | None = None) -> Forecast:
+        """Plan the levels and attempts of these settings, or keep the first attempts alone."""
         allowed = set(settings.search.epsilons)
-        kept = [each for each in candidates if each.params["epsilon"] in allowed]
+        kept = [candidate for candidate in candidates if level(candidate) in allowed]
         if settings.goal.target is None:
             step = _maximising(settings, kept, n, order)
             return Forecast((step,), settings.privacy.delta, pace)
-        return _to_a_bar(settings, kept, order, pace, scoring_rows)
+        return _to_a_bar(settings, kept, order, pace, scoring_rows, keep, level)
 
-    if settings.privacy.max_epsilon is None:
-        return planned(settings)
-    return _within_limit(settings, settings.privacy.max_epsilon, planned)
+    return _within_limit(settings, settings.privacy.max_epsilon, planned, level)
 
 
 def _within_limit(
-    settings: Settings, limit: float, planned: Callable[[Settings], Forecast]
+    settings: Settings, limit: float, planned: Callable[..., Forecast], level_of: Level
 ) -> Forecast:
     """Return the plan with most levels, then with most attempts, whose worst case fits.
 
-    Levels are left out from the highest one on, until at least two attempts fit, or one if there
-    is only one level left.
+    Levels are left out from the highest one on, until at least two attempts fit. If only one level
+    is left, a plan may also be cut off after the attempts that fit.
     """
     levels = settings.search.epsilons
-    made = None
-    for count in range(max(1, sum(level <= limit for level in levels)), 0, -1):
+    count = max(1, sum(level <= limit for level in levels))
+    while True:
         fewer = replace(settings, search=replace(settings.search, epsilons=levels[:count]))
-        made = planned(fewer)
-        wanted = 1 if count == 1 else min(2, made.attempts)
-        for number in range(_fitting(made, limit), wanted - 1, -1):
-            plan_of = made
-            if number < made.attempts:
+        smaller = planned(fewer)
+        wanted = 1 if count == 1 else min(2, smaller.attempts)
+        number, plan_of = _fitting(smaller, limit), smaller
+        while number >= wanted:
+            if number < smaller.attempts:
                 privacy = replace(fewer.privacy, attempts=number)
                 plan_of = planned(replace(fewer, privacy=privacy))
             if plan_of.worst_case.epsilon <= limit:
-                dropped = count < len(levels) or number < made.attempts
-                text = (
-                    f"To cost at most privacy.max_epsilon = {limit:g}: levels up to ε = "
-                    f"{levels[count - 1]:g}, at most {plan_of.attempts} attempts."
-                )
+                dropped = count < len(levels) or number < smaller.attempts
+                attempts = "one attempt" if number == 1 else f"at most {number} attempts"
+                text = f"levels up to ε = {levels[count - 1]:g}, {attempts}"
                 return replace(plan_of, left_out=text if dropped else "")
-    assert made is not None
-    needed = charge_text(made.needed_to_start.epsilon, 3)
+            number = min(number - 1, _fitting(plan_of, limit))
+        if count == 1:
+            break
+        # A level whose winner alone costs too much does not fit with fewer levels or attempts.
+        charges, candidates = smaller.charges, smaller.candidates
+        fits = [smaller.epsilon(charge) <= limit for charge in charges.levels]
+        fitting = {
+            level_of(candidate)
+            for candidate, level in zip(candidates, charges.level_of, strict=True)
+            if fits[level]
+        }
+        count = max(1, min(count - 1, len(fitting)))
+    for number in range(_fitting(smaller, limit), 0, -1):
+        plan_of = planned(fewer, number)
+        if plan_of.worst_case.epsilon <= limit:
+            text = f"only the level ε = {levels[0]:g}, and {number} of {smaller.attempts} attempts"
+            return replace(plan_of, left_out=text)
+    needed = charge_text(smaller.needed_to_start.epsilon, 3)
     raise OverTheLimit(
         "privacy.max_epsilon",
         limit,
@@ -279,8 +266,8 @@ def _within_limit(
 
 def _fitting(job: Forecast, limit: float) -> int:
     """Return how many of the first attempts fit into a limit together."""
-    worst = [each.charges.worst_case for each in job.steps]
-    sums = (job.epsilon(composed(worst[: number + 1])) for number in range(len(worst)))
+    charges = [step.charges for step in job.steps]
+    sums = (job.epsilon(worst_in_turn(charges[: number + 1])) for number in range(len(charges)))
     return sum(total <= limit for total in sums)
 
 
@@ -290,33 +277,35 @@ def _to_a_bar(
     order: tuple[float, ...] | None,
     pace: Pace,
     scoring_rows: int,
+    keep: int | None,
+    level: Level,
 ) -> Forecast:
     privacy, target = settings.privacy, settings.goal.target
     assert target is not None
-    ladder = ladder_of(candidates, settings.search.epsilons, privacy.delta)
+    delta = privacy.delta or None
+    ladder = ladder_of(candidates, settings.search.epsilons, privacy.delta or 1e-6, level)
     shares = privacy.expected_shares
     schedule = plan_attempts(
         ladder,
-        delta=privacy.delta,
+        delta=delta,
         belief=None if shares is None else Belief.of_shares(len(ladder.epsilons), shares),
         attempts=privacy.attempts,
     )
-    steps = steps_of(
+    schedule = schedule if keep is None else schedule.first(keep)
+    steps = priced_steps(
         schedule,
         candidates,
         ladder.epsilons,
-        target=target,
-        delta=privacy.delta,
+        at_least=target,
+        delta=delta,
         order=order,
+        level=level,
     )
-    margins = Margins.of(settings.goal.confidence, schedule, [each.runs for each in steps])
+    margins = Margins.of(settings.goal.confidence, schedule, [step.runs for step in steps])
     if settings.model.training == "dp-sgd":
         _check_reachable(settings, candidates, margins, scoring_rows)
-    made = Forecast(tuple(steps), privacy.delta, pace)
-    reach = reach_of(ladder, schedule, [_by_level(made, each, ladder) for each in steps])
-    first = candidates[0].mechanism
-    assert isinstance(first, TrainAndScore)
-    deviation = deviation_of(candidates[0], scoring_rows)
+    draft = Forecast(tuple(steps), privacy.delta, pace)
+    reach = reach_of(ladder, schedule, [_by_level(draft, step, ladder, level) for step in steps])
     return Forecast(
         tuple(steps),
         privacy.delta,
@@ -324,7 +313,7 @@ def _to_a_bar(
         schedule,
         tuple(reach),
         margins,
-        margins.margin(0, deviation, first.score.unit / scoring_rows),
+        _margin(margins, candidates[0], scoring_rows),
         scoring_rows,
     )
 
@@ -335,14 +324,10 @@ def _check_reachable(
     """Refuse a bar that not even a perfect model clears, because of the noise of its score."""
     goal = settings.goal
     assert goal.target is not None
-    needed = []
-    for each in {id(candidate.mechanism): candidate for candidate in candidates}.values():
-        assert isinstance(each.mechanism, TrainAndScore)
-        unit = each.mechanism.score.unit / scoring_rows
-        needed.append(margins.margin(0, deviation_of(each, scoring_rows), unit))
     metric = goal.measure
     room = (metric.best if metric.larger_is_better else -metric.best) - goal.target
-    margin = min(needed)
+    distinct = {id(score_of(candidate)): candidate for candidate in candidates}.values()
+    margin = min(_margin(margins, each, scoring_rows) for each in distinct)
     if margin <= room:
         return
     rows = math.ceil(scoring_rows * margin / room) if room > 0 else None
@@ -353,31 +338,39 @@ def _check_reachable(
         f"no model can pass: with {scoring_rows} scoring rows, a noisy score must clear the bar by "
         f"{margin:.3g} even at the highest level, and the {goal.metric} is at "
         f"{'most' if metric.larger_is_better else 'least'} {metric.best:g}. Choose another bar, "
-        f"higher levels, a lower confidence, {more}, or declare the scoring rows public",
+        f"higher levels (with a larger privacy.max_epsilon), a lower confidence, {more}, or "
+        "declare the scoring rows public",
     )
+
+
+def _margin(margins: Margins, candidate: Candidate, scoring_rows: int) -> float:
+    """Return by how much a candidate's score must clear the bar in the first attempt."""
+    score = score_of(candidate)
+    deviation, unit = deviation_of(candidate, scoring_rows), score.unit / max(1, scoring_rows)
+    return margins.margin(0, deviation, unit, law=score.law)
 
 
 def ladder_of(
     candidates: Sequence[Candidate],
     levels: Sequence[float],
     delta: float,
-    level_of: Callable[[Candidate], float] = level_of,
+    level_of: Level = level_of,
 ) -> Ladder:
     """Return the levels with the promise of a typical (median) setting at each."""
     promises, copies = [], []
     for level in levels:
-        members = [each for each in candidates if level_of(each) == level]
+        members = [candidate for candidate in candidates if level_of(candidate) == level]
         members.sort(key=lambda each: selection_cost(each.guarantee, delta))
         promises.append(members[len(members) // 2].guarantee)
-        copies.append(sum(each.repeats for each in members))
+        copies.append(sum(member.repeats for member in members))
     return Ladder(tuple(levels), tuple(promises), tuple(copies))
 
 
-def _by_level(job: Forecast, step: Step, ladder: Ladder) -> Any:
+def _by_level(job: Forecast, step: Step, ladder: Ladder, level_of: Level) -> Any:
     """Return the mean charge of each level of an attempt and, last, of nothing."""
     totals: dict[float, list[float]] = {}
-    for place, candidate in enumerate(step.candidates):
-        totals.setdefault(candidate.params["epsilon"], []).append(job.epsilon(step.charges[place]))
+    for index, candidate in enumerate(step.candidates):
+        totals.setdefault(level_of(candidate), []).append(job.epsilon(step.charges[index]))
     ordered = [float(np.mean(totals[level])) for level in ladder.epsilons if level in totals]
     return np.array([*ordered, job.epsilon(step.charges.nothing)])
 
@@ -389,7 +382,7 @@ def _maximising(
     fraction = settings.privacy.overhead
     if fraction is None:
         first = settings.search.settings[0]
-        fraction = plan(
+        fraction = plan_levels(
             settings.search.epsilons,
             len(settings.search.settings),
             delta=settings.privacy.delta,
@@ -397,7 +390,9 @@ def _maximising(
             sampling_rate=first.batch_size / n,
             epochs=first.epochs,
         ).overhead
-    claim: dict[str, Any] = {"delta": settings.privacy.delta} if order is None else {"order": order}
+    claim: dict[str, Any] = {"delta": settings.privacy.delta or None}
+    if order is not None:
+        claim = {"order": order}
     selector = dropping(candidates, fraction, None, **claim)
     counts = run_counts(selector.drop_law(candidates))
     return Step(selector, tuple(candidates), selector.charges(candidates), counts.mean)
@@ -412,26 +407,13 @@ def dropping(
     """
     law = RandomDropping(overhead=1, **claim).drop_law(candidates)  # its overhead is the step
     first = next(
-        rate for each, rate in zip(law.groups, law.rates, strict=True) if 0 in each.members
+        rate for group, rate in zip(law.groups, law.rates, strict=True) if 0 in group.members
     )
     return RandomDropping(
         overhead=float(first / law.overhead) * float(exact_positive(fraction, "overhead")),
-        target=target,
+        at_least=target,
         **claim,
     )
-
-
-def composed(charges: Sequence[Guarantee]) -> Guarantee:
-    """Return the charge of several requests: sums, exact and rounded up.
-
-    Of ex-post (ε̃, δ) charges both numbers add up. The first attempt of a job is charged with the
-    δ of all attempts that are allowed, so the sum over those that were made is the job's δ. Test:
-    ``tests/tuning/test_attempts.py``.
-    """
-    total = charges[0]
-    for charge in charges[1:]:
-        total = total + charge
-    return total
 
 
 def comparison(job: Forecast, candidate: Candidate) -> dict[str, float]:
@@ -446,14 +428,14 @@ def comparison(job: Forecast, candidate: Candidate) -> dict[str, float]:
         Running every setting of the winner's level and of those below it.
     """
     below = [
-        each for each in job.candidates if each.params["epsilon"] <= candidate.params["epsilon"]
+        other for other in job.candidates if other.params["epsilon"] <= candidate.params["epsilon"]
     ]
     total = _curve(below[0]) * 0
-    for each in below:
-        total = total + _curve(each) * each.repeats
+    for other in below:
+        total = total + _curve(other) * other.repeats
     highest = reduce(
         lambda a, b: a.at_worst(b),
-        {id(each.guarantee): _curve(each) for each in job.candidates}.values(),
+        {id(candidate.guarantee): _curve(candidate) for candidate in job.candidates}.values(),
     )
     return {
         "papernot_steinke": _repeat_and_select(highest, job),

@@ -14,37 +14,44 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from expost import plots
 from expost.budget.charging import Account, LedgerOrPlace
-from expost.errors import InvalidInput, MissingExtra
-from expost.execution.dispatch import Executor
+from expost.errors import ExpostError, MissingExtra
+from expost.execution.dispatch import Executor, start_executor
 from expost.execution.failure import OnFailure
 from expost.execution.identity import identity_of
-from expost.privacy.advice import weaknesses
-from expost.privacy.guarantees import ApproxDP, PureDP
 from expost.randomness.source import Randomness, require_protection
+from expost.selection.candidate import Candidate
+from expost.selection.release import Release
 from expost.training.engines import need_device
-from expost.tuning.candidates import FittedCodec, Hooks, make_candidates
-from expost.tuning.certificate import Tuned, conclude, picture
-from expost.tuning.defaults import described
-from expost.tuning.evidence import described_source
-from expost.tuning.forecast import Forecast, forecast
+from expost.tuning.candidates import FittedCodec, Hooks, ScoredModel
+from expost.tuning.defaults import default_job, is_data_file, settings_and_rows
+from expost.tuning.forecast import Forecast
 from expost.tuning.job_folder import CERTIFICATE, DATA, LEDGER, PICTURE, Journal, refuse_finished
+from expost.tuning.learned_facts import LearnedFacts, keywords_with, learn_missing
 from expost.tuning.model import Recipe
+from expost.tuning.pricing import order_for, plan_rows
 from expost.tuning.rehearsal import RowShape, rehearse
+from expost.tuning.request import TuneRequest
 from expost.tuning.rows import JobRows, load_rows
-from expost.tuning.run_attempts import make_attempts
-from expost.tuning.settings import Settings, read_settings
-from expost.tuning.several_ways import plan_ways
+from expost.tuning.run_attempts import Step, make_attempts
+from expost.tuning.settings import DataSettings, Settings, read_settings
+from expost.tuning.spread_rows import SpreadRows, in_parts
+from expost.tuning.tell import with_model
+from expost.tuning.timing import Pace
+from expost.tuning.tuned import Tuned, chosen_of, conclude, picture
 
 Before = Callable[[Forecast], None]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,8 +63,29 @@ class Prepared:
     rows: JobRows
     recipe: Recipe
     forecast: Forecast
+    in_parts: bool
 
 
+def with_named_executor(function: Callable[P, T]) -> Callable[P, T]:
+    """Let ``executor`` be a name, or None for the one that the job names."""
+
+    @wraps(function)
+    def call(*arguments: Any, executor: Any = None, **options: Any) -> T:
+        given: Any = function
+        if executor is None and arguments and not is_data_file(arguments[0]):
+            job = arguments[0]
+            if isinstance(job, (str, Path, Mapping)):
+                with suppress(ExpostError):  # the function itself says what is wrong with the job
+                    executor = TuneRequest.read(job).executor or "local"
+        if not isinstance(executor, str):
+            return given(*arguments, executor=executor, **options)  # type: ignore[no-any-return]
+        with start_executor(executor, options.get("device", "cpu")) as running:
+            return given(*arguments, executor=running, **options)  # type: ignore[no-any-return]
+
+    return call
+
+
+@with_named_executor
 def tune(
     job: Any,
     X: Any = None,
@@ -66,11 +94,12 @@ def tune(
     ledger: LedgerOrPlace = None,
     budget: str | None = None,
     analyst: str = "",
+    memo: str = "",
     out: str | Path | None = None,
     randomness: Randomness | None = None,
     simulation: bool = False,
     threads: int | None = None,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
     stop_early: bool = True,
     device: str = "cpu",
     on_planning: Callable[[], None] | None = None,
@@ -82,9 +111,12 @@ def tune(
 ) -> Tuned:
     """Tune a model privately.
 
-    With a bar (``at_least`` or ``at_most``) the job is a planned sequence of attempts: a miss
-    releases nothing and costs little, and the first model that clears the bar with the wanted
-    confidence is released. Without a bar (``maximize=True``) the best of one draw is released.
+    With a bar (``at_least`` or ``at_most``) the first model that clears it with the wanted
+    confidence is released: of a training that stops when it passes, or of a planned sequence of
+    attempts with DP-SGD. If a training reaches its limit, its last model is paid and is released as
+    *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
+    bar (``maximize=True``) the best of one draw is released. The job never costs more than
+    ``max_epsilon`` (default 4).
 
     Parameters
     ----------
@@ -100,6 +132,8 @@ def tune(
         before it reads rows.
     budget, analyst : str, optional
         Which budget of the ledger pays, and on whose behalf.
+    memo : str, optional
+        What the entries of the ledger say; by default the model and the source of the rows.
     out : path, optional
         A folder for certificate, model and picture. The same call after a crash continues the
         job: same draws, one charge per attempt.
@@ -107,8 +141,10 @@ def tune(
         OS entropy by default; a seeded source is accepted only with ``simulation=True``.
     threads : int, optional
         Threads that train in this process.
-    executor : concurrent.futures.Executor, optional
-        Trains the candidates (docs/cluster.md); by default this process does.
+    executor : concurrent.futures.Executor or str, optional
+        Trains the candidates and makes sums over rows (docs/cluster.md): an executor, or
+        ``"processes"``, ``"ray"``, ``"dask"``, ``"spark"`` or ``"local"``, which is this process.
+        By default ``run.executor`` of the job, else this process. The release is the same.
     stop_early : bool
         False: train everything that was drawn, even after a model that passes.
     device : str
@@ -155,9 +191,11 @@ def tune(
     date = datetime.now(UTC).date().isoformat()  # of the start: how long a job took is secret
     if out is not None:
         refuse_finished(Path(out))  # before the plan, which takes seconds
+    account = Account(ledger, budget, analyst, memo)
+    asked, learned = _with_facts((job, X, y, settings), account, source, out)
     ready = _prepared(
-        (job, X, y, settings),
-        Account(ledger, budget, analyst),
+        asked,
+        account,
         source=source,
         hooks=Hooks(progress=progress if executor is None else None, threads=threads),
         executor=executor,
@@ -168,7 +206,7 @@ def tune(
     planned = ready.forecast
     for text in planned.warnings:
         warnings.warn(text, stacklevel=2)
-    code = [identity_of(each) for each in (recipe.factory, read.goal.function)]
+    code = [identity_of(function) for function in (recipe.factory, read.goal.function)]
     identity = json.dumps([read.public(), code, account.identity, source.simulated], sort_keys=True)
     journal = None
     if out is not None:
@@ -182,16 +220,24 @@ def tune(
         journal = Journal(Path(out), rows.whole(identity), rows.key, parts)
     if journal is not None:
         rows = rows.with_key(journal.key)  # the coins of an interrupted job are not tossed again
-    data = rows.as_data(identity)
+    data, opened = rows.as_data(identity), ExitStack()
+    data.device = device
     try:
         if before is not None:
             before(planned)
+        if ready.in_parts:
+            if rows.file is not None and journal is not None:
+                data["file"] = rows.file.digest
+            data.parts = opened.enter_context(SpreadRows(executor, threads))
+            data.parts.read(rows, planned.steps)
         releases, refused = make_attempts(
             planned.steps,
             data,
             journal,
             planned.margins,
             on_attempt=on_attempt,
+            allowed=lambda total: planned.epsilon(total) <= read.privacy.max_epsilon,
+            after_miss=lambda releases: tell_after(planned, releases),
             randomness=source,
             simulation=simulation,
             on_failure=on_failure,
@@ -215,14 +261,18 @@ def tune(
             date=date,
             folder=None if journal is None else journal.folder,
         )
+        if learned is not None:
+            result = result.with_facts(learned)
         if journal is not None:
             _publish(result, journal)
         return result
     finally:
+        opened.close()
         if journal is not None:
             journal.close()
 
 
+@with_named_executor
 def plan_job(
     job: Any,
     X: Any = None,
@@ -230,7 +280,7 @@ def plan_job(
     *,
     ledger: Any = None,
     budget: str | None = None,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
     device: str = "cpu",
     on_planning: Callable[[], None] | None = None,
     **settings: Any,
@@ -280,94 +330,101 @@ def _prepared(
     *,
     source: Randomness,
     hooks: Hooks,
-    executor: Executor | None,
+    executor: Any,
     device: str,
     on_planning: Callable[[], None] | None,
 ) -> Prepared:
     """Check a job, read its rows and plan it."""
-    config, X, y = described(*asked)
+    if executor is None and device != "cpu":
+        need_device(device)
+    config, X, y = settings_and_rows(*asked)
     read = read_settings(config, given_data=X is not None or y is not None)
-    account = replace(account, memo=_memo(read))
+    account = replace(account, memo=account.memo or _memo(read))
     account.check_simulation(source.simulated)
-    order = _order(read, account.ledger, account.budget)
-    rows = load_rows(read.data, X, y, randomness=source)
-    featured = Recipe.of(read, rows.schema, rows.shape)
-    recipe = replace(featured, features=None)  # DP-SGD trains on the encoded rows
+    order = order_for(read, account.ledger, account.budget)
+    by_path = read.model.training != "dp-sgd" and not read.search.settings
+    rows = load_rows(read.data, X, y, randomness=source, lazy=by_path)
+    recipe = Recipe.of(read, rows.schema, rows.shape)
+    by_parts = by_path and in_parts(rows, recipe.features, executor)
+    if not by_parts:
+        rows = rows.loaded()
     if rows.public:
         read.goal.measure.check_public(rows.score_y)
     if on_planning is not None:
         on_planning()
 
-    def by_attempts(settings: Settings) -> Forecast:
-        """Plan the attempts of Algorithm 2 (or 3) over DP-SGD."""
-        candidates = make_candidates(settings, recipe, rows.places, hooks, device)
-        if executor is None and device != "cpu":
-            need_device(device)
-        pace = rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
-        return forecast(settings, candidates, rows.places, order, rows.score_places, pace)
+    def rehearsed(candidates: Sequence[Candidate]) -> Pace:
+        return rehearse(candidates, RowShape(rows.places, rows.score_places), executor)
 
-    planned = plan_ways(read, featured, rows, order, by_attempts)
-    total = rows.places if rows.public else rows.places + rows.score_places
-    planned = replace(planned, warnings=tuple(_weaknesses(planned, total)))
-    return Prepared(read, account, rows, recipe, planned)
+    planned = plan_rows(read, rows, recipe, order, hooks=hooks, device=device, rehearsed=rehearsed)
+    recipe = replace(recipe, features=None)  # DP-SGD trains on the encoded rows
+    return Prepared(read, account, rows, recipe, planned, by_parts)
 
 
-def _weaknesses(planned: Forecast, rows: int) -> list[str]:
-    """Return what is weak about the most expensive model that an attempt may release.
+def _with_facts(
+    asked: tuple[Any, Any, Any, dict[str, Any]],
+    account: Account,
+    source: Randomness,
+    out: str | Path | None,
+) -> tuple[tuple[Any, Any, Any, dict[str, Any]], LearnedFacts | None]:
+    """Return a job with the facts that it lacks, if it asks to buy them."""
+    config, X, y = settings_and_rows(*asked)
+    if TuneRequest.read(config).learn_facts is None:
+        return asked, None
+    account = replace(account, memo=account.memo or "facts for tune")
+    account.check_simulation(source.simulated)
+    folder = None if out is None else Path(out)
+    config, learned = learn_missing(config, X, y, account, source, folder)
+    job, _, _, settings = asked
+    if settings:  # a job of keywords: its defaults may depend on the facts
+        config = default_job(job, **keywords_with(settings, config))
+    return (config, X, y, {}), learned
 
-    The ε of charges at Rényi orders depends on the order that the ledger fixed; it is not judged.
+
+def tell_after(planned: Forecast, releases: Sequence[Release | None]) -> Step | None:
+    """Return the request for a score after misses: wanted, and a path released a model.
+
+    Its price is that of a job in which every path missed, so none may be lost or left out.
     """
-    worst = 0.0
-    if planned.order is None:
-        worst = max(planned.epsilon(each.charges.worst_case) for each in planned.steps)
-    return weaknesses(ApproxDP(worst, planned.delta), rows)
-
-
-def _order(settings: Settings, ledger: Any, budget: str | None) -> tuple[float, ...] | None:
-    """The Rényi orders to charge at, if the ledger (or the settings) ask for that."""
-    order = settings.privacy.order
-    if ledger is None:
-        return order
-    kind = ledger.kind_of(budget)
-    if kind in ("pure", "zcdp"):
-        raise InvalidInput(
-            "ledger",
-            f"a {kind} budget",
-            "tuning is charged in (ε, δ) or at Rényi orders; give an approx or a renyi budget, "
-            "opened with a δ (expost ledger create FILE --name NAME --epsilon E --delta D "
-            f"--neighbours {settings.data.relation})",
-        )
-    standing = ledger.standing(budget).filter.budget
-    standing.coordinates(PureDP(0.0, settings.data.relation))  # refuses another relation
-    if kind == "approx":
-        if order is not None:
-            raise InvalidInput(
-                "privacy.order", order, "the ledger's budget is in (ε, δ): leave the order out"
-            )
+    if planned.tell is None or any(release is None or release.passed for release in releases):
         return None
-    wanted = tuple(standing.orders)
-    if order is not None and not set(wanted) <= set(order):
-        raise InvalidInput(
-            "privacy.order",
-            order,
-            f"the ledger's budget is at the orders {list(wanted)}; leave it out to use those",
-        )
-    return order or wanted
+    number = chosen_of(releases)
+    chosen = releases[number]
+    if chosen is None or not isinstance(chosen.value, ScoredModel):
+        return None
+    return with_model(planned.tell, planned.steps[number], chosen.value)
 
 
 def _named(public: dict[str, Any]) -> dict[str, str]:
     """Return settings by the name of their key in a job, as texts that can be compared."""
     names = {"goal.bar": "the bar", "data.bounds": "data.feature_bounds", "search.settings": "grid"}
-    found = {}
+    texts = {}
     for table, values in public.items():
         for key, value in values.items():
             name = f"{table}.{key}"
-            found[names.get(name, name)] = json.dumps(value, sort_keys=True)
-    return found
+            texts[names.get(name, name)] = json.dumps(value, sort_keys=True)
+    return texts
+
+
+def described_source(data: DataSettings) -> dict[str, Any]:
+    """Return the public description of the rows whose digest a ledger stores."""
+    kind, name = "arrays", None
+    if data.path is not None:
+        kind, name = "file", data.path.name
+    elif data.database is not None:
+        kind, name = "table", data.table
+    elif data.name is not None:
+        kind, name = "data set", data.name
+    return {
+        "kind": kind,
+        "name": name,
+        "columns": None if data.features is None else list(data.features),
+        "target": data.target,
+    }
 
 
 def _memo(settings: Settings) -> str:
-    source = settings.data.name or (settings.data.path.name if settings.data.path else "rows")
+    source = described_source(settings.data)["name"] or "rows"
     return f"tune {settings.model.kind} on {source}"
 
 

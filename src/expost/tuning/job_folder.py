@@ -10,7 +10,6 @@ Tests: ``tests/tuning/test_resume.py``.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.fingerprint import fingerprint
+from expost.execution.identity import fingerprint
+from expost.files import lock_file
 from expost.selection.release import Release
 from expost.tuning.candidates import FittedCodec
 
@@ -32,27 +32,7 @@ _STAYS = "What the unfinished job reserved in a ledger stays charged."
 
 
 class Journal:
-    """Record of one job in its folder, which one process holds at a time.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder. It is created if it does not exist.
-    identity : mapping
-        Settings, data and ledger of the job. An unfinished job continues only if they are equal.
-    key : bytes
-        Secret key of the split of the rows. An unfinished job keeps the one that it began with.
-    parts : mapping of str to object
-        The identity in parts, by the names that a refusal gives them: settings by key, then
-        ``LEDGER`` and ``DATA``. They only choose the words of the refusal.
-
-    Raises
-    ------
-    InvalidInput
-        If ``folder`` is not a folder, or if it contains a finished job.
-    CheckpointMismatch
-        If another process uses the folder, or if it contains another or a damaged job.
-    """
+    """Record of one job in its folder, which one process holds at a time."""
 
     def __init__(
         self,
@@ -66,7 +46,7 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(self._lock)
         except OSError:
             os.close(self._lock)
             raise CheckpointMismatch(f"{folder} is in use by another process") from None
@@ -99,12 +79,14 @@ class Journal:
     @property
     def attempts(self) -> list[Release | None]:
         """The releases so far; None for an attempt whose outcome was lost."""
-        found = []
-        for each in self._record["attempts"]:
-            found.append(
-                None if each is None else Release.from_json(json.dumps(each), FittedCodec().decode)
+        attempts = []
+        for record in self._record["attempts"]:
+            attempts.append(
+                None
+                if record is None
+                else Release.from_json(json.dumps(record), FittedCodec().decode)
             )
-        return found
+        return attempts
 
     def begin(self) -> None:
         """Record on disk that the next attempt reads data."""
@@ -137,7 +119,7 @@ class Journal:
                 "schema": _SCHEMA,
                 "salt": salt.hex(),
                 "identity": fingerprint(identity, salt),
-                "parts": {name: fingerprint(each, salt) for name, each in parts.items()},
+                "parts": {name: fingerprint(part, salt) for name, part in parts.items()},
                 "key": key.hex(),
                 "begun": 0,
                 "attempts": [],
@@ -161,10 +143,10 @@ class Journal:
                 f"{self.folder} contains an unfinished job {_difference(kept, parts, salt)}. "
                 f"To continue it, repeat its command; for another job use another folder. {_STAYS}"
             )
-        made = len(record["attempts"])
-        for number in range(1, made + 1):  # recorded, and stopped before it was erased
+        begun = len(record["attempts"])
+        for number in range(1, begun + 1):  # recorded, and stopped before it was erased
             self._checkpoint(number).unlink(missing_ok=True)
-        if record["begun"] > made and not self._checkpoint(made + 1).exists():
+        if record["begun"] > begun and not self._checkpoint(begun + 1).exists():
             record["attempts"].append(None)
             self._write(record)
         return record
@@ -182,18 +164,7 @@ class Journal:
 
 
 def refuse_finished(folder: Path) -> None:
-    """Refuse a folder that contains a finished job, or that is none.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; it need not exist.
-
-    Raises
-    ------
-    InvalidInput
-        If it is no folder, or contains a certificate.
-    """
+    """Refuse a folder that contains a finished job, or that is none."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput("out", str(folder), "give a folder")
     if (folder / CERTIFICATE).exists():
@@ -209,11 +180,6 @@ def has_begun(folder: Path) -> bool:
     """Return whether the job of a folder may have reserved anything.
 
     The checkpoint of an attempt is written before its reservation is made.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder; it need not exist.
     """
     return (folder / _ATTEMPTS).exists() or any(folder.glob(f"{_CHECKPOINT}-*"))
 
@@ -228,7 +194,7 @@ def _clear(folder: Path) -> None:
 
 def _difference(kept: Mapping[str, str], parts: Mapping[str, Any], salt: bytes) -> str:
     """Return in which part an unfinished job differs; changed settings change the encoded data."""
-    now = {name: fingerprint(each, salt) for name, each in parts.items()}
+    now = {name: fingerprint(part, salt) for name, part in parts.items()}
     changed = [name for name in {**kept, **now} if kept.get(name) != now.get(name)]
     said = []
     settings = [name for name in changed if name not in (LEDGER, DATA)]

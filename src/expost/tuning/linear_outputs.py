@@ -15,50 +15,43 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from expost.arrays import Array, Floats
+from expost.training.lattice_rows import ROW_BITS, CompactRows
 
 _BITS = 26  # u is about 2^{−26} times the largest possible output
 _MOST = 2.0**500
 
 
-def linear_outputs(X: Array, weight: Array, bias: Array) -> Floats:
-    """Return the outputs of each row.
-
-    Parameters
-    ----------
-    X : ndarray of shape (rows, features)
-        Rows of finite numbers.
-    weight : ndarray of shape (outputs, features)
-        The weights.
-    bias : ndarray of shape (outputs,)
-        The biases.
-
-    Returns
-    -------
-    ndarray of shape (rows, outputs)
-        Multiples of a step, exactly rounded. NaN if a parameter is not finite or above 2^{500}.
-    """
-    rows, weight = np.asarray(X, dtype=np.float64), np.asarray(weight, dtype=np.float64)
-    bias = np.asarray(bias, dtype=np.float64)
+def linear_outputs(X: Array | CompactRows, weight: Array, bias: Array) -> Floats:
+    """Return the outputs of each row."""
+    rows: Any = X if isinstance(X, CompactRows) else np.asarray(X, dtype=np.float64)
+    weight, bias = np.asarray(weight, dtype=np.float64), np.asarray(bias, dtype=np.float64)
     with np.errstate(all="ignore"):
         sums = np.abs(weight).sum(axis=1)
         if not (sums < _MOST).all() or not (np.abs(bias) < _MOST).all():
             return np.full((len(rows), len(bias)), np.nan)
-        most = np.maximum(1.0, np.abs(rows).max(axis=1, initial=0.0))
+        if isinstance(rows, CompactRows):
+            most, product = np.ones(len(rows)), rows.products(weight.T) * 2.0**-ROW_BITS
+        else:
+            most = np.maximum(1.0, np.abs(rows).max(axis=1, initial=0.0))
+            product = rows @ weight.T
         largest = most[:, None] * sums + np.abs(bias) + 2.0**-500
         exponents = np.frexp(largest)[1] - _BITS
-        scaled = np.ldexp(rows @ weight.T + bias, -exponents)
-        found = np.rint(scaled)
-        error = (rows.shape[1] + 4) * 2.0**-52 * np.ldexp(largest, -exponents)
-        undecided = ~(0.5 - np.abs(scaled - found) > error)
+        scaled = np.ldexp(product + bias, -exponents)
+        whole = np.rint(scaled)
+        error = (weight.shape[1] + 4) * 2.0**-52 * np.ldexp(largest, -exponents)
+        undecided = ~(0.5 - np.abs(scaled - whole) > error)
+    if isinstance(rows, CompactRows) and undecided.any():
+        rows = rows.whole() * 2.0**-ROW_BITS
     for row, output in np.argwhere(undecided).tolist():
         exact = Fraction(float(bias[output])) + sum(
             Fraction(x) * Fraction(w)
             for x, w in zip(rows[row].tolist(), weight[output].tolist(), strict=True)
         )
         unit = Fraction(2) ** int(exponents[row, output])
-        found[row, output] = math.floor(exact / unit + Fraction(1, 2))
-    return np.asarray(np.ldexp(found, exponents))
+        whole[row, output] = math.floor(exact / unit + Fraction(1, 2))
+    return np.asarray(np.ldexp(whole, exponents))

@@ -52,28 +52,14 @@ DECISIONS, PROBABILITIES, LABELS = "decisions", "probabilities", "labels"
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. Values are in the metric's own direction; scores are larger if better.
-
-    Attributes
-    ----------
-    larger_is_better : bool
-        The direction.
-    regression : bool or None
-        Whether the target is a number; None if both kinds of target are possible.
-    takes : str
-        What a prediction is: ``"decisions"`` (class numbers or values), ``"probabilities"`` (one
-        per class), or ``"labels"`` (what ``predict`` returns).
-    by_rows : bool
-        Whether the metric is a mean over rows, which can be scored privately.
-    needs : tuple of str
-        The keys of ``[goal]`` that the metric needs.
-    """
+    """A metric. Values are in the metric's own direction; scores are larger if better."""
 
     larger_is_better: ClassVar[bool] = True
     regression: ClassVar[bool | None] = False
     takes: ClassVar[str] = DECISIONS
     by_rows: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ()
+    scored: ClassVar[str] = ""
 
     @property
     def low(self) -> float:
@@ -152,13 +138,7 @@ class Accuracy(Metric):
 
 @dataclass(frozen=True)
 class WeightedAccuracy(Metric):
-    """Accuracy weighted by stated shares of the classes: balanced accuracy if the shares are right.
-
-    Parameters
-    ----------
-    class_shares : tuple of float
-        The public share of each class; they sum to 1.
-    """
+    """Accuracy weighted by stated shares of the classes: balanced if the shares are right."""
 
     class_shares: tuple[float, ...]
 
@@ -174,7 +154,7 @@ class WeightedAccuracy(Metric):
 
     def described(self, name: str) -> str:
         """The shares are stated, not measured, so it is not called a balanced accuracy."""
-        return weighted_words([f"{each:g}" for each in self.class_shares])
+        return weighted_words([f"{class_share:g}" for class_share in self.class_shares])
 
     def values(self, predicted: Array, truth: Array) -> Array:
         """The weight of the class where it is right, else 0."""
@@ -184,7 +164,9 @@ class WeightedAccuracy(Metric):
     def merits(self, predicted: Array, truth: Array, steps: int) -> Array:
         """Whole numbers, by exact division."""
         least = Fraction(min(self.class_shares))
-        table = np.array([int(least / Fraction(each) * steps) for each in self.class_shares])
+        table = np.array(
+            [int(least / Fraction(class_share) * steps) for class_share in self.class_shares]
+        )
         return np.where(predicted == truth, table[_places(truth)], 0)
 
     def check_classes(self, classes: int | None) -> None:
@@ -205,7 +187,7 @@ class BalancedAccuracy(Metric):
 
     def exact(self, predicted: Array, truth: Array) -> float:
         """Return the mean of the recalls."""
-        recalls = [float(np.mean(predicted[truth == each] == each)) for each in np.unique(truth)]
+        recalls = [float(np.mean(predicted[truth == label] == label)) for label in np.unique(truth)]
         return math.fsum(recalls) / len(recalls)
 
 
@@ -244,13 +226,7 @@ class AUC(Metric):
 
 @dataclass(frozen=True)
 class _ClippedLoss(Metric):
-    """A loss, clipped row by row.
-
-    Parameters
-    ----------
-    loss_bound : float
-        The largest loss of a row.
-    """
+    """A loss, clipped row by row."""
 
     loss_bound: float
     larger_is_better: ClassVar[bool] = False
@@ -300,15 +276,7 @@ class AbsoluteError(SquaredError):
 
 @dataclass(frozen=True)
 class RSquared(Metric):
-    """1 − (mean squared error)/(public variance of the target).
-
-    Parameters
-    ----------
-    loss_bound : float
-        The largest squared error of a row.
-    target_variance : float
-        The public variance.
-    """
+    """1 − (mean squared error)/(public variance of the target)."""
 
     loss_bound: float
     target_variance: float
@@ -334,17 +302,7 @@ class RSquared(Metric):
 
 @dataclass(frozen=True)
 class OwnMetric(Metric):
-    """Mean of a function of one prediction and one truth, clipped to public bounds.
-
-    Parameters
-    ----------
-    function : RowFunction
-        The function.
-    metric_bounds : (float, float)
-        The public range.
-    larger : bool
-        The direction.
-    """
+    """Mean of a function of one prediction and one truth, clipped to public bounds."""
 
     function: RowFunction
     metric_bounds: tuple[float, float]
@@ -377,6 +335,25 @@ class OwnMetric(Metric):
         return self.function.by_rows(predicted, truth)
 
 
+@dataclass(frozen=True)
+class PublicFunction(Metric):
+    """A function of the fitted model that reads public data only; it may have any value."""
+
+    regression: ClassVar[bool | None] = None
+    by_rows: ClassVar[bool] = False
+    scored: ClassVar[str] = "a function of public data"
+
+    @property
+    def low(self) -> float:
+        """No bound."""
+        return -math.inf
+
+    @property
+    def high(self) -> float:
+        """No bound."""
+        return math.inf
+
+
 _SHARED: dict[str, type[Metric]] = {
     "accuracy": Accuracy,
     "balanced_accuracy": BalancedAccuracy,
@@ -387,13 +364,14 @@ _SHARED: dict[str, type[Metric]] = {
     "r2": RSquared,
 }
 METRICS = tuple(_SHARED)
+_SHARED[PublicFunction.scored] = PublicFunction
 """Names of the built-in metrics."""
 
 REGRESSION_METRICS = tuple(name for name, kind in _SHARED.items() if kind.regression)
 LOSSES = tuple(name for name, kind in _SHARED.items() if not kind.larger_is_better)
 
 
-def kind_of(name: str, *, class_shares: Sequence[float] | None = None) -> type[Metric]:
+def metric_class(name: str, *, class_shares: Sequence[float] | None = None) -> type[Metric]:
     """Return the class of a metric; one with another name is a function of the user."""
     if name == "balanced_accuracy" and class_shares is not None:
         return WeightedAccuracy
@@ -410,16 +388,8 @@ def make_metric(
     function: RowFunction | None = None,
     larger: bool = True,
 ) -> Metric:
-    """Return a metric.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`METRICS`, or the name of ``function``.
-    loss_bound, class_shares, target_variance, metric_bounds, function, larger
-        What the metric needs.
-    """
-    kind: Any = kind_of(name, class_shares=class_shares)
+    """Return a metric."""
+    kind: Any = metric_class(name, class_shares=class_shares)
     if kind is WeightedAccuracy:
         return WeightedAccuracy(tuple(class_shares or ()))
     if kind is OwnMetric:
@@ -430,8 +400,8 @@ def make_metric(
         assert loss_bound is not None
         assert target_variance is not None
         return RSquared(loss_bound, target_variance)
-    made: Metric = kind(loss_bound) if kind.needs else kind()
-    return made
+    metric: Metric = kind(loss_bound) if kind.needs else kind()
+    return metric
 
 
 def weighted_words(shares: Sequence[str]) -> str:

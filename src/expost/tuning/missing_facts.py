@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from expost.errors import InvalidInput
-from expost.tuning.data_settings import INDICATOR, DataSettings, fill_of
+from expost.tuning.settings import INDICATOR, DataSettings, fill_of
 from expost.tuning.table_schema import Column, TableSchema, ordinal
 from expost.tuning.tables import Table
 
@@ -55,16 +55,7 @@ _PYTHON_FORMS = (
 
 @dataclass(frozen=True)
 class NeededFacts:
-    """Public facts that are needed and not given; empty (false) if there are none.
-
-    Parameters
-    ----------
-    target, target_bounds, classes, bounds : bool
-        Whether the target column, its bounds, the classes, or the bounds of an array are needed.
-    columns : mapping of str to (str or None)
-        The columns without facts, and the kind of fact that the type of each suggests: a member of
-        ``KINDS``, or None if the source has no types.
-    """
+    """Public facts that are needed and not given; empty (false) if there are none."""
 
     target: bool
     target_bounds: bool
@@ -117,47 +108,20 @@ class NeededFacts:
 
 
 class FactsMissing(InvalidInput):
-    """Public facts about the data are missing.
-
-    Parameters
-    ----------
-    missing : NeededFacts
-        What is missing.
-    lines : str
-        The same as lines to fill in.
-    """
+    """Public facts about the data are missing."""
 
     def __init__(self, missing: NeededFacts, lines: str) -> None:
         super().__init__(
             "data",
             None,
-            f"tell what is publicly known, from public knowledge and never from the rows:\n{lines}",
+            "tell what is publicly known, from public knowledge and never from the rows, or buy it "
+            f"privately (--learn-facts 0.05, learn_facts):\n{lines}",
         )
         self.missing, self.lines = missing, lines
 
 
 def schema_of(settings: DataSettings, table: Table, *, python: bool = False) -> TableSchema:
-    """Return the schema of a table.
-
-    Parameters
-    ----------
-    settings : DataSettings
-        The public facts.
-    table : Table
-        The columns; no cell is read.
-    python : bool
-        Whether the question for missing facts is asked as Python keywords, not as TOML.
-
-    Returns
-    -------
-    TableSchema
-        How rows are encoded.
-
-    Raises
-    ------
-    InvalidInput
-        If facts are missing (all of them are named at once) or do not match the columns.
-    """
+    """Return the schema of a table."""
     if table.width == 0:
         raise InvalidInput("data", "no features", "give at least one column besides the target")
     missing = missing_facts(
@@ -187,24 +151,12 @@ def missing_facts(
     types: Sequence[str] = (),
     target: bool = True,
 ) -> NeededFacts:
-    """Return every public fact that is needed and not given.
-
-    Parameters
-    ----------
-    settings : DataSettings
-        What is given.
-    names : sequence of str or None
-        Names of the feature columns; None for an array without names.
-    types : sequence of str
-        Their types, "" where they are not known. They only decide how a column is asked for.
-    target : bool
-        Whether the target is known.
-    """
+    """Return every public fact that is needed and not given."""
     regression = settings.regression or settings.target_bounds is not None
     columns = {
         name: _guess(kind)
         for name, kind in zip(names or (), types or ("",) * len(names or ()), strict=True)
-        if kind_of(settings, name) is None
+        if column_kind(settings, name) is None
     }
     return NeededFacts(
         target=not target,
@@ -215,7 +167,7 @@ def missing_facts(
     )
 
 
-def kind_of(settings: DataSettings, name: str) -> str | None:
+def column_kind(settings: DataSettings, name: str) -> str | None:
     """Return the kind of a column by the facts that are given, or None if there are none."""
     if name in settings.categories:
         return "category"
@@ -240,20 +192,20 @@ def _columns(settings: DataSettings, table: Table) -> list[Column]:
             f"{len(pairs)} pairs",
             f"give one pair for all features, one for each of {table.width}, or pairs by name",
         )
-    made = []
-    for place, (name, type_) in enumerate(zip(table.names, table.types, strict=True)):
-        kind = kind_of(settings, name)
+    columns = []
+    for index, (name, type_) in enumerate(zip(table.names, table.types, strict=True)):
+        kind = column_kind(settings, name)
         assert kind is not None
         fill = settings.missing.get(name)
         low, high = 0.0, 1.0
         if kind == "number":
             bounds = settings.bounds
-            given = bounds[name] if isinstance(bounds, Mapping) else pairs[place % len(pairs)]
+            given = bounds[name] if isinstance(bounds, Mapping) else pairs[index % len(pairs)]
             low, high = float(given[0]), float(given[1])
         elif kind == "date":
             low, high = (float(ordinal(day)) for day in settings.dates[name])
         _check_type(name, kind, type_)
-        made.append(
+        columns.append(
             Column(
                 kind,
                 low,
@@ -265,7 +217,7 @@ def _columns(settings: DataSettings, table: Table) -> list[Column]:
             )
         )
     _check_integers(settings, table)
-    return made
+    return columns
 
 
 def _check_type(name: str, kind: str, type_: str) -> None:

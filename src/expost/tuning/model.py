@@ -9,7 +9,7 @@ Tests: ``tests/tuning/test_model.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.features import Features, features_from_dict
-from expost.tables.encoding import Label
-from expost.tuning.factories import factory_of, takes
+from expost.features.choice import function_names
+from expost.tables.cells import Label
+from expost.training.lattice_rows import rounded_rows
+from expost.tuning.factories import FeatureFunction, factory_of, takes
 from expost.tuning.feature_choice import features_for
 from expost.tuning.linear_outputs import linear_outputs
-from expost.tuning.model_file import read_model, write_model
-from expost.tuning.model_settings import LINEAR
+from expost.tuning.model_file import read_model_file, write_model
+from expost.tuning.request import LINEAR
 from expost.tuning.settings import Settings
 from expost.tuning.table_schema import TableSchema
 from expost.tuning.tables import cells_for
@@ -35,23 +37,7 @@ PART = 512
 
 @dataclass(frozen=True)
 class Recipe:
-    """Description of a model without its parameters. All of it is public.
-
-    Parameters
-    ----------
-    kind : str
-        The name of the model, as in ``model.kind``.
-    loss : str
-        ``"logistic"``, ``"softmax"`` or ``"squared"``.
-    schema : TableSchema
-        How rows are encoded, and the public classes or bounds of the target.
-    input_shape : tuple of int, optional
-        Shape of one example. None if the model takes flat rows.
-    factory : callable, optional
-        Function that returns the torch module. None for linear models.
-    features : Features, optional
-        Public map of encoded rows, for linear models.
-    """
+    """Description of a model without its parameters. All of it is public."""
 
     kind: str
     loss: str
@@ -64,17 +50,7 @@ class Recipe:
     def of(
         cls, settings: Settings, schema: TableSchema, shape: tuple[int, ...] | None = None
     ) -> Recipe:
-        """Return the recipe of a job. This imports the user's module, if there is one.
-
-        Parameters
-        ----------
-        settings : Settings
-            Settings of the job.
-        schema : TableSchema
-            How rows are encoded.
-        shape : tuple of int, optional
-            Shape of one row of the data, for a module whose settings give no shape.
-        """
+        """Return the recipe of a job. This imports the user's module, if there is one."""
         model = settings.model
         factory = None
         if model.kind not in LINEAR:
@@ -88,7 +64,7 @@ class Recipe:
         features = None
         if model.training != "dp-sgd":
             pictures = settings.data.shape or model.input_shape or shape
-            features = features_for(model.features, schema, pictures)
+            features = features_for(model.features, schema, pictures, settings.folder)
         return cls(
             model.kind,
             model.loss,
@@ -114,24 +90,15 @@ class Recipe:
         return self.schema.class_count
 
     def encode(self, X: Any) -> Array:
-        """Return raw rows as the numbers that the model takes.
-
-        Parameters
-        ----------
-        X : array_like or data frame
-            Rows as in the data of the job. Columns of a data frame are found by name.
-
-        Raises
-        ------
-        InvalidInput
-            If columns are missing, the width is wrong, or a value cannot be read and has no fill.
-        """
+        """Return raw rows as the numbers that the model takes."""
         columns = self.schema.columns
         cells = cells_for(X, self.schema.names, len(columns))
         rows = self.schema.encode(cells)
         if np.isnan(rows).any():
             parts = zip(columns, cells.T if isinstance(cells, np.ndarray) else cells, strict=True)
-            odd = [repr(each.name) for each, part in parts if np.isnan(each.encode(part)).any()]
+            odd = [
+                repr(column.name) for column, part in parts if np.isnan(column.encode(part)).any()
+            ]
             where = "" if self.schema.names is None else f" in {', '.join(odd[:10])}"
             raise InvalidInput(
                 "X",
@@ -142,13 +109,7 @@ class Recipe:
         return rows.astype(np.int64) if self.schema.integers else rows
 
     def shaped(self, X: Array) -> Array:
-        """Reshape scaled rows to the model's input.
-
-        Raises
-        ------
-        InvalidInput
-            If a row does not have as many features as ``input_shape`` needs.
-        """
+        """Reshape scaled rows to the model's input."""
         if self.input_shape is None:
             return X
         if int(np.prod(self.input_shape)) != X.shape[1]:
@@ -165,7 +126,7 @@ class Recipe:
             return np.zeros((0, 1))
         if self.kind in LINEAR:
             if self.features is not None:
-                X = self.features.transform_cells(X)
+                X = rounded_rows(self.features.transform_cells(X))  # as in training
             return linear_outputs(X, parameters["weight"], parameters["bias"])
         return _module_outputs(self, parameters, X)
 
@@ -204,19 +165,24 @@ class Model:
         Description of the model.
     parameters : mapping of str to ndarray
         The trained parameters by name.
+    passed : bool, optional
+        Whether the model reached the goal of its job. False: it was released as *missed*. None:
+        there was no goal, or it is not known.
     """
 
     recipe: Recipe
     parameters: Mapping[str, Array]
+    passed: bool | None = None
 
     def __repr__(self) -> str:
         """Return the kind of the model, its columns and its labels in one line."""
         schema = self.recipe.schema
         columns = list(schema.names) if schema.names is not None else len(schema.columns)
-        made = f"Model(kind={self.recipe.kind!r}, columns={columns}"
+        text = f"Model(kind={self.recipe.kind!r}, columns={columns}"
+        text += ", passed=False" if self.passed is False else ""
         known = self.recipe.classes
         labels = list(known) if isinstance(known, tuple) else known
-        return made + (")" if known is None else f", classes={labels})")
+        return text + (")" if known is None else f", classes={labels})")
 
     @property
     def classes(self) -> list[Label] | None:
@@ -286,44 +252,57 @@ class Model:
             "input_shape": recipe.input_shape,
             "arguments": dict(getattr(recipe.factory, "arguments", {})),
             "features": None if recipe.features is None else recipe.features.as_dict(),
+            "passed": self.passed,
         }
         write_model(Path(path), header, self.parameters)
 
 
-def load_model(path: str | Path, factory: Callable[..., Any] | str | None = None) -> Model:
+def load_model(
+    path: str | Path,
+    factory: Callable[..., Any] | str | None = None,
+    *,
+    functions: Mapping[str, Callable[..., Any]] | Collection[str] | None = None,
+) -> Model:
     """Load a model that ``expost tune`` or :meth:`Model.save` wrote.
 
-    Reading the file runs no code. Therefore a model of your own module needs its ``factory`` again.
+    Reading the file runs no code. Therefore a model of your own module needs its ``factory`` again,
+    and features by your own function or encoder need that function.
 
     Parameters
     ----------
     path : str or Path
-        The ``.npz`` file, or the folder of a job that contains ``model.npz``.
+        The ``.npz`` file, or the folder of a job that contains ``model.npz`` or, if the goal was
+        missed, ``missed-model.npz``.
     factory : callable or str, optional
         The function or class of the job, its name as in the job (``"nets.py:Net"``, from the
         current folder), or a function without arguments that returns an equal torch module. Needed
         if the model is a module of your own. The job's ``arguments`` are in
         the file; they are passed if the function takes them.
+    functions : mapping of str to callable, or collection of str, optional
+        The functions and encoders of the model's features by the names in the file
+        (``{"maps:edges": edges}``); or the names alone (``["maps.py:edges"]``), which are then
+        imported, from the current folder first. A name that is not listed is never imported.
 
     Returns
     -------
     Model
-        The model, ready to predict.
+        The model, ready to predict. Its ``passed`` is False if it missed the goal of its job; a
+        warning then says so.
 
     Raises
     ------
     InvalidInput
-        If there is no such file, if it is not a model that expost saved, or if ``factory`` is
-        missing or makes a module with other parameters.
+        If there is no such file, if it is not a model that expost saved, if ``factory`` is missing
+        or makes a module with other parameters, or if a function is missing from ``functions``.
     """
-    header, parameters = read_model(Path(path))
+    header, parameters = read_model_file(Path(path))
     shape = header["input_shape"]
     recipe = Recipe(
         header["kind"],
         header["loss"],
         TableSchema.from_dict(header["table"]),
         None if shape is None else tuple(shape),
-        features=None if (known := header.get("features")) is None else features_from_dict(known),
+        features=None if (known := header.get("features")) is None else _trusted(known, functions),
     )
     if recipe.kind not in LINEAR:
         if factory is None and recipe.kind != "cnn":
@@ -350,7 +329,29 @@ def load_model(path: str | Path, factory: Callable[..., Any] | str | None = None
         )
         recipe = replace(recipe, factory=made)
         _check_parameters(recipe, parameters)
-    return Model(recipe, parameters)
+    return Model(recipe, parameters, header.get("passed"))
+
+
+def _trusted(record: Any, functions: Any) -> Features:
+    """Return the features of a file, with the functions that the caller gave or named."""
+    if functions is not None and not isinstance(functions, Mapping):
+        listed = [functions] if isinstance(functions, str) else list(functions)
+        used = function_names(record)
+        functions = {name: FeatureFunction(name) for name in listed if name in used}
+    try:
+        return features_from_dict(record, functions)
+    except InvalidInput as error:
+        if error.field != "functions":
+            raise
+        names = sorted(function_names(record))
+        raise InvalidInput(
+            "functions",
+            error.value,
+            f"the features of this model use {', '.join(names)}, and the file holds no code: pass "
+            + "functions={"
+            + ", ".join(f"{name!r}: function" for name in names)
+            + f"}}, or functions={names} to import what has this name",
+        ) from None
 
 
 def _made(recipe: Recipe) -> Any:
@@ -366,13 +367,13 @@ def _made(recipe: Recipe) -> Any:
 
 def _check_parameters(recipe: Recipe, parameters: Mapping[str, Array]) -> None:
     """Refuse a factory whose module has no such parameters: it would predict something else."""
-    known = {name: tuple(each.shape) for name, each in _made(recipe).named_parameters()}
+    known = {name: tuple(parameter.shape) for name, parameter in _made(recipe).named_parameters()}
     for name, value in parameters.items():
         if known.get(name) != value.shape:
-            found = f"{name!r} of shape {known[name]}" if name in known else f"no {name!r}"
+            held = f"{name!r} of shape {known[name]}" if name in known else f"no {name!r}"
             raise InvalidInput(
                 "factory",
-                f"a module with {found}",
+                f"a module with {held}",
                 f"the file has the shape {value.shape}; pass the function (and arguments) of the "
                 "job",
             )
@@ -411,11 +412,11 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         apart = RowsApart()
         with state.kept(), apart:
             make_batchable(module)
-            made = vmap(one_row, randomness="same")(padded)[: len(part)]
+            outputs = vmap(one_row, randomness="same")(padded)[: len(part)]
         if errors is not None and apart.errors != errors:
             raise RowError
         raised[:] = apart.errors
-        return made
+        return outputs
 
     def total(part: Any) -> Any:
         """Apply it to some rows; a row on which it raises has the outputs NaN.
@@ -428,21 +429,21 @@ def _module_outputs(recipe: Recipe, parameters: Mapping[str, Array], X: Array) -
         except MemoryError:
             raise
         except Exception:
-            found = torch.full_like(each_row(torch.zeros_like(part)), torch.nan)  # or it raises
+            outputs = torch.full_like(each_row(torch.zeros_like(part)), torch.nan)  # or it raises
         pending = [(0, len(part))]
         while pending:
             first, end = pending.pop()
             kept = torch.zeros_like(part)
             kept[first:end] = part[first:end]
             try:
-                found[first:end] = each_row(kept)[first:end]
+                outputs[first:end] = each_row(kept)[first:end]
             except MemoryError:
                 raise
             except Exception:
                 middle = (first + end) // 2
                 if end - first > 1:
                     pending += [(first, middle), (middle, end)]
-        return found
+        return outputs
 
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be batched over rows

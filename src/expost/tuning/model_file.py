@@ -6,6 +6,7 @@ It contains no pickle, so reading it runs no code. Tests: ``tests/tuning/test_mo
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from expost.errors import InvalidInput
 
 MODEL = "model.npz"
 """Name of the file in the folder of a job."""
+MISSED_MODEL = "missed-model.npz"
+"""Name of the file if the model missed the goal."""
 
 _HEADER = "expost"
 _SCHEMA = 2
@@ -32,17 +35,11 @@ def write_model(path: Path, header: Mapping[str, Any], parameters: Mapping[str, 
         np.savez(stream, **arrays)
 
 
-def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the header and the parameters of a file, or of the model in a job's folder.
-
-    Raises
-    ------
-    InvalidInput
-        If there is no model, or the file is not one that expost saved.
-    """
+def read_model_file(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the header and the parameters of a file, or of the model in a job's folder."""
     file = path
     if path.is_dir():
-        file = path / MODEL
+        file = path / MODEL if (path / MODEL).is_file() else path / MISSED_MODEL
         if not file.is_file():
             raise InvalidInput(
                 "path",
@@ -69,4 +66,6 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         ) from None
     if schema != _SCHEMA:
         raise InvalidInput("schema", schema, f"this version reads models of schema {_SCHEMA}")
+    if header.get("passed") is False:
+        warnings.warn(f"{file}: this model missed the goal of its job", stacklevel=3)
     return header, parameters

@@ -6,9 +6,12 @@ rows and noise that falls; or *second moments* for least squares with noise alon
 passes is released and paid; a miss costs the last level.
 
 Scoring. On public rows each level is scored exactly. On held-out rows the levels are compared with
-noisy thresholds (:mod:`expost.selection.held_out`): the training rows and the held-out rows are
+noisy counts (:mod:`expost.selection.held_out`): the training rows and the held-out rows are
 disjoint, so a level costs the larger of its training and its comparison, and both cost the same. So
 scoring adds no cost. Only levels at which a look can pass are looked at.
+
+Charges. In (ε, δ) a level is ε_i. For a budget in ρ (:class:`Concentrated`: zCDP, Rényi orders) it
+is ρ_i = μ²/2 of the steps made, and held-out rows are counted with Gaussian noise of the same ρ_i.
 
 Tests: ``tests/tuning/test_noise_reduction.py``, ``tests/tuning/test_progressive_jobs.py``.
 """
@@ -16,31 +19,31 @@ Tests: ``tests/tuning/test_noise_reduction.py``, ``tests/tuning/test_progressive
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
-from expost.features import Features
-from expost.privacy.charges import Charges
+from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.selection.held_out import HeldOut, useful_levels
-from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of
-from expost.training.convex import ClassMoments, Preprocessing, SecondMoments
+from expost.selection.held_out import GaussianCounts, HeldOut, useful_levels, useful_rhos
+from expost.selection.job_selectors import PlannedPath
+from expost.selection.noise_path import NoisePath, Path, levels_of_path
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
-from expost.tuning.candidates import Fitted
+from expost.training.second_moments import SecondMoments
+from expost.tuning.candidates import ScoredModel
 from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, population_bound
-from expost.tuning.goal_settings import GoalSettings
+from expost.tuning.feature_choice import FeatureRows
 from expost.tuning.model import Recipe
-from expost.tuning.predictions import predictions, truths
-from expost.tuning.run_attempts import Step, with_delta
+from expost.tuning.predictions import predictions, truth_of_rows
+from expost.tuning.run_attempts import Step
 from expost.tuning.scoring import Score
+from expost.tuning.settings import GoalSettings
 
 PROGRESSIVE, MOMENTS = "progressive", "noise-reduction"
 """The kinds of a way: training step by step, and least squares from noisy second moments."""
@@ -48,36 +51,72 @@ PROGRESSIVE, MOMENTS = "progressive", "noise-reduction"
 GROWTH = 1.12
 """Looks are made where ε has grown by this factor."""
 
+GROWTH_OF_RHO = 1.8
+"""The same factor for levels in ρ with held-out rows: a look at them costs what ρ has grown by."""
+
+LEAST_OF_MOMENTS = 0.004
+"""The first level of second moments."""
+
 _LEAST_LEVEL = 1e-4
 _FIRST = 6.0  # the first level, in units of μ of the first step
 
 
 @dataclass(frozen=True)
-class Way:
-    """One request by a path; everything in it is public.
+class Concentrated:
+    """A job that is charged in ρ: under zCDP, or at Rényi orders."""
 
-    Parameters
-    ----------
-    kind : str
-        ``PROGRESSIVE`` or ``MOMENTS``.
-    epsilons : tuple of float
-        The levels, ascending.
-    delta : float
-        δ of this request.
-    confidence : float
-        A model below the bar passes this request with probability at most 1 − confidence.
-    scale : float
-        Of progressive training: the scale of its rule (:class:`expost.training.progressive.Rule`).
-    norm_bound : float, optional
-        Bound on the norm of (x, 1), for a regression by second moments.
-    """
+    delta: float
+    growth: float
+    orders: tuple[float, ...] | None = None
+    order: float | None = None
+    looks: int = 1000
+
+    @classmethod
+    def of(cls, delta: float, public: bool, *orders: Any) -> Concentrated:
+        """Return charges in ρ; looks at public rows are free and may be closer together."""
+        return cls(delta, GROWTH**2 if public else GROWTH_OF_RHO, *orders)
+
+    def rho(self, epsilon: float) -> float:
+        """Return the ρ that adds at most ε to the job."""
+        if self.order is not None:
+            return epsilon / self.order
+        return gaussian_for(epsilon, self.delta / self.looks).rho
+
+
+@dataclass(frozen=True)
+class Way:
+    """One request by a path; everything in it is public."""
 
     kind: str
-    epsilons: tuple[float, ...]
+    levels: tuple[float, ...]
     delta: float
     confidence: float
     scale: float = 1.0
     norm_bound: float | None = None
+    charged: Concentrated | None = None
+
+    def cost(self, look: int) -> str:
+        """Return what stopping at a look costs, in words."""
+        level = self.levels[look]
+        return f"ε = {level:.3g}" if self.charged is None else f"ρ = {level:.3g}"
+
+    def request(self, path: Path, **settings: Any) -> Step:
+        """Return the search along a path, priced, with settings of :class:`PlannedPath`."""
+        params = {} if self.kind == MOMENTS else {"training": self.kind, "scale": self.scale}
+        if self.charged is None:
+            orders, listed = None, levels_of_path(path, self.levels, delta=self.delta)
+        else:
+            orders, listed = self.charged.orders, levels_of_path(path, rhos=self.levels)
+        selector = PlannedPath(training=self.kind, orders=orders, **settings)
+        levels = tuple(Candidate(level.mechanism, {**level.params, **params}) for level in listed)
+        return Step(selector, levels, selector.charges(levels), float(len(levels)))
+
+    def stop_by(self, count: Any, *, monotone: bool, **rule: Any) -> HeldOut | GaussianCounts:
+        """Return the rule by which counts of held-out rows stop this way."""
+        rule["confidence"] = self.confidence
+        if self.charged is None:
+            return HeldOut.for_levels(count, self.levels, monotone=monotone, **rule)
+        return GaussianCounts.for_levels(count, self.levels, **rule)
 
 
 @dataclass(frozen=True)
@@ -91,78 +130,16 @@ class Places:
 
 
 @dataclass(frozen=True)
-class PlannedPath(PathSearch):
-    """A search along a path as one request of a job.
-
-    Parameters
-    ----------
-    charged_delta : float, optional
-        The δ that is charged with this request: the job's whole δ for the first, 0 for the others.
-    training : str
-        The kind of the way, for certificates.
-    """
-
-    charged_delta: float | None = None
-    training: str = MOMENTS
-
-    def settings(self) -> dict[str, Any]:
-        """Return the selector's name and public settings in plain JSON types."""
-        return {**super().settings(), "training": self.training}
-
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        return with_delta(super()._price(candidates), self.charged_delta)
-
-
-@dataclass(frozen=True)
 class Sums:
     """The statistic of least squares: second moments."""
 
-    moments: SecondMoments | ClassMoments
+    moments: SecondMoments
 
     def __call__(self, data: Any) -> Floats:
+        parts = getattr(data, "parts", None)
+        if parts is not None:
+            return parts.moments(self.moments)  # type: ignore[no-any-return]
         return self.moments.sums(np.asarray(data["X"]), np.asarray(data["y"], dtype=np.float64))
-
-
-class FeatureRows:
-    """The features of encoded rows, computed once per array and forgotten together with it.
-
-    A result refers to what made it, so nothing that is private may stay here after a job.
-
-    Parameters
-    ----------
-    features : Features
-        Public maps of one row.
-    """
-
-    def __init__(self, features: Features) -> None:
-        self.features = features
-        self._known: list[tuple[weakref.ref[Array], Floats]] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Send the map to a worker, not what it has computed."""
-        return FeatureRows, (self.features,)
-
-    def checkpoint_identity(self) -> Features:
-        """Return the map, which is all that distinguishes two of these."""
-        return self.features
-
-    def of(self, X: Array) -> Floats:
-        """Return the features of encoded rows."""
-        for known, rows in self._known:
-            if known() is X:
-                return rows
-        cells = np.asarray(X)
-        rows = self.features.transform_cells(cells.reshape(len(X), math.prod(cells.shape[1:])))
-        self._known = [*self._known[-1:], (weakref.ref(X, self._forget), rows)]
-        return rows
-
-    def _forget(self, gone: weakref.ref[Array]) -> None:
-        """Forget the features of an array that is no more."""
-        self._known = [pair for pair in self._known if pair[0] is not gone]
-
-    def __call__(self, data: Any) -> tuple[Floats, Array]:
-        """Return features and targets of the training rows."""
-        return self.of(data["X"]), np.asarray(data["y"], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,35 +151,54 @@ class Finish:
 
     recipe: Recipe
     goal: GoalSettings
-    moments: SecondMoments | ClassMoments | None
+    moments: SecondMoments | None
     rows: FeatureRows | None
-    public_X: Array | None
-    public_y: Array | None
+    public: PublicScore | None
     looks: int
     confidence: float
 
-    def __call__(self, values: Floats, scale: float = 0.0) -> Fitted:
+    def __call__(self, values: Floats, scale: float = 0.0) -> ScoredModel:
         if self.moments is not None:
             weight, bias = self.moments.solve(values, scale)
         else:
             middle = 0.5 if self.recipe.loss == "squared" else 0.0  # targets are centred
             weight, bias = np.ascontiguousarray(values.T), np.full(values.shape[1], middle)
         parameters = {"weight": weight, "bias": bias}
-        if self.public_X is None or self.public_y is None:
-            return Fitted(parameters, math.nan)
-        metric = self.goal.measure
-        truth = truths(metric, self.recipe, self.public_y)
-        X = self.public_X if self.rows is None else self.rows.of(self.public_X)
-        predicted = predictions(metric, plain(self.recipe), parameters, X)
-        exact = Score(self.goal, None)
-        score = exact(predicted, truth, Randomness())
-        population: float | None = None
-        why: str | None = NOT_A_MEAN
-        if metric.by_rows:
-            sampled = sampling(self.confidence, self.looks, len(truth), metric.spread)
-            population, why = population_bound(score, exact.worst, sampled, exact.worst)
+        if self.public is None:
+            return ScoredModel(parameters, math.nan)
+        score, population, why = self.public(self, parameters)
         bounds = Bounds(self.confidence, score, score, population, why)
-        return Fitted(parameters, score, bounds=bounds)
+        return ScoredModel(parameters, score, bounds=bounds)
+
+
+class PublicScore(Protocol):
+    """A score that reads public data only."""
+
+    def __call__(
+        self, finish: Finish, parameters: Mapping[str, Array]
+    ) -> tuple[float, float | None, str | None]:
+        """Return the score, its bound for the population, and why there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class PublicRows:
+    """The metric of a goal on rows that are declared public."""
+
+    X: Array
+    y: Array
+
+    def __call__(
+        self, finish: Finish, parameters: Mapping[str, Array]
+    ) -> tuple[float, float | None, str | None]:
+        metric, exact = finish.goal.measure, Score(finish.goal, None)
+        truth = truth_of_rows(metric, finish.recipe, self.y)
+        X = self.X if finish.rows is None else finish.rows.of(self.X)
+        predicted = predictions(metric, feature_recipe(finish.recipe), parameters, X)
+        score = exact(predicted, truth, Randomness())
+        if not metric.by_rows:
+            return score, None, NOT_A_MEAN
+        sampled = sampling(finish.confidence, finish.looks, len(truth), metric.spread)
+        return score, *population_bound(score, exact.worst, sampled, exact.worst)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,17 +214,26 @@ class HeldOutCount:
     score: Score
     rows: FeatureRows | None = None
 
-    def __call__(self, fitted: Fitted, data: Any) -> int:
-        metric = self.score.metric
-        truth = truths(metric, self.recipe, np.asarray(data["score_y"], dtype=np.float64))
+    def __call__(self, fitted: ScoredModel, data: Any) -> int:
+        parts = getattr(data, "parts", None)
+        if parts is not None:
+            features = None if self.rows is None else self.rows.features
+            function = replace(self, rows=None).of_rows
+            return parts.count(features, function, fitted.parameters)  # type: ignore[no-any-return]
         X = data["score_X"] if self.rows is None else self.rows.of(data["score_X"])
-        predicted = predictions(metric, plain(self.recipe), fitted.parameters, X)
-        return self.score.total(predicted, truth) - self.score.centre * len(truth)
+        return self.of_rows(X, data["score_y"], fitted.parameters)
+
+    def of_rows(self, X: Any, y: Array, parameters: Mapping[str, Array]) -> int:
+        """Return the sum over rows that are features already."""
+        metric = self.score.metric
+        truth = truth_of_rows(metric, self.recipe, np.asarray(y, dtype=np.float64))
+        predicted = predictions(metric, feature_recipe(self.recipe), parameters, X)
+        return self.score.sum_of(predicted, truth)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is released of a level that passed on held-out rows."""
+    """What is released of the level at which a search on held-out rows ends."""
 
     score: Score
     rows: int
@@ -236,15 +241,16 @@ class Report:
     confidence: float
     looks: int
 
-    def __call__(self, fitted: Fitted, count: int, threshold: int, rate: float) -> Fitted:
+    def __call__(self, fitted: ScoredModel, count: int, threshold: int, wider: int) -> ScoredModel:
         margin = threshold - self.bar
-        longer = margin + math.ceil(math.log(2) / rate)  # the margin at half of the allowed error
+        longer = margin + wider  # the margin at half of the allowed error
         noisy = self.score.of_sum(count, self.rows)
         certain: float = self.score.of_sum(count - margin, self.rows)
         population: float | None = None
         why: str | None = SECRET_ROWS
-        if self.score.centred:  # the number of rows is secret: only the bar is certified
-            certain = min(certain, self.score.of_sum(0, self.rows))
+        if self.score.centred:  # the number of rows is secret: only the bar is certified, if passed
+            reached = count >= threshold
+            certain = min(certain, self.score.of_sum(0, self.rows)) if reached else self.score.worst
         else:
             spread = self.score.metric.spread
             sampled = sampling(self.confidence, self.looks, self.rows, spread, part=0.5)
@@ -268,10 +274,12 @@ def sampling(
     return spread * math.sqrt(math.log(looks / (part * (1 - confidence))) / (2 * rows))
 
 
-def levels_up_to(top: float, least: float = 0.004) -> tuple[float, ...]:
-    """Return levels from ``least`` to ``top``, each 12 % above the one before it; at least one."""
-    count = math.floor(math.log(top / least) / math.log(GROWTH) + 1e-9) if top > least else 0
-    return tuple(top / GROWTH**step for step in range(count, -1, -1))
+def levels_up_to(
+    top: float, least: float = LEAST_OF_MOMENTS, growth: float = GROWTH
+) -> tuple[float, ...]:
+    """Return levels from ``least`` to ``top``, each ``growth`` times the last; at least one."""
+    count = math.floor(math.log(top / least) / math.log(growth) + 1e-9) if top > least else 0
+    return tuple(top / growth**step for step in range(count, -1, -1))
 
 
 def least_level(dimension: int, places: int) -> float:
@@ -280,14 +288,20 @@ def least_level(dimension: int, places: int) -> float:
 
 
 def usable_levels(
-    epsilons: Sequence[float], goal: GoalSettings, places: Places, confidence: float
+    levels: Sequence[float],
+    goal: GoalSettings,
+    places: Places,
+    confidence: float,
+    charged: Concentrated | None = None,
 ) -> tuple[float, ...]:
     """Return the levels at which held-out rows can let a model pass; none if there is no room."""
     score = _held_out_score(goal, places)
-    best = score.best_sum(places.scoring)
+    room = score.best_sum(places.scoring) - score.bar_sum(places.scoring)
+    if charged is not None:
+        return useful_rhos(levels, room=room, confidence=confidence, steps=score.sensitivity)
     return useful_levels(
-        epsilons,
-        room=best - score.bar_sum(places.scoring),
+        levels,
+        room=room,
         confidence=confidence,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
@@ -310,13 +324,6 @@ def _held_out_score(goal: GoalSettings, places: Places) -> Score:
     return Score(goal, None, centred=places.relation == ADD_REMOVE)
 
 
-def moments_of(way: Way, loss: str, classes: int, features: int) -> SecondMoments | ClassMoments:
-    """Return the second moments that least squares needs."""
-    if loss == "squared":
-        return SecondMoments(features, way.norm_bound)
-    return ClassMoments(features, classes, classes if loss == "softmax" else 1, Preprocessing())
-
-
 def training_of(
     way: Way, loss: str, classes: int, width: int, places: int, weights: Any = None
 ) -> LinearTraining:
@@ -332,7 +339,7 @@ def class_weights_of(goal: GoalSettings) -> tuple[float, ...] | None:
     return None if shares is None else tuple(min(shares) / share for share in shares)
 
 
-def plain(recipe: Recipe) -> Recipe:
+def feature_recipe(recipe: Recipe) -> Recipe:
     """Return the recipe of a model whose rows are features already."""
     return replace(recipe, features=None)
 
@@ -342,81 +349,52 @@ def step_of(
     recipe: Recipe,
     goal: GoalSettings,
     places: Places,
-    public_rows: tuple[Array, Array] | None,
+    public: PublicScore | None,
     charged_delta: float | None,
 ) -> Step:
-    """Return the request of a way, priced. No private row is read.
-
-    Parameters
-    ----------
-    way : Way
-        What is asked.
-    recipe : Recipe
-        Description of a linear model; its features serve progressive training.
-    goal : GoalSettings
-        A goal with a bar.
-    places : Places
-        Public numbers of rows.
-    public_rows : (ndarray, ndarray) or None
-        Features and targets of public scoring rows; None: held-out rows score.
-    charged_delta : float or None
-        The δ to charge with this request; None: that of the way.
-    """
+    """Return the request of a way, priced. No private row is read."""
     if goal.target is None:
         raise InvalidInput("goal.maximize", True, "this training needs a bar: give at_least")
     classes = recipe.class_count or 2
-    X, y = (None, None) if public_rows is None else public_rows
-    looks = len(way.epsilons)
+    looks = len(way.levels)
     path: Path
     if way.kind == MOMENTS:
-        recipe, rows = plain(recipe), None
-        moments = moments_of(way, recipe.loss, classes, places.features)
-        finish = Finish(recipe, goal, moments, None, X, y, looks, way.confidence)
+        recipe, rows = feature_recipe(recipe), None
+        moments = SecondMoments(places.features, way.norm_bound)
+        finish = Finish(recipe, goal, moments, None, public, looks, way.confidence)
         path = NoisePath(
             Sums(moments), moments.sensitivity, finish, moments.dimension, places.relation
         )
     else:
         assert recipe.features is not None
         rows = FeatureRows(recipe.features)
-        finish = Finish(recipe, goal, None, rows, X, y, looks, way.confidence)
+        finish = Finish(recipe, goal, None, rows, public, looks, way.confidence)
         width = recipe.features.width(places.features)
         weights = class_weights_of(goal)
         training = training_of(way, recipe.loss, classes, width, places.training, weights)
         path = ProgressivePath(training, rows, finish, places.relation)
-    candidates = [
-        Candidate(level.mechanism, {**level.params, **public_params(way)})
-        for level in levels_of(path, way.epsilons, delta=way.delta)
-    ]
     held_out = None
-    if public_rows is None:
+    if public is None:
         held_out = held_out_rule(way, recipe, goal, places, rows)
-    selector = PlannedPath(
-        target=goal.target if public_rows is not None else None,
+    request = way.request(
+        path,
+        at_least=None if public is None else goal.target,
         held_out=held_out,
         charged_delta=charged_delta,
-        training=way.kind,
     )
-    charges = selector.charges(candidates)
-    return Step(selector, tuple(candidates), charges, float(len(candidates)), recipe)
-
-
-def public_params(way: Way) -> dict[str, Any]:
-    """Return the public settings of a way, for certificates."""
-    return {} if way.kind == MOMENTS else {"training": way.kind, "scale": way.scale}
+    return replace(request, recipe=recipe)
 
 
 def held_out_rule(
     way: Way, recipe: Recipe, goal: GoalSettings, places: Places, rows: FeatureRows | None
-) -> HeldOut:
+) -> HeldOut | GaussianCounts:
     """Return the rule by which held-out rows stop a way."""
     score = _held_out_score(goal, places)
     count, bar = places.scoring, score.bar_sum(places.scoring)
-    return HeldOut.for_levels(
+    return way.stop_by(
         HeldOutCount(recipe, score, rows),
-        way.epsilons,
         bar=bar,
-        confidence=way.confidence,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
-        report=Report(score, count, bar, way.confidence, len(way.epsilons)),
+        report=Report(score, count, bar, way.confidence, len(way.levels)),
     )

@@ -12,23 +12,11 @@ import numpy as np
 from expost.arrays import Array
 from expost.tuning.metrics import LABELS, PROBABILITIES, Metric, OwnMetric
 from expost.tuning.model import PART, Recipe
-from expost.tuning.model_settings import LINEAR
+from expost.tuning.request import LINEAR
 
 
 def predictions(metric: Metric, recipe: Recipe, parameters: Mapping[str, Array], X: Array) -> Array:
-    """Return the predictions that a metric takes, one per row.
-
-    Parameters
-    ----------
-    metric : Metric
-        The metric.
-    recipe : Recipe
-        Description of the model.
-    parameters : mapping of str to ndarray
-        The trained parameters.
-    X : ndarray
-        Scaled rows.
-    """
+    """Return the predictions that a metric takes, one per row."""
     rows = len(X)
     if recipe.kind not in LINEAR and rows % PART:
         # Parts of one shape: a product may round in an order that depends on the number of rows.
@@ -39,7 +27,7 @@ def predictions(metric: Metric, recipe: Recipe, parameters: Mapping[str, Array],
     return recipe.schema.labels(decided) if metric.takes == LABELS else decided
 
 
-def truths(metric: Metric, recipe: Recipe, y: Array) -> Array:
+def truth_of_rows(metric: Metric, recipe: Recipe, y: Array) -> Array:
     """Return the truth that a metric takes: class numbers, values, or labels.
 
     An empty place is NaN; None among labels.
@@ -50,26 +38,20 @@ def truths(metric: Metric, recipe: Recipe, y: Array) -> Array:
     if metric.takes != LABELS:
         return y
     empty = np.isnan(y)
-    found = np.empty(len(y), dtype=object)
+    labels = np.empty(len(y), dtype=object)
     if recipe.target_bounds is not None:
-        found[:] = y.tolist()
+        labels[:] = y.tolist()
     else:
-        found[:] = recipe.schema.labels(np.where(empty, 0, y).astype(np.int64)).tolist()
-    found[empty] = None
-    return found
+        labels[:] = recipe.schema.labels(np.where(empty, 0, y).astype(np.int64)).tolist()
+    labels[empty] = None
+    return labels
 
 
 def check_metric(metric: Metric, recipe: Recipe) -> None:
-    """Refuse a metric that does not fit the model, by public facts alone.
-
-    Raises
-    ------
-    InvalidInput
-        If the number of classes does not fit, or a function of the user raises on made-up values.
-    """
+    """Refuse a metric that does not fit the model, by public facts alone."""
     metric.check_classes(recipe.class_count)
     if isinstance(metric, OwnMetric):
         ends = np.array([0.0, 1.0])
-        first, last = truths(metric, recipe, ends).tolist()
+        first, last = truth_of_rows(metric, recipe, ends).tolist()
         for prediction in (first, last):
             metric.function.check(prediction, last)

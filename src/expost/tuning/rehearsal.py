@@ -24,9 +24,9 @@ from expost.execution.dispatch import check_executor, tasks_of
 from expost.execution.worker import here
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
-from expost.tuning.candidates import Fitted, FittedCodec, TrainAndScore
+from expost.tuning.candidates import FittedCodec, ScoredModel, TrainAndScore
 from expost.tuning.model import Recipe
-from expost.tuning.pace import Pace, made_up, measure, probe_of, rehearsal_data
+from expost.tuning.timing import Pace, made_up, measure, probe_of, rehearsal_data
 
 _MANY = 5  # rows of the batch that stands for many
 _NEVER = 1e-12  # a sampling rate at which a batch is empty
@@ -36,74 +36,48 @@ _LONGEST = 300  # characters of an exception that a message shows
 
 @dataclass(frozen=True)
 class RowShape:
-    """The public shape of a job's rows.
-
-    Parameters
-    ----------
-    rows, scoring_rows : int
-        Number of training places and of scoring places.
-    """
+    """The public shape of a job's rows."""
 
     rows: int
     scoring_rows: int
 
 
 def rehearse(candidates: Sequence[Candidate], shape: RowShape, executor: Any = None) -> Pace:
-    """Check and time the candidates of a job on made-up rows.
-
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        Those of :func:`expost.tuning.candidates.make_candidates`.
-    shape : RowShape
-        Public shape of the rows.
-    executor : Executor, optional
-        Where the job runs; one of its workers rehearses.
-
-    Returns
-    -------
-    Pace
-        How long runs take there.
-
-    Raises
-    ------
-    InvalidInput
-        If a model cannot be trained or scored. Nothing was charged.
-    """
-    given = [each.mechanism for each in candidates]
-    mechanisms = [each for each in given if isinstance(each, TrainAndScore)]
-    copies = sum(each.repeats for each in candidates)
+    """Check and time the candidates of a job on made-up rows."""
+    given = [candidate.mechanism for candidate in candidates]
+    mechanisms = [mechanism for mechanism in given if isinstance(mechanism, TrainAndScore)]
+    copies = sum(candidate.repeats for candidate in candidates)
     if executor is None:
         return _rehearse(mechanisms, shape, copies)
     kinds = kinds_of(mechanisms)
     check_executor(executor, kinds)
     short = _thinned(mechanisms)
-    found, where = executor.submit(_in_a_worker, short, shape, copies).result()
-    if not isinstance(found, Pace):
-        raise _refusal(*found)
+    problem, where = executor.submit(_in_a_worker, short, shape, copies).result()
+    if not isinstance(problem, Pace):
+        raise _refusal(*problem)
     # Threads of this process share its cores, and one fleet was measured on all of them.
-    return found if where == here() else replace(found, workers=tasks_of(executor))
+    return problem if where == here() else replace(problem, workers=tasks_of(executor))
 
 
 def kinds_of(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
     """Return one mechanism of each model, optimiser and number of class weights."""
-    found: dict[Any, TrainAndScore] = {}
-    for each in mechanisms:
-        how = each.configuration
-        key = (id(each.recipe), how.optimiser, len(how.class_weights or ()), each.device)
-        found.setdefault(key, each)
-    return list(found.values())
+    kinds: dict[Any, TrainAndScore] = {}
+    for mechanism in mechanisms:
+        how = mechanism.configuration
+        key = (id(mechanism.recipe), how.optimiser, len(how.class_weights or ()), mechanism.device)
+        kinds.setdefault(key, mechanism)
+    return list(kinds.values())
 
 
 def _thinned(mechanisms: Sequence[TrainAndScore]) -> list[TrainAndScore]:
     """Return one mechanism per kind, batch size and number of epochs: enough to check and time."""
-    found: dict[Any, TrainAndScore] = {}
-    for each in mechanisms:
-        how = each.configuration
+    kept: dict[Any, TrainAndScore] = {}
+    for mechanism in mechanisms:
+        how = mechanism.configuration
         sizes = (len(how.class_weights or ()), float(how.batch_size), float(how.epochs))
-        key = (id(each.recipe), how.optimiser, *sizes)
-        found.setdefault(key, each)
-    return list(found.values())
+        key = (id(mechanism.recipe), how.optimiser, *sizes)
+        kept.setdefault(key, mechanism)
+    return list(kept.values())
 
 
 def _in_a_worker(mechanisms: Sequence[TrainAndScore], shape: RowShape, copies: int) -> Any:
@@ -125,23 +99,12 @@ def _refusal(field: str, value: str | None, valid: str, text: str) -> InvalidInp
 def _rehearse(mechanisms: Sequence[TrainAndScore], shape: RowShape, copies: int) -> Pace:
     """Check every kind of candidate, then time them."""
     for mechanism in kinds_of(mechanisms):
-        check(mechanism)
+        rehearse_candidate(mechanism)
     return measure(mechanisms, shape.rows, shape.scoring_rows, copies)
 
 
-def check(mechanism: TrainAndScore) -> None:
-    """Run one candidate on made-up rows with batches of every kind.
-
-    Parameters
-    ----------
-    mechanism : TrainAndScore
-        The candidate.
-
-    Raises
-    ------
-    InvalidInput
-        If the model cannot be made, trained or scored.
-    """
+def rehearse_candidate(mechanism: TrainAndScore) -> None:
+    """Run one candidate on made-up rows with batches of every kind."""
     if mechanism.recipe.factory is not None:
         _check_module(mechanism.recipe)
     for rows, rate, scored in ((_MANY, _NEVER, 1), (1, 1.0, _MANY), (_MANY, 1.0, _MANY)):
@@ -174,7 +137,7 @@ def _run(mechanism: TrainAndScore, rows: int, rate: float, scored: int) -> None:
         hooks=replace(mechanism.hooks, progress=None),
     )
     (output,) = probe.run_together([probe], data, [SimulationRandomness(0)])
-    if not isinstance(output, Fitted):
+    if not isinstance(output, ScoredModel):
         # The mechanism turns errors of a decision into failures; make it again to see the error.
         (trained,) = probe.train([probe], data, [SimulationRandomness(0)])
         recipe.decide(trained.parameters, data["score_X"])
@@ -186,7 +149,7 @@ def _check_module(recipe: Recipe) -> None:
     """Check a torch module on batches of one and of many rows, with named errors."""
     import torch
 
-    from expost.training._torch.module_checks import check_module
+    from expost.training._torch.modules import check_module
 
     factory: Any = recipe.factory
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -201,7 +164,7 @@ def _check_module(recipe: Recipe) -> None:
             ) from None
         module = check_module(module).eval()
         like = next(module.parameters())
-        if recipe.schema.integers and max(each.high for each in recipe.schema.columns) > _WHOLE:
+        if recipe.schema.integers and max(column.high for column in recipe.schema.columns) > _WHOLE:
             raise unfit("takes whole numbers", f"give feature_bounds of at most {_WHOLE}")
         X, _ = made_up(recipe, _MANY)
         rows = torch.from_numpy(np.ascontiguousarray(recipe.shaped(X))).to(like.dtype)
@@ -209,8 +172,8 @@ def _check_module(recipe: Recipe) -> None:
         again = _forward(recipe, module, rows)
         alone = [_forward(recipe, module, row[None]) for row in rows]
         if torch.equal(together, again):  # a module that draws numbers cannot be compared
-            each = torch.cat([one.reshape(1, -1) for one in alone])
-            if not torch.allclose(together.reshape(_MANY, -1), each, rtol=1e-2, atol=1e-4):
+            single = torch.cat([one.reshape(1, -1) for one in alone])
+            if not torch.allclose(together.reshape(_MANY, -1), single, rtol=1e-2, atol=1e-4):
                 raise unfit(
                     "returns other values for a row when other rows are in its batch",
                     "every row must be computed on its own: the first axis of the input is the "

@@ -14,80 +14,29 @@ Tests: ``tests/tuning/test_metrics.py``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.failure import attempt
-from expost.tuning import factories
+from expost.execution.failure import call_or_failure
+from expost.tuning.factories import NamedCode
 
 _LONGEST = 200  # characters of an exception that a message shows
 
 
 @dataclass(frozen=True, eq=False)
-class RowFunction:
-    """A function f(prediction, truth) of one row.
+class RowFunction(NamedCode):
+    """A function f(prediction, truth) of one row."""
 
-    Parameters
-    ----------
-    name : str
-        ``"module:function"`` or ``"file.py:function"``, or the qualified name of ``given``.
-    folder : Path
-        Folder of the job.
-    given : callable, optional
-        The function itself. None: it is found by ``name``.
-
-    Raises
-    ------
-    InvalidInput
-        If there is no such function.
-    """
-
-    name: str
-    folder: Path = field(default_factory=Path)
-    given: Callable[[Any, Any], float] | None = None
-    _found: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.given is not None:
-            self._found.update(function=self.given, siblings=None, code="")
-            return
-        try:
-            module, siblings, code = factories.load_code(self.name, self.folder)
-            function = factories.named(module, self.name.rpartition(":")[2], self.name)
-        except InvalidInput as error:
-            raise InvalidInput("goal.metric", self.name, error.valid) from None
-        self._found.update(function=function, siblings=siblings, code=code)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was loaded: workers load the file again."""
-        return {**vars(self), "_found": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the function and load its module."""
-        vars(self).update(state)
-        self.__post_init__()
-
-    def checkpoint_identity(self) -> Any:
-        """Return what identifies the function."""
-        return [self.name, self._found["code"], self._found["function"]]
+    key: ClassVar[str] = "goal.metric"
 
     def by_rows(self, predicted: Array, truth: Array) -> Array:
-        """Return the function's value for each row; NaN where it has none.
-
-        Parameters
-        ----------
-        predicted, truth : ndarray
-            One prediction and one truth per row. The truth is None at an empty place.
-        """
-        function, siblings = self._found["function"], self._found["siblings"]
-        inside = nullcontext() if siblings is None else factories.own_modules(self.folder, siblings)
-        with inside:
+        """Return the function's value for each row; NaN where it has none."""
+        function = self._found["function"]
+        with self.inside():
             return np.array(
                 [
                     _one(function, guess, true)
@@ -118,6 +67,6 @@ def _one(function: Callable[[Any, Any], Any], prediction: Any, truth: Any) -> fl
     """Return the value of one row; NaN if there is none."""
     if truth is None:
         return float("nan")
-    value = attempt(lambda: float(function(prediction, truth)))
+    value = call_or_failure(lambda: float(function(prediction, truth)))
     # Whatever is raised: a row must not end the job, nor make a candidate fail.
     return value if isinstance(value, float) else float("nan")

@@ -19,57 +19,17 @@ from typing import Any, Protocol
 
 from expost.errors import BudgetRefused, InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ApproxDP, Guarantee
-from expost.selection.above_threshold import AboveThreshold
-from expost.selection.attempts.schedule import Schedule, candidates_of, level_of
+from expost.privacy.guarantees import Guarantee
+from expost.selection.attempts import Schedule, candidates_of, level_of
 from expost.selection.candidate import Candidate
-from expost.selection.drop_coins import DropLaw
 from expost.selection.drop_level import log_keep_probability
+from expost.selection.job_selectors import PlannedAttempt
 from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
 from expost.selection.selector import Selector
 from expost.tuning.confidence import Margins
 from expost.tuning.job_folder import Journal
 from expost.tuning.model import Recipe
-
-
-@dataclass(frozen=True)
-class PlannedAttempt(AboveThreshold):
-    """Algorithm 2 as one attempt of a job.
-
-    Parameters
-    ----------
-    charged_delta : float, optional
-        The δ that is charged with this attempt: the job's whole δ for the first, 0 for the others.
-        The charges are priced at ``delta``, the attempt's own share.
-    """
-
-    charged_delta: float | None = None
-
-    def remember(self, candidates: Sequence[Candidate]) -> PlannedAttempt:
-        """Work out charges and drop law for these candidates once; both are public."""
-        charges, law = super()._price(candidates), super().drop_law(candidates)
-        known = (tuple(candidates), with_delta(charges, self.charged_delta), law)
-        object.__setattr__(self, "_known", known)
-        return self
-
-    def _remembered(self, candidates: Sequence[Candidate]) -> tuple[Charges, DropLaw] | None:
-        """Return charges and law if these are the very candidates they were worked out for."""
-        known: tuple[tuple[Candidate, ...], Charges, DropLaw] | None = getattr(self, "_known", None)
-        if known is None or len(known[0]) != len(candidates):
-            return None
-        same = all(a is b for a, b in zip(known[0], candidates, strict=True))
-        return known[1:] if same else None
-
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        known = self._remembered(candidates)
-        if known is not None:
-            return known[0]
-        return with_delta(super()._price(candidates), self.charged_delta)
-
-    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
-        known = self._remembered(candidates)
-        return super().drop_law(candidates) if known is None else known[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +47,12 @@ class Step:
     recipe: Recipe | None = None
 
 
-def steps_of(
+def priced_steps(
     schedule: Schedule,
     candidates: Sequence[Candidate],
     levels: Sequence[float],
     *,
-    target: float,
+    at_least: float,
     delta: float | None,
     order: tuple[float, ...] | None = None,
     level: Callable[[Candidate], float] = level_of,
@@ -102,8 +62,8 @@ def steps_of(
     pure = delta is None and order is None
     for number, attempt in enumerate(schedule.attempts):
         chosen = candidates_of(candidates, levels, attempt, pure=pure, level=level)
-        plain = schedule.selector(number, target, delta=delta, order=order)
-        settings = {each.name: getattr(plain, each.name) for each in fields(plain)}
+        plain = schedule.selector(number, at_least, delta=delta, order=order)
+        settings = {field.name: getattr(plain, field.name) for field in fields(plain)}
         charged = None if pure or order is not None else delta if number == 0 else 0.0
         selector = PlannedAttempt(**settings, charged_delta=charged).remember(chosen)
         law = selector.drop_law(chosen)
@@ -113,20 +73,6 @@ def steps_of(
         )
         steps.append(Step(selector, tuple(chosen), selector.charges(chosen), runs))
     return steps
-
-
-def with_delta(charges: Charges, delta: float | None) -> Charges:
-    """Return (ε, δ) charges with another δ; charges of other kinds as they are."""
-    if delta is None:
-        return charges
-
-    def changed(charge: Guarantee) -> Guarantee:
-        pair = charge.as_approx()
-        return charge if pair is None else ApproxDP(pair.epsilon, delta, pair.neighbours)
-
-    return Charges(
-        tuple(changed(each) for each in charges.levels), charges.level_of, changed(charges.nothing)
-    )
 
 
 class OverTheLimit(InvalidInput):
@@ -169,34 +115,40 @@ def make_attempts(
     journal: Journal | None,
     margins: Margins | None,
     on_attempt: Callable[[int, int], None] | None = None,
+    allowed: Callable[[Guarantee], bool] = lambda total: True,
+    after_miss: Callable[[Sequence[Release | None]], Step | None] = lambda releases: None,
     **request: Any,
 ) -> tuple[list[Release | None], bool]:
     """Make the requests in turn until one passes.
 
     ``on_attempt`` is called with the number of an attempt and the most that there may be.
-
-    Returns
-    -------
-    releases : list
-        What each request released; None for one whose outcome a crash lost.
-    refused : bool
-        Whether the budget refused another request.
-
-    Raises
-    ------
-    BudgetRefused
-        The budget refused the first request: nothing was charged.
+    ``allowed`` takes what the job would have cost after another request, at worst: attempts that a
+    crash lost stay charged, and must not lead above the job's limit. ``after_miss`` returns a
+    further request if all of them missed.
     """
     releases: list[Release | None] = [] if journal is None else journal.attempts
-    while not _finished(steps, releases):
-        step = steps[min(len(releases), len(steps) - 1)]
+    while True:
+        step, further = steps[min(len(releases), len(steps) - 1)], None
+        if _finished(steps, releases):
+            further = after_miss(releases) if len(releases) == len(steps) else None
+            if further is None:
+                return releases, False
+            step = further
+        plain = further is not None or _own_bar(step)  # outputs are compared as they are, or not
+        score = ClearedScore(margins, len(releases) - sum(map(_own_bar, steps)))
+        total = step.charges.worst_case
+        for number, earlier in enumerate(releases):
+            planned = steps[min(number, len(steps) - 1)].charges.worst_case
+            total = total + (planned if earlier is None else earlier.spent)
+        if releases and not allowed(total):
+            return releases, True
         if on_attempt is not None:
             on_attempt(len(releases) + 1, max(len(steps), len(releases) + 1))
         try:
             release = step.selector.select(
                 step.candidates,
                 data,
-                score=_score(steps, len(releases), margins),
+                score=None if plain else score,  # margins count attempts of Algorithm 2 alone
                 checkpoint=None if journal is None else journal.checkpoint,
                 on_start=None if journal is None else journal.begin,
                 on_release=None if journal is None else journal.add,
@@ -207,17 +159,6 @@ def make_attempts(
                 raise
             return releases, True
         releases.append(release)
-    return releases, False
-
-
-def _score(steps: Sequence[Step], number: int, margins: Margins | None) -> ClearedScore | None:
-    """Return what a request compares with the bar; None if the selector compares outputs itself.
-
-    Margins count the attempts of Algorithm 2 alone.
-    """
-    if _own_bar(steps[min(number, len(steps) - 1)]):
-        return None
-    return ClearedScore(margins, number - sum(map(_own_bar, steps)))
 
 
 def _own_bar(step: Step) -> bool:
@@ -231,7 +172,7 @@ def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool
     A request without a bar is over when it released something; one that a crash lost stays charged
     and is drawn again.
     """
-    present = [each for each in releases if each is not None]
+    present = [release for release in releases if release is not None]
     if any(each.passed is None or each.passed for each in present):
         return True
     planned = isinstance(steps[0].selector, PlannedAttempt) or _own_bar(steps[0])

@@ -41,38 +41,26 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.mechanisms.discrete_noise import DiscreteGaussian, Query
+from expost.mechanisms.discrete_noise import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    DiscreteNoise,
+    Query,
+)
 from expost.mechanisms.protocol import Estimate
-from expost.privacy.conversions import gaussian_for
+from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.privacy.profiles import LargestProfile
 from expost.randomness.source import Randomness
 from expost.rationals import round_down
-from expost.tuning.goal_settings import GoalSettings
 from expost.tuning.metrics import STEPS, Metric
+from expost.tuning.settings import GoalSettings
 
 
 def free_rho(training: RenyiDP, delta: float | None = None) -> float:
     """Return the largest ρ with αρ ≤ ε(α) at every listed order ≥ 2, rounded down.
 
     Smaller orders convert large ε only; there the score may cost more than the training.
-
-    Parameters
-    ----------
-    training : RenyiDP
-        Guarantee of the training.
-    delta : float, optional
-        If the training has a profile, ρ-zCDP must also imply its ε at this δ.
-
-    Returns
-    -------
-    float
-        ρ of the score that adds no cost to the training.
-
-    Raises
-    ------
-    InvalidInput
-        If ε(α) is 0 at some order.
     """
     rho = round_down(
         min(
@@ -96,20 +84,7 @@ def free_rho(training: RenyiDP, delta: float | None = None) -> float:
 
 
 def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
-    """Return the guarantee of training on one part of the rows and scoring on the other part.
-
-    Parameters
-    ----------
-    training : RenyiDP
-        Guarantee of the training.
-    rho : float
-        ρ of the score.
-
-    Returns
-    -------
-    RenyiDP
-        The pointwise maximum of the two curves, and of the two profiles.
-    """
+    """Return the guarantee of training on one part of the rows and scoring on the other part."""
     score = ZCDP(rho, training.neighbours)
     worst = training.at_worst(score.to_renyi(training.orders))
     if training.profile is None:
@@ -121,33 +96,29 @@ def with_scoring(training: RenyiDP, rho: float) -> RenyiDP:
 class Score:
     """Score of a model's predictions on the scoring rows. Larger is better.
 
-    Parameters
-    ----------
-    goal : GoalSettings
-        The metric and the bar.
-    rho : float or None
-        The score is ρ-zCDP with this ρ. None means that the rows are public and no noise is added.
-    centred : bool
-        Whether the actual number of rows is secret, so that the sum is centred at the bar.
-
-    Raises
-    ------
-    InvalidInput
-        If the metric is no mean over rows and the rows are not public.
+    ``rho`` or ``epsilon``: of its noise, Gaussian or Laplace; exact without both. ``replaced``: a
+    neighbour has another row at the same place, which moves the sum by up to the whole range.
     """
 
     goal: GoalSettings
     rho: float | None
     centred: bool = False
+    epsilon: float | None = None
+    replaced: bool = False
 
     def __post_init__(self) -> None:
-        if not self.metric.by_rows and (self.rho is not None or self.centred):
+        if not self.metric.by_rows and (self._noisy or self.centred):
             raise InvalidInput("goal.metric", self.goal.metric, "it needs public scoring rows")
 
     @cached_property
     def metric(self) -> Metric:
         """The metric."""
         return self.goal.measure
+
+    @property
+    def _noisy(self) -> bool:
+        """Whether the sum has noise."""
+        return self.rho is not None or self.epsilon is not None
 
     @cached_property
     def _bar(self) -> Fraction | None:
@@ -163,7 +134,7 @@ class Score:
         """Steps of a merit."""
         if self.centred:
             return STEPS
-        if self.rho is None:
+        if not self._noisy:
             return self.metric.steps
         low = self._bar is not None and self._bar < Fraction(1, 2)
         return STEPS if low else max(2, self.metric.steps)
@@ -173,7 +144,7 @@ class Score:
         """What each row's merit is compared with, in steps; 0 for exact sums over public places."""
         if self.centred:
             return self._steps // 2 if self._bar is None else ceil(self._bar * self._steps)
-        if self.rho is None:
+        if not self._noisy:
             return 0
         return min(
             self._steps // 2, self._steps if self._bar is None else floor(self._bar * self._steps)
@@ -194,21 +165,30 @@ class Score:
     @property
     def sensitivity(self) -> int:
         """The most by which one row moves the sum, in units of :attr:`unit`."""
-        return max(self.centre, self._steps - self.centre)
+        return self._steps if self.replaced else max(self.centre, self._steps - self.centre)
+
+    @property
+    def noise(self) -> DiscreteNoise | None:
+        """The noise of the sum; None for an exact score."""
+        query = Query(lambda whole: whole, sensitivity=self.sensitivity)
+        if self.epsilon is not None:
+            return DiscreteLaplace(query, self.epsilon)
+        return None if self.rho is None else DiscreteGaussian(query, self.rho)
+
+    @property
+    def law(self) -> str:
+        """The law of the noise."""
+        return "gaussian" if self.noise is None else self.noise.law
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise of the sum, in rows or in the metric's unit."""
-        if self.rho is None:
-            return 0.0
-        return (
-            self.sensitivity * self.unit * float((1 / (2 * Fraction(self.rho))) ** Fraction(1, 2))
-        )
+        """Standard deviation (of Laplace noise: the scale) of the sum, in the metric's unit."""
+        return 0.0 if self.noise is None else self.noise.output_scale * self.unit
 
     @property
     def unit(self) -> float:
         """Smallest step of the noisy sum, in rows or in the metric's unit; 0 without noise."""
-        return 0.0 if self.rho is None else self.step
+        return self.step if self._noisy else 0.0
 
     @property
     def step(self) -> float:
@@ -218,38 +198,28 @@ class Score:
     def __call__(
         self, predicted: Array, truth: Array, randomness: Randomness, rows: int | None = None
     ) -> float:
-        """Return the score of predictions.
-
-        Parameters
-        ----------
-        predicted, truth : ndarray
-            What the metric takes, and the class numbers or values. The truth is NaN (None for
-            labels) at an empty place, or if the row cannot be used.
-        randomness : Randomness
-            Source of the noise.
-        rows : int, optional
-            Public number of rows, required if the sum is centred; by default that of ``truth``.
-
-        Returns
-        -------
-        float
-            The metric, or minus the metric if smaller values are better; noisy if ``rho`` is given.
-        """
+        """Return the score of predictions."""
         if self.centred and rows is None:
             raise InvalidInput("rows", None, "give the public number of scoring rows")
-        if self.rho is None and not self.centred:
+        if not (self._noisy or self.centred):
             exact = self.metric.exact(predicted, truth)
             return exact if self.metric.larger_is_better else -exact
-        merits = self.metric.merits(predicted, truth, self._steps)
+        return self.noisy(self.sum_of(predicted, truth), rows or len(truth), randomness)
+
+    def sum_of(self, predicted: Array, truth: Array) -> int:
+        """Return the sum of the merits less C; an empty place, if places are public, adds 0."""
+        merits = self.metric.merits(predicted, truth, self._steps) - self.centre
         if not self.centred:
-            merits = np.where(_empty(truth), self.centre, merits)
-        total = int(merits.sum()) - self.centre * len(truth)
-        if self.rho is not None:
-            query = Query(lambda whole: whole, sensitivity=self.sensitivity)
-            noisy = DiscreteGaussian(query, self.rho)(total, randomness)
-            assert isinstance(noisy, Estimate)
-            total = int(noisy.value)
-        return self.of_sum(total, rows or len(truth))
+            merits = np.where(_empty(truth), 0, merits)
+        return int(merits.sum())
+
+    def noisy(self, total: int, rows: int, randomness: Randomness) -> float:
+        """Return the score that a sum stands for, after noise."""
+        if self.noise is not None:
+            estimate = self.noise(total, randomness)
+            assert isinstance(estimate, Estimate)
+            total = int(estimate.value)
+        return self.of_sum(total, rows)
 
     def of_sum(self, total: int, rows: int) -> float:
         """Return the score that a sum over ``rows`` places stands for."""
@@ -269,13 +239,9 @@ class Score:
         """Return the largest sum that ``rows`` places can have."""
         return (self._steps - self.centre) * rows
 
-    def total(self, predicted: Array, truth: Array) -> int:
-        """Return the sum of the merits."""
-        return int(self.metric.merits(predicted, truth, self._steps).sum())
-
 
 def _empty(truth: Array) -> Array:
     """Return which places are empty: NaN, or None among labels."""
     if truth.dtype == object:
-        return np.array([each is None or each != each for each in truth], dtype=bool)
+        return np.array([label is None or label != label for label in truth], dtype=bool)
     return np.isnan(truth) if truth.dtype.kind == "f" else np.zeros(len(truth), dtype=bool)

@@ -7,8 +7,10 @@ never cost more than ``privacy.max_epsilon``. Everything here is computed from p
 
 **Order.** Progressive training on public features comes first: a pass costs the steps that were
 made, and it is the cheapest way on every data set that was measured (docs/least-epsilon.md). If it
-reaches its limit, a second path follows that regularises less. Attempts with DP-SGD come last, if
-the job has a grid: their misses cost little, but a pass costs about twice a level. For a network,
+reaches its limit, a second path follows that regularises less. A regression has second moments as
+its other path: they need less ε for few columns, and where columns are nearly dependent they get
+further (flights: docs/noise-reduction.md). Attempts with DP-SGD come last, if the job has a grid:
+their misses cost little, but a pass costs about twice a level. For a network,
 the ways before its attempts together may cost at most ``SHARE`` of what the attempts are expected
 to cost at the bar that is easiest for them.
 
@@ -26,12 +28,17 @@ import numpy as np
 
 from expost.errors import InvalidInput
 from expost.rationals import charge_text, round_down
+from expost.selection.job_selectors import PlannedAttempt
 from expost.tuning.model import Recipe
-from expost.tuning.model_settings import LINEAR, ModelSettings
 from expost.tuning.noise_reduction import (
+    GROWTH,
+    LEAST_OF_MOMENTS,
     MOMENTS,
     PROGRESSIVE,
+    Concentrated,
     Places,
+    PublicRows,
+    PublicScore,
     Way,
     least_level,
     levels_up_to,
@@ -39,10 +46,12 @@ from expost.tuning.noise_reduction import (
     step_of,
     usable_levels,
 )
-from expost.tuning.pace import Pace
+from expost.tuning.request import LINEAR
 from expost.tuning.rows import JobRows
-from expost.tuning.run_attempts import OverTheLimit, PlannedAttempt, Step
-from expost.tuning.settings import Settings
+from expost.tuning.run_attempts import OverTheLimit, Step
+from expost.tuning.settings import ModelSettings, Settings
+from expost.tuning.tell import tell_step
+from expost.tuning.timing import Pace
 
 if TYPE_CHECKING:
     from expost.tuning.forecast import Forecast
@@ -50,15 +59,27 @@ if TYPE_CHECKING:
 SECOND_SCALE = 4.0
 """The scale of the second path of progressive training, which regularises less."""
 
-FIRST_PART = 0.8
+FIRST_PART = 0.9
 """The part of δ and of 1 − confidence that the first of two paths has."""
 
 FIRST_LIMIT = 0.6
 """The part of the largest ε that the first of two paths may cost."""
 
+FEW_FEATURES = 10
+"""Regressions on so few columns begin with second moments, and need less ε by them."""
+
+BEFORE_MOMENTS = 0.3
+"""The part of the largest ε that progressive training may cost if second moments follow it."""
+
+MANY_MOMENTS = 100
+"""Of more columns there are so many second moments that their noise costs more than it gains."""
+
 SHARE = 0.25
 """For a network: the most that the ways before its attempts may cost, as a share of what the
 attempts are expected to cost where they cost least."""
+
+EVERY_ORDER: tuple[float, ...] = ()
+"""Stands for all Rényi orders above 1: charges in zCDP."""
 
 DELTA_SHARE = 0.1
 """For a network: the part of δ and of 1 − confidence that the ways before its attempts have."""
@@ -66,9 +87,12 @@ DELTA_SHARE = 0.1
 LINEAR_SHARE = 0.5
 """For a linear model with attempts: the same part, and the part of the largest ε."""
 
+NETWORK_LIMIT = 0.8
+"""For a network: the part of the largest ε that its attempts may cost."""
+
 
 @dataclass(frozen=True)
-class Plan:
+class StrategyPlan:
     """The ways of a job and the part of δ (and of 1 − confidence) that is left for attempts."""
 
     ways: tuple[Way, ...]
@@ -81,56 +105,65 @@ def plan_ways(
     rows: JobRows,
     order: tuple[float, ...] | None,
     by_attempts: Callable[[Settings], Forecast],
+    public: PublicScore | None = None,
 ) -> Forecast:
     """Return the plan of a job: attempts, trainings that stop when they pass, or both.
 
-    Parameters
-    ----------
-    settings : Settings
-        What is asked.
-    recipe : Recipe
-        Description of the model.
-    rows : JobRows
-        Their public numbers are used and, if they are public, the scoring rows.
-    order : tuple of float or None
-        Rényi orders to charge at; paths are charged in (ε, δ) only.
-    by_attempts : callable
-        Plans the attempts with DP-SGD of settings whose δ and confidence are their share.
+    ``public``: how models are scored if not by the goal's metric on the scoring rows.
     """
-    if settings.model.training == "dp-sgd":
-        return by_attempts(settings)
-    if order is not None:
+    network = recipe.kind not in LINEAR
+    if order == EVERY_ORDER and (network or settings.model.training == "dp-sgd"):
         raise InvalidInput(
             "privacy.order",
-            list(order),
-            f"training = {settings.model.training!r} is charged in (ε, δ): use an (ε, δ) budget, "
-            "or training = 'dp-sgd'",
+            "a budget of zCDP",
+            "DP-SGD samples rows and satisfies no zCDP; use an (ε, δ) or a Rényi budget, or a "
+            "linear model with another training",
         )
+    if settings.model.training == "dp-sgd":
+        return by_attempts(settings)
     places = Places(
         rows.places, rows.score_places, int(np.prod(rows.X.shape[1:])), settings.data.relation
     )
-    attempts = None
-    if settings.search.settings:
-        part = DELTA_SHARE if recipe.kind not in LINEAR else LINEAR_SHARE
+    attempts, left_out = None, ""
+    if settings.search.settings and order != EVERY_ORDER:
+        part = DELTA_SHARE if network else LINEAR_SHARE
+        limit = NETWORK_LIMIT if network else 1 - LINEAR_SHARE
         try:
-            attempts = by_attempts(_with_part(settings, 1 - Fraction(part)))
-        except OverTheLimit:
-            if recipe.kind not in LINEAR:
-                raise
-    plan = ways_of(settings, recipe, places, rows.public, attempts)
+            attempts = by_attempts(_with_part(settings, 1 - Fraction(part), limit))
+        except OverTheLimit as error:
+            if network:
+                alone = by_attempts(settings)
+                kept = f"; {alone.left_out}" if alone.left_out else ""
+                return replace(alone, left_out=f"attempts alone, which need all of it{kept}")
+            needed = error.valid.partition(";")[0]
+            left_out = f"no attempts with DP-SGD, which have ε = {error.value:g} of it: {needed}"
+    charged = None
+    if order is not None:
+        # With attempts there is one order for all requests: their charges add up.
+        orders = () if attempts is None else (order, attempts.order)
+        charged = Concentrated.of(settings.privacy.delta, rows.public, *orders)
+    plan = ways_of(settings, recipe, places, rows.public, attempts, charged)
     if not plan.ways and attempts is None:
-        raise no_useful_level(settings.goal, places, settings.privacy.limit)
+        raise no_useful_level(settings.goal, places, settings.privacy.max_epsilon)
     if not plan.ways:  # the attempts then have the whole δ and the whole 1 − confidence
         return by_attempts(settings)
-    return _joined(settings, recipe, rows, places, plan, attempts)
+    if rows.public and public is None:
+        public = PublicRows(rows.score_X, rows.score_y)
+    planned = _joined(settings, recipe, places, plan, attempts, public)
+    if settings.search.settings and order == EVERY_ORDER:
+        text = "The grid is left out: DP-SGD satisfies no zCDP, which the budget counts."
+        planned = replace(planned, reasons=(*planned.reasons, text))
+    return replace(planned, left_out=left_out) if left_out else planned
 
 
-def _with_part(settings: Settings, part: Fraction) -> Settings:
-    """Return the settings of the attempts: a part of δ, of 1 − confidence and of a given limit."""
+def _with_part(settings: Settings, part: Fraction, limit: float) -> Settings:
+    """Return the settings of the attempts: a part of δ, of 1 − confidence and of the largest ε."""
     goal = replace(settings.goal, confidence=1 - float(part) * (1 - settings.goal.confidence))
-    privacy = replace(settings.privacy, delta=share_of(settings.privacy.delta, part))
-    if privacy.max_epsilon is not None:  # the ways before have the other part (see ways_of)
-        privacy = replace(privacy, max_epsilon=(1 - LINEAR_SHARE) * privacy.max_epsilon)
+    privacy = replace(
+        settings.privacy,
+        delta=share_of(settings.privacy.delta, part),
+        max_epsilon=limit * settings.privacy.max_epsilon,
+    )
     return replace(settings, goal=goal, privacy=privacy)
 
 
@@ -145,15 +178,18 @@ def ways_of(
     places: Places,
     public: bool,
     attempts: Forecast | None,
-) -> Plan:
+    charged: Concentrated | None = None,
+) -> StrategyPlan:
     """Return the ways of a job before its attempts, in the order in which they are tried."""
     network = recipe.kind not in LINEAR
     part = 1.0 if attempts is None else DELTA_SHARE if network else LINEAR_SHARE
-    most = settings.privacy.limit
+    most = _left(settings)
     if settings.search.epsilons:  # the highest level that the grid allows
         most = min(most, settings.search.epsilons[-1])
     if attempts is not None:
-        most = min(most, LINEAR_SHARE * settings.privacy.limit)
+        # Ways that miss cost as much as at worst, so what the attempts may cost is left to them.
+        rest = Fraction(_left(settings)) - Fraction(attempts.worst_case.epsilon)
+        most = min(most, round_down(rest))
         if network:
             most = min(most, SHARE * min(row.epsilon_mean for row in attempts.reach))
     linear = linear_recipe(recipe)
@@ -162,7 +198,9 @@ def ways_of(
 
     def usable(levels: Sequence[float], confidence: float) -> tuple[float, ...]:
         """Return the levels at which a look can pass."""
-        return tuple(levels) if public else usable_levels(levels, goal, places, confidence)
+        if public:
+            return tuple(levels)
+        return usable_levels(levels, goal, places, confidence, charged)
 
     ways = list_ways(
         settings.model,
@@ -174,8 +212,9 @@ def ways_of(
         width=width,
         part=part,
         most=most,
+        charged=charged,
     )
-    return Plan(ways, 1 - part)
+    return StrategyPlan(ways, 1 - part)
 
 
 def list_ways(
@@ -189,87 +228,107 @@ def list_ways(
     width: int | None,
     part: float = 1.0,
     most: float,
+    charged: Concentrated | None = None,
 ) -> tuple[Way, ...]:
-    """Return the ways before attempts, in the order in which they are tried.
-
-    Parameters
-    ----------
-    model : ModelSettings
-        Training, levels and norm bound.
-    places : Places
-        Public numbers of rows.
-    usable : callable
-        Takes levels and a confidence; returns the levels at which a look can pass.
-    delta, confidence : float
-        Of the whole job.
-    classes : int or None
-        Number of classes; None for a regression.
-    width : int or None
-        Number of features of progressive training; None: there is none.
-    part : float
-        The part of δ and of 1 − confidence that the ways have; below 1 attempts follow.
-    most : float
-        The most that all ways together may cost.
-    """
-    if width is None or model.training == MOMENTS:
-        plan = [(MOMENTS, 1.0, 1.0, 1.0)]
-    elif part < 1:
-        plan = [(PROGRESSIVE, 1.0, 1.0, 1.0)]
+    """Return the ways before attempts, in the order in which they are tried."""
+    first, second = (PROGRESSIVE, 1.0), (PROGRESSIVE, SECOND_SCALE)
+    if model.training == MOMENTS:
+        first = (MOMENTS, 1.0)
+    elif model.training == "auto" and classes is None and places.features <= MANY_MOMENTS:
+        second = (MOMENTS, 1.0)
+        if places.features <= FEW_FEATURES:
+            first, second = second, first
+    if width is None:  # token ids, which have no features
+        plan = []
+    elif part < 1 or model.training == MOMENTS:
+        plan = [(*first, 1.0, 1.0)]
     else:
-        plan = [
-            (PROGRESSIVE, 1.0, FIRST_PART, FIRST_LIMIT),
-            (PROGRESSIVE, SECOND_SCALE, 1 - FIRST_PART, 1 - FIRST_LIMIT),
-        ]
+        share, limit = (0.5, BEFORE_MOMENTS) if second[0] == MOMENTS else (FIRST_PART, FIRST_LIMIT)
+        plan = [(*first, share, limit), (*second, 1 - share, 1 - limit)]
     outputs = 1 if classes is None or classes == 2 else classes
     ways = []
-    left = Fraction(most)
+    least = {
+        MOMENTS: LEAST_OF_MOMENTS,
+        PROGRESSIVE: least_level((width or 1) * outputs, places.training),
+    }
+    if charged is not None:  # more looks at a δ that is smaller, so this is a bound
+        most_levels = model.levels or levels_up_to(
+            charged.rho(most), charged.rho(min(least.values())), charged.growth
+        )
+        charged = replace(charged, looks=max(1, len(plan)) * len(most_levels))
+    growth = GROWTH if charged is None else charged.growth
+
+    def amount(epsilon: float) -> float:
+        """Return ε in the unit of the charges."""
+        return epsilon if charged is None else charged.rho(epsilon)
+
+    whole = left = Fraction(amount(most))
     for kind, scale, share, limit in plan:
         # Rounded down: the tops of all ways add up to at most the limit.
-        top = round_down(min(left, Fraction(most) * Fraction(limit)))
+        top = round_down(min(left, whole * Fraction(limit)))
         left -= Fraction(top)
         if model.levels is not None:
-            levels = tuple(level for level in model.levels if level <= top)
-        elif kind == MOMENTS:
-            levels = levels_up_to(top)
+            levels = tuple(level for level in map(amount, model.levels) if level <= top)
         else:
-            levels = levels_up_to(top, least_level((width or 1) * outputs, places.training))
+            levels = levels_up_to(top, amount(least[kind]), growth)
         own = 1 - part * share * (1 - confidence)
         own_delta = share_of(delta, Fraction(part) * Fraction(share))
         looks = usable(levels, own)
         if looks and looks[0] <= top:  # else with few scoring rows no look could pass
-            ways.append(Way(kind, looks, own_delta, own, scale, model.norm_bound))
+            ways.append(Way(kind, looks, own_delta, own, scale, model.norm_bound, charged))
     return tuple(ways)
 
 
 def _joined(
     settings: Settings,
     recipe: Recipe,
-    rows: JobRows,
     places: Places,
-    plan: Plan,
+    plan: StrategyPlan,
     attempts: Forecast | None,
+    public: PublicScore | None,
 ) -> Forecast:
     """Return one forecast of all requests; the first is charged with the whole δ."""
     from expost.tuning.forecast import Forecast
 
     linear = linear_recipe(recipe)
-    shown = (rows.score_X, rows.score_y) if rows.public else None
     steps: list[Step] = []
     for number, way in enumerate(plan.ways):
         charged = settings.privacy.delta if number == 0 else 0.0
-        steps.append(step_of(way, linear, settings.goal, places, shown, charged))
+        steps.append(step_of(way, linear, settings.goal, places, public, charged))
     if attempts is not None:
-        steps += [uncharged(step) for step in attempts.steps]
-    reasons = tuple(reasons_of(plan, places, rows.public, attempts))
+        concentrated = plan.ways[0].charged is not None  # then no request is charged with a δ
+        steps += [step if concentrated else uncharged(step) for step in attempts.steps]
+    told = settings.privacy.tell
+    tell = None if told is None else tell_step(told, steps[: len(plan.ways)], places.scoring)
+    reasons = tuple(reasons_of(plan, places, public is not None, attempts))
     if attempts is None:
-        return Forecast(
+        joined = Forecast(
             tuple(steps),
             settings.privacy.delta,
             Pace(0.0, 0.0),
             scoring_rows=places.scoring,
             reasons=reasons,
+            tell=tell,
         )
-    return replace(attempts, steps=tuple(steps), delta=settings.privacy.delta, reasons=reasons)
+    else:
+        joined = replace(
+            attempts,
+            steps=tuple(steps),
+            delta=settings.privacy.delta,
+            reasons=reasons,
+            tell=tell,
+        )
+    if told is not None and joined.worst_case.epsilon > settings.privacy.max_epsilon:
+        raise InvalidInput(  # of charges in ρ, which do not add up in ε
+            "privacy.tell", told, "with it the job may cost more than max_epsilon; give less"
+        )
+    return joined
+
+
+def _left(settings: Settings) -> float:
+    """Return the most that a job may cost without the score of a model that missed."""
+    told = Fraction(settings.privacy.tell or 0)
+    return round_down(Fraction(settings.privacy.max_epsilon) - told)
 
 
 def uncharged(step: Step) -> Step:
@@ -288,7 +347,9 @@ def linear_recipe(recipe: Recipe) -> Recipe:
     return replace(recipe, kind="softmax", loss="softmax", input_shape=None, factory=None)
 
 
-def reasons_of(plan: Plan, places: Places, public: bool, attempts: Forecast | None) -> list[str]:
+def reasons_of(
+    plan: StrategyPlan, places: Places, public: bool, attempts: Forecast | None
+) -> list[str]:
     """Return sentences that say what is tried, in which order, and why."""
     sentences = []
     for number, way in enumerate(plan.ways):
@@ -296,11 +357,13 @@ def reasons_of(plan: Plan, places: Places, public: bool, attempts: Forecast | No
             PROGRESSIVE: "Progressive training",
             MOMENTS: "Least squares from second moments with noise reduction",
         }[way.kind]
-        if number:
+        if number and way.kind == plan.ways[0].kind:
             name = "If that misses: the same with less regularisation"
+        elif number:
+            name = f"If that misses: {name[0].lower()}{name[1:]}"
         sentences.append(
-            f"{name}: {len(way.epsilons)} looks from ε = {way.epsilons[0]:.3g} to "
-            f"{way.epsilons[-1]:.3g}; a pass costs the steps that were made."
+            f"{name}: {len(way.levels)} looks from {way.cost(0)} to {way.cost(-1)}; a pass costs "
+            "the steps that were made."
         )
     if attempts is not None:
         cheapest = attempts.epsilon(attempts.charges[0])
@@ -310,6 +373,6 @@ def reasons_of(plan: Plan, places: Places, public: bool, attempts: Forecast | No
         )
     if not public:
         sentences.append(
-            f"Scored on {places.scoring} held-out rows by noisy thresholds, at no further cost."
+            f"Scored on {places.scoring} held-out rows by noisy counts, at no further cost."
         )
     return sentences

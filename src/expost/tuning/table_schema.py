@@ -24,7 +24,14 @@ import numpy as np
 from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.features.text import HashedText
-from expost.tables.encoding import Label, class_numbers, days, numbers, places, truths
+from expost.tables.cells import (
+    Label,
+    class_numbers,
+    day_numbers,
+    label_indices,
+    numbers,
+    truth_values,
+)
 
 Bounds = tuple[tuple[float, float], ...]
 
@@ -34,23 +41,7 @@ _TEXT = HashedText(1024, words=(1, 2), characters=(3, 5), limit=10_000, signed=F
 
 @dataclass(frozen=True)
 class Column:
-    """One column and the public facts about it.
-
-    Parameters
-    ----------
-    kind : {"number", "category", "boolean", "date", "text"}
-        How cells are read.
-    low, high : float
-        Public bounds; values outside are clipped. For dates: ordinal numbers of days.
-    categories : tuple
-        The public categories. Every other value, and a missing one, is "other".
-    fill : float, optional
-        Public value that replaces a missing one.
-    indicator : bool
-        Whether a missing value becomes the middle of the bounds, and a further number says so.
-    name : str, optional
-        Name of the column. None for arrays.
-    """
+    """One column and the public facts about it."""
 
     kind: str = "number"
     low: float = 0.0
@@ -73,12 +64,12 @@ class Column:
         Numbers are in [0, 1]. They are NaN where a cell cannot be used.
         """
         if self.kind == "category":
-            found = places(cells, self.categories)
-            found = np.where(np.isnan(found), len(self.categories), found).astype(np.int64)
-            return np.eye(self.width)[found]
+            values = label_indices(cells, self.categories)
+            values = np.where(np.isnan(values), len(self.categories), values).astype(np.int64)
+            return np.eye(self.width)[values]
         if self.kind == "text":
             return _TEXT.values([cells])
-        read = {"number": numbers, "boolean": truths, "date": days}[self.kind](cells)
+        read = {"number": numbers, "boolean": truth_values, "date": day_numbers}[self.kind](cells)
         return self.scale(read)
 
     def scale(self, values: Array) -> Array:
@@ -93,8 +84,8 @@ class Column:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts that differ from the defaults, in JSON types."""
-        found = {name: value for name, value in vars(self).items() if value != vars(_PLAIN)[name]}
-        return found | {"low": self.low, "high": self.high}
+        facts = {name: value for name, value in vars(self).items() if value != vars(_PLAIN)[name]}
+        return facts | {"low": self.low, "high": self.high}
 
 
 _PLAIN = Column()
@@ -102,19 +93,7 @@ _PLAIN = Column()
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Public facts about the columns and the target of a table.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        The features, in order.
-    classes : int or tuple, optional
-        The number of classes (labels 0, 1, …) or the labels. None for a regression.
-    target_bounds : (float, float), optional
-        Public bounds of the target of a regression.
-    integers : bool
-        Whether rows are whole numbers that are clipped and not scaled, such as tokens.
-    """
+    """Public facts about the columns and the target of a table."""
 
     columns: tuple[Column, ...]
     classes: int | tuple[Label, ...] | None = None
@@ -130,22 +109,7 @@ class TableSchema:
         target_bounds: tuple[float, float] | None = None,
         integers: bool = False,
     ) -> TableSchema:
-        """Return the schema of an array of ``width`` numbers per row.
-
-        Parameters
-        ----------
-        bounds : tuple of (float, float)
-            One pair (low, high) for all features, or one pair per feature.
-        width : int
-            Number of features.
-        classes, target_bounds, integers
-            As in :class:`TableSchema`.
-
-        Raises
-        ------
-        InvalidInput
-            If the number of bounds does not match.
-        """
+        """Return the schema of an array of ``width`` numbers per row."""
         if len(bounds) not in (1, width):
             raise InvalidInput(
                 "data.feature_bounds",
@@ -153,14 +117,14 @@ class TableSchema:
                 f"give one pair for all features, or one pair for each of {width} features",
             )
         pairs = bounds * width if len(bounds) == 1 else bounds
-        made = tuple(Column(low=float(low), high=float(high)) for low, high in pairs)
-        return cls(made, classes, target_bounds, integers)
+        columns = tuple(Column(low=float(low), high=float(high)) for low, high in pairs)
+        return cls(columns, classes, target_bounds, integers)
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """Names of the features, in order; None for arrays."""
-        found = tuple(column.name for column in self.columns if column.name is not None)
-        return found if len(found) == len(self.columns) else None
+        names = tuple(column.name for column in self.columns if column.name is not None)
+        return names if len(names) == len(self.columns) else None
 
     @property
     def width(self) -> int:
@@ -173,32 +137,21 @@ class TableSchema:
         return len(self.classes) if isinstance(self.classes, tuple) else self.classes
 
     def encode(self, cells: Array | Sequence[Array]) -> Array:
-        """Return rows as numbers, NaN in all of a row that cannot be used.
-
-        Parameters
-        ----------
-        cells : ndarray of shape (rows, features), or sequence of ndarray
-            The features: one block, or one array per column, in the order of :attr:`columns`.
-
-        Returns
-        -------
-        ndarray of shape (rows, width)
-            Numbers in [0, 1]; whole numbers within the bounds if :attr:`integers`.
-        """
+        """Return rows as numbers, NaN in all of a row that cannot be used."""
         block = isinstance(cells, np.ndarray)
         plain = all(column.width == 1 and column.fill is None for column in self.columns)
         fast = block and (self.integers or cells.dtype.kind in "biuf")  # type: ignore[union-attr]
         if fast and plain:
-            low, high = (np.array([vars(each)[end] for each in self.columns]) for end in _ENDS)
-            found = numbers(cells)  # type: ignore[arg-type]
+            low, high = (np.array([vars(column)[end] for column in self.columns]) for end in _ENDS)
+            values = numbers(cells)  # type: ignore[arg-type]
             if self.integers:
-                return _usable(np.clip(np.round(found), np.ceil(low), np.floor(high)))
-            np.clip(found, low, high, out=found)
-            found -= low
-            found /= high - low
-            return _usable(found)
+                return _usable(np.clip(np.round(values), np.ceil(low), np.floor(high)))
+            np.clip(values, low, high, out=values)
+            values -= low
+            values /= high - low
+            return _usable(values)
         given = list(cells.T) if block else list(cells)  # type: ignore[union-attr]
-        parts = [column.encode(each) for column, each in zip(self.columns, given, strict=True)]
+        parts = [column.encode(part) for column, part in zip(self.columns, given, strict=True)]
         return _usable(np.ascontiguousarray(np.concatenate(parts, axis=1)))
 
     def targets(self, cells: Array) -> Array:
@@ -208,15 +161,15 @@ class TableSchema:
         low, high = self.target_bounds
         return np.asarray((np.clip(numbers(cells), low, high) - low) / (high - low))
 
-    def labels(self, found: Array) -> Array:
+    def labels(self, indices: Array) -> Array:
         """Return the user's labels for class numbers."""
         if not isinstance(self.classes, tuple):
-            return found
-        if len({type(each) for each in self.classes}) == 1:
-            return np.array(self.classes)[found]
+            return indices
+        if len({type(label) for label in self.classes}) == 1:
+            return np.array(self.classes)[indices]
         mixed = np.empty(len(self.classes), dtype=object)
         mixed[:] = self.classes
-        return np.asarray(mixed[found])
+        return np.asarray(mixed[indices])
 
     def as_dict(self) -> dict[str, Any]:
         """Return a form that JSON can hold; :meth:`from_dict` reads it back."""
@@ -238,8 +191,8 @@ class TableSchema:
         """Return the schema that :meth:`as_dict` wrote."""
         columns: list[Column] = []
         for count, facts in record["columns"]:
-            made = Column(**{**facts, "categories": tuple(facts.get("categories", ()))})
-            columns += [made] * count
+            column = Column(**{**facts, "categories": tuple(facts.get("categories", ()))})
+            columns += [column] * count
         classes, bounds = record["classes"], record["target_bounds"]
         return cls(
             tuple(columns),
@@ -261,13 +214,7 @@ def _usable(rows: Array) -> Array:
 
 
 def find_column(wanted: str, names: Sequence[str], field: str, source: str) -> int:
-    """Return the position of a column by its name.
-
-    Raises
-    ------
-    InvalidInput
-        If there is no such column. The message names similar columns.
-    """
+    """Return the position of a column by its name."""
     if wanted in names:
         return list(names).index(wanted)
     raise InvalidInput(field, wanted, f"{source} has no such column{near(wanted, names)}")

@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from expost.analytics.text_lines import read_header
 from expost.arrays import Array
 from expost.errors import ExpostError, InvalidInput, MissingExtra
-from expost.tables.column_cells import Frame, block_of, flat, frame_of
-from expost.tuning.data_settings import DataSettings
+from expost.tables.cells import Frame, block_of, flat, frame_of
+from expost.tables.database_rows import total_columns
+from expost.tables.file_rows import read_header
+from expost.tuning.settings import DataSettings
 from expost.tuning.table_schema import find_column, near
 
 _TEXT = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
@@ -33,23 +35,7 @@ _SUFFIXES = (".npz", ".parquet", *_TEXT)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Features and targets as they were read.
-
-    Parameters
-    ----------
-    cells : ndarray of shape (rows, features), or tuple of ndarray
-        One block of numbers, or one array per column.
-    targets : ndarray or None
-        The target column; None if there is none to read.
-    names : tuple of str, optional
-        Names of the features. None for arrays.
-    types : tuple of str
-        Type of each feature by name, "" if the source has none (text files).
-    source : str
-        What the table is called in error messages.
-    shape : tuple of int, optional
-        Shape of one row of an array with more than two dimensions, before it was flattened.
-    """
+    """Features and targets as they were read."""
 
     cells: Array | tuple[Array, ...]
     targets: Array | None
@@ -68,27 +54,17 @@ class Table:
         """Number of rows, or of places."""
         return len(self.cells) if isinstance(self.cells, np.ndarray) else len(self.cells[0])
 
+    def part(self, some: slice) -> Table:
+        """Return some of the rows."""
+        block = isinstance(self.cells, np.ndarray)
+        cells = self.cells[some] if block else tuple(column[some] for column in self.cells)
+        return replace(
+            self, cells=cells, targets=None if self.targets is None else self.targets[some]
+        )
+
 
 def read_source(source: str | Path, settings: DataSettings) -> Table:
-    """Read a built-in data set or a file.
-
-    Parameters
-    ----------
-    source : str or Path
-        Name of a built-in data set, or a file.
-    settings : DataSettings
-        The columns to read.
-
-    Returns
-    -------
-    Table
-        The features and targets.
-
-    Raises
-    ------
-    InvalidInput
-        If the file or a column is missing, or the file is damaged. It does not depend on rows.
-    """
+    """Read a built-in data set or a file."""
     if isinstance(source, str):
         bunch = load_built_in(source)
         return Table(bunch.data, bunch.target, source=source)
@@ -105,12 +81,10 @@ def read_source(source: str | Path, settings: DataSettings) -> Table:
         if name.endswith(".parquet"):
             return _read_parquet(source, settings)
         return _read_text(source, settings)
-    except (ExpostError, OSError):
-        raise
-    except Exception as error:  # a damaged file can raise anything, and the text may quote data
-        raise InvalidInput(
-            "data.path", source.name, f"the file cannot be read ({type(error).__name__})"
-        ) from None
+    except Exception as error:
+        if _may_be_shown(error):
+            raise
+        raise _unreadable(source, error) from None
 
 
 def load_built_in(name: str) -> Any:
@@ -123,27 +97,7 @@ def load_built_in(name: str) -> Any:
 
 
 def given_table(X: Any, y: Any, settings: DataSettings) -> Table:
-    """Return the arrays or the data frame that the caller passed.
-
-    Parameters
-    ----------
-    X : array_like or data frame
-        Features, or a pandas, polars or pyarrow table.
-    y : array_like, optional
-        Targets. By default the column ``settings.target`` of the data frame.
-    settings : DataSettings
-        The columns to read.
-
-    Returns
-    -------
-    Table
-        The features and targets.
-
-    Raises
-    ------
-    InvalidInput
-        If an argument, a shape, a type or a column is not valid. It does not depend on rows.
-    """
+    """Return the arrays or the data frame that the caller passed."""
     if X is None:
         raise InvalidInput("X, y", None, "give both, or give neither and name a source in [data]")
     frame = frame_of(X)
@@ -163,22 +117,7 @@ def _array_table(X: Any, targets: Array, source: str = "the array") -> Table:
 
 
 def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[Array]:
-    """Return the cells of new rows, in the order of the features of a model.
-
-    Parameters
-    ----------
-    X : array_like or data frame
-        The rows. Columns of a data frame are found by name, and further ones are ignored.
-    names : sequence of str or None
-        Names of the features, if the model knows them.
-    width : int
-        Number of features.
-
-    Raises
-    ------
-    InvalidInput
-        If a column is missing, or the number of columns is wrong.
-    """
+    """Return the cells of new rows, in the order of the features of a model."""
     frame = frame_of(X)
     if frame is not None and names is not None:
         known = frame.names
@@ -193,14 +132,14 @@ def cells_for(X: Any, names: Sequence[str] | None, width: int) -> Array | list[A
             raise error
         return [frame.column(known.index(name)) for name in names]
     if frame is not None:
-        found = len(frame.names)
-        table: Array | list[Array] = [frame.column(place) for place in range(found)]
+        count = len(frame.names)
+        table: Array | list[Array] = [frame.column(index) for index in range(count)]
     else:
         table = block_of(X)
-        found = table.shape[1]
-    if found != width:
+        count = table.shape[1]
+    if count != width:
         raise InvalidInput(
-            "X", f"{found} columns", f"the model was trained with {width} columns; give the same"
+            "X", f"{count} columns", f"the model was trained with {width} columns; give the same"
         )
     return table
 
@@ -210,14 +149,14 @@ def _of_columns(
 ) -> Table:
     """Return the wanted columns of a table with names."""
     features, target = choose_columns(frame.names, settings, source, targets is not None)
-    cells = tuple(frame.column(place) for place in features)
+    cells = tuple(frame.column(index) for index in features)
     if target is not None:
         targets = frame.column(target)
     return Table(
         cells,
         targets,
-        tuple(frame.names[place] for place in features),
-        tuple(frame.types[place].lower() for place in features),
+        tuple(frame.names[index] for index in features),
+        tuple(frame.types[index].lower() for index in features),
         source,
     )
 
@@ -268,78 +207,216 @@ def _read_npz(path: Path) -> Table:
 
 def _read_parquet(path: Path, settings: DataSettings) -> Table:
     """Read the wanted columns of a Parquet file."""
+    parquet = _parquet()
+    chosen, wanted = _parquet_columns(path, settings)
+    frame = frame_of(parquet.read_table(path, columns=wanted))
+    assert frame is not None
+    return _of_columns(frame, chosen, path.name)
+
+
+def _parquet() -> Any:
+    """Return pyarrow's module for Parquet."""
     try:
         from pyarrow import parquet  # type: ignore[import-untyped]
     except ImportError:
         raise MissingExtra("pyarrow", "analytics") from None
-    names = list(parquet.read_schema(path).names)
-    features, target = choose_columns(names, settings, path.name)
-    wanted = [names[place] for place in (*features, *(() if target is None else (target,)))]
-    frame = frame_of(parquet.read_table(path, columns=wanted))
-    assert frame is not None
-    return _of_columns(frame, replace(settings, features=tuple(wanted[: len(features)])), path.name)
+    return parquet
+
+
+def _parquet_columns(path: Path, settings: DataSettings) -> tuple[DataSettings, list[str]]:
+    """Return the settings with all features of a Parquet file, and the columns to read."""
+    names = list(_parquet().read_schema(path).names)
+    positions, target = choose_columns(names, settings, path.name)
+    features = [names[index] for index in positions]
+    wanted = features if target is None else [*features, names[target]]
+    return replace(settings, features=tuple(features)), wanted
 
 
 def _read_text(path: Path, settings: DataSettings) -> Table:
     """Read the wanted columns of a text file with a header; every further line is a place."""
+    (table,) = _text_batches(path, settings, None)
+    return table
+
+
+def _text_batches(path: Path, settings: DataSettings, size: int | None) -> Iterator[Table]:
+    """Read a text file in batches of ``size`` lines; None: all lines, also if there are none."""
     try:
         delimiter, names = read_header(path, settings.delimiter)
     except InvalidInput as error:
         raise InvalidInput("data.path", path.name, error.valid) from None
     features, target = choose_columns(names, settings, path.name)
     wanted = [*features, *(() if target is None else (target,))]
-    found: list[list[str | None]] = [[] for _ in wanted]
+    chosen = tuple(names[index] for index in features)
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     with opener(path, "rb") as stream:
         stream.readline()  # the header
-        for line in stream:
-            cells = _cells(line.rstrip(b"\r\n").decode("utf-8", "replace"), delimiter, len(names))
-            for column, place in zip(found, wanted, strict=True):
-                column.append(None if cells is None else cells[place])
-    columns = [np.array(column, dtype=object) for column in found]
-    targets = None if target is None else columns.pop()
-    chosen = tuple(names[place] for place in features)
-    return Table(tuple(columns), targets, chosen, ("",) * len(columns), path.name)
+        while True:
+            by_column: list[list[str | None]] = [[] for _ in wanted]
+            count = 0
+            for line in islice(stream, size):
+                count += 1
+                text = line.rstrip(b"\r\n").decode("utf-8", "replace")
+                cells = _cells(text, delimiter, len(names))
+                for column, index in zip(by_column, wanted, strict=True):
+                    column.append(None if cells is None else cells[index])
+            if size is not None and not count:
+                return
+            columns = [np.array(column, dtype=object) for column in by_column]
+            targets = None if target is None else columns.pop()
+            yield Table(tuple(columns), targets, chosen, ("",) * len(columns), path.name)
+            if size is None:
+                return
+
+
+def files_of(source: Path) -> list[Path]:
+    """Return the files that a path names, sorted by name if it is a pattern such as ``rows-*.csv``.
+
+    Their names and their number are public.
+    """
+    if "*" in source.name and not source.is_file():
+        return sorted(path for path in source.parent.glob(source.name) if path.is_file())
+    return [source] if source.is_file() else []
+
+
+def can_stream(source: Path) -> bool:
+    """Return whether :func:`read_batches` can read a file, or the files of a pattern."""
+    return bool(files_of(source)) and source.name.lower().endswith((".parquet", *_TEXT))
+
+
+def read_head(source: Path, settings: DataSettings) -> Table:
+    """Return the columns of what :func:`read_batches` reads, without rows."""
+    source = files_of(source)[0]
+    if source.name.lower().endswith(".parquet"):
+        chosen, wanted = _parquet_columns(source, settings)
+        frame = frame_of(_parquet().read_schema(source).empty_table().select(wanted))
+        assert frame is not None
+        return _of_columns(frame, chosen, source.name)
+    head = next(_text_batches(source, settings, 1), None)
+    return _read_text(source, settings) if head is None else head.part(slice(0))
+
+
+def head_and_places(source: str | Path, settings: DataSettings) -> tuple[Table, int]:
+    """Return the columns of a source without its rows, and its number of places."""
+    if isinstance(source, Path) and can_stream(source):
+        return read_head(source, settings), count_places(source, settings)
+    table = read_source(source, settings)
+    return table.part(slice(0)), table.rows
+
+
+def head_as_dict(head: Table) -> dict[str, Any]:
+    """Return the columns of a table in JSON types; :func:`head_from_dict` reads them back."""
+    block = isinstance(head.cells, np.ndarray)
+    return {
+        "width": head.width,
+        "dtype": head.cells.dtype.str if block else None,  # type: ignore[union-attr]
+        "target": head.targets is not None,
+        "names": head.names,
+        "types": head.types,
+        "shape": head.shape,
+    }
+
+
+def head_from_dict(record: Mapping[str, Any], source: str) -> Table:
+    """Return a table without rows."""
+    nothing = np.empty(0, dtype=object)
+    cells: Array | tuple[Array, ...] = (nothing,) * record["width"]
+    if record["dtype"] is not None:
+        cells = np.empty((0, record["width"]), dtype=record["dtype"])
+    names, shape = record["names"], record["shape"]
+    return Table(
+        cells,
+        nothing if record["target"] else None,
+        None if names is None else tuple(names),
+        tuple(record["types"]),
+        source,
+        None if shape is None else tuple(shape),
+    )
+
+
+def open_table(settings: DataSettings) -> tuple[Any, Table]:
+    """Return the wanted columns of a database table, as an Ibis table and without rows."""
+    from expost.tables.sources import open_source
+
+    opened = open_source(str(settings.database), settings.table)
+    names = list(opened.columns)
+    positions, target = choose_columns(names, settings, f"the table {settings.table}")
+    wanted = [names[index] for index in (*positions, *(() if target is None else (target,)))]
+    selected = total_columns(opened, wanted)
+    frame = frame_of(selected.schema().to_pyarrow().empty_table())
+    assert frame is not None
+    return selected, _of_columns(frame, settings, f"the table {settings.table}")
+
+
+def read_batches(source: Path, settings: DataSettings, size: int) -> Iterator[Table]:
+    """Read Parquet files or text files in batches of at most ``size`` rows, in order.
+
+    What a row becomes does not depend on the batch that it is in.
+    """
+    settings = replace(settings, features=read_head(source, settings).names)
+    for file in files_of(source):
+        try:
+            if file.name.lower().endswith(".parquet"):
+                yield from _parquet_batches(file, settings, size)
+            else:
+                yield from _text_batches(file, settings, size)
+        except Exception as error:
+            if _may_be_shown(error):
+                raise
+            raise _unreadable(file, error) from None
+
+
+def _parquet_batches(path: Path, settings: DataSettings, size: int) -> Iterator[Table]:
+    """Read the wanted columns of a Parquet file in batches."""
+    import pyarrow as pa
+
+    chosen, wanted = _parquet_columns(path, settings)
+    with _parquet().ParquetFile(path) as file:
+        for batch in file.iter_batches(size, columns=wanted, use_threads=False):
+            frame = frame_of(pa.Table.from_batches([batch]).select(wanted))
+            assert frame is not None
+            yield _of_columns(frame, chosen, path.name)
+
+
+def _may_be_shown(error: Exception) -> bool:
+    """Return whether an error says nothing about rows.
+
+    A damaged file can raise anything, and the text may quote data. Errors of the operating system
+    have a number; those that a library calls so have none.
+    """
+    if isinstance(error, OSError):
+        return error.errno is not None
+    return isinstance(error, ExpostError)
+
+
+def _unreadable(source: Path, error: Exception) -> InvalidInput:
+    """Return the error of a damaged file; only the type of the error is shown."""
+    return InvalidInput(
+        "data.path", source.name, f"the file cannot be read ({type(error).__name__})"
+    )
 
 
 def count_places(source: Path, settings: DataSettings) -> int:
-    """Return the number of places of a file; cells of text and Parquet files are not read.
-
-    Parameters
-    ----------
-    source : Path
-        The file.
-    settings : DataSettings
-        The columns to read.
-
-    Raises
-    ------
-    InvalidInput
-        As :func:`read_source`.
-    """
-    name = source.name.lower()
-    if source.is_file() and name.endswith(".parquet"):
-        return _count_parquet(source)
-    if not source.is_file() or not name.endswith(_TEXT):
+    """Return the number of places of a file; cells of text and Parquet files are not read."""
+    if not can_stream(source):
         return read_source(source, settings).rows
-    opener: Any = gzip.open if name.endswith(".gz") else open
-    with opener(source, "rb") as stream:
-        stream.readline()  # the header
-        return sum(1 for _ in stream)
+    if source.name.lower().endswith(".parquet"):
+        return sum(map(_count_parquet, files_of(source)))
+    opener: Any = gzip.open if source.name.lower().endswith(".gz") else open
+    count = 0
+    for file in files_of(source):
+        with opener(file, "rb") as stream:
+            stream.readline()  # the header
+            count += sum(1 for _ in stream)
+    return count
 
 
 def _count_parquet(path: Path) -> int:
     """Return the number of rows that the footer of a Parquet file states."""
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "analytics") from None
+    parquet = _parquet()
     try:
         return int(parquet.read_metadata(path).num_rows)
     except Exception as error:
-        raise InvalidInput(
-            "data.path", path.name, f"the file cannot be read ({type(error).__name__})"
-        ) from None
+        raise _unreadable(path, error) from None
 
 
 def _cells(line: str, delimiter: str, width: int) -> list[str] | None:

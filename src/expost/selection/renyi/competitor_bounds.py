@@ -50,19 +50,7 @@ _rows: dict[tuple[bytes, float, float], Floats] = {}
 
 @dataclass(frozen=True, eq=False)
 class Competitors:
-    """Groups of equal competitors.
-
-    Parameters
-    ----------
-    orders : array of shape (orders,)
-        Rényi orders of the curves.
-    curves : array of shape (groups, orders)
-        Rényi divergence of one copy of each group.
-    rates : array of shape (groups,)
-        Drop rates γ, per unit of x.
-    keeping : array of shape (groups, cells)
-        Probability that a copy is kept at the first level of each cell.
-    """
+    """Groups of equal competitors."""
 
     orders: Floats
     curves: Floats
@@ -81,30 +69,30 @@ class Competitors:
             keys.append(state.digest())
         object.__setattr__(self, "_keys", tuple(keys))
         choices = [0]
-        for place, order in enumerate(self.orders):
+        for index, order in enumerate(self.orders):
             if order >= _RATIO * self.orders[choices[-1]]:
-                choices.append(place)
+                choices.append(index)
         object.__setattr__(self, "_choices", np.array(choices))
 
-    def factors(self, method: str, place: int, shift: float) -> Floats | None:
+    def factors(self, method: str, index: int, shift: float) -> Floats | None:
         """Return F (groups × cells) at order ``orders[place]``, or None if there is no bound."""
         if method == "sharp":
-            return self._sharp(self.orders[place], shift)
-        return self._closed(place, shift, paper=method == "paper")
+            return self._sharp(self.orders[index], shift)
+        return self._closed(index, shift, paper=method == "paper")
 
-    def slopes(self, method: str, places: Integers, shifts: Floats) -> Floats:
+    def slopes(self, method: str, indices: Integers, shifts: Floats) -> Floats:
         """Return the limit of F/u for u → 0 (orders × shifts × groups), to guide a search.
 
         The maximum over b of (α−1)·e^{−γs}·b − α·e^{−ε(β)}·b^p has a closed form. No charge depends
         on the result.
         """
-        order, gap = self.orders[places][:, None, None], shifts[:, None] * self.rates
-        best = np.full((len(places), *gap.shape), np.inf)
+        order, gap = self.orders[indices][:, None, None], shifts[:, None] * self.rates
+        best = np.full((len(indices), *gap.shape), np.inf)
         with np.errstate(over="ignore"):
             for beta_place in self._choices if method == "sharp" else ():
                 beta, divergence = self.orders[beta_place], self.curves[:, beta_place]
                 best = np.minimum(best, _slope_at_zero(order, gap, beta, divergence))
-            own = self.curves[:, places].T[:, None, :]
+            own = self.curves[:, indices].T[:, None, :]
             best = np.minimum(best, _slope_at_zero(order, gap, order, own))
             if method == "paper":
                 best = np.where(gap < own * (1 - 1e-12), np.inf, best)
@@ -114,13 +102,13 @@ class Competitors:
         """Return the places of the orders β that are tried at order α: some of all, and α."""
         return np.union1d(self._choices, np.flatnonzero(self.orders == order))
 
-    def _closed(self, place: int, shift: float, *, paper: bool) -> Floats | None:
+    def _closed(self, index: int, shift: float, *, paper: bool) -> Floats | None:
         """Return the bound of ``paper`` or ``closed-form``, or None where it does not apply."""
-        order = self.orders[place]
-        log_k = (order - 1) * self.curves[:, place] - order * self.rates * shift
-        log_k = log_k + _PAD * ((order - 1) * self.curves[:, place] + order * self.rates * shift)
+        order = self.orders[index]
+        log_k = (order - 1) * self.curves[:, index] - order * self.rates * shift
+        log_k = log_k + _PAD * ((order - 1) * self.curves[:, index] + order * self.rates * shift)
         if paper:  # the theorem requires ℓ ≥ 0, that is γ_j·s ≥ ε_j
-            if np.any(self.rates * shift < self.curves[:, place] * (1 - 1e-12)):
+            if np.any(self.rates * shift < self.curves[:, index] * (1 - 1e-12)):
                 return None
             return np.broadcast_to(np.exp(log_k)[:, None], self.keeping.shape)
         if np.any(log_k + np.log(self.keeping[:, 0]) >= 0):
@@ -140,14 +128,14 @@ class Competitors:
         """
         gaps = self.rates * shift
         names = [(key, float(order), float(gap)) for key, gap in zip(self._keys, gaps, strict=True)]
-        missing = np.array([place for place, name in enumerate(names) if name not in _rows], int)
+        missing = np.array([index for index, name in enumerate(names) if name not in _rows], int)
         if len(missing):
             if len(_rows) > _MOST_ROWS:
                 _rows.clear()
                 missing = np.arange(len(names))
             bounds = self._bounds(order, gaps[missing][:, None], missing)
-            for place, bound in zip(missing, bounds, strict=True):
-                _rows[names[place]] = bound
+            for index, bound in zip(missing, bounds, strict=True):
+                _rows[names[index]] = bound
         return np.array([_rows[name] for name in names])
 
     def _bounds(self, order: float, gap: Floats, groups: Integers) -> Floats:
@@ -184,24 +172,6 @@ def _slope_at_zero(order: Floats, gap: Floats, beta: Floats, divergence: Floats)
 
 def highest(order: float, beta: Floats, divergence: Floats, gap: Floats, kept: Floats) -> Floats:
     """Return an upper bound of max over b ∈ [0, 1] of α·ln(1−A·b^p) − (α−1)·ln(1−C·b), and of 0.
-
-    Parameters
-    ----------
-    order : float
-        α.
-    beta : array
-        β, the order at which the competitor's curve is read.
-    divergence : array
-        ε_j(β).
-    gap : array
-        γ_j·s.
-    kept : array
-        u, the probability that the competitor is kept.
-
-    Returns
-    -------
-    array
-        The bound, padded up; at least 0.
 
     Notes
     -----

@@ -14,10 +14,10 @@ import math
 import numpy as np
 
 from expost.arrays import Floats
-from expost.privacy.profiles import least_epsilon
+from expost.privacy.profiles import profile_epsilon
 from expost.rationals import pad_up
 from expost.selection.renyi.profile_charges import price_by_profiles
-from expost.selection.renyi.sharp_charges import Priced, Problem, price
+from expost.selection.renyi.sharp_charges import Priced, Problem, sharpest_charges
 
 _LATER = 12  # about this many larger orders are tried for charges at a fixed order
 
@@ -33,10 +33,10 @@ def standalone_charges(problem: Problem) -> Priced:
     not be tried: at equal orders and shifts (T1) is never above it (β = α). Proofs: docs/theory.md.
     """
     if not problem.profiles:
-        return price(problem)
+        return sharpest_charges(problem)
     groups = len(problem.rates)
     best = price_by_profiles(problem)
-    best = best.or_less(price(problem, known=best.charges))
+    best = best.or_less(sharpest_charges(problem, known=best.charges))
     best = best.or_less(_composition(problem, np.log(problem.copies) + problem.log_weights))
     everything = _composition(problem, np.zeros(groups), whole=True)
     if float(everything.charges[0]) < float(best.charges[:groups].min()):
@@ -45,41 +45,31 @@ def standalone_charges(problem: Problem) -> Priced:
 
 
 def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -> Priced:
-    """Return what running and composing the copies before and with each winner costs.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is priced.
-    log_shares : array of shape (groups,)
-        ln of the share of δ of all copies of a group together.
-    whole : bool
-        Whether to compose all copies for every winner. In Algorithm 3 all are composed anyway.
-    """
+    """Return what running and composing the copies before and with each winner costs."""
     assert problem.log_delta is not None
-    each = problem.copies[:, None] * problem.curves
-    everything = np.broadcast_to(each.sum(axis=0), each.shape)
-    totals = (everything if whole or not problem.earlier_only else np.cumsum(each, axis=0)) * (
-        1 + len(each) * 2.0**-50
+    losses = problem.copies[:, None] * problem.curves
+    everything = np.broadcast_to(losses.sum(axis=0), losses.shape)
+    totals = (everything if whole or not problem.earlier_only else np.cumsum(losses, axis=0)) * (
+        1 + len(losses) * 2.0**-50
     )
     conversion = np.array([problem.conversion(order) for order in problem.orders.tolist()])
     converted = totals + conversion - log_shares[:, None] / (problem.orders - 1)
-    places = converted.argmin(axis=1)
-    charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(each)), places])
-    alone = len(each) == 1 or (problem.earlier_only and not whole)
+    best = converted.argmin(axis=1)
+    charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(losses)), best])
+    alone = len(losses) == 1 or (problem.earlier_only and not whole)
     if problem.copies[0] == 1 and alone:  # a single run: its own profile
         share = math.exp(log_shares[0] + problem.log_delta) * (1 - 2.0**-40)  # rounded down
-        charges[0] = least_epsilon(problem.profiles[0], share, float(charges[0]))
-    rest = problem.outcomes - len(each)  # "nothing" of Algorithm 2
+        charges[0] = profile_epsilon(problem.profiles[0], share, float(charges[0]))
+    rest = problem.outcomes - len(losses)  # "nothing" of Algorithm 2
     return Priced(
         np.append(charges, [charges[-1] if whole else np.inf] * rest),
-        np.append(problem.orders[places], [np.nan] * rest),
+        np.append(problem.orders[best], [np.nan] * rest),
         np.full(problem.outcomes, np.nan),
         ("composition",) * problem.outcomes,
     )
 
 
-def charges_at_order(problem: Problem, place: int) -> Priced:
+def charges_at_order(problem: Problem, index: int) -> Priced:
     """Return the charges at one order: the least of what is proven.
 
     Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
@@ -93,15 +83,22 @@ def charges_at_order(problem: Problem, place: int) -> Priced:
 
     The bound as published (method "paper") stays as it was published.
     """
-    here = price(problem, [place])
+    here = sharpest_charges(problem, [index])
     if problem.method == "paper":
         return here
-    later = range(place + 1, len(problem.orders))
-    ahead = [each for each in later if problem.orders[each] >= problem.orders[place] * 1.2]
-    tried = [here, *(price(problem, [each]) for each in ahead[:: max(1, len(ahead) // _LATER)])]
-    finite = [each for each in tried if np.isfinite(each.charges).all()] or [here]
-    best = min(finite, key=lambda each: _expected(problem, each))
-    return _or_composition(problem, place, here, best)
+    later = range(index + 1, len(problem.orders))
+    ahead = [
+        later_index
+        for later_index in later
+        if problem.orders[later_index] >= problem.orders[index] * 1.2
+    ]
+    tried = [
+        here,
+        *(sharpest_charges(problem, [index]) for index in ahead[:: max(1, len(ahead) // _LATER)]),
+    ]
+    finite = [priced for priced in tried if np.isfinite(priced.charges).all()] or [here]
+    best = min(finite, key=lambda priced: _expected(problem, priced))
+    return _or_composition(problem, index, here, best)
 
 
 def _expected(problem: Problem, priced: Priced) -> float:
@@ -110,14 +107,14 @@ def _expected(problem: Problem, priced: Priced) -> float:
     return float(weights @ priced.charges[: len(weights)])
 
 
-def _or_composition(problem: Problem, place: int, here: Priced, best: Priced) -> Priced:
+def _or_composition(problem: Problem, index: int, here: Priced, best: Priced) -> Priced:
     """Return ``best``, or plain composition if that is cheaper for every candidate.
 
     Composition is a statement about the order itself, so "nothing" then keeps its charge at this
     order (``here``), not at a larger one: the weights add up to 1 at one order only.
     """
-    groups, order = len(problem.rates), float(problem.orders[place])
-    total = pad_up(float(problem.copies @ problem.curves[:, place]) * (1 + groups * 2.0**-50))
+    groups, order = len(problem.rates), float(problem.orders[index])
+    total = pad_up(float(problem.copies @ problem.curves[:, index]) * (1 + groups * 2.0**-50))
     if math.isfinite(problem.log_weight_nothing):  # "nothing" takes a share of the weight
         total = pad_up(total - math.log(-math.expm1(problem.log_weight_nothing)) / (order - 1))
     nothing_holds = np.isfinite(here.charges[groups:]).all()

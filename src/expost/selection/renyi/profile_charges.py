@@ -48,21 +48,7 @@ _rows: dict[tuple[Profile, bytes], dict[float, Floats]] = {}
 
 
 def log_ratios(profile: Profile, gaps: Floats, keeping: Floats) -> Floats:
-    """Return upper bounds of ln ρ(u) for one profile.
-
-    Parameters
-    ----------
-    profile : Profile
-        The competitor's profile.
-    gaps : array of shape (shifts,)
-        γ·s > 0.
-    keeping : array of shape (cells,)
-        u, the probability that the competitor is kept.
-
-    Returns
-    -------
-    array of shape (shifts, cells)
-    """
+    """Return upper bounds of ln ρ(u) for one profile."""
     ends = gaps[:, None] * np.array([*_CHORDS, 1.0])
     deltas = tabulated(profile, ends * (1 - _PAD))
     last, u = deltas[:, -1:], keeping[None, :]
@@ -80,19 +66,7 @@ def log_ratios(profile: Profile, gaps: Floats, keeping: Floats) -> Floats:
 
 
 def log_moments(problem: Problem, shifts: Floats) -> Floats:
-    """Return ln I_i of each group and, in Algorithm 2, ln E[R] of "nothing", rounded up.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be priced.
-    shifts : array of shape (shifts,)
-        Multiples of the lattice step.
-
-    Returns
-    -------
-    array of shape (shifts, outcomes)
-    """
+    """Return ln I_i of each group and, in Algorithm 2, ln E[R] of "nothing", rounded up."""
     lattice = problem.lattice
     ratios = known_ratios(problem, shifts).transpose(1, 0, 2)  # shifts × groups × cells
     weighted = problem.copies[:, None] * ratios
@@ -122,37 +96,26 @@ def log_targets(problem: Problem, moments: Floats) -> Floats:
 
 
 def price_by_profiles(problem: Problem) -> Priced:
-    """Return the charge of each outcome by (T3), at the best shift of the grid.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be priced, with a δ and a profile for each group. The share of δ of a copy is
-        its weight.
-
-    Returns
-    -------
-    Priced
-    """
+    """Return the charge of each outcome by (T3), at the best shift of the grid."""
     known: dict[int, Floats] = {}
     best, where = np.full(problem.outcomes, np.inf), np.zeros(problem.outcomes, dtype=int)
 
-    def visit(places: Iterable[int]) -> None:
-        new = [place for place in places if 0 <= place < SHIFT_GRID and place not in known]
-        shifts = np.array([problem.shift(place) for place in new])
+    def visit(indices: Iterable[int]) -> None:
+        new = [index for index in indices if 0 <= index < SHIFT_GRID and index not in known]
+        shifts = np.array([problem.shift(index) for index in new])
         known.update(zip(new, log_moments(problem, shifts), strict=True) if new else ())
-        for place in new:
-            charges = losses(problem, problem.shift(place), known[place])
-            targets = log_targets(problem, known[place])
+        for index in new:
+            charges = losses(problem, problem.shift(index), known[index])
+            targets = log_targets(problem, known[index])
             for group, (profile, target) in enumerate(zip(problem.profiles, targets, strict=True)):
                 charges[group] += least_epsilon(profile, target)
             better = charges < best
-            best[better], where[better] = charges[better], place
+            best[better], where[better] = charges[better], index
 
     visit(range(0, SHIFT_GRID, _STRIDE))
     for stride in (2, 1):
-        visit(sorted({int(place) + by for place in where for by in (-stride, stride)}))
-    shifts = np.array([problem.shift(int(place)) for place in where])
+        visit(sorted({int(index) + by for index in where for by in (-stride, stride)}))
+    shifts = np.array([problem.shift(int(index)) for index in where])
     return Priced(best, np.full(len(best), np.nan), shifts, ("T3",) * len(best))
 
 
@@ -163,9 +126,9 @@ def tabulated(profile: Profile, epsilons: Floats) -> Floats:
     """
     grid, deltas = _table(profile)  # type: ignore[arg-type]  # profiles are hashable
     inside = np.minimum(epsilons, grid[-1])  # beyond the table: its last value
-    place = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, len(grid) - 2)
-    part = np.expm1(inside - grid[place]) / np.expm1(grid[place + 1] - grid[place]) * (1 - _PAD)
-    return np.asarray((deltas[place] + part * (deltas[place + 1] - deltas[place])) * (1 + _PAD))
+    index = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, len(grid) - 2)
+    part = np.expm1(inside - grid[index]) / np.expm1(grid[index + 1] - grid[index]) * (1 - _PAD)
+    return np.asarray((deltas[index] + part * (deltas[index + 1] - deltas[index])) * (1 + _PAD))
 
 
 def least_epsilon(profile: Profile, log_deltas: Floats) -> Floats:
@@ -176,13 +139,13 @@ def least_epsilon(profile: Profile, log_deltas: Floats) -> Floats:
     grid, deltas = _table(profile)  # type: ignore[arg-type]
     wanted = np.exp(log_deltas) * (1 - _PAD)
     after = np.searchsorted(-deltas, -wanted)  # the first point with δ ≤ wanted
-    place = np.clip(after, 1, len(grid) - 1)
-    high, low = deltas[place - 1], deltas[place]
+    index = np.clip(after, 1, len(grid) - 1)
+    high, low = deltas[index - 1], deltas[index]
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.clip((high - wanted) / (high - low) * (1 + _PAD), 0.0, 1.0)
-    rise = np.log1p(part * np.expm1(grid[place] - grid[place - 1]))
-    found = np.minimum(grid[place - 1] + rise * (1 + _PAD), grid[place])
-    return np.where(after == 0, 0.0, np.where(after == len(grid), np.inf, found))
+    rise = np.log1p(part * np.expm1(grid[index] - grid[index - 1]))
+    shifted = np.minimum(grid[index - 1] + rise * (1 + _PAD), grid[index])
+    return np.where(after == 0, 0.0, np.where(after == len(grid), np.inf, shifted))
 
 
 @lru_cache(maxsize=4096)
@@ -203,7 +166,7 @@ def known_ratios(problem: Problem, shifts: Floats) -> Floats:
     """
     if sum(map(len, _rows.values())) > _MOST_ROWS:
         _rows.clear()
-    found = []
+    charges = []
     keeping = np.ascontiguousarray(problem.lattice.keeping)
     for profile, rate, kept in zip(problem.profiles, problem.rates, keeping, strict=True):
         gaps = rate * shifts
@@ -211,5 +174,5 @@ def known_ratios(problem: Problem, shifts: Floats) -> Floats:
         missing = np.array([gap for gap in gaps.tolist() if gap not in rows])
         if len(missing):
             rows.update(zip(missing.tolist(), log_ratios(profile, missing, kept), strict=True))
-        found.append([rows[gap] for gap in gaps.tolist()])
-    return np.array(found)
+        charges.append([rows[gap] for gap in gaps.tolist()])
+    return np.array(charges)

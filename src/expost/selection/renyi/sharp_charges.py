@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.privacy.profiles import Profile
-from expost.selection.drop_level import Lattice
+from expost.selection.drop_level import LevelLattice
 from expost.selection.renyi.competitor_bounds import Competitors
 
 SHIFT_GRID = 100  # shifts in ratios of 2^(1/11): a power of two times a shift is one, too
@@ -47,41 +47,7 @@ _DRIVERS = 12  # the search follows at most this many outcomes; the others use i
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Groups of equal copies to be priced.
-
-    Parameters
-    ----------
-    orders : array of shape (orders,)
-        Rényi orders of the curves.
-    curves : array of shape (groups, orders)
-        Rényi divergence of one copy of each group.
-    rates : array of shape (groups,)
-        Drop rates γ, per unit of x.
-    copies : array of shape (groups,)
-        Number of copies in each group.
-    overhead : float
-        ε′, per unit of x.
-    step : Fraction
-        h, the lattice step of the drop level x.
-    natural_shift : float
-        The scale of useful shifts, about ε/γ.
-    minimum : int
-        k₀, the minimum drop level.
-    log_weights : array of shape (groups,)
-        ln w of one copy.
-    log_weight_nothing : float
-        ln w_⊥; −∞ where the outcome "nothing" needs no weight.
-    conditioned : bool
-        Whether the coins are drawn again until something is kept.
-    earlier_only : bool
-        True for Algorithm 2: a winner competes only with the groups before it.
-    method : str
-        The bound to use, one of ``competitor_bounds.METHODS``.
-    log_delta : float or None
-        ln δ of a stand-alone claim; None for charges at fixed orders.
-    profiles : tuple of Profile
-        Of one copy of each group, for (T3); empty where (T3) is not used.
-    """
+    """Groups of equal copies to be priced."""
 
     orders: Floats
     curves: Floats
@@ -98,12 +64,12 @@ class Problem:
     method: str
     log_delta: float | None
     profiles: tuple[Profile, ...] = ()
-    lattice: Lattice = field(init=False)
+    lattice: LevelLattice = field(init=False)
     competitors: Competitors = field(init=False)
 
     def __post_init__(self) -> None:
         h = float(self.step)
-        lattice = Lattice.build(self.overhead * h, self.rates * h, self.copies, self.minimum)
+        lattice = LevelLattice.build(self.overhead * h, self.rates * h, self.copies, self.minimum)
         object.__setattr__(self, "lattice", lattice)
         object.__setattr__(
             self, "competitors", Competitors(self.orders, self.curves, self.rates, lattice.keeping)
@@ -114,27 +80,27 @@ class Problem:
         """The number of outcomes: the groups and, in Algorithm 2, the outcome "nothing"."""
         return len(self.rates) + (1 if self.earlier_only else 0)
 
-    def shift(self, place: int) -> float:
+    def shift(self, index: int) -> float:
         """Return the shift at place ``place`` of the grid, a multiple of the lattice step."""
         low, high = _SHIFT_RANGE
-        wanted = self.natural_shift * low * (high / low) ** (place / (SHIFT_GRID - 1))
+        wanted = self.natural_shift * low * (high / low) ** (index / (SHIFT_GRID - 1))
         return max(1, round(float(wanted) / float(self.step))) * float(self.step)
 
-    def evaluate(self, place: int, shift: float) -> Floats:
+    def evaluate(self, index: int, shift: float) -> Floats:
         """Return the charge of each outcome at one order and one shift, padded up.
 
         The charge is ∞ where the method gives no bound.
         """
-        factors = self.competitors.factors(self.method, place, shift)
+        factors = self.competitors.factors(self.method, index, shift)
         if factors is None:
             return np.full(self.outcomes, np.inf)
-        order = float(self.orders[place])
-        charges = self._charges(factors, place, order, shift)
+        order = float(self.orders[index])
+        charges = self._charges(factors, index, order, shift)
         if self.log_delta is None:
             return charges
         return charges + self.conversion(order)
 
-    def _charges(self, factors: Floats, place: int, order: float, shift: float) -> Floats:
+    def _charges(self, factors: Floats, index: int, order: float, shift: float) -> Floats:
         """Return the Rényi charges at one order and one shift, padded up."""
         weighted = self.copies[:, None] * factors
         others = (
@@ -144,7 +110,7 @@ class Problem:
         log_moment = log_sum(self.lattice.log_masses + others)
         if self.conditioned:
             log_moment = log_moment - math.log1p(-self.lattice.nothing)
-        divergence = self.curves[:, place]
+        divergence = self.curves[:, index]
         charges = (
             shift * (self.overhead + self.rates)
             + divergence
@@ -176,17 +142,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """The best charge found for each outcome, and where it was found.
-
-    Parameters
-    ----------
-    charges : array of shape (outcomes,)
-        The charges.
-    orders, shifts : array of shape (outcomes,)
-        Order and shift of the analysis; NaN where the bound has none.
-    bounds : tuple of str
-        The bound that gave each charge: "T1", "T2", "T3" or "composition".
-    """
+    """The best charge found for each outcome, and where it was found."""
 
     charges: Floats
     orders: Floats
@@ -204,24 +160,10 @@ class Priced:
         )
 
 
-def price(
-    problem: Problem, places: Sequence[int] | None = None, *, known: Floats | None = None
+def sharpest_charges(
+    problem: Problem, indices: Sequence[int] | None = None, *, known: Floats | None = None
 ) -> Priced:
     """Search the best order and shift of every outcome.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be priced.
-    places : sequence of int, optional
-        Places in ``problem.orders`` that may be used. A single place fixes the order.
-    known : array of shape (outcomes,), optional
-        Charges by other bounds. The search does not follow an outcome whose guide is well above.
-
-    Returns
-    -------
-    Priced
-        The charge is ∞ where no point was looked at.
 
     Notes
     -----
@@ -229,9 +171,9 @@ def price(
     (α−1)·s, is a jointly convex function divided by α−1, so it has a single valley
     (docs/theory.md). The valley can be narrow: DP-SGD curves explode beyond one order. So the
     search begins at the best point of a guide that looks at *every* order, and goes downhill from
-    there. ``tests/selection/test_orders.py`` compares it with all orders and all shifts.
+    there. ``tests/selection/test_renyi_charges.py`` compares it with all orders and all shifts.
     """
-    allowed = list(range(len(problem.orders))) if places is None else list(places)
+    allowed = list(range(len(problem.orders))) if indices is None else list(indices)
     search = _Search(problem, allowed)
     spread = np.linspace(0, problem.outcomes - 1, min(problem.outcomes, _DRIVERS))
     starts = {
@@ -266,7 +208,7 @@ class _Search:
 
         All orders are looked at, and some of the shifts and cells.
         """
-        problem, places, orders = self.problem, self._places, self._orders
+        problem, indices, orders = self.problem, self._places, self._orders
         nothing = outcome == len(problem.rates)
         last = outcome + 1 if problem.earlier_only and not nothing else len(problem.rates)
         copies = problem.copies[:last].copy()
@@ -275,7 +217,7 @@ class _Search:
         if not nothing:
             copies[outcome] -= 1
             masses, weight = problem.lattice.log_masses[outcome], problem.log_weights[outcome]
-            divergence = problem.curves[outcome, places][:, None]
+            divergence = problem.curves[outcome, indices][:, None]
             charges = charges + self._shifts * problem.rates[outcome] + divergence
         starts = np.arange(0, len(masses), _GUIDE_CELLS)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -283,7 +225,7 @@ class _Search:
             moments = log_sum(np.logaddexp.reduceat(masses, starts) + others)
             charges = charges + (moments - weight) / (orders - 1)
         if problem.log_delta is not None:
-            charges = charges + np.array([[problem.conversion(each)] for each in orders[:, 0]])
+            charges = charges + np.array([[problem.conversion(order)] for order in orders[:, 0]])
         charges = np.where(np.isnan(charges), np.inf, charges)
         order, shift = np.unravel_index(int(np.argmin(charges)), charges.shape)
         return (int(order), int(shift) * _GUIDE_STRIDE), float(charges[order, shift])

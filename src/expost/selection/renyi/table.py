@@ -27,8 +27,8 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
+from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
-from expost.privacy.orders import DEFAULT_ORDERS
 from expost.privacy.profiles import Profile
 from expost.rationals import Number, exact, pad_up, round_down
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
@@ -41,25 +41,15 @@ _STEPS = 256  # at least this many lattice steps in a natural shift
 
 
 @dataclass(frozen=True)
-class Claim:
-    """The kind of charge that is wanted.
-
-    Parameters
-    ----------
-    delta : float or None
-        δ of a stand-alone (ε̃, δ) claim.
-    orders : tuple of float
-        Fixed orders of Rényi charges for a filter; empty for a stand-alone claim.
-    method : str
-        The bound to use, one of ``METHODS``.
-    """
+class ChargeKind:
+    """The kind of charge that is wanted."""
 
     delta: float | None
     orders: tuple[float, ...]
     method: str
 
     @classmethod
-    def check(cls, delta: Number | None, order: object, method: str) -> Claim | None:
+    def check(cls, delta: Number | None, order: object, method: str) -> ChargeKind | None:
         """Return the claim that a selector's settings ask for, or None for pure DP."""
         if method not in METHODS:
             raise InvalidInput("method", method, "give one of " + ", ".join(METHODS))
@@ -87,23 +77,7 @@ class Claim:
 
 @dataclass(frozen=True, eq=False)
 class Rated:
-    """Groups with curves on common orders, exact drop rates and the lattice step.
-
-    Parameters
-    ----------
-    groups : tuple of CandidateGroup
-        Equal candidates, joined.
-    orders : array of shape (orders,)
-        The common orders.
-    curves : array of shape (groups, orders)
-        Rényi divergence of one copy of each group.
-    rates : tuple of Fraction
-        Drop rate γ of each group, per unit of x.
-    step : Fraction
-        h, the lattice step of the drop level x.
-    octave : int
-        The natural shift, about ε/γ, is 2^octave.
-    """
+    """Groups with curves on common orders, exact drop rates and the lattice step."""
 
     groups: tuple[CandidateGroup, ...]
     orders: Floats
@@ -113,7 +87,7 @@ class Rated:
     octave: int
 
 
-def rate_renyi(groups: Sequence[CandidateGroup], claim: Claim) -> Rated:
+def rate_renyi(groups: Sequence[CandidateGroup], claim: ChargeKind) -> Rated:
     """Return curves, drop rates and lattice step of the groups; uses public numbers only."""
     orders, curves = _common_curves(groups, claim.orders)
     natural = _natural_rates(orders, curves, claim)
@@ -167,7 +141,7 @@ def _common_curves(
     return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
 
 
-def _natural_rates(orders: Floats, curves: Floats, claim: Claim) -> Floats:
+def _natural_rates(orders: Floats, curves: Floats, claim: ChargeKind) -> Floats:
     """Return drop rates proportional to the divergences, scaled so that the natural shift is 1.
 
     At fixed orders this is the divergence at the middle order. For an (ε̃, δ) claim it is the slope
@@ -189,18 +163,7 @@ def _natural_rates(orders: Floats, curves: Floats, claim: Claim) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class RenyiTable:
-    """Charges and the analysis behind them.
-
-    Parameters
-    ----------
-    charges : Charges
-        The charge of every outcome.
-    problem : Problem
-        What was priced.
-    priced : tuple of Priced
-        Best charge, order and shift of each group: one entry for a stand-alone claim, or one per
-        fixed order.
-    """
+    """Charges and the analysis behind them."""
 
     charges: Charges
     problem: Problem
@@ -210,7 +173,7 @@ class RenyiTable:
 def renyi_problem(
     candidates: Sequence[Candidate],
     rated: Rated,
-    claim: Claim,
+    claim: ChargeKind,
     *,
     overhead: float,
     minimum: int,
@@ -218,27 +181,7 @@ def renyi_problem(
     earlier_only: bool,
     weights: Sequence[float] | None,
 ) -> Problem:
-    """Return the pricing problem of Algorithm 3, or of Algorithm 2 if ``earlier_only``.
-
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        The candidates.
-    rated : Rated
-        Their groups, curves and drop rates, from :func:`rate_renyi`.
-    claim : Claim
-        The kind of charge that is wanted.
-    overhead : float
-        ε′, per unit of x.
-    minimum : int
-        k₀, the minimum drop level.
-    allow_nothing : bool
-        Whether "nothing" is a possible outcome.
-    earlier_only : bool
-        True for Algorithm 2; the groups then follow the order of the list.
-    weights : sequence of float or None
-        Public weight of each candidate; None for weights proportional to the keep probabilities.
-    """
+    """Return the pricing problem of Algorithm 3, or of Algorithm 2 if ``earlier_only``."""
     copies = np.array([float(group.copies) for group in rated.groups])
     rates = np.array([float(rate) for rate in rated.rates])
     h = float(rated.step)
@@ -266,7 +209,7 @@ def renyi_problem(
         earlier_only=earlier_only,
         method=claim.method,
         log_delta=None if claim.delta is None else math.log(claim.delta),
-        profiles=tuple(_profile(each.guarantee) for each in rated.groups if sharp_claim),
+        profiles=tuple(_profile(group.guarantee) for group in rated.groups if sharp_claim),
     )
 
 
@@ -277,7 +220,7 @@ def _profile(guarantee: Guarantee) -> Profile:
 
 
 def price_renyi(
-    candidates: Sequence[Candidate], rated: Rated, claim: Claim, problem: Problem
+    candidates: Sequence[Candidate], rated: Rated, claim: ChargeKind, problem: Problem
 ) -> RenyiTable:
     """Return the table of charges: one search for a stand-alone claim, or one per fixed order."""
     if problem.conditioned and problem.lattice.nothing >= 1:
@@ -289,9 +232,9 @@ def price_renyi(
     if claim.delta is not None:
         priced: tuple[Priced, ...] = (standalone_charges(problem),)
     else:
-        places = [int(np.searchsorted(rated.orders, order)) for order in claim.orders]
-        priced = tuple(charges_at_order(problem, place) for place in places)
-    if not all(np.isfinite(each.charges).all() for each in priced):
+        indices = [int(np.searchsorted(rated.orders, order)) for order in claim.orders]
+        priced = tuple(charges_at_order(problem, index) for index in indices)
+    if not all(np.isfinite(row.charges).all() for row in priced):
         raise InvalidInput(
             "method",
             claim.method,
@@ -346,7 +289,7 @@ def _table(
     groups: Sequence[CandidateGroup],
     problem: Problem,
     priced: Sequence[Priced],
-    claim: Claim,
+    claim: ChargeKind,
 ) -> Charges:
     """Return the table of charges from the priced groups, rounded up."""
     neighbours = candidates[0].guarantee.neighbours
@@ -358,10 +301,10 @@ def _table(
         return RenyiDP(claim.orders, rounded, neighbours)
 
     levels = tuple(
-        guarantee([float(each.charges[place]) for each in priced]) for place in range(len(groups))
+        guarantee([float(row.charges[index]) for row in priced]) for index in range(len(groups))
     )
     if problem.earlier_only:
-        nothing = guarantee([float(each.charges[-1]) for each in priced])
+        nothing = guarantee([float(row.charges[-1]) for row in priced])
     elif math.isfinite(problem.log_weight_nothing):
         nothing = guarantee(_nothing_losses(problem, claim))
     else:
@@ -371,7 +314,7 @@ def _table(
     return Charges(levels, level_places(groups, len(candidates)), nothing)
 
 
-def _nothing_losses(problem: Problem, claim: Claim) -> list[float]:
+def _nothing_losses(problem: Problem, claim: ChargeKind) -> list[float]:
     """Return the charge of Algorithm 3's outcome "nothing".
 
     Its probability P_⊥ is the same for all data sets, so the charge is ln(P_⊥/w_⊥)/(α−1). A claim

@@ -1,4 +1,4 @@
-"""The pages of a desk: HTML made on the server, readable without JavaScript.
+"""The pages of a server: HTML made on the server, readable without JavaScript.
 
 Every page calls actions of the service with the person of the session, as the API does; none reads
 tables. Templates escape everything that people or data can write. Style and script are files of the
@@ -8,18 +8,7 @@ Tests: ``tests/server/test_pages.py``, ``tests/server/test_browser.py``.
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from expost.server.pages import ask_pages, budget_pages, people_pages, release_pages, rendering
 
-from expost.server.pages import administration, asking, budgets, failures, reading, signing, static
-from expost.server.service import Service
-
-__all__ = ["install"]
-
-ROOMS = (signing, asking, reading, budgets, administration, static)
-
-
-def install(app: FastAPI, service: Service) -> None:
-    """Add the pages to the application of a desk."""
-    for room in ROOMS:
-        app.include_router(room.router, include_in_schema=False)
-    failures.install(app)
+MODULES = (people_pages, ask_pages, release_pages, budget_pages, rendering)
+"""The modules whose routers make up the pages."""

@@ -1,10 +1,13 @@
-"""Templates, forms and the person of a page."""
+"""Templates, fields of forms, the person of a page, and the style sheet, script and icon."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
 from expost.errors import InvalidInput, MissingExtra
@@ -14,22 +17,49 @@ try:
 except ImportError:
     raise MissingExtra("jinja2", "server") from None
 
-from fastapi import Depends
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
-from expost.server.access import check_csrf, cookie_person, service_of
-from expost.server.documents import certainty_text
+from expost.certificates.report import certainty_text
+from expost.server.api.access import check_csrf, cookie_person, service_of
 from expost.server.pages import amounts
-from expost.server.pages.static import version
-from expost.server.people import Person
-from expost.server.problems import Conflict, DeskError, Missing
-from expost.server.roles import ALLOWED
+from expost.server.people.accounts import Person
+from expost.server.people.roles import ALLOWED
+from expost.server.problems import Conflict, NotFound, ServerProblem
 from expost.server.service import Service
-from expost.tuning.words import value_words
+
+router = APIRouter()
+ASSETS = {
+    "server.css": "text/css; charset=utf-8",
+    "server.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@cache
+def asset(name: str) -> bytes:
+    """Return a file of the package."""
+    return files("expost.server.pages").joinpath("static", name).read_bytes()
+
+
+@cache
+def assets_version() -> str:
+    """Return a short name of the present files, so that browsers notice new ones."""
+    return hashlib.sha256(b"".join(asset(name) for name in ASSETS)).hexdigest()[:12]
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """Return a style sheet, script or icon."""
+    if name not in ASSETS:
+        raise NotFound("there is no such file", "name")
+    headers = {"cache-control": "public, max-age=3600"}
+    return Response(asset(name), media_type=ASSETS[name], headers=headers)
+
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.PackageLoader("expost.server.pages"),
@@ -41,22 +71,21 @@ _TEMPLATES = jinja2.Environment(
 )
 _TEMPLATES.filters.update(
     amount=amounts.amount,
-    charge=amounts.charge,
-    group=amounts.group,
+    charge=amounts.loss_text,
+    group=amounts.shown_group,
     limit=amounts.limit,
-    moment=amounts.moment,
-    number=amounts.number,
+    moment=amounts.shown_time,
+    number=amounts.grouped_number,
     percent=amounts.percent,
-    plain=amounts.plain,
-    words=value_words,
+    plain=amounts.plain_text,
 )
 _TEMPLATES.globals.update(
     certainty=amounts.certainty,
     certainty_text=certainty_text,
-    shares=amounts.shares,
+    shares=amounts.budget_shares,
     unit_of=amounts.unit_of,
     used=amounts.used,
-    assets=version,
+    assets=assets_version,
     release_version=__version__,
 )
 
@@ -68,7 +97,7 @@ async def read_form(request: Request) -> FormData:
     return await request.form(max_files=0, max_fields=200)
 
 
-Desk = Annotated[Service, Depends(service_of)]
+Server = Annotated[Service, Depends(service_of)]
 Me = Annotated[Person, Depends(cookie_person)]
 Form = Annotated[FormData, Depends(read_form)]
 
@@ -97,7 +126,7 @@ def go(path: str) -> RedirectResponse:
     return RedirectResponse(path, status_code=303)
 
 
-MENDABLE = (InvalidInput, Conflict, Missing)
+USER_ERRORS = (InvalidInput, Conflict, NotFound)
 """Errors after which a form is shown again, with what was entered."""
 
 
@@ -108,7 +137,7 @@ def again(form: Mapping[str, Any] | None, error: Any) -> dict[str, Any]:
 
 
 def _status(error: Any) -> int:
-    return error.status if isinstance(error, DeskError) else 422
+    return error.status if isinstance(error, ServerProblem) else 422
 
 
 def new_key() -> str:
@@ -136,7 +165,7 @@ def real(fields: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
-def whole(fields: Mapping[str, Any], name: str) -> int | None:
+def whole_field(fields: Mapping[str, Any], name: str) -> int | None:
     """Return a whole number, or None if the field is empty."""
     value = real(fields, name)
     if value is not None and value != int(value):
@@ -144,7 +173,7 @@ def whole(fields: Mapping[str, Any], name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def listed(fields: Mapping[str, Any], name: str) -> list[str]:
+def split_field(fields: Mapping[str, Any], name: str) -> list[str]:
     """Return the parts of a field that are separated by commas or line ends."""
     parts = text(fields, name).replace("\n", ",").split(",")
     return [part.strip() for part in parts if part.strip()]
@@ -152,10 +181,14 @@ def listed(fields: Mapping[str, Any], name: str) -> list[str]:
 
 def reals(fields: Mapping[str, Any], name: str) -> list[float]:
     """Return a list of numbers."""
-    return [each for part in listed(fields, name) if (each := real({name: part}, name)) is not None]
+    return [
+        number
+        for part in split_field(fields, name)
+        if (number := real({name: part}, name)) is not None
+    ]
 
 
-def checked(model: type[Model], values: Mapping[str, Any]) -> Model:
+def check_fields(model: type[Model], values: Mapping[str, Any]) -> Model:
     """Check fields as the API checks its bodies."""
     given = {name: value for name, value in values.items() if value not in (None, "")}
     try:

@@ -3,15 +3,14 @@
 =================  =================================================================================
 clipping           clip factors
 linear             training steps of linear, logistic and softmax regression
-network            training steps of convolutional and fully connected networks
+network            training steps of convolutional and fully connected networks, and the translation
+                   of a torch module into their table
 network_layers     the layers of such a network, the table that describes it, a thread's memory
-network_table      translation of a torch module into the table (imports torch)
 update             noise, division by the expected batch size, optimiser
-keystream, chacha  random numbers: ChaCha20 keystream, uniforms, Poisson samples
+keystream          random numbers: ChaCha20 keystream, uniforms, Poisson samples
 noise              exact rounded Gaussian noise
 fixed_point        sums over rows that are exact in every order
-matrix_product     matrix products in tiles
-vector_products    the vector instructions of these products
+vector_products    matrix products in tiles, by vector instructions
 compiled           the compiler decorators
 =================  =================================================================================
 """

@@ -62,10 +62,15 @@ def ordered(function: Function) -> Function:
 
 def _compiled(function: Function, fastmath: set[str]) -> Function:
     """Compile, with a cache that is keyed by the hash of all sources."""
-    made: Any = numba.njit(nogil=True, cache=True, fastmath=fastmath, error_model="numpy")(function)
+    compiled: Any = numba.njit(nogil=True, cache=True, fastmath=fastmath, error_model="numpy")(
+        function
+    )
     try:
-        made._cache._cache_file._source_stamp  # noqa: B018  (raises if numba has changed)
-        made._cache._cache_file._source_stamp = source_stamp()
+        cache_file = compiled._cache._cache_file
+        _ = cache_file._source_stamp, cache_file._version  # raises if numba has changed
+        # The version is read before the index is unpickled, which may name types that are gone.
+        cache_file._source_stamp = source_stamp()
+        cache_file._version = f"{cache_file._version} {source_stamp()}"
     except AttributeError:
-        made = numba.njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
-    return cast(Function, made)
+        compiled = numba.njit(nogil=True, fastmath=fastmath, error_model="numpy")(function)
+    return cast(Function, compiled)

@@ -29,8 +29,8 @@ from expost.training._native.vector_products import (
     TALLEST,
     Emitter,
     Rows,
+    contiguous,
     loop,
-    plain,
 )
 
 
@@ -65,14 +65,16 @@ def _make_add_rows(height: int) -> Any:
         typing: Any,
         matrix: Any,
         rows: Any,
-        place: Any,
+        index: Any,
         later: Any,
         sums: Any,
         factors: Any,
         anchor: Any,
     ) -> Any:
-        same = matrix.dtype in NUMBERS and plain(matrix.dtype, matrix)
-        if not (same and plain(types.int64, rows, sums) and plain(types.float64, factors)):
+        same = matrix.dtype in NUMBERS and contiguous(matrix.dtype, matrix)
+        if not (
+            same and contiguous(types.int64, rows, sums) and contiguous(types.float64, factors)
+        ):
             return None
         return types.void(
             matrix, rows, types.int64, types.int64, sums, factors, types.float64
@@ -124,7 +126,7 @@ def _make_add_outer(height: int) -> Any:
         typing: Any, columns: Any, a: Any, a_start: Any, a_along: Any, b: Any, b_along: Any,
         count: Any, anchor: Any, sums: Any, start: Any, step: Any
     ) -> Any:  # fmt: skip
-        if not (plain(types.float64, a, b) and plain(types.int64, sums)):
+        if not (contiguous(types.float64, a, b) and contiguous(types.int64, sums)):
             return None
         long = types.int64
         return types.void(
@@ -133,18 +135,18 @@ def _make_add_outer(height: int) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         columns, a_start, a_along, b_along, count, start, step = (
-            arguments[place] for place in (0, 2, 3, 5, 6, 9, 10)
+            arguments[index] for index in (0, 2, 3, 5, 6, 9, 10)
         )
         wide = Emitter(context, builder, types.float64)
         whole = Emitter(context, builder, types.int64)
-        a, b, sums = (wide.data(signature.args[place], arguments[place]) for place in (1, 4, 8))
+        a, b, sums = (wide.data(signature.args[index], arguments[index]) for index in (1, 4, 8))
         fixed = _Anchored(builder, wide, arguments[7])
         offset = fixed.offset(count)
         rows = [builder.add(a_start, ir.Constant(LONG, row)) for row in range(height)]
 
         def tile(column: Any, nothing: Sequence[Any]) -> Sequence[Any]:
             mask = whole.mask(builder.sub(columns, column))
-            places = [
+            offsets = [
                 builder.add(builder.add(start, column), builder.mul(step, ir.Constant(LONG, row)))
                 for row in range(height)
             ]
@@ -161,9 +163,9 @@ def _make_add_outer(height: int) -> Any:
                     for total, row in zip(held, rows, strict=True)
                 ]
 
-            held = [builder.add(whole.masked_load(sums, place, mask), offset) for place in places]
-            for total, place in zip(loop(builder, count, 1, held, over), places, strict=True):
-                whole.masked_store(total, sums, place, mask)
+            held = [builder.add(whole.masked_load(sums, first, mask), offset) for first in offsets]
+            for total, first in zip(loop(builder, count, 1, held, over), offsets, strict=True):
+                whole.masked_store(total, sums, first, mask)
             return nothing
 
         loop(builder, columns, wide.lanes, [], tile)
@@ -219,7 +221,7 @@ def without_anchors(count: int, anchor: float) -> Any:
 
 
 @ordered
-def steps_of(value: float, anchor: float) -> Any:
+def grid_steps(value: float, anchor: float) -> Any:
     """Return the number of grid steps of a value, rounded to nearest."""
     return np.float64(value + anchor).view(np.int64) - np.float64(anchor).view(np.int64)
 
@@ -227,5 +229,5 @@ def steps_of(value: float, anchor: float) -> Any:
 @ordered
 def from_steps(sums: Array, grid: float, total: Array) -> None:
     """Write the sums as doubles; exact, as they are below 2^{53} steps."""
-    for place in range(len(total)):
-        total[place] = np.float64(sums[place]) * grid
+    for index in range(len(total)):
+        total[index] = np.float64(sums[index]) * grid

@@ -26,11 +26,10 @@ from expost.training._native.fixed_point import (
     add_rows4,
     add_rows8,
     from_steps,
-    steps_of,
+    grid_steps,
     without_anchors,
 )
-from expost.training._native.matrix_product import product
-from expost.training._native.vector_products import VECTOR
+from expost.training._native.vector_products import VECTOR, product
 
 _BLOCK = 32  # rows whose outer products are added at a time; they stay in the cache
 
@@ -41,31 +40,31 @@ __all__ = [
     "channel_sums",
     "channels_last",
     "combine_tokens",
-    "convolution_gradients",
     "from_steps",
+    "write_convolution_gradients",
 ]
 
 
 @kernel
 def add_stored(values: Array, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
     """Add the steps of factor × stored gradient (one row of ``values``) to ``sums``."""
-    count, place, scales = len(rows), 0, np.empty(8)
+    count, row, scales = len(rows), 0, np.empty(8)
     offset = without_anchors(count, anchor)
     for k in range(len(sums)):
         sums[k] += offset
-    while place < count:
-        left = count - place
+    while row < count:
+        left = count - row
         height = 8 if left >= 8 else 4 if left >= 4 else 1
-        later = max(place, min(place + height, count - height))
+        later = max(row, min(row + height, count - height))
         for r in range(height):
-            scales[r] = factors[place + r]
+            scales[r] = factors[row + r]
         if height == 8:
-            add_rows8(values, rows, place, later, sums, scales, anchor)
+            add_rows8(values, rows, row, later, sums, scales, anchor)
         elif height == 4:
-            add_rows4(values, rows, place, later, sums, scales, anchor)
+            add_rows4(values, rows, row, later, sums, scales, anchor)
         else:
-            add_rows1(values, rows, place, later, sums, scales, anchor)
-        place += height
+            add_rows1(values, rows, row, later, sums, scales, anchor)
+        row += height
 
 
 @kernel
@@ -93,13 +92,13 @@ def channels_last(images: Array, border: tuple[int, int], out: Array) -> None:
     ``out`` is flat; what follows the last image is set to zero.
     """
     rows, channels, height, width = images.shape
-    (top, left), place = border, 0
+    (top, left), index = border, 0
     for row in range(rows):
         for y in range(-top, height + top):
             if y < 0 or y >= height:
-                out[place : place + (width + 2 * left) * channels] = 0
+                out[index : index + (width + 2 * left) * channels] = 0
             else:
-                line = out[place : place + (width + 2 * left) * channels]
+                line = out[index : index + (width + 2 * left) * channels]
                 line[: left * channels] = 0
                 line[(width + left) * channels :] = 0
                 inside = line[left * channels : (width + left) * channels]
@@ -107,12 +106,12 @@ def channels_last(images: Array, border: tuple[int, int], out: Array) -> None:
                 for c in range(channels):
                     for x in range(width):
                         inside[x * channels + c] = images[row, c, y, x]
-            place += (width + 2 * left) * channels
-    out[place:] = 0
+            index += (width + 2 * left) * channels
+    out[index:] = 0
 
 
 @kernel
-def convolution_gradients(
+def write_convolution_gradients(
     images: Array, slopes: Array, shape: tuple[int, int, int], out_shape: tuple[int, int, int],
     kernel_size: tuple[int, int], stride: tuple[int, int], out: Array
 ) -> None:  # fmt: skip
@@ -139,9 +138,9 @@ def channel_sums(slopes: Array, inputs: Array, plain: Array, product: Array) -> 
     """Add Σ_p slope_p to ``plain`` and Σ_p slope_p·input_p to ``product``, for each line."""
     for line in range(slopes.shape[0]):
         total, both = plain[line], product[line]
-        for place in range(slopes.shape[1]):
-            total += slopes[line, place]
-            both += slopes[line, place] * inputs[line, place]
+        for index in range(slopes.shape[1]):
+            total += slopes[line, index]
+            both += slopes[line, index] * inputs[line, index]
         plain[line], product[line] = total, both
 
 
@@ -153,19 +152,19 @@ def combine_tokens(tokens: Array, slopes: Array) -> None:
     set to −1. Negative tokens are ignored.
     """
     for row in range(tokens.shape[0]):
-        for place in range(tokens.shape[1]):
-            token = tokens[row, place]
+        for index in range(tokens.shape[1]):
+            token = tokens[row, index]
             if token < 0:
                 continue
-            for first in range(place):
+            for first in range(index):
                 if tokens[row, first] == token:
-                    tokens[row, place] = -1
+                    tokens[row, index] = -1
                     for k in range(slopes.shape[2]):
-                        slopes[row, first, k] += slopes[row, place, k]
+                        slopes[row, first, k] += slopes[row, index, k]
                     break
-            if tokens[row, place] < 0:
+            if tokens[row, index] < 0:
                 for k in range(slopes.shape[2]):
-                    slopes[row, place, k] = 0
+                    slopes[row, index, k] = 0
 
 
 @ordered
@@ -176,9 +175,9 @@ def add_tokens(
     width = slopes.shape[2]
     for e in range(len(rows)):
         row, factor = rows[e], factors[e]
-        for place in range(tokens.shape[1]):
-            token = tokens[row, place]
+        for index in range(tokens.shape[1]):
+            token = tokens[row, index]
             if token >= 0:
-                mine, slope = sums[token * width : (token + 1) * width], slopes[row, place]
+                mine, slope = sums[token * width : (token + 1) * width], slopes[row, index]
                 for k in range(width):
-                    mine[k] += steps_of(factor * np.float64(slope[k]), anchor)
+                    mine[k] += grid_steps(factor * np.float64(slope[k]), anchor)

@@ -38,7 +38,7 @@ from expost.training._native.fixed_point import (
     without_anchors,
 )
 from expost.training._native.keystream import Stream, poisson_sample
-from expost.training._native.update import State, StepSettings, noisy, update
+from expost.training._native.update import StepSettings, TrainingState, noisy, update
 from expost.training._native.vector_products import (
     prefetch,
     row_products1,
@@ -88,28 +88,28 @@ def _weighted_scale(
 
 
 @kernel
-def _products(X: Array, rows: Array, place: int, height: int, weights: Array, out: Array) -> None:
+def _products(X: Array, rows: Array, index: int, height: int, weights: Array, out: Array) -> None:
     """Multiply ``height`` rows (8, 4 or 1) by ``weights``; prefetch the rows that follow."""
-    later = max(place, min(place + height, len(rows) - height))
+    later = max(index, min(index + height, len(rows) - height))
     if height == 8:
-        row_products8(X, rows, place, later, weights, out)
+        row_products8(X, rows, index, later, weights, out)
     elif height == 4:
-        row_products4(X, rows, place, later, weights, out)
+        row_products4(X, rows, index, later, weights, out)
     else:
-        row_products1(X, rows, place, later, weights, out)
+        row_products1(X, rows, index, later, weights, out)
 
 
 @kernel
-def _add(X: Array, rows: Array, place: int, height: int, sums: Array, factors: Array,
+def _add(X: Array, rows: Array, index: int, height: int, sums: Array, factors: Array,
          anchor: float) -> None:  # fmt: skip
     """Add the rows of :func:`_products` times ``factors`` to ``sums``, which end in the bias."""
-    later = max(place, min(place + height, len(rows) - height))
+    later = max(index, min(index + height, len(rows) - height))
     if height == 8:
-        add_rows8(X, rows, place, later, sums, factors, anchor)
+        add_rows8(X, rows, index, later, sums, factors, anchor)
     elif height == 4:
-        add_rows4(X, rows, place, later, sums, factors, anchor)
+        add_rows4(X, rows, index, later, sums, factors, anchor)
     else:
-        add_rows1(X, rows, place, later, sums, factors, anchor)
+        add_rows1(X, rows, index, later, sums, factors, anchor)
     for r in range(height):
         sums[X.shape[1]] += np.float64(factors[r] + anchor).view(np.int64)
 
@@ -136,25 +136,25 @@ def clipped_sum_single(
     sums = total.view(np.int64)
     sums[:] = without_anchors(len(rows), bound.anchor)
     weights, scales = parameters.astype(X.dtype), np.empty(8)
-    bias, place = parameters[X.shape[1]], 0
-    while place < len(rows):
-        height = _height(len(rows) - place)
-        for later in rows[place + height : place + 2 * height]:
+    bias, index = parameters[X.shape[1]], 0
+    while index < len(rows):
+        height = _height(len(rows) - index)
+        for later in rows[index + height : index + 2 * height]:
             prefetch(y, later)
             prefetch(norms, later)
-        _products(X, rows, place, height, weights, scales)
+        _products(X, rows, index, height, weights, scales)
         if len(class_weights) > 0:
             for r in range(height):
-                row = rows[place + r]
+                row = rows[index + r]
                 scales[r] = _weighted_scale(
                     scales[r] + bias, y[row], norms[row], bound.clip, class_weights
                 )
         else:  # a loop of its own: a branch per row is slower
             for r in range(height):
-                row = rows[place + r]
+                row = rows[index + r]
                 scales[r] = _scale(scales[r] + bias, y[row], norms[row], bound.clip, loss)
-        _add(X, rows, place, height, sums, scales, bound.anchor)
-        place += height
+        _add(X, rows, index, height, sums, scales, bound.anchor)
+        index += height
     from_steps(sums, bound.grid, total)
 
 
@@ -173,20 +173,20 @@ def clipped_sum_softmax(
     """Write the same sum for ``classes`` outputs; ``y`` holds class numbers."""
     sums = total.view(np.int64)
     sums[:] = without_anchors(len(rows), bound.anchor)
-    width, place = X.shape[1] + 1, 0
+    width, index = X.shape[1] + 1, 0
     weights, residuals = parameters.astype(X.dtype), np.empty((classes, 8))
-    while place < len(rows):
-        height = _height(len(rows) - place)
+    while index < len(rows):
+        height = _height(len(rows) - index)
         for k in range(classes):
-            _products(X, rows, place, height, weights[k * width :], residuals[k])
+            _products(X, rows, index, height, weights[k * width :], residuals[k])
             residuals[k] += parameters[(k + 1) * width - 1]
         for r in range(height):
-            row = rows[place + r]
+            row = rows[index + r]
             _softmax_scales(residuals[:, r], y[row], norms[row], bound.clip, class_weights)
         for k in range(classes):
             mine = sums[k * width : (k + 1) * width]
-            _add(X, rows, place, height, mine, residuals[k], bound.anchor)
-        place += height
+            _add(X, rows, index, height, mine, residuals[k], bound.anchor)
+        index += height
     from_steps(sums, bound.grid, total)
 
 
@@ -216,14 +216,14 @@ def _softmax_scales(
 
 
 @kernel
-def train_steps(
+def train_linear(
     X: Array,
     y: Array,
     norms: Array,
     loss: int,
     classes: int,
     settings: StepSettings,
-    state: State,
+    state: TrainingState,
     source: Stream,
     sample: Array,
     done: int,

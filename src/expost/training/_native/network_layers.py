@@ -1,10 +1,10 @@
 """Layers of a native network: forward pass, backward pass, and their part of the clipped sum.
 
-A network is a table with one row per layer (:class:`expost.training._native.network_table.Network`
+A network is a table with one row per layer (:class:`expost.training._native.network.Network`
 makes it). The columns of the table and the memory of a thread (:class:`Scratch`) are defined here.
 
 Activations are stored with the channels last. Every product of a convolution or a fully connected
-layer, forward and backward, is computed in tiles (:mod:`expost.training._native.matrix_product`).
+layer, forward and backward, is computed in tiles (:mod:`expost.training._native.vector_products`).
 A convolution reads its patches directly from the image, which has a border of zeros. The gradient
 of one example in a fully connected layer is an outer product and is never stored.
 
@@ -21,9 +21,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.training._native.compiled import kernel, ordered
-from expost.training._native.fixed_point import add_outer_products, steps_of
-from expost.training._native.matrix_product import product
-from expost.training._native.vector_products import TALLEST, VECTOR
+from expost.training._native.fixed_point import add_outer_products, grid_steps
+from expost.training._native.vector_products import TALLEST, VECTOR, product
 
 CONVOLUTION, POOLING, RELU, FLATTEN, LINEAR = range(5)
 (
@@ -128,7 +127,7 @@ def _scatter_patches(layer: Array, patch_slopes: Array, slopes: Array) -> None:
     in_h, in_w, in_c, out_h = layer[IN_H], layer[IN_W], layer[IN_C], layer[OUT_H]
     out_w, kh, kw, sh = layer[OUT_W], layer[KH], layer[KW], layer[SH]
     sw, ph, pw, source = layer[SW], layer[PH], layer[PW], layer[SOURCE]
-    run, place = kw * in_c, 0
+    run, index = kw * in_c, 0
     for row in range(out_h):
         for column in range(out_w):
             left = column * sw - pw
@@ -137,12 +136,12 @@ def _scatter_patches(layer: Array, patch_slopes: Array, slopes: Array) -> None:
                 if 0 <= y < in_h:
                     start = source + (y * in_w + left) * in_c
                     inside, pixels = (
-                        patch_slopes[place + first : place + last],
+                        patch_slopes[index + first : index + last],
                         slopes[start + first : start + last],
                     )
                     for k in range(len(inside)):
                         pixels[k] += inside[k]
-                place += run
+                index += run
 
 
 @kernel
@@ -171,9 +170,9 @@ def _pool(layer: Array, values: Array, winners: Array) -> None:
                         winner[k] = 0
                 else:
                     for k in range(len(best)):
-                        pixel, largest, place = pixels[k], best[k], winner[k]
+                        pixel, largest, index = pixels[k], best[k], winner[k]
                         best[k] = pixel if pixel > largest else largest
-                        winner[k] = number if pixel > largest else place
+                        winner[k] = number if pixel > largest else index
 
 
 @kernel
@@ -252,7 +251,7 @@ def add_linear(layer: Array, count: int, scales: Array, scratch: Scratch, sums: 
                 inputs[k] = np.float64(values[k])
             for o in range(len(factors)):
                 factors[o] = scales[e] * np.float64(slopes[o])
-                biases[o] += steps_of(factors[o], anchor)
+                biases[o] += grid_steps(factors[o], anchor)
     mine = sums[start : start + width * outputs]
     add_outer_products(outputs, width, outer, room, outer, count, anchor, mine)
 
@@ -320,4 +319,4 @@ def add_convolution(layer: Array, scale: float, gradients: Array, sums: Array,
     start, size = layer[PARAMETERS], (layer[KH] * layer[KW] * layer[IN_C] + 1) * layer[OUT_C]
     mine, gradient = sums[start : start + size], gradients[start : start + size]
     for k in range(len(mine)):
-        mine[k] += steps_of(scale * np.float64(gradient[k]), anchor)
+        mine[k] += grid_steps(scale * np.float64(gradient[k]), anchor)

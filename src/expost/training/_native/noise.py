@@ -33,8 +33,8 @@ from expost.training.exact_noise import (
     LENGTH_ERROR,
     RADIUS_ERROR,
     UNREAD,
-    Lattice,
-    released,
+    NoiseLattice,
+    decided_release,
 )
 
 _PAIRS = WORDS // 2  # pairs of coordinates per refill; 16 blocks of the keystream
@@ -59,13 +59,13 @@ def scaled_pairs(
 def _round(total: Array, noise: Array, errors: Array, scale: float, step: float, out: Array) -> int:
     """Write the rounded noisy sums; return whether a coordinate is not decided."""
     doubts = 0
-    for place in range(len(total)):
-        s = total[place] * scale
+    for index in range(len(total)):
+        s = total[index] * scale
         whole = np.floor(s + 0.5)
-        t = (s - whole) + noise[place]
+        t = (s - whole) + noise[index]
         near = np.floor(t + 0.5)
-        out[place] = (whole + near) * step
-        doubts |= not (0.5 - abs(t - near) > errors[place])
+        out[index] = (whole + near) * step
+        doubts |= not (0.5 - abs(t - near) > errors[index])
     return doubts
 
 
@@ -75,12 +75,12 @@ def _keep_decided(
 ) -> int:
     """Restore the sums that are not decided, and mark them; return their number."""
     count = 0
-    for place in range(len(total)):
-        s = total[place] * scale
-        t = (s - np.floor(s + 0.5)) + noise[place]
-        if not (0.5 - abs(t - np.floor(t + 0.5)) > errors[place]):
-            out[place] = total[place]
-            open_[place] = 1
+    for index in range(len(total)):
+        s = total[index] * scale
+        t = (s - np.floor(s + 0.5)) + noise[index]
+        if not (0.5 - abs(t - np.floor(t + 0.5)) > errors[index]):
+            out[index] = total[index]
+            open_[index] = 1
             count += 1
     return count
 
@@ -88,12 +88,12 @@ def _keep_decided(
 @ordered
 def _copy(source: Array, target: Array) -> None:
     """Copy; a slice assignment would look for overlaps and shapes first."""
-    for place in range(len(target)):
-        target[place] = source[place]
+    for index in range(len(target)):
+        target[index] = source[index]
 
 
 @kernel
-def add_noise(source: Stream, total: Array, open_: Array, lattice: Lattice) -> int:
+def add_lattice_noise(source: Stream, total: Array, open_: Array, lattice: NoiseLattice) -> int:
     """Replace ``total`` by round((total + noise) / step)·step, except for open coordinates.
 
     Whole buffers are used; the unused words of the last one are discarded, so that no word is used
@@ -141,7 +141,7 @@ def _words_again(source: Stream, radii: Array, angles: Array) -> None:
             done += count
 
 
-def settle(source: Stream, total: Array, open_: Array, lattice: Lattice) -> None:
+def settle(source: Stream, total: Array, open_: Array, lattice: NoiseLattice) -> None:
     """Decide the open coordinates of ``total`` exactly."""
     again = source._replace(
         words=np.zeros_like(source.words),
@@ -152,8 +152,8 @@ def settle(source: Stream, total: Array, open_: Array, lattice: Lattice) -> None
     begun = int(again.state[12]) | int(again.state[13]) << 32
     radii, angles = np.empty(len(total), dtype=np.uint64), np.empty(len(total), dtype=np.uint64)
     _words_again(again, radii, angles)
-    for place in np.flatnonzero(open_).tolist():
-        buffer, inside = divmod(place, WORDS)
+    for index in np.flatnonzero(open_).tolist():
+        buffer, inside = divmod(index, WORDS)
         pairs = min(_PAIRS, (len(total) - buffer * WORDS + 1) // 2)
         # a refill advances the counter by 16 blocks and holds 64 pairs
         number = 4 * begun + _PAIRS * buffer + inside % pairs
@@ -161,9 +161,9 @@ def settle(source: Stream, total: Array, open_: Array, lattice: Lattice) -> None
         def more(part: int, number: int = number) -> tuple[int, int]:
             return further_digits(source.state, number, part)
 
-        words = int(radii[place]), int(angles[place])
-        total[place] = released(float(total[place]), lattice, words, inside >= pairs, more)
-        open_[place] = 0
+        words = int(radii[index]), int(angles[index])
+        total[index] = decided_release(float(total[index]), lattice, words, inside >= pairs, more)
+        open_[index] = 0
 
 
 def make_steps(

@@ -16,7 +16,7 @@ import numpy as np
 from expost.arrays import Array
 from expost.training._native.compiled import kernel
 from expost.training._native.keystream import Stream
-from expost.training._native.noise import add_noise, settle
+from expost.training._native.noise import add_lattice_noise, settle
 from expost.training.configuration import (
     BETA1,
     BETA2,
@@ -25,7 +25,7 @@ from expost.training.configuration import (
     Configuration,
     TrainingPlan,
 )
-from expost.training.exact_noise import Bound, Lattice, clip_bound, lattice_of
+from expost.training.exact_noise import Bound, NoiseLattice, clip_bound, lattice_of
 
 
 class StepSettings(NamedTuple):
@@ -34,14 +34,14 @@ class StepSettings(NamedTuple):
     rate: float
     expected: float
     bound: Bound
-    lattice: Lattice
+    lattice: NoiseLattice
     learning_rates: Array  # one per step, or a single one
     weight_decay: float
     momentum: float
     optimiser: int  # index in OPTIMISERS
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """Parameters, the two moments of the optimiser, the sum, and its open coordinates; flat."""
 
     parameters: Array
@@ -51,7 +51,7 @@ class State(NamedTuple):
     open: Array  # uint8: coordinates whose noise is not decided yet
 
 
-def settings_of(
+def step_settings(
     configuration: Configuration, plan: TrainingPlan, width: int, rows: int
 ) -> StepSettings:
     """Return the numbers that a training of ``width`` parameters needs in every step."""
@@ -67,23 +67,23 @@ def settings_of(
     )
 
 
-def state_of(parameters: Array) -> State:
+def state_of(parameters: Array) -> TrainingState:
     """Return the initial state of a training that begins at ``parameters`` (copied)."""
     first, second, total = (np.zeros(len(parameters)) for _ in range(3))
     open_ = np.zeros(len(parameters), dtype=np.uint8)
-    return State(parameters.astype(np.float64), first, second, total, open_)
+    return TrainingState(parameters.astype(np.float64), first, second, total, open_)
 
 
 @kernel
-def noisy(state: State, settings: StepSettings, source: Stream) -> int:
+def noisy(state: TrainingState, settings: StepSettings, source: Stream) -> int:
     """Add noise to ``state.total``; return the number of coordinates that are left open."""
     if settings.lattice.noise == 0.0:
         return 0
-    return add_noise(source, state.total, state.open, settings.lattice)
+    return add_lattice_noise(source, state.total, state.open, settings.lattice)
 
 
 @kernel
-def update(state: State, settings: StepSettings, step: int) -> None:
+def update(state: TrainingState, settings: StepSettings, step: int) -> None:
     """Average the noisy sum and update the parameters; ``step`` counts from 1."""
     parameters, first, second, total = (
         state.parameters,
@@ -95,26 +95,26 @@ def update(state: State, settings: StepSettings, step: int) -> None:
     scale, rate = 1.0 / settings.expected, rates[min(step, len(rates)) - 1]
     if settings.weight_decay != 0.0:
         kept = 1.0 - rate * settings.weight_decay
-        for place in range(len(parameters)):
-            parameters[place] *= kept
+        for index in range(len(parameters)):
+            parameters[index] *= kept
     if settings.optimiser == 0:
-        for place in range(len(total)):
-            parameters[place] -= rate * scale * total[place]
+        for index in range(len(total)):
+            parameters[index] -= rate * scale * total[index]
     elif settings.optimiser == 1:
-        for place in range(len(total)):
-            first[place] = settings.momentum * first[place] + scale * total[place]
-            parameters[place] -= rate * first[place]
+        for index in range(len(total)):
+            first[index] = settings.momentum * first[index] + scale * total[index]
+            parameters[index] -= rate * first[index]
     else:
         fade1, fade2 = 1.0 - BETA1**step, 1.0 - BETA2**step
-        for place in range(len(total)):
-            gradient = scale * total[place]
-            first[place] = BETA1 * first[place] + (1.0 - BETA1) * gradient
-            second[place] = BETA2 * second[place] + (1.0 - BETA2) * gradient * gradient
-            parameters[place] -= (
-                rate * (first[place] / fade1) / (math.sqrt(second[place] / fade2) + TINY)
+        for index in range(len(total)):
+            gradient = scale * total[index]
+            first[index] = BETA1 * first[index] + (1.0 - BETA1) * gradient
+            second[index] = BETA2 * second[index] + (1.0 - BETA2) * gradient * gradient
+            parameters[index] -= (
+                rate * (first[index] / fade1) / (math.sqrt(second[index] / fade2) + TINY)
             )
 
 
-def settle_state(state: State, settings: StepSettings, source: Stream) -> None:
+def settle_state(state: TrainingState, settings: StepSettings, source: Stream) -> None:
     """Decide the open coordinates of ``state.total`` exactly."""
     settle(source, state.total, state.open, settings.lattice)

@@ -1,9 +1,9 @@
 """Products in vector registers, as LLVM instructions.
 
 The loop vectoriser would not keep these sums in registers by itself. The functions ``strip…`` are
-the inner part of every matrix product of a network (:mod:`expost.training._native.matrix_product`).
-The functions ``row_products…`` are used by :mod:`expost.training._native.linear`. Sums over rows
-are in :mod:`expost.training._native.fixed_point`.
+the inner part of every matrix product of a network (:func:`product`). The functions
+``row_products…`` are used by :mod:`expost.training._native.linear`. Sums over rows are in
+:mod:`expost.training._native.fixed_point`.
 
 Vectors have 64 bytes. LLVM splits them on processors with narrower registers. So the code is
 correct on every processor, and fast with AVX2, AVX-512 or similar instructions. Multiplications and
@@ -12,6 +12,8 @@ or written, except where ``strip…`` says so. Bounds are not checked here; the 
 correct shapes.
 
 Tests: ``tests/training/test_vector_products.py``.
+
+``product`` cuts a matrix product into tiles whose sums stay in vector registers.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from expost.training._native.compiled import cgutils, extending, ir, types
+from expost.arrays import Array
+from expost.training._native.compiled import cgutils, extending, ir, kernel, types
 
 VECTOR = 64  # bytes
 TALLEST = 6  # most rows of a tile: the registers of AVX2 hold that many sums
@@ -51,17 +54,17 @@ class Emitter:
             first, blank, ir.Constant(ir.VectorType(INT, self.lanes), [0] * self.lanes)
         )
 
-    def at(self, array: Any, place: Any) -> Any:
+    def at(self, array: Any, index: Any) -> Any:
         """Return the pointer to one number."""
-        return self.builder.gep(array, [place])
+        return self.builder.gep(array, [index])
 
-    def load(self, array: Any, place: Any) -> Any:
+    def load(self, array: Any, index: Any) -> Any:
         """Load a whole vector."""
-        return self.builder.load(self._wide(array, place), align=1)
+        return self.builder.load(self._wide(array, index), align=1)
 
-    def store(self, vector: Any, array: Any, place: Any) -> None:
+    def store(self, vector: Any, array: Any, index: Any) -> None:
         """Store a whole vector."""
-        self.builder.store(vector, self._wide(array, place), align=1)
+        self.builder.store(vector, self._wide(array, index), align=1)
 
     def mask(self, used: Any) -> Any:
         """Return a mask that is true in the first ``used`` lanes."""
@@ -73,18 +76,18 @@ class Emitter:
         )
         return self.builder.icmp_signed("<", ir.Constant(many, list(range(self.lanes))), spread)
 
-    def masked_load(self, array: Any, place: Any, mask: Any) -> Any:
+    def masked_load(self, array: Any, index: Any, mask: Any) -> Any:
         """Load a vector; lanes where the mask is false are zero."""
-        pointer = self._wide(array, place)
+        pointer = self._wide(array, index)
         kind = ir.FunctionType(self.vector, [pointer.type, INT, mask.type, self.vector])
         function = _declared(self.builder, kind, f"llvm.masked.load.{self.suffix}.p0")
         return self.builder.call(
             function, [pointer, ir.Constant(INT, 1), mask, ir.Constant(self.vector, None)]
         )
 
-    def masked_store(self, vector: Any, array: Any, place: Any, mask: Any) -> None:
+    def masked_store(self, vector: Any, array: Any, index: Any, mask: Any) -> None:
         """Store the lanes where the mask is true."""
-        pointer = self._wide(array, place)
+        pointer = self._wide(array, index)
         kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, INT, mask.type])
         function = _declared(self.builder, kind, f"llvm.masked.store.{self.suffix}.p0")
         self.builder.call(function, [vector, pointer, ir.Constant(INT, 1), mask])
@@ -98,16 +101,16 @@ class Emitter:
         width = self.lanes
         while width > 1:
             width //= 2
-            places = [*range(width, 2 * width), *[0] * (self.lanes - width)]
+            lanes = [*range(width, 2 * width), *[0] * (self.lanes - width)]
             upper = self.builder.shuffle_vector(
-                vector, vector, ir.Constant(ir.VectorType(INT, self.lanes), places)
+                vector, vector, ir.Constant(ir.VectorType(INT, self.lanes), lanes)
             )
             vector = self.builder.fadd(vector, upper)
         return self.builder.extract_element(vector, ir.Constant(INT, 0))
 
-    def _wide(self, array: Any, place: Any) -> Any:
+    def _wide(self, array: Any, index: Any) -> Any:
         """Return the pointer to a vector."""
-        return self.builder.bitcast(self.at(array, place), self.vector.as_pointer())
+        return self.builder.bitcast(self.at(array, index), self.vector.as_pointer())
 
 
 def _declared(builder: Any, kind: Any, name: str) -> Any:
@@ -153,7 +156,7 @@ def _prefetch(builder: Any, pointer: Any) -> None:
     )
 
 
-def _prefetch_intrinsic(typing: Any, array: Any, place: Any) -> Any:
+def _prefetch_intrinsic(typing: Any, array: Any, index: Any) -> Any:
     """Return the type and the code generator of :data:`prefetch`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -168,7 +171,7 @@ prefetch: Any = extending.intrinsic(_prefetch_intrinsic)
 """prefetch(vector, place): prefetch the cache line of a number; does not change any result."""
 
 
-def plain(number: Any, *arrays: Any) -> bool:
+def contiguous(number: Any, *arrays: Any) -> bool:
     """Return whether all are contiguous arrays of this number type."""
     return all(
         isinstance(array, types.Array) and array.layout == "C" and array.dtype == number
@@ -183,7 +186,7 @@ def _make_strip(height: int) -> Any:
               a_inner: Any, b: Any, b_start: Any, b_outer: Any, b_inner: Any, outer: Any,
               inner: Any, first: Any, first_start: Any, first_step: Any, first_along: Any,
               out: Any, out_start: Any, out_step: Any) -> Any:  # fmt: skip
-        if a.dtype not in NUMBERS or not plain(a.dtype, a, b, first, out):
+        if a.dtype not in NUMBERS or not contiguous(a.dtype, a, b, first, out):
             return None  # not defined for these argument types
         long = types.int64
         return types.void(
@@ -196,7 +199,7 @@ def _make_strip(height: int) -> Any:
         a_start, a_step, a_outer, a_inner = arguments[2:6]
         b_start, b_outer, b_inner, outer, inner = arguments[7:12]
         a, b, first, out = (
-            emit.data(signature.args[place], arguments[place]) for place in (1, 6, 12, 16)
+            emit.data(signature.args[index], arguments[index]) for index in (1, 6, 12, 16)
         )
 
         def rows_from(start: Any, step: Any) -> list[Any]:
@@ -210,8 +213,8 @@ def _make_strip(height: int) -> Any:
 
             def over_outer(i: Any, held: Sequence[Any]) -> Sequence[Any]:
                 rows = [
-                    emit.at(a, place)
-                    for place in rows_from(builder.add(a_start, builder.mul(i, a_outer)), a_step)
+                    emit.at(a, row)
+                    for row in rows_from(builder.add(a_start, builder.mul(i, a_outer)), a_step)
                 ]
                 vectors = emit.at(b, builder.add(b_here, builder.mul(i, b_outer)))
 
@@ -230,14 +233,13 @@ def _make_strip(height: int) -> Any:
 
             first_here = builder.add(arguments[13], builder.mul(column, arguments[15]))
             starts = [
-                emit.masked_load(first, place, mask)
-                for place in rows_from(first_here, arguments[14])
+                emit.masked_load(first, row, mask) for row in rows_from(first_here, arguments[14])
             ]
             sums = loop(builder, outer, 1, starts, over_outer)
-            for total, place in zip(
+            for total, row in zip(
                 sums, rows_from(builder.add(arguments[17], column), arguments[18]), strict=True
             ):
-                emit.masked_store(total, out, place, mask)
+                emit.masked_store(total, out, row, mask)
             return nothing
 
         loop(builder, columns, emit.lanes, [], tile)
@@ -277,7 +279,7 @@ class Rows:
         matrix = context.make_array(signature.args[0])(context, builder, arguments[0])
         self.columns, self._start = builder.extract_value(matrix.shape, 1), matrix.data
         self._rows, self.vector, self.numbers = (
-            self.emit.data(signature.args[place], arguments[place]) for place in (1, 4, 5)
+            self.emit.data(signature.args[index], arguments[index]) for index in (1, 4, 5)
         )
         self.mine, later = (
             self._pointers(arguments[2], height),
@@ -290,8 +292,8 @@ class Rows:
 
     def _pointers(self, first: Any, height: int) -> list[Any]:
         """Return the pointers to the listed rows from index ``first`` on."""
-        places = [self.builder.add(first, ir.Constant(LONG, r)) for r in range(height)]
-        listed = [self.builder.load(self.emit.at(self._rows, place)) for place in places]
+        listed_rows = [self.builder.add(first, ir.Constant(LONG, r)) for r in range(height)]
+        listed = [self.builder.load(self.emit.at(self._rows, row)) for row in listed_rows]
         return [self.emit.at(self._start, self.builder.mul(row, self.columns)) for row in listed]
 
     def number(self, row: int) -> Any:
@@ -312,10 +314,10 @@ def _make_row_products(height: int) -> Any:
     """Return the intrinsic for products of ``height`` rows."""
 
     def typed(
-        typing: Any, matrix: Any, rows: Any, place: Any, later: Any, weights: Any, out: Any
+        typing: Any, matrix: Any, rows: Any, index: Any, later: Any, weights: Any, out: Any
     ) -> Any:
-        same = matrix.dtype in NUMBERS and plain(matrix.dtype, matrix, weights)
-        if not (same and plain(types.int64, rows) and plain(types.float64, out)):
+        same = matrix.dtype in NUMBERS and contiguous(matrix.dtype, matrix, weights)
+        if not (same and contiguous(types.int64, rows) and contiguous(types.float64, out)):
             return None
         return types.void(matrix, rows, types.int64, types.int64, weights, out), generate
 
@@ -359,3 +361,56 @@ row_products8, row_products4, row_products1 = (_make_row_products(height) for he
 
 out[r] = Σ_c X[rows[place + r], c]·weights[c] for r < h, summed in the precision of X in as many
 parts as a vector has lanes. The first half of the h rows from ``later`` on is prefetched."""
+
+
+@kernel
+def _strip(height: int, columns: int, a: Array, a_start: int, a_step: int, a_outer: int,
+           a_inner: int, b: Array, b_start: int, b_outer: int, b_inner: int, outer: int, inner: int,
+           first: Array, first_start: int, first_step: int, first_along: int,
+           out: Array, out_start: int, out_step: int) -> None:  # fmt: skip
+    """Compute ``height`` rows of a product (1 to 6 rows)."""
+    if height == 6:
+        strip6(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
+    elif height == 5:
+        strip5(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
+    elif height == 4:
+        strip4(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
+    elif height == 3:
+        strip3(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
+    elif height == 2:
+        strip2(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
+    else:
+        strip1(columns, a, a_start, a_step, a_outer, a_inner, b, b_start, b_outer, b_inner,
+               outer, inner, first, first_start, first_step, first_along,
+               out, out_start, out_step)  # fmt: skip
+
+
+@kernel
+def product(rows: int, columns: int, a: Array, a_start: int, a_step: int, a_outer: int,
+            a_inner: int, b: Array, b_start: int, b_outer: int, b_inner: int, outer: int,
+            inner: int, first: Array, first_step: int, first_along: int,
+            out: Array, out_start: int, out_step: int) -> None:  # fmt: skip
+    """Compute out[r, c] = first[r, c] + Σ_{i, j} a[r, (i, j)]·b[(i, j), c].
+
+    Here r < ``rows`` and c < ``columns``, with the strides as given. The columns of ``b`` and
+    ``out`` are adjacent. The columns of ``first`` are ``first_along`` apart: 1, or 0 with a vector
+    of zeros. The rows are cut into strips of nearly equal height.
+    """
+    strips, row = -(-rows // TALLEST), 0
+    for strip in range(strips):
+        height = rows // strips + (1 if strip < rows % strips else 0)
+        _strip(height, columns, a, a_start + row * a_step, a_step, a_outer, a_inner,
+               b, b_start, b_outer, b_inner, outer, inner,
+               first, row * first_step, first_step, first_along,
+               out, out_start + row * out_step, out_step)  # fmt: skip
+        row += height

@@ -59,10 +59,13 @@ class ClippedSums(ABC):
 
     def weigh(self, class_weights: Sequence[Sequence[float] | None], device: Any) -> None:
         """Set the class weights of the models that train next; None is 1 for all classes."""
-        known = [len(each) for each in class_weights if each is not None]
+        known = [len(class_weight) for class_weight in class_weights if class_weight is not None]
         self.class_weights = (
             torch.tensor(
-                [[1.0] * known[0] if each is None else list(each) for each in class_weights],
+                [
+                    [1.0] * known[0] if class_weight is None else list(class_weight)
+                    for class_weight in class_weights
+                ],
                 dtype=torch.float64,
                 device=device,
             )
@@ -196,16 +199,16 @@ class LinearSums(ClippedSums):
         table = parameters.view(models, self.outputs, -1)
         weights = table[:, :, :-1].to(self.X.dtype).flatten(0, 1)
         everywhere = torch.mm(weights, self.X.T).view(models, self.outputs, self.rows)
-        places = rows[:, None, :].expand(-1, self.outputs, -1)
+        columns = rows[:, None, :].expand(-1, self.outputs, -1)
         logits = (
-            everywhere.gather(2, places).transpose(1, 2).to(torch.float64) + table[:, None, :, -1]
+            everywhere.gather(2, columns).transpose(1, 2).to(torch.float64) + table[:, None, :, -1]
         )
         residuals = self._clipped(logits, rows, taken, clips)
         spread = torch.zeros(
             models, self.outputs, self.rows + 1, dtype=torch.float64, device=self.X.device
         )
         # padding is written to a separate last column
-        outside = torch.where(taken[:, None, :], places, self.rows)
+        outside = torch.where(taken[:, None, :], columns, self.rows)
         spread.scatter_(2, outside, residuals.transpose(1, 2))
         sums = torch.mm(
             spread[:, :, :-1].reshape(models * self.outputs, self.rows), self.X.to(torch.float64)
@@ -244,14 +247,14 @@ def full_precision() -> Iterator[None]:
     new = hasattr(matmul, "fp32_precision")
     settings = [matmul, cudnn.conv, cudnn.rnn] if new else [matmul, cudnn]
     name, plain = ("fp32_precision", "ieee") if new else ("allow_tf32", False)
-    before = [getattr(each, name) for each in settings]
+    before = [getattr(setting, name) for setting in settings]
     try:
-        for each in settings:
-            setattr(each, name, plain)
+        for setting in settings:
+            setattr(setting, name, plain)
         yield
     finally:
-        for each, old in zip(settings, before, strict=True):
-            setattr(each, name, old)
+        for setting, old in zip(settings, before, strict=True):
+            setattr(setting, name, old)
 
 
 def clip_factors(norms: torch.Tensor, clips: torch.Tensor) -> torch.Tensor:

@@ -165,7 +165,7 @@ def _line(pixels: int) -> int:
 
 def _wide(*images: torch.Tensor) -> bool:
     """Return whether the numbers of one model need more than 31 bits to count."""
-    return max(each[0].numel() for each in images) >= 1 << 31
+    return max(image[0].numel() for image in images) >= 1 << 31
 
 
 @triton.jit
@@ -179,9 +179,9 @@ def _convolve(
     ROWS: tl.constexpr, TERMS: tl.constexpr, PIXELS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
-    place = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-    known = place < examples * positions
-    image, p = place // positions, place % positions
+    pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
+    known = pixel < examples * positions
+    image, p = pixel // positions, pixel % positions
     top, left = (p // wide) * sh - ph, (p % wide) * sw - pw
     if WIDE:
         image = image.to(tl.int64)
@@ -241,9 +241,9 @@ def _collect(
     WIDE: tl.constexpr, LINE: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * LINE + tl.arange(0, LINE)
-    line = place // width
-    c, h, w = line // height, line % height + ph, place % width + pw
+    column = tl.program_id(1) * LINE + tl.arange(0, LINE)
+    line = column // width
+    c, h, w = line // height, line % height + ph, column % width + pw
     # patches are models × terms × examples × positions
     size = examples * (high * wide)
     if WIDE:
@@ -254,11 +254,11 @@ def _collect(
     for a in tl.static_range((kh + sh - 1) // sh):
         for b in tl.static_range((kw + sw - 1) // sw):
             i, j, oh, ow = h % sh + a * sh, w % sw + b * sw, h // sh - a, w // sw - b
-            inside = (place < pixels) & (i < kh) & (j < kw)
+            inside = (column < pixels) & (i < kh) & (j < kw)
             inside = inside & (oh >= 0) & (ow >= 0) & (oh < high) & (ow < wide)
             offset = (c * (kh * kw) + i * kw + j) * size + oh * wide + ow
             total += tl.load(patches + offset, mask=inside, other=0.0)
-    tl.store(out + image * pixels + place, total, mask=place < pixels)
+    tl.store(out + image * pixels + column, total, mask=column < pixels)
 
 
 @triton.jit

@@ -22,8 +22,8 @@ class Convolution:
 
     def __init__(self, layer: nn.Conv2d, kernels: Any) -> None:
         self.kernel, self.stride, self.padding = (
-            (each[0], each[1])
-            for each in (pair(layer.kernel_size), pair(layer.stride), pair(layer.padding))
+            (setting[0], setting[1])
+            for setting in (pair(layer.kernel_size), pair(layer.stride), pair(layer.padding))
         )
         self.inputs, self.outputs, self.kernels = layer.in_channels, layer.out_channels, kernels
         self.patch = self.kernel[0] * self.kernel[1] * self.inputs
@@ -33,24 +33,26 @@ class Convolution:
         kernels = fused(self.kernels, x)
         if kernels is not None:
             whole = weight.view(-1, self.outputs, self.inputs, *self.kernel)
-            found: Tensor = kernels.convolve(x.contiguous(), whole, bias, self.stride, self.padding)
-            return found
-        made = torch.matmul(weight[:, None], self.patches(x))
-        made = made if bias is None else made + bias[:, None, :, None]
-        return made.view(*made.shape[:3], *self._positions(x))
+            convolved: Tensor = kernels.convolve(
+                x.contiguous(), whole, bias, self.stride, self.padding
+            )
+            return convolved
+        product = torch.matmul(weight[:, None], self.patches(x))
+        product = product if bias is None else product + bias[:, None, :, None]
+        return product.view(*product.shape[:3], *self._positions(x))
 
     def slopes(self, slope: Tensor, weight: Tensor, size: tuple[int, ...]) -> Tensor:
         """Return the slopes at the images, whose height and width are ``size``."""
         kernels = fused(self.kernels, slope)
         if kernels is not None:
             whole = weight.view(-1, self.outputs, self.inputs, *self.kernel)
-            found: Tensor = kernels.convolution_slopes(
+            slopes: Tensor = kernels.convolution_slopes(
                 slope.contiguous(), whole, size, self.stride, self.padding
             )
-            return found
-        made = torch.matmul(weight.transpose(1, 2)[:, None], slope.flatten(3))
+            return slopes
+        product = torch.matmul(weight.transpose(1, 2)[:, None], slope.flatten(3))
         folded = functional.fold(
-            made.flatten(0, 1), size, self.kernel, padding=self.padding, stride=self.stride
+            product.flatten(0, 1), size, self.kernel, padding=self.padding, stride=self.stride
         )
         return folded.view(*slope.shape[:2], *folded.shape[1:])
 
@@ -58,23 +60,25 @@ class Convolution:
         """Return the gradient of the weight of every example: models × examples × size."""
         kernels = fused(self.kernels, x)
         if kernels is not None:
-            found: Tensor = kernels.convolution_gradients(
+            gradients: Tensor = kernels.convolution_gradients(
                 x.contiguous(), slope.contiguous(), self.kernel, self.stride, self.padding
             )
-            return found
+            return gradients
         return torch.matmul(slope.flatten(3), self.patches(x).transpose(2, 3)).flatten(2)
 
     def patches(self, x: Tensor) -> Tensor:
         """Return the patches: models × examples × terms of a patch × positions."""
         images = x.flatten(0, 1)
         if self.kernels is not None:
-            made = self.kernels.gather_patches(
+            patches = self.kernels.gather_patches(
                 images.contiguous(), self.kernel, self.stride, self.padding
             )
         else:
-            made = functional.unfold(images, self.kernel, padding=self.padding, stride=self.stride)
-        found: Tensor = made.view(*x.shape[:2], *made.shape[1:])
-        return found
+            patches = functional.unfold(
+                images, self.kernel, padding=self.padding, stride=self.stride
+            )
+        viewed: Tensor = patches.view(*x.shape[:2], *patches.shape[1:])
+        return viewed
 
     def ghost(self, x: Tensor, positions: int) -> bool:
         """Whether the two Gram matrices are much smaller than the gradient.
@@ -93,7 +97,7 @@ class Convolution:
 
 def pair(value: Any) -> list[int]:
     """Return a setting for both axes."""
-    return [int(value), int(value)] if isinstance(value, int) else [int(each) for each in value]
+    return [int(value), int(value)] if isinstance(value, int) else [int(side) for side in value]
 
 
 def fused(kernels: Any, x: Tensor) -> Any:

@@ -28,7 +28,7 @@ import torch
 
 from expost.randomness.source import Randomness
 from expost.training import exact_noise
-from expost.training.exact_noise import Lattice, released
+from expost.training.exact_noise import NoiseLattice, decided_release
 
 SAMPLE, NOISE, FURTHER = 0, 1, 2  # purposes
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", dtype="<i4").tolist()
@@ -59,8 +59,8 @@ class DeviceStream:
 
         They are float64 in (0, 1]: k·2^{−53} with k = 1 … 2^{53}.
         """
-        made = self._make(models, count, step, steps, SAMPLE, again)
-        return made.reshape(steps, models, -1)[:, :, :count]
+        uniforms = self._make(models, count, step, steps, SAMPLE, again)
+        return uniforms.reshape(steps, models, -1)[:, :, :count]
 
     def noisy(
         self, total: torch.Tensor, lattices: torch.Tensor, step: torch.Tensor
@@ -98,12 +98,12 @@ class DeviceStream:
         """Decide the coordinates of ``noisy`` where ``doubt`` is true exactly, on the host."""
         width = total.shape[1]
         blocks = -(-width // 8)
-        for model, place in doubt.nonzero().tolist():
-            slot, block = divmod(place, blocks)
+        for model, coordinate in doubt.nonzero().tolist():
+            slot, block = divmod(coordinate, blocks)
             key = [int(word) & 0xFFFFFFFF for word in self.keys[model].tolist()]
             words = chacha20_block(key, (block, step, NOISE, 0))
             radius, angle = (
-                words[2 * each] << 32 | words[2 * each + 1] for each in (slot % 4, slot % 4 + 4)
+                words[2 * word] << 32 | words[2 * word + 1] for word in (slot % 4, slot % 4 + 4)
             )
 
             def more(
@@ -116,9 +116,9 @@ class DeviceStream:
                 )
                 return int.from_bytes(first, "little"), int.from_bytes(second, "little")
 
-            lattice = Lattice(*lattices[model].tolist())
-            noisy[model, place] = released(
-                float(total[model, place]), lattice, (radius, angle), slot >= 4, more
+            lattice = NoiseLattice(*lattices[model].tolist())
+            noisy[model, coordinate] = decided_release(
+                float(total[model, coordinate]), lattice, (radius, angle), slot >= 4, more
             )
 
     def poisson_samples(
@@ -137,19 +137,19 @@ class DeviceStream:
         enough = math.ceil(rate * rows + _SPARE * math.sqrt(rate * rows) + 8)
         scale, again = 1.0 / math.log1p(-rate), 0
         last = torch.full((steps, models, 1), -1.0, dtype=torch.float64, device=self.device)
-        found = []
+        samples = []
         while True:
             gaps = torch.floor(
                 self.uniforms(models, enough, step, steps, again).log_().mul_(scale)
             ).add_(1.0)
-            places = gaps.cumsum_(dim=2).add_(last)
-            found.append(places)
-            last, again = places[:, :, -1:], again + 1
+            positions = gaps.cumsum_(dim=2).add_(last)
+            samples.append(positions)
+            last, again = positions[:, :, -1:], again + 1
             if bool((last >= rows).all()):
                 break
-        places = found[0] if len(found) == 1 else torch.cat(found, dim=2)
-        taken = places < rows
-        return torch.where(taken, places, 0.0).to(torch.int64), taken.sum(2)
+        positions = samples[0] if len(samples) == 1 else torch.cat(samples, dim=2)
+        taken = positions < rows
+        return torch.where(taken, positions, 0.0).to(torch.int64), taken.sum(2)
 
     @cached_property
     def _kernels(self) -> Any:
@@ -247,9 +247,9 @@ def chacha20_block(key: Sequence[int], last: Sequence[int]) -> list[int]:
     return [(a + b) & 0xFFFFFFFF for a, b in zip(x, start, strict=True)]
 
 
-def lattices_of(lattices: Sequence[Lattice], device: Any) -> torch.Tensor:
+def lattices_of(lattices: Sequence[NoiseLattice], device: Any) -> torch.Tensor:
     """Return the lattices of a group of models as one tensor: models × 4."""
-    return torch.tensor([list(each) for each in lattices], dtype=torch.float64, device=device)
+    return torch.tensor([list(lattice) for lattice in lattices], dtype=torch.float64, device=device)
 
 
 def _in_order(numbers: torch.Tensor, models: int, width: int) -> torch.Tensor:

@@ -30,7 +30,7 @@ import torch
 
 from expost.arrays import Array
 from expost.training._torch.clipping import VANISHED
-from expost.training._torch.layers import ghost_square, squares
+from expost.training._torch.layers import ghost_square, squared_norms
 
 Tensor = torch.Tensor
 
@@ -60,8 +60,8 @@ class Part(ABC):
 
     def summed(self, factors: Tensor, kernels: Any) -> Tensor:
         """Return :meth:`total` in the order of the parameter."""
-        found = self.total(factors, kernels)
-        return found if self.order is None else self.order(found)
+        total = self.total(factors, kernels)
+        return total if self.order is None else self.order(total)
 
     @property
     @abstractmethod
@@ -94,15 +94,15 @@ class Stored(Part):
         return self.values.numel()
 
     def square(self) -> Tensor:
-        return squares(self.values) + self.size * VANISHED
+        return squared_norms(self.values) + self.size * VANISHED
 
     def clear(self, good: Tensor) -> None:
         self.values = torch.where(good[:, :, None], self.values, 0.0)
 
     def total(self, factors: Tensor, kernels: Any) -> Tensor:
         if kernels is not None:
-            found: Tensor = kernels.weighted_sums(self.values.contiguous(), factors)
-            return found
+            total: Tensor = kernels.weighted_sums(self.values.contiguous(), factors)
+            return total
         return torch.bmm(factors[:, None], self.values.to(factors.dtype))[:, 0]
 
     def add(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
@@ -123,8 +123,8 @@ class Outer(Part):
         return self.inputs.numel() + self.slopes.numel()
 
     def square(self) -> Tensor:
-        long = squares(self.inputs) + self.inputs.shape[2] * VANISHED
-        return long * (squares(self.slopes) + self.slopes.shape[2] * VANISHED)
+        long = squared_norms(self.inputs) + self.inputs.shape[2] * VANISHED
+        return long * (squared_norms(self.slopes) + self.slopes.shape[2] * VANISHED)
 
     def clear(self, good: Tensor) -> None:
         self.inputs = torch.where(good[:, :, None], self.inputs, 0.0)
@@ -156,13 +156,13 @@ class Positions(Part):
 
     def square(self) -> Tensor:
         inputs, slopes = self.inputs.flatten(0, 1), self.slopes.flatten(0, 1)
-        found = ghost_square(
+        square = ghost_square(
             torch.bmm(inputs, inputs.transpose(1, 2)),
             torch.bmm(slopes, slopes.transpose(1, 2)),
             inputs.shape[2],
             slopes.shape[2],
         )
-        return found.view(self.inputs.shape[:2])
+        return square.view(self.inputs.shape[:2])
 
     def clear(self, good: Tensor) -> None:
         self.inputs = torch.where(good[:, :, None, None], self.inputs, 0.0)
@@ -207,7 +207,7 @@ class Tokens(Part):
         return 2 * self.slopes.numel() + self.tokens.shape[2] ** 2
 
     def square(self) -> Tensor:
-        return squares(self.slopes.flatten(2)) + self.slopes[0, 0].numel() * VANISHED
+        return squared_norms(self.slopes.flatten(2)) + self.slopes[0, 0].numel() * VANISHED
 
     def clear(self, good: Tensor) -> None:
         self.slopes = torch.where(good[:, :, None, None], self.slopes, 0.0)
@@ -216,10 +216,10 @@ class Tokens(Part):
         models, width = len(factors), self.slopes.shape[3]
         scaled = (self.slopes * factors[:, :, None, None]).flatten(0, 2)
         number = self.size // width
-        found = torch.zeros(models * number, width, dtype=torch.float64, device=factors.device)
+        table = torch.zeros(models * number, width, dtype=torch.float64, device=factors.device)
         offsets = torch.arange(models, device=factors.device)[:, None, None] * number
-        places = self.tokens.clamp(min=0) + offsets
-        return found.index_add_(0, places.flatten(), scaled).view(models, -1)
+        slots = self.tokens.clamp(min=0) + offsets
+        return table.index_add_(0, slots.flatten(), scaled).view(models, -1)
 
     def add(self, rows: Array, factors: Array, anchor: float, sums: Array) -> None:
         from expost.training._native.gradient_sums import add_tokens

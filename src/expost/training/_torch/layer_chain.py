@@ -29,7 +29,6 @@ from torch.nn import functional
 from expost.arrays import Array
 from expost.training._torch.clipping import ClippedSums, clip_factors, cut
 from expost.training._torch.convolutions import kernels_of, pair
-from expost.training._torch.flat_parameters import Parameters
 from expost.training._torch.layers import (
     Connected,
     Convolved,
@@ -38,6 +37,7 @@ from expost.training._torch.layers import (
     Pooled,
     Rectified,
 )
+from expost.training._torch.module_state import Parameters
 
 Tensor = torch.Tensor
 
@@ -131,10 +131,10 @@ class ChainSums(ClippedSums):
             for layer in self.layers:
                 layer.clear(good)
         factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
-        found = torch.cat([layer.clipped(factors) for layer in self.layers], dim=1)
+        clipped = torch.cat([layer.clipped(factors) for layer in self.layers], dim=1)
         for layer in self.layers:
             layer.kept = SimpleNamespace()
-        return found
+        return clipped
 
     def _slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the gradient of the loss at the outputs."""
@@ -182,7 +182,7 @@ def _check_leaf(leaf: Any, flat: bool) -> None:
         leaf._forward_hooks
         or leaf._forward_pre_hooks
         or leaf._backward_hooks
-        or not all(each.requires_grad for each in leaf.parameters())
+        or not all(parameter.requires_grad for parameter in leaf.parameters())
     ):
         raise UnsupportedChain("hooks or frozen parameters")
     if kind in (nn.MaxPool2d, nn.Conv2d) and (flat or pair(leaf.dilation) != [1, 1]):

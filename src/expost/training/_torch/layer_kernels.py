@@ -152,13 +152,13 @@ def _gather(
     BLOCK: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    p, term = place % positions, place // positions
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    p, term = pixel % positions, pixel // positions
     c, rest = term // (kh * kw), term % (kh * kw)
     h, w = (p // wide) * sh - ph + rest // kw, (p % wide) * sw - pw + rest % kw
-    inside = (place < size) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+    inside = (pixel < size) & (h >= 0) & (h < height) & (w >= 0) & (w < width)
     value = tl.load(x + image * image_size + (c * height + h) * width + w, mask=inside, other=0.0)
-    tl.store(out + image * size + place, value, mask=place < size)
+    tl.store(out + image * size + pixel, value, mask=pixel < size)
 
 
 @triton.jit
@@ -180,11 +180,11 @@ def _pool(
     BLOCK: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    known = place < size
-    line = place // wide
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    known = pixel < size
+    line = pixel // wide
     first = image * image_size + (line // high) * (height * width)
-    first += (line % high) * (sh * width) + (place % wide) * sw
+    first += (line % high) * (sh * width) + (pixel % wide) * sw
     best = tl.load(x + first, mask=known, other=0.0)
     code = tl.zeros((BLOCK,), dtype=tl.int32)
     for k in tl.static_range(1, kh * kw):
@@ -196,8 +196,8 @@ def _pool(
         nothing = best <= 0.0
         best = tl.where(nothing, 0.0, best)
         code = tl.where(nothing, -1, code)
-    tl.store(out + image * size + place, best, mask=known)
-    tl.store(codes + image * size + place, code.to(tl.int8), mask=known)
+    tl.store(out + image * size + pixel, best, mask=known)
+    tl.store(codes + image * size + pixel, code.to(tl.int8), mask=known)
 
 
 @triton.jit
@@ -218,15 +218,15 @@ def _unpool(
     BLOCK: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    line = place // width
-    c, h, w = line // height, line % height, place % width
+    pixel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    line = pixel // width
+    c, h, w = line // height, line % height, pixel % width
     total = tl.zeros((BLOCK,), dtype=out.dtype.element_ty)
     for i in tl.static_range(kh):
         for j in tl.static_range(kw):
             oh, ow = (h - i) // sh, (w - j) // sw
             inside = (
-                (place < size)
+                (pixel < size)
                 & (h >= i)
                 & (w >= j)
                 & (oh * sh + i == h)
@@ -237,7 +237,7 @@ def _unpool(
             offset = image * pooled_size + (c * high + oh) * wide + ow
             code = tl.load(codes + offset, mask=inside, other=-1).to(tl.int32)
             total += tl.load(slopes + offset, mask=inside & (code == i * kw + j), other=0.0)
-    tl.store(out + image * size + place, total, mask=place < size)
+    tl.store(out + image * size + pixel, total, mask=pixel < size)
 
 
 @triton.jit
@@ -262,7 +262,7 @@ def _weigh(values, factors, out, examples, width, ROWS: tl.constexpr, COLUMNS: t
         here = first + row
         inside = (here < examples)[:, None] & (column < width)[None, :]
         factor = tl.load(factors + model * examples + here, mask=here < examples, other=0.0)
-        place = (model * examples + here)[:, None] * width + column[None, :]
-        value = tl.load(values + place, mask=inside, other=0.0).to(tl.float64)
+        cell = (model * examples + here)[:, None] * width + column[None, :]
+        value = tl.load(values + cell, mask=inside, other=0.0).to(tl.float64)
         total += value * factor[:, None]
     tl.store(out + model * width + column, tl.sum(total, axis=0), mask=column < width)

@@ -131,13 +131,13 @@ class Pooled(Layer):
     ) -> tuple[Tensor | None, Tensor | None]:
         given = slope.flatten(0, 1)
         if self.kernels is not None:
-            found = self.kernels.unpool(
+            slopes = self.kernels.unpool(
                 given.contiguous(), self.kept.codes, self.kept.shape, self.kernel, self.stride
             )
         else:
             if self.rectify:
                 given = torch.where(self.kept.out > 0, given, 0.0)
-            found = torch.ops.aten.max_pool2d_with_indices_backward(
+            slopes = torch.ops.aten.max_pool2d_with_indices_backward(
                 given,
                 self.kept.x,
                 self.kernel,
@@ -147,7 +147,7 @@ class Pooled(Layer):
                 False,
                 self.kept.places,
             )
-        before: Tensor = found.unflatten(0, slope.shape[:2])
+        before: Tensor = slopes.unflatten(0, slope.shape[:2])
         return before, None
 
 
@@ -161,8 +161,8 @@ class Connected(Layer):
     def forward(self, x: Tensor, parameters: Tensor) -> Tensor:
         self.kept.x = x.reshape(*x.shape[:2], self.inputs)
         bias = parameters[:, None, self.outputs * self.inputs :]
-        made = torch.baddbmm(bias, self.kept.x, self._weight(parameters).transpose(1, 2))
-        return made[:, :, :, None, None]
+        outputs = torch.baddbmm(bias, self.kept.x, self._weight(parameters).transpose(1, 2))
+        return outputs[:, :, :, None, None]
 
     def _weight(self, parameters: Tensor) -> Tensor:
         return parameters[:, : self.outputs * self.inputs].view(-1, self.outputs, self.inputs)
@@ -171,8 +171,8 @@ class Connected(Layer):
         self, slope: Tensor, parameters: Tensor, further: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         self.kept.slope = slope.reshape(*slope.shape[:2], self.outputs)
-        steep = squares(self.kept.slope) + self.outputs * VANISHED
-        square = (squares(self.kept.x) + 1.0) * steep
+        steep = squared_norms(self.kept.slope) + self.outputs * VANISHED
+        square = (squared_norms(self.kept.x) + 1.0) * steep
         if not further:
             return None, square
         return torch.bmm(self.kept.slope, self._weight(parameters))[:, :, :, None, None], square
@@ -219,17 +219,17 @@ class Convolved(Layer):
         self.kept.biases = slope.sum((3, 4))
         if self.ghost:
             self.kept.patches = self.convolution.patches(self.kept.x)
-            patches, each = self.kept.patches.flatten(0, 1), slope.flatten(3).flatten(0, 1)
+            patches, slopes = self.kept.patches.flatten(0, 1), slope.flatten(3).flatten(0, 1)
             square = ghost_square(
                 torch.bmm(patches.transpose(1, 2), patches),
-                torch.bmm(each.transpose(1, 2), each),
+                torch.bmm(slopes.transpose(1, 2), slopes),
                 self.patch,
                 self.outputs,
             ).view(models, examples)
         else:
             self.kept.gradients = self.convolution.gradients(self.kept.x, slope)
-            square = squares(self.kept.gradients)
-        square = square + squares(self.kept.biases)
+            square = squared_norms(self.kept.gradients)
+        square = square + squared_norms(self.kept.biases)
         if not further:
             return None, square
         size = self.kept.x.shape[3:]
@@ -254,8 +254,8 @@ class Convolved(Layer):
     def _weighted(self, values: Tensor, factors: Tensor) -> Tensor:
         """Return the sum over the examples times their factors, in float64."""
         if self.convolution.kernels is not None:
-            found: Tensor = self.convolution.kernels.weighted_sums(values, factors)
-            return found
+            total: Tensor = self.convolution.kernels.weighted_sums(values, factors)
+            return total
         return torch.bmm(factors[:, None], values.to(factors.dtype))[:, 0]
 
 
@@ -285,11 +285,11 @@ def ghost_square(patches: Tensor, slopes: Tensor, patch: int, outputs: int) -> T
     return square
 
 
-def squares(values: Tensor) -> Tensor:
+def squared_norms(values: Tensor) -> Tensor:
     """Return Σ x² over the last axis in float64, where no square of a float32 underflows."""
     kernels = kernels_of("cuda") if values.is_cuda and values.dtype == torch.float32 else None
     if kernels is not None:
-        found: Tensor = kernels.squares(values)
-        return found
+        sums: Tensor = kernels.squares(values)
+        return sums
     norms: Tensor = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
     return norms.square()

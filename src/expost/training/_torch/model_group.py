@@ -56,22 +56,22 @@ def train_batched(
             "the keystream on a device counts up to 2^32 steps; reduce epochs or pass device='cpu'",
         )
     limit = memory or _default_memory(source.device)
-    scheduled = any(each.schedule != "constant" for each in configurations)
+    scheduled = any(configuration.schedule != "constant" for configuration in configurations)
     state_bytes = 8 * (8 * sums.width + scheduled * max(plan.steps for plan in planned))
     together = max(1, min(limit // (2 * state_bytes), most or len(planned)))
-    found: list[Any] = [None] * len(planned)
-    for places in _groups(configurations, planned, int(together)):
-        scratch = max(1, limit - len(places) * state_bytes)
+    trained: list[Any] = [None] * len(planned)
+    for members in _groups(configurations, planned, int(together)):
+        scratch = max(1, limit - len(members) * state_bytes)
         chosen = (
-            [configurations[p] for p in places],
-            [planned[p] for p in places],
-            [seeds[p] for p in places],
+            [configurations[p] for p in members],
+            [planned[p] for p in members],
+            [seeds[p] for p in members],
         )
-        group = ModelGroup(*chosen, sums, source.of(places), scratch)
+        group = ModelGroup(*chosen, sums, source.of(members), scratch)
         with full_precision():
-            for place, parameters in zip(places, group.train(meter), strict=True):
-                found[place] = parameters
-    return found
+            for member, parameters in zip(members, group.train(meter), strict=True):
+                trained[member] = parameters
+    return trained
 
 
 def _default_memory(device: str) -> int:
@@ -84,11 +84,11 @@ def _groups(
 ) -> list[list[int]]:
     """Group indices by batch size, optimiser and schedule, the longest trainings first."""
     families: dict[tuple[float, str, str], list[int]] = {}
-    for place in sorted(range(len(planned)), key=lambda place: -planned[place].steps):
-        each = configurations[place]
+    for index in sorted(range(len(planned)), key=lambda index: -planned[index].steps):
+        configuration = configurations[index]
         families.setdefault(
-            (planned[place].sampling_rate, each.optimiser, each.schedule), []
-        ).append(place)
+            (planned[index].sampling_rate, configuration.optimiser, configuration.schedule), []
+        ).append(index)
     return [
         family[first : first + together]
         for family in families.values()
@@ -120,25 +120,30 @@ class ModelGroup:
         self.steps = [plan.steps for plan in planned]
         self.rate, self.batch = planned[0].sampling_rate, float(configurations[0].batch_size)
         self.optimiser = configurations[0].optimiser
-        clips = [float(each.clip) for each in configurations]
+        clips = [float(configuration.clip) for configuration in configurations]
         most = sums.exact_rows or sums.rows
-        self.clips = self._column([clip_bound(each, sums.width, most).clip for each in clips])
-        made = [
+        self.clips = self._column([clip_bound(clip, sums.width, most).clip for clip in clips])
+        lattices = [
             lattice_of(clip, plan.noise_multiplier)
             for clip, plan in zip(clips, planned, strict=True)
         ]
-        self.lattices = lattices_of(made, self.parameters.device)
+        self.lattices = lattices_of(lattices, self.parameters.device)
         self.noisy = any(plan.noise_multiplier > 0 for plan in planned)
-        sums.weigh([each.class_weights for each in configurations], self.parameters.device)
+        sums.weigh(
+            [configuration.class_weights for configuration in configurations],
+            self.parameters.device,
+        )
         # models × steps, or models × 1 if the learning rate is constant
         rates = [
-            each.learning_rates(plan.steps)
-            for each, plan in zip(configurations, planned, strict=True)
+            configuration.learning_rates(plan.steps)
+            for configuration, plan in zip(configurations, planned, strict=True)
         ]
-        self.rates = self._column([np.pad(each, (0, len(rates[0]) - len(each))) for each in rates])
-        decays = [float(each.weight_decay) for each in configurations]
+        self.rates = self._column([np.pad(rate, (0, len(rates[0]) - len(rate))) for rate in rates])
+        decays = [float(configuration.weight_decay) for configuration in configurations]
         self.decays = self._column(decays) if any(decays) else None
-        self.momenta = self._column([float(each.momentum) for each in configurations])
+        self.momenta = self._column(
+            [float(configuration.momentum) for configuration in configurations]
+        )
         # number of the step, counted from 1
         self.clock = torch.zeros(1, dtype=torch.int64, device=self.parameters.device)
         self.exact = not self.parameters.is_cuda  # whether the host decides at once
@@ -180,7 +185,7 @@ class ModelGroup:
         rows, counts = self.source.poisson_samples(
             self.rate, self.sums.rows, active, done + 1, stretch
         )
-        largest, made = counts.amax(1).tolist(), 0
+        largest, finished = counts.amax(1).tolist(), 0
 
         def record(first: int, last: int) -> None:
             self.clock.fill_(done + first)
@@ -197,8 +202,8 @@ class ModelGroup:
                 self._step(rows[step, :, :size], counts[step], active)
             self.exact = before
 
-        while made < stretch:
-            made = self._advance(record, with_host, done, made, stretch)
+        while finished < stretch:
+            finished = self._advance(record, with_host, done, finished, stretch)
 
     def _advance(
         self,
@@ -215,7 +220,7 @@ class ModelGroup:
         """
         state = self.parameters, self.first, self.second
         watched = self.sums.sound is not None or not self.exact
-        before = [each.clone() for each in state] if watched else []
+        before = [tensor.clone() for tensor in state] if watched else []
         if self.sums.sound is not None:
             self.sums.sound.fill_(True)
             self.sums.careful = False
@@ -338,5 +343,5 @@ def rounded(size: int) -> int:
 
 def _restore(state: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
     """Write back what was there before."""
-    for each, old in zip(state, before, strict=True):
-        each.copy_(old)
+    for tensor, old in zip(state, before, strict=True):
+        tensor.copy_(old)

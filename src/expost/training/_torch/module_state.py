@@ -17,20 +17,26 @@ operations that torch tests with their gradients for single rows in float64
 (``tests/training/test_additivity.py`` repeats that for a part).
 
 Tests: ``tests/training/test_module_state.py``.
+
+The trained parameters of a torch module as one flat vector per model, and back.
+
+Tests: ``tests/training/test_modules.py`` and ``tests/training/test_layer_chain.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from expost.arrays import Array
 from expost.errors import InvalidInput
 
 Tensor = torch.Tensor
@@ -42,10 +48,10 @@ STATE_BYTES = 4 * _WORDS
 def seed_draws(secret: int, step: int, device: torch.device) -> None:
     """Set torch's generators for one step; an equal secret and step draw equal numbers."""
     given = secret.to_bytes(SECRET_BITS // 8, "little") + step.to_bytes(8, "little")
-    made = hashlib.shake_256(given).digest(8 + STATE_BYTES)
+    digest = hashlib.shake_256(given).digest(8 + STATE_BYTES)
     if device.type != "cpu":
-        torch.cuda.manual_seed(int.from_bytes(made[:8], "little"))
-    torch.random.set_rng_state(generator_state(made[8:]))
+        torch.cuda.manual_seed(int.from_bytes(digest[:8], "little"))
+    torch.random.set_rng_state(generator_state(digest[8:]))
 
 
 def generator_state(given: bytes) -> Tensor:
@@ -148,10 +154,10 @@ _NOT_ROWWISE = {
 def inside(input: Tensor, number: int, look_up: Callable[[Tensor], Tensor]) -> Tensor:
     """Return what ``look_up`` finds for tokens; NaN for those outside of 0 … ``number`` − 1."""
     outside = (input < 0) | (input >= number)
-    made = look_up(torch.clamp(input, 0, number - 1))
-    if not made.is_floating_point():
-        return made
-    return torch.where(outside.unsqueeze(-1), torch.nan, made)
+    looked_up = look_up(torch.clamp(input, 0, number - 1))
+    if not looked_up.is_floating_point():
+        return looked_up
+    return torch.where(outside.unsqueeze(-1), torch.nan, looked_up)
 
 
 def _embedding(
@@ -172,11 +178,11 @@ def _embedding(
     def look_up(tokens: Tensor) -> Tensor:
         return functional.embedding(tokens, weight, None, max_norm, norm_type, scale_grad_by_freq)
 
-    made = inside(input, weight.shape[0], look_up)
+    looked_up = inside(input, weight.shape[0], look_up)
     if padding_idx is None:
-        return made
+        return looked_up
     padding = padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx
-    return torch.where((input == padding).unsqueeze(-1), made.detach(), made)
+    return torch.where((input == padding).unsqueeze(-1), looked_up.detach(), looked_up)
 
 
 def _plain_embedding(
@@ -194,8 +200,8 @@ def _at(input: Tensor, dim: int, wanted: Tensor) -> Tensor:
     """Return which places of an axis are wanted, in a shape that fits ``input``."""
     shape = [1] * max(1, input.ndim)
     shape[dim] = -1
-    places = torch.arange(input.shape[dim] if input.ndim else 1, device=input.device)
-    return (wanted.reshape(-1, 1) == places).any(0).view(shape)
+    positions = torch.arange(input.shape[dim] if input.ndim else 1, device=input.device)
+    return (wanted.reshape(-1, 1) == positions).any(0).view(shape)
 
 
 def _index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
@@ -217,8 +223,8 @@ def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
 def _grid_sample(input: Tensor, grid: Tensor, *others: Any, **named: Any) -> Tensor:
     """Give NaN where the grid is not finite; torch would read any memory there."""
     odd = ~torch.isfinite(grid)
-    made = functional.grid_sample(input, torch.where(odd, 0.0, grid), *others, **named)
-    return torch.where(odd.any(-1).unsqueeze(1), torch.nan, made)
+    sampled = functional.grid_sample(input, torch.where(odd, 0.0, grid), *others, **named)
+    return torch.where(odd.any(-1).unsqueeze(1), torch.nan, sampled)
 
 
 def _grid_sampler(
@@ -226,14 +232,14 @@ def _grid_sampler(
 ) -> Tensor:
     odd = ~torch.isfinite(grid)
     settings = interpolation_mode, padding_mode, align_corners
-    made = torch.grid_sampler(input, torch.where(odd, 0.0, grid), *settings)
-    return torch.where(odd.any(-1).unsqueeze(1), torch.nan, made)
+    sampled = torch.grid_sampler(input, torch.where(odd, 0.0, grid), *settings)
+    return torch.where(odd.any(-1).unsqueeze(1), torch.nan, sampled)
 
 
 def _linear_cross_entropy(*given: Any, options: Any = None, **named: Any) -> Tensor:
     """Compute the loss without chunks: with them its gradient mixes rows."""
-    made: Tensor = functional.linear_cross_entropy(*given, **named)
-    return made
+    loss: Tensor = functional.linear_cross_entropy(*given, **named)
+    return loss
 
 
 _REPLACED: dict[Any, Callable[..., Tensor]] = {
@@ -253,3 +259,61 @@ _REPLACED: dict[Any, Callable[..., Tensor]] = {
 }
 if hasattr(functional, "linear_cross_entropy"):  # torch 2.13
     _REPLACED[functional.linear_cross_entropy] = _linear_cross_entropy
+
+
+class Parameters:
+    """Names, shapes and precision of the trained parameters of ``module``.
+
+    ``factory`` makes further models of the same architecture.
+    """
+
+    def __init__(self, module: nn.Module, factory: Callable[[], Any], device: str) -> None:
+        self.factory, self.device = factory, device
+        self.trained = {
+            name: value for name, value in module.named_parameters() if value.requires_grad
+        }
+        self.dtype = next(iter(self.trained.values())).dtype
+        self.itemsize = next(iter(self.trained.values())).element_size()
+        self.starts: dict[str, int] = {}  # where each parameter starts in the flat vector
+        self.width = 0
+        for name, value in self.trained.items():
+            self.starts[name] = self.width
+            self.width += value.numel()
+
+    def start(self, seeds: Sequence[int]) -> torch.Tensor:
+        """Return the initial parameters of one new model per seed: models × width, float64."""
+        starts = []
+        for seed in seeds:
+            torch.manual_seed(seed % 2**63)
+            starts.append(self._flat(self.factory()))
+        return torch.stack(starts).to(self.device, torch.float64)
+
+    def _flat(self, module: nn.Module) -> torch.Tensor:
+        """Return the trained parameters of a module as one vector."""
+        values = dict(module.named_parameters())
+        if {name: value.shape for name, value in self.trained.items()} != {
+            name: values[name].shape for name in self.trained if name in values
+        }:
+            raise InvalidInput(
+                "model",
+                "modules of different shapes",
+                "pass a function that returns the same architecture at every call",
+            )
+        return torch.cat([values[name].detach().flatten().cpu() for name in self.trained])
+
+    def named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return flat parameters (… × width) by name, in the module's shapes and precision."""
+        pieces = torch.split(
+            flat.to(self.dtype), [value.numel() for value in self.trained.values()], dim=-1
+        )
+        shapes = [(*flat.shape[:-1], *value.shape) for value in self.trained.values()]
+        return {
+            name: piece.reshape(shape)
+            for name, piece, shape in zip(self.trained, pieces, shapes, strict=True)
+        }
+
+    def arrays(self, flat: Array) -> dict[str, Array]:
+        """Return the flat parameters of one model as arrays by name."""
+        return {
+            name: value.numpy().copy() for name, value in self.named(torch.from_numpy(flat)).items()
+        }

@@ -52,22 +52,7 @@ Tensor = torch.Tensor
 
 
 class ModuleTaps:
-    """The taps of one module.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module. Its layers' ``forward`` is replaced during a pass only.
-    names : dict of str to Tensor
-        Its trained parameters by name.
-    blank : Tensor
-        One example, of zeros.
-    exact : bool
-        One model at a time, and gradients that are summed in fixed point on a CPU. Otherwise
-        several models at a time, and gradients that are summed by matrix products.
-    kernels : module, optional
-        The fused CUDA kernels.
-    """
+    """The taps of one module."""
 
     def __init__(
         self,
@@ -92,8 +77,8 @@ class ModuleTaps:
             name: [
                 (layer._parameters, role)
                 for layer in module.modules()
-                for role, each in layer._parameters.items()
-                if each is value
+                for role, parameter in layer._parameters.items()
+                if parameter is value
             ]
             for name, value in names.items()
         }
@@ -142,30 +127,30 @@ class ModuleTaps:
             return out.reshape(-1)
 
         shared = None if own is not None else 0
-        each = vmap(one, in_dims=(0, shared), randomness="different")
+        per_example = vmap(one, in_dims=(0, shared), randomness="different")
         apart = RowsApart()
         with self._installed(), apart, torch.enable_grad():
             if self.exact:
                 alone = {
                     name: value if own is not None else value[0] for name, value in given.items()
                 }
-                made = each(X[0], alone)[None]
+                outputs = per_example(X[0], alone)[None]
             else:
-                made = vmap(each, in_dims=(0, shared), randomness="different")(X, given)
+                outputs = vmap(per_example, in_dims=(0, shared), randomness="different")(X, given)
         if self.errors is not None and apart.errors != self.errors:
             raise RowError
         self._raised = apart.errors
-        return made, copies
+        return outputs, copies
 
     def gradients(self, outputs: Tensor, copies: dict[str, Tensor], slopes: Tensor) -> list[Part]:
         """Return the parts of the gradients of all parameters that are used."""
         leaves = [self.anchor, *copies.values()]
-        found: tuple[Tensor | None, ...] = (None,) * len(leaves)
+        gradients: tuple[Tensor | None, ...] = (None,) * len(leaves)
         if outputs.requires_grad:
-            found = torch.autograd.grad(outputs, leaves, slopes, allow_unused=True)
+            gradients = torch.autograd.grad(outputs, leaves, slopes, allow_unused=True)
         parts: list[Part] = [
             Stored(name, value.flatten(2))
-            for name, value in zip(copies, found[1:], strict=True)
+            for name, value in zip(copies, gradients[1:], strict=True)
             if value is not None
         ]
         for tap in self.taps:
@@ -184,8 +169,8 @@ class ModuleTaps:
                         outputs = self.outputs(X, values, own={})[0]
                     if seen.refusal is not None:
                         raise seen.refusal
-                    found = _reached(outputs, held) & self._tapped_names()
-                if not found:
+                    reached = _reached(outputs, held) & self._tapped_names()
+                if not reached:
                     # with the copies of the other parameters, too
                     loose = _reached(self._repeated(X, values), held)
                     if loose:
@@ -196,28 +181,28 @@ class ModuleTaps:
                             "from a list or another place",
                         )
             except Untappable as error:
-                found = set(error.layer.trained.values())
+                reached = set(error.layer.trained.values())
             except InvalidInput:
                 raise
             except Exception as error:
                 if not self.taps:
                     raise not_vectorised(self.module, error) from error
-                found = self._tapped_names()
+                reached = self._tapped_names()
             for tap in self.taps:
                 tap.calls = []
-            if not found:
+            if not reached:
                 self.errors, self.state.watching = self._raised, False
                 return
-            self.taps = [tap for tap in self.taps if not found & set(tap.trained.values())]
+            self.taps = [tap for tap in self.taps if not reached & set(tap.trained.values())]
             self.rest = [name for name in names if name not in self._tapped_names()]
 
     def _repeated(self, X: Tensor, values: dict[str, Tensor]) -> Tensor:
         """Return the outputs of a pass that was made before; refuse a module if they differ."""
-        made = []
+        outputs = []
         for _ in range(2):
             with torch.random.fork_rng(), self.state.kept():
-                made.append(self.outputs(X, values)[0])
-        before, after = (outputs.detach().nan_to_num() for outputs in made)
+                outputs.append(self.outputs(X, values)[0])
+        before, after = (outputs.detach().nan_to_num() for outputs in outputs)
         least = 1e-3 if X.is_cuda else 0.0  # sums on CUDA may add in any order
         if before.shape != after.shape or not torch.allclose(before, after, rtol=least, atol=least):
             raise InvalidInput(
@@ -226,7 +211,7 @@ class ModuleTaps:
                 "its outputs change from one pass over zeros to the next, so it keeps a state that "
                 "cannot be set back",
             )
-        return made[1]
+        return outputs[1]
 
     @contextmanager
     def _installed(self) -> Iterator[None]:
@@ -266,12 +251,12 @@ class ModuleTaps:
     def _products(self, layer: nn.RNNBase) -> dict[str, Callable[[Tensor], Tensor]]:
         """Return the products of a recurrent layer, tapped where they can be."""
         tapped = {tap.held["weight"]: self._forward(tap) for tap in self.taps if tap.layer is layer}
-        found: dict[str, Callable[[Tensor], Tensor]] = {}
+        taps: dict[str, Callable[[Tensor], Tensor]] = {}
         for name, roles in products_of(layer).items():
             plain = partial(linear, layer, roles["weight"], roles.get("bias", ""))
             held: Any = layer._parameters[roles["weight"]]
-            found[name] = tapped.get(held, plain)
-        return found
+            taps[name] = tapped.get(held, plain)
+        return taps
 
     def _forward(self, tap: TappedLayer) -> Callable[[Tensor], Tensor]:
         """Return the forward pass of a tapped layer on a tensor inside ``vmap``."""
@@ -301,13 +286,13 @@ class ModuleTaps:
             x = wrapped.get_unwrapped(x)
         levels = (-1, *self._levels) if self.exact else self._levels
         with temporarily_clear_interpreter_stack():
-            for place, level in enumerate(levels):
+            for index, level in enumerate(levels):
                 if level in axes:
-                    x = x.movedim(axes[level] + place, place)
+                    x = x.movedim(axes[level] + index, index)
                 else:
-                    x = x.unsqueeze(place)
+                    x = x.unsqueeze(index)
                     shape = list(x.shape)
-                    shape[place] = self._sizes[place]
+                    shape[index] = self._sizes[index]
                     x = x.expand(shape)
         return x
 
@@ -343,15 +328,19 @@ def _tapped(
         if value is not None
     )
     known = {id(value): name for name, value in names.items()}
-    found: list[TappedLayer] = []
+    tapped: list[TappedLayer] = []
 
     def add(layer: nn.Module, kind: type[TappedLayer], held: dict[str, Tensor]) -> None:
         trained = {role: known[id(value)] for role, value in held.items() if id(value) in known}
         if trained and all(owners[id(value)] == 1 for value in held.values()):
-            found.append(kind(layer, held, trained, exact=exact, kernels=kernels))
+            tapped.append(kind(layer, held, trained, exact=exact, kernels=kernels))
 
     for layer in module.modules():
-        held: Any = {role: each for role, each in layer._parameters.items() if each is not None}
+        held: Any = {
+            role: parameter
+            for role, parameter in layer._parameters.items()
+            if parameter is not None
+        }
         if "forward" in layer.__dict__:
             continue
         if type(layer) in RECURRENT and set(held) == set(layer._parameters):
@@ -360,7 +349,7 @@ def _tapped(
         kind = tap_of(layer, exact=exact)
         if kind is not None and "weight" in held and set(held) <= {"weight", "bias"}:
             add(layer, kind, held)
-    return found
+    return tapped
 
 
 def tap_of(layer: nn.Module, *, exact: bool) -> type[TappedLayer] | None:

@@ -15,6 +15,10 @@ sums are float64 matrix products whose rounding is part of the plan
 Parameters that need no gradient, and buffers, are not changed and are not in the result. All models
 share those of a module made under ``torch.manual_seed(0)``.
 Tests: ``tests/training/test_modules.py`` and ``tests/training/test_module_taps.py``.
+
+Which modules can be trained: checks by their layers and by zeros, without data.
+
+Tests: ``tests/training/test_modules.py`` and ``tests/training/test_module_state.py``.
 """
 
 from __future__ import annotations
@@ -30,13 +34,14 @@ from torch import nn
 from torch.nn import functional
 
 from expost.arrays import Array
+from expost.errors import InvalidInput
 from expost.training._torch.clipping import ClippedSums, clip_factors, cut
 from expost.training._torch.convolutions import kernels_of
-from expost.training._torch.flat_parameters import Parameters
 from expost.training._torch.gradient_parts import Part
-from expost.training._torch.module_state import WholeState, seed_draws
+from expost.training._torch.module_state import Parameters, WholeState, seed_draws
 from expost.training._torch.module_taps import ModuleTaps, not_vectorised, slopes_of
-from expost.training.exact_noise import grid_of
+from expost.training._torch.reachable_state import ReachableState
+from expost.training.exact_noise import contribution_step
 
 _WORKING_SET = 1 << 29  # bytes of a chunk on a CPU; larger ones are slower
 _FEWEST = 16  # rows of a pass: for one to three rows, torch's products add in another order
@@ -126,10 +131,10 @@ class ModuleSums(ClippedSums):
             torch.random.set_rng_state(state)
 
     def start(self, seeds: Sequence[int]) -> torch.Tensor:
-        made = self.parameters.start(seeds)
+        parameters = self.parameters.start(seeds)
         self.seed = int(seeds[0])
         self.before_step(0)
-        return made
+        return parameters
 
     def before_step(self, step: int) -> None:
         """Seed dropout and similar layers for a step, so that a repeated step draws the same."""
@@ -261,7 +266,7 @@ class ModuleSums(ClippedSums):
                         self._product(
                             parameters[one], rows[one], taken[one], clips[one], model + one.start
                         )
-                        for one in (slice(place, place + 1) for place in range(len(rows)))
+                        for one in (slice(row, row + 1) for row in range(len(rows)))
                     ]
                 )
             return torch.zeros_like(parameters)
@@ -283,11 +288,11 @@ class ModuleSums(ClippedSums):
                 part.clear(good)
         factors = cut(clip_factors(square.sqrt(), clips[:, None]) * taken)
         sums = {part.name: part.summed(factors, self.kernels) for part in parts}
-        found = [
+        outputs = [
             sums[name] if name in sums else factors.new_zeros(len(rows), value.numel())
             for name, value in self.parameters.trained.items()
         ]
-        return torch.cat(found, dim=1)
+        return torch.cat(outputs, dim=1)
 
     def of_one(self, parameters: Array, rows: Array, clip: float, memory: int) -> Array:
         """Return the sum over ``rows`` for one model."""
@@ -306,7 +311,7 @@ class ModuleSums(ClippedSums):
         from expost.training._native.gradient_sums import from_steps
 
         total = np.zeros(self.width)
-        grid = grid_of(clip, self.exact_rows or self.rows)
+        grid = contribution_step(clip, self.exact_rows or self.rows)
         sums = total.view(np.int64)
         self._add_steps(parameters[model : model + 1], model, rows, clip, grid, sums)
         from_steps(sums, grid, total)
@@ -355,8 +360,8 @@ class ModuleSums(ClippedSums):
         chosen = np.flatnonzero(factors)
         for part in parts:
             first = self.parameters.starts[part.name]
-            place = slice(first, first + part.size)
-            part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, sums[place])
+            part_slice = slice(first, first + part.size)
+            part.add_summed(chosen, factors[chosen], 1.5 * 2.0**52 * grid, sums[part_slice])
 
 
 def _padded(rows: torch.Tensor) -> torch.Tensor:
@@ -398,3 +403,92 @@ class ThreadedSums:
             yield mine
         finally:
             self._idle.append(mine)
+
+
+def check_module(module: Any) -> nn.Module:
+    """Return the module if it can be trained.
+
+    Refuse a layer that mixes the examples of a batch, or that has no parameters yet (lazy layers),
+    and hooks on parameters.
+    """
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(
+            "model", type(module).__name__, "pass a function that returns a torch.nn.Module"
+        )
+    for name, layer in module.named_modules():
+        coupled = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        remembers = (
+            isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
+        )
+        if coupled or remembers:
+            raise InvalidInput(
+                "model",
+                f"{type(layer).__name__} at {name or 'the top'!r}",
+                "it mixes the examples of a batch, so the gradient of one example cannot be "
+                "bounded; use GroupNorm or LayerNorm",
+            )
+        if any(nn.parameter.is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
+            raise InvalidInput(
+                "model",
+                f"{type(layer).__name__} at {name!r}",
+                "specify the sizes: lazy layers have no parameters yet",
+            )
+    for name, parameter in module.named_parameters():
+        hooks: Any = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+        if any(hooks):
+            raise InvalidInput(
+                "model",
+                f"a hook on the parameter {name!r}",
+                "gradients are computed per example, where hooks on parameters are not called; "
+                "remove it",
+            )
+    strange = {parameter.dtype for parameter in module.parameters()} - {
+        torch.float32,
+        torch.float64,
+    }
+    if strange:
+        raise InvalidInput(
+            "model",
+            f"parameters of {strange.pop()}",
+            "use float32 or float64: lower precision is too coarse for clipping",
+        )
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InvalidInput("model", type(module).__name__, "pass a module with parameters to train")
+    return module
+
+
+def takes_integers(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether the module accepts rows of int64, such as tokens; found with zeros."""
+    blank = torch.zeros((1, *shape), dtype=torch.int64, device=next(module.parameters()).device)
+    try:
+        with torch.no_grad(), ReachableState(module).kept():
+            module(blank)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def outputs_of(module: nn.Module, X: Array) -> int:
+    """Return the number of outputs per example, found with zeros: no data is read.
+
+    Rows are numbers of the module's precision, or int64 if ``X`` holds integers.
+    """
+    like = next(module.parameters())
+    dtype = torch.int64 if X.dtype.kind in "iu" else like.dtype
+    with torch.no_grad(), ReachableState(module).kept():
+        blank = torch.zeros((1, *X.shape[1:]), dtype=dtype, device=like.device)
+        try:
+            outputs = module(blank)
+            if isinstance(outputs, torch.Tensor):
+                return int(outputs.numel())
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError):
+            raise InvalidInput(
+                "X",
+                f"rows of shape {X.shape[1:]}",
+                "the model does not accept rows of this shape; pass rows that fit its first layer",
+            ) from None
+    raise InvalidInput(
+        "model",
+        f"a module that returns {type(outputs).__name__}",
+        "return one tensor: the outputs of each example",
+    )

@@ -104,7 +104,7 @@ def _uniform(high, low):
 
 
 @triton.jit
-def _words(key, place, second, third, fourth, BLOCK: tl.constexpr):
+def _words(key, index, second, third, fourth, BLOCK: tl.constexpr):
     """One block of the keystream per place; its sixteen words."""
     zero = tl.zeros((BLOCK,), dtype=tl.uint32)
     i0, i1, i2, i3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
@@ -124,7 +124,7 @@ def _words(key, place, second, third, fourth, BLOCK: tl.constexpr):
         zero + tl.load(key + 6).to(tl.uint32, bitcast=True),
         zero + tl.load(key + 7).to(tl.uint32, bitcast=True),
     )
-    i12 = place.to(tl.uint32)
+    i12 = index.to(tl.uint32)
     i13 = zero + second.to(tl.uint32)
     i14, i15 = zero + third, zero + fourth
     a0, a1, a2, a3, b0, b1, b2, b3 = i0, i1, i2, i3, i4, i5, i6, i7
@@ -148,12 +148,12 @@ def _words(key, place, second, third, fourth, BLOCK: tl.constexpr):
 @triton.jit
 def _fill(out, keys, step, models, blocks, purpose, again, BLOCK: tl.constexpr):
     line = tl.program_id(0)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3 = _words(
-        keys + (line % models) * 8, place, tl.load(step) + line // models, purpose, again, BLOCK
+        keys + (line % models) * 8, column, tl.load(step) + line // models, purpose, again, BLOCK
     )
-    inside = place < blocks
-    first = out + line.to(tl.int64) * 8 * blocks + place
+    inside = column < blocks
+    first = out + line.to(tl.int64) * 8 * blocks + column
     tl.store(first, _uniform(a0, a1), mask=inside)
     tl.store(first + blocks, _uniform(a2, a3), mask=inside)
     tl.store(first + 2 * blocks, _uniform(b0, b1), mask=inside)
@@ -167,8 +167,8 @@ def _fill(out, keys, step, models, blocks, purpose, again, BLOCK: tl.constexpr):
 @triton.jit
 def _series(table, z, COUNT: tl.constexpr):
     total = z * 0 + tl.load(table)
-    for place in tl.static_range(1, COUNT):
-        total = total * z + tl.load(table + place)
+    for index in tl.static_range(1, COUNT):
+        total = total * z + tl.load(table + index)
     return total
 
 
@@ -225,9 +225,9 @@ def _add_noise(
     HALF_ROOT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     line = tl.program_id(0)
-    place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3 = _words(
-        keys + line * 8, place, tl.load(step), 1, 0, BLOCK
+        keys + line * 8, column, tl.load(step), 1, 0, BLOCK
     )
     size, scale = tl.load(lattices + 4 * line + 1), tl.load(lattices + 4 * line + 2)
     deviation = tl.load(lattices + 4 * line + 3)
@@ -235,8 +235,8 @@ def _add_noise(
     x1, y1, e1 = _pair(a2, a3, c2, c3, deviation, table, HALF_ROOT)
     x2, y2, e2 = _pair(b0, b1, d0, d1, deviation, table, HALF_ROOT)
     x3, y3, e3 = _pair(b2, b3, d2, d3, deviation, table, HALF_ROOT)
-    start, real = line.to(tl.int64) * width, place < blocks
-    p0, p1, p2, p3 = place, place + blocks, place + 2 * blocks, place + 3 * blocks
+    start, real = line.to(tl.int64) * width, column < blocks
+    p0, p1, p2, p3 = column, column + blocks, column + 2 * blocks, column + 3 * blocks
     p4, p5, p6, p7 = p0 + 4 * blocks, p1 + 4 * blocks, p2 + 4 * blocks, p3 + 4 * blocks
     _release(total, out, doubt, start + p0, real & (p0 < width), x0, e0, size, scale, deviation)
     _release(total, out, doubt, start + p1, real & (p1 < width), x1, e1, size, scale, deviation)

@@ -44,22 +44,7 @@ _OPAQUE |= {"decimal", "datetime", "fractions", "pathlib", "re", "uuid", "weakre
 
 
 class ReachableState:
-    """The state of all objects that a module can reach, as it was when this was made.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module.
-    *others : object
-        Further objects that it is given.
-
-    Attributes
-    ----------
-    objects : dict of int to object
-        What can be changed and is set back, by identity.
-    changed : set of int
-        The identities of those that a pass has changed so far.
-    """
+    """The state of all objects that a module can reach, as it was when this was made."""
 
     def __init__(self, module: nn.Module, *others: Any) -> None:
         self.objects: dict[int, Any] = {}
@@ -68,7 +53,7 @@ class ReachableState:
         self._memories: set[int] = set()
         self._restorers: list[tuple[int, Callable[[], bool]]] = []
         self._pending: list[tuple[Any, str]] = [
-            (each, type(each).__name__) for each in (*others, module)
+            (value, type(value).__name__) for value in (*others, module)
         ]
         while self._pending:
             self._visit(*self._pending.pop())
@@ -145,7 +130,7 @@ class ReachableState:
         elif isinstance(value, type):
             if not _library_class(value):
                 self._add(value, set_back.attributes(value))
-                used = [each for name, each in vars(value).items() if name != "__init__"]
+                used = [member for name, member in vars(value).items() if name != "__init__"]
                 self._walk(path, *value.__mro__[1:-1], *used)
         else:
             self._instance(value, kind, path)
@@ -235,11 +220,17 @@ def _names(slots: Any) -> tuple[str, ...]:
 
 def _used(code: types.CodeType) -> tuple[set[str], set[str]]:
     """Return the global names and the names of attributes in code and functions inside it."""
-    inside = [_used(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-    named = {each.argval for each in dis.get_instructions(code) if each.opname.endswith("_GLOBAL")}
+    inside = [
+        _used(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
+    ]
+    named = {
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname.endswith("_GLOBAL")
+    }
     return (
-        named.union(*(each for each, _ in inside)),
-        set(code.co_names).union(*(each for _, each in inside)),
+        named.union(*(names for names, _ in inside)),
+        set(code.co_names).union(*(names for _, names in inside)),
     )
 
 

@@ -33,14 +33,14 @@ def suffixes(layer: nn.RNNBase) -> list[str]:
 
 def products_of(layer: nn.RNNBase) -> dict[str, dict[str, str]]:
     """Return the parameters of each product of the layer: names by role, by the product's name."""
-    found = {}
+    calls = {}
     for suffix in suffixes(layer):
         for kind in ("ih", "hh", *(["hr"] if layer.proj_size else [])):
             roles = {"weight": f"weight_{kind}_{suffix}"}
             if layer.bias and kind != "hr":
                 roles["bias"] = f"bias_{kind}_{suffix}"
-            found[f"{kind}_{suffix}"] = roles
-    return found
+            calls[f"{kind}_{suffix}"] = roles
+    return calls
 
 
 def plain_products(layer: nn.RNNBase) -> dict[str, Product]:
@@ -85,16 +85,16 @@ def recurrent_forward(layer: Any, products: dict[str, Product]) -> Callable[...,
         names = suffixes(layer)
         directions = 2 if layer.bidirectional else 1
         for first in range(0, len(names), directions):
-            made = []
-            for place, suffix in enumerate(names[first : first + directions], first):
-                start = None if given is None else tuple(state[place] for state in given)
+            layers = []
+            for index, suffix in enumerate(names[first : first + directions], first):
+                start = None if given is None else tuple(state[index] for state in given)
                 outputs, end = _run(layer, products, suffix, x, start)
-                made.append(outputs)
+                layers.append(outputs)
                 ends.append(end)
-            x = made[0] if directions == 1 else torch.cat(made, dim=2)
+            x = layers[0] if directions == 1 else torch.cat(layers, dim=2)
             if layer.dropout and first + directions < len(names):
                 x = functional.dropout(x, layer.dropout, layer.training)
-        states = tuple(torch.stack(each) for each in zip(*ends, strict=True))
+        states = tuple(torch.stack(states_of_layer) for states_of_layer in zip(*ends, strict=True))
         if input.ndim == 2:
             x, states = x.squeeze(1), tuple(state.squeeze(1) for state in states)
         elif layer.batch_first:

@@ -85,16 +85,16 @@ class TappedConvolution(TappedLayer):
             .sum(2)
             for call in self.calls
         ]
-        found = self.stored("bias", biases)
+        gradients = self.stored("bias", biases)
         if "weight" not in self.trained:
-            return found
+            return gradients
         plain = self.layer.groups == 1 and self.settings[3] == [1, 1]
         weights = self.stored(
             "weight", [self._direct(call) if plain else self._unfolded(call) for call in self.calls]
         )
         if plain:
             weights[0].order = self._order
-        return [*weights, *found]
+        return [*weights, *gradients]
 
     def _order(self, total: Tensor) -> Tensor:
         """Rearrange a sum from (height, width, inputs, outputs) to the order of the weight."""
@@ -106,32 +106,32 @@ class TappedConvolution(TappedLayer):
 
         Patches are read directly from the images.
         """
-        from expost.training._native.gradient_sums import convolution_gradients
+        from expost.training._native.gradient_sums import write_convolution_gradients
 
         images, slopes = self._images(call.inputs), self._images(call.slope)
         kernel, stride, padding, _ = self.settings
         bordered, shape = _channels_last(images, padding)
         turned, out_shape = _channels_last(slopes, [0, 0])
-        made = torch.empty(len(images), self.values["weight"][0].numel(), dtype=images.dtype)
-        convolution_gradients(
+        patches = torch.empty(len(images), self.values["weight"][0].numel(), dtype=images.dtype)
+        write_convolution_gradients(
             bordered.numpy(), turned.numpy(), shape, out_shape, tuple(kernel), tuple(stride),
-            made.numpy(),
+            patches.numpy(),
         )  # fmt: skip
-        found = made.view(1, call.inputs.shape[1], -1, made.shape[1])
-        return found[:, :, 0] if found.shape[2] == 1 else found.sum(2)
+        viewed = patches.view(1, call.inputs.shape[1], -1, patches.shape[1])
+        return viewed[:, :, 0] if viewed.shape[2] == 1 else viewed.sum(2)
 
     def _unfolded(self, call: Call) -> Tensor:
         """Return the same in the order of the weight, for groups and dilated kernels."""
         images, slopes = self._images(call.inputs), self._images(call.slope)
-        kernel, stride, padding, dilation = (tuple(each) for each in self.settings)
+        kernel, stride, padding, dilation = (tuple(setting) for setting in self.settings)
         patches = functional.unfold(images, kernel, dilation, padding, stride)
         groups, examples = self.layer.groups, call.inputs.shape[1]
-        made = torch.bmm(
+        products = torch.bmm(
             slopes.reshape(len(slopes) * groups, -1, patches.shape[2]),
             patches.view(len(patches) * groups, -1, patches.shape[2]).transpose(1, 2),
         )
-        found = made.view(1, examples, -1, self.values["weight"][0].numel())
-        return found[:, :, 0] if found.shape[2] == 1 else found.sum(2)
+        viewed = products.view(1, examples, -1, self.values["weight"][0].numel())
+        return viewed[:, :, 0] if viewed.shape[2] == 1 else viewed.sum(2)
 
 
 class TappedConvolutions(TappedLayer):
@@ -144,28 +144,30 @@ class TappedConvolutions(TappedLayer):
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         if x.ndim == 6 and x.shape[2] != 1:  # several images of one example
             raise Untappable(self)
-        made = self.convolution.forward(_images(x), self._weight(), self.values.get("bias"))
-        return made.view(*x.shape[:-3], *made.shape[2:]), ()
+        outputs = self.convolution.forward(_images(x), self._weight(), self.values.get("bias"))
+        return outputs.view(*x.shape[:-3], *outputs.shape[2:]), ()
 
     def _weight(self) -> Tensor:
         return self.values["weight"].flatten(2)
 
     def backward(self, call: Call) -> Tensor:
-        made = self.convolution.slopes(_images(call.slope), self._weight(), call.inputs.shape[-2:])
-        return made.view(call.inputs.shape)
+        slopes = self.convolution.slopes(
+            _images(call.slope), self._weight(), call.inputs.shape[-2:]
+        )
+        return slopes.view(call.inputs.shape)
 
     def gradients(self) -> list[Part]:
         both = [(_images(call.inputs), _images(call.slope)) for call in self.calls]
-        found = self.stored("bias", [slope.sum((3, 4)) for _, slope in both])
+        gradients = self.stored("bias", [slope.sum((3, 4)) for _, slope in both])
         if "weight" not in self.trained:
-            return found
+            return gradients
         positions = sum(slope.shape[3] * slope.shape[4] for _, slope in both)
         if not self.convolution.ghost(both[0][0], positions):
-            made = [self.convolution.gradients(x, slope) for x, slope in both]
-            return [*self.stored("weight", made), *found]
+            products = [self.convolution.gradients(x, slope) for x, slope in both]
+            return [*self.stored("weight", products), *gradients]
         inputs = joined([self.convolution.patches(x).transpose(2, 3) for x, _ in both])
         slopes = joined([slope.flatten(3).transpose(2, 3) for _, slope in both])
-        return [Positions(self.trained["weight"], inputs, slopes), *found]
+        return [Positions(self.trained["weight"], inputs, slopes), *gradients]
 
 
 def _images(x: Tensor) -> Tensor:

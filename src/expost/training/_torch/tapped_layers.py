@@ -97,17 +97,17 @@ class TappedLayer(ABC):
 
     def parts(self) -> list[Part]:
         """Return the gradients, and forget the calls."""
-        found = self.gradients() if self.calls else []
+        gradients = self.gradients() if self.calls else []
         self.calls = []
-        return found
+        return gradients
 
     def stored(self, role: str, values: Sequence[Tensor]) -> list[Part]:
         """Return the sum of the gradients of several calls (models × examples × …) as a part."""
         if role not in self.trained:
             return []
         total = values[0]
-        for each in values[1:]:
-            total = total + each
+        for value in values[1:]:
+            total = total + value
         return [Stored(self.trained[role], total.flatten(2))]
 
 
@@ -143,8 +143,8 @@ def product_parts(layer: TappedLayer, inputs: Tensor, slopes: Tensor) -> list[Pa
     if not layer.exact and 16 * positions**2 < width * outputs and inputs.dtype == torch.float32:
         return [Positions(name, inputs, slopes)]
     models, examples = inputs.shape[:2]
-    made = torch.bmm(slopes.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1))
-    return [Stored(name, made.view(models, examples, -1))]
+    product = torch.bmm(slopes.flatten(0, 1).transpose(1, 2), inputs.flatten(0, 1))
+    return [Stored(name, product.view(models, examples, -1))]
 
 
 class TappedLinear(TappedLayer):
@@ -156,17 +156,17 @@ class TappedLinear(TappedLayer):
             out = functional.linear(x[0], weight[0], None if bias is None else bias[0])[None]
             return out, ()
         rows, turned = x.reshape(len(x), -1, x.shape[-1]), weight.transpose(1, 2)
-        made = torch.bmm(rows, turned) if bias is None else torch.baddbmm(
+        outputs = torch.bmm(rows, turned) if bias is None else torch.baddbmm(
             bias[:, None], rows, turned
         )  # fmt: skip
-        return made.view(*x.shape[:-1], -1), ()
+        return outputs.view(*x.shape[:-1], -1), ()
 
     def backward(self, call: Call) -> Tensor:
         weight, slope = self.values["weight"], call.slope
         if len(weight) == 1:
             return torch.matmul(slope[0], weight[0])[None]
-        made = torch.bmm(slope.reshape(len(slope), -1, slope.shape[-1]), weight)
-        return made.view(*slope.shape[:-1], -1)
+        slopes = torch.bmm(slope.reshape(len(slope), -1, slope.shape[-1]), weight)
+        return slopes.view(*slope.shape[:-1], -1)
 
     def gradients(self) -> list[Part]:
         inputs, slopes = (
@@ -287,7 +287,7 @@ class TappedGroupNorm(TappedLayer):
         kernels = fused(self.kernels, slope)
         if kernels is not None:
             mean, deviation, sums = call.kept
-            made, *sums["parts"] = kernels.group_norm_slopes(
+            slopes, *sums["parts"] = kernels.group_norm_slopes(
                 self._lines(slope).contiguous(),
                 self._lines(call.inputs).contiguous(),
                 mean,
@@ -295,8 +295,8 @@ class TappedGroupNorm(TappedLayer):
                 weight,
                 self.layer.num_groups,
             )
-            found: Tensor = made.view(slope.shape)
-            return found
+            viewed: Tensor = slopes.view(slope.shape)
+            return viewed
         if len(weight) > 1:
             slope = slope * self._affine(slope, weight)
         before: Tensor = torch.ops.aten.native_group_norm_backward(
@@ -311,10 +311,10 @@ class TappedGroupNorm(TappedLayer):
         return before.view(slope.shape)
 
     def gradients(self) -> list[Part]:
-        made = [self._of_call(call) for call in self.calls]
+        gradients = [self._of_call(call) for call in self.calls]
         return [
-            *self.stored("weight", [each for each, _ in made]),
-            *self.stored("bias", [each for _, each in made]),
+            *self.stored("weight", [weight for weight, _ in gradients]),
+            *self.stored("bias", [bias for _, bias in gradients]),
         ]
 
     def _of_call(self, call: Call) -> tuple[Tensor, Tensor]:
@@ -324,19 +324,19 @@ class TappedGroupNorm(TappedLayer):
             sums = call.kept[2]
             if not sums:  # the layer before needs no slope
                 self.backward(call)
-            weights, biases = (each.view(shape).sum(2) for each in sums["parts"])
+            weights, biases = (part.view(shape).sum(2) for part in sums["parts"])
             return weights, biases
         images, channels, _ = self._sizes(call.slope)
-        slope, x = (each.reshape(images * channels, -1) for each in (call.slope, call.inputs))
+        slope, x = (tensor.reshape(images * channels, -1) for tensor in (call.slope, call.inputs))
         plain, product = (
-            each.view(images, channels)
-            for each in (_sums(slope, x) if self.exact else (slope.sum(1), (slope * x).sum(1)))
+            total.view(images, channels)
+            for total in (_sums(slope, x) if self.exact else (slope.sum(1), (slope * x).sum(1)))
         )
         mean, deviation = (
-            each.view(images, -1, 1)
+            tensor.view(images, -1, 1)
             .expand(-1, -1, channels // self.layer.num_groups)
             .reshape(images, channels)
-            for each in call.kept
+            for tensor in call.kept
         )
         weights = ((product - mean * plain) * deviation).view(shape).sum(2)
         return weights, plain.view(shape).sum(2)

@@ -1,0 +1,200 @@
+"""What every HTTP call passes through, and who makes it.
+
+Host check, body limit, headers and a log without secrets (:class:`Guard`, plain ASGI, so that
+nothing is buffered); a token in ``Authorization``, or a session cookie with its CSRF value.
+
+The pages use :func:`person_of`, :func:`check_csrf` and the cookie functions as the API does.
+Tests: ``tests/server/test_security.py``, ``tests/server/test_roles.py``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from expost.server.people.accounts import Person
+from expost.server.people.signin import COOKIE, SESSION_SECONDS
+from expost.server.problems import Denied, NotSignedIn
+from expost.server.service import Service
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LARGEST_BODY = 8 * 2**20
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+log = logging.getLogger("expost.server.api.access")
+errors = logging.getLogger("expost.server")
+CSRF_HEADER = "x-csrf-token"
+SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+def address_of(request: Request) -> str:
+    """Return the address of the caller, for limits on attempts."""
+    return request.client.host if request.client else "unknown"
+
+
+def service_of(request: Request) -> Service:
+    """Return the service of the application."""
+    service: Service = request.app.state.service
+    return service
+
+
+def person_of(request: Request) -> Person:
+    """Return who calls, or raise :class:`NotSignedIn`. Unsafe calls by cookie need the CSRF value.
+
+    An HTML form sends it as the field ``csrf``; a page must then call :func:`check_csrf` itself
+    and pass ``request`` to :func:`cookie_person`.
+    """
+    given = request.headers.get("authorization", "")
+    scheme, _, token = given.partition(" ")
+    if given:
+        if scheme.lower() != "bearer":
+            raise NotSignedIn
+        return service_of(request).signin.by_token(token.strip(), address_of(request))
+    person = cookie_person(request)
+    if request.method not in SAFE:
+        check_csrf(person, request.headers.get(CSRF_HEADER))
+    return person
+
+
+def cookie_person(request: Request) -> Person:
+    """Return who the session cookie belongs to; the CSRF value is not checked."""
+    value = request.cookies.get(COOKIE)
+    if not value:
+        raise NotSignedIn
+    return service_of(request).signin.by_cookie(value)
+
+
+def check_csrf(person: Person, given: Any) -> None:
+    """Refuse an unsafe call that does not repeat the CSRF value of its session."""
+    wanted = person.csrf or ""
+    sent = given if isinstance(given, str) else ""
+    if not wanted or not hmac.compare_digest(wanted.encode(), sent.encode("utf-8", "replace")):
+        raise Denied("the CSRF token is missing or wrong", CSRF_HEADER, "reload the page")
+
+
+def set_cookie(request: Request, response: Response, value: str) -> None:
+    """Put a session into the response."""
+    response.set_cookie(
+        COOKIE,
+        value,
+        max_age=int(SESSION_SECONDS),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=service_of(request).settings.cookies_secure,
+    )
+
+
+def clear_cookie(request: Request, response: Response) -> None:
+    """Remove the session from the browser."""
+    response.delete_cookie(
+        COOKIE,
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=service_of(request).settings.cookies_secure,
+    )
+
+
+class Guard:
+    """Checks and limits around the application."""
+
+    def __init__(self, app: App, *, hosts: frozenset[str], secure: bool) -> None:
+        self._app, self._hosts = app, hosts
+        self._headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        if secure:
+            self._headers.append((b"strict-transport-security", b"max-age=31536000"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+        headers = dict(scope["headers"])
+
+        async def answer(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                present = {name.lower() for name, _ in message["headers"]}
+                extra = [pair for pair in self._headers if pair[0] not in present]
+                message["headers"] = [*message["headers"], *extra]
+            await send(message)
+
+        try:
+            if not self._known_host(headers.get(b"host", b"")):
+                await _refuse(answer, 400, "this host name is not known here", "host")
+            elif _too_long(headers.get(b"content-length")):
+                await _refuse(answer, 413, "the body is too large", "body")
+            else:
+                await self._app(scope, _Limited(receive), answer)
+        except _TooLarge:
+            await _refuse(answer, 413, "the body is too large", "body")
+        except Exception as error:  # its message and traceback may quote data
+            errors.error("an unexpected error: %s", type(error).__name__)
+            if not status:
+                told = "an unexpected error; amounts that were reserved stay charged"
+                await _refuse(answer, 500, told, None)
+        finally:
+            # No query, no headers, no body: they may hold secrets. No duration of data scans.
+            route = getattr(scope.get("route"), "path", "-")
+            milliseconds = (time.perf_counter() - began) * 1000
+            log.info("%s %s %d %.0f ms", scope["method"], route, status, milliseconds)
+
+    def _known_host(self, value: bytes) -> bool:
+        text = value.decode("latin-1").lower()
+        name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+        return name in self._hosts
+
+
+class _TooLarge(Exception):
+    """The body exceeds the limit."""
+
+
+class _Limited:
+    """Counts the bytes of a body whose length was not announced."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._size = receive, 0
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > LARGEST_BODY:
+            raise _TooLarge
+        return message
+
+
+def _too_long(value: bytes | None) -> bool:
+    if value is None:
+        return False
+    return not value.isdigit() or len(value) > 15 or int(value) > LARGEST_BODY
+
+
+async def _refuse(send: Send, status: int, error: str, field: str | None) -> None:
+    body = json.dumps({"error": error, "field": field, "valid": None}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

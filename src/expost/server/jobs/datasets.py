@@ -1,0 +1,253 @@
+"""Data sets: where the rows are, and what is publicly known about them.
+
+Everything but the source may be shown to analysts. Bounds, keys, classes and the number of rows are
+facts that the owner writes down. The columns are read from the header or the schema when a data set
+is registered; of rows that models are tuned on, places are counted unless their number is secret.
+Tests: ``tests/server/test_service.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+from expost.errors import ExpostError, InvalidInput
+from expost.files import is_database
+from expost.server import audit_log
+from expost.server.database import ServerDatabase, datasets
+from expost.server.people.accounts import check_name
+from expost.server.problems import Conflict, NotFound
+from expost.tables.sources import open_source
+from expost.tuning.request import TuneRequest
+from expost.tuning.settings import DataSettings
+from expost.tuning.tables import head_and_places, head_as_dict
+
+TABLE, ROWS = "table", "rows"
+MOST_KEYS = 100_000
+_HIDDEN = ("source", "table", "delimiter", "data", "head", "places")
+
+
+class Datasets:
+    """The data sets of a server."""
+
+    def __init__(self, store: ServerDatabase) -> None:
+        self._store = store
+
+    def listed(self, *, retired: bool = False) -> list[dict[str, Any]]:
+        """Return the data sets that may be asked about, or all of them, with their sources."""
+        query = sql.select(datasets).order_by(datasets.c.name)
+        if not retired:
+            query = query.where(datasets.c.retired.is_(False))
+        return [json.loads(row["document"]) for row in self._store.rows(query)]
+
+    def get(self, name: str, *, retired: bool = False) -> dict[str, Any]:
+        """Return a data set with its source."""
+        row = self._store.row(sql.select(datasets).where(datasets.c.name == name))
+        if row is None or (row["retired"] and not retired):
+            raise NotFound("there is no such data set", "dataset")
+        document: dict[str, Any] = json.loads(row["document"])
+        return document
+
+    def add(self, facts: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """Register a data set."""
+        document = check_dataset(facts)
+
+        def work(connection: sql.Connection) -> None:
+            same = sql.select(datasets.c.name).where(datasets.c.name == document["name"])
+            if connection.execute(same).first():
+                raise Conflict("there is a data set with this name already", "name", "another name")
+            connection.execute(
+                datasets.insert().values(
+                    name=document["name"],
+                    document=json.dumps(document, ensure_ascii=False),
+                    created=time.time(),
+                    retired=False,
+                )
+            )
+            audit_log.record(connection, by, "register data set", public_facts(document))
+
+        self._store.write(work)
+        return document
+
+    def retire(self, name: str, by: str) -> None:
+        """Take a data set away: nothing more may be asked. Requests and entries stay."""
+
+        def work(connection: sql.Connection) -> None:
+            changed = connection.execute(
+                datasets.update()
+                .where(datasets.c.name == name, datasets.c.retired.is_(False))
+                .values(retired=True)
+            )
+            if not changed.rowcount:
+                raise NotFound("there is no such data set", "dataset")
+            audit_log.record(connection, by, "retire data set", {"name": name})
+
+        self._store.write(work)
+
+
+def public_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what analysts may see of a data set: no source."""
+    return {key: value for key, value in document.items() if key not in _HIDDEN}
+
+
+def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a data set, checked against its header; no row is read."""
+    name = check_name(str(facts["name"]))
+    kind = facts.get("kind", TABLE)
+    if kind not in (TABLE, ROWS):
+        raise InvalidInput("kind", kind, "give 'table' (counts, sums, means) or 'rows' (tuning)")
+    document: dict[str, Any] = {
+        "name": name,
+        "kind": kind,
+        "description": str(facts.get("description") or ""),
+        "budget": check_name(str(facts["budget"]), "budget"),
+        "source": facts.get("source"),
+    }
+    if kind == ROWS:
+        return document | _rows_facts(facts)
+    return document | _table_facts(facts)
+
+
+def _table_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a table that is counted."""
+    user = facts.get("user")
+    if not user or not facts.get("source"):
+        missing = "user" if facts.get("source") else "source"
+        raise InvalidInput(missing, None, "a table needs its source and the column of the person")
+    groups = {
+        str(column): None if keys is None else _keys(column, keys)
+        for column, keys in (facts.get("groups") or {}).items()
+    }
+    values = {str(column): _bounds(column, b) for column, b in (facts.get("values") or {}).items()}
+    filters = [str(column) for column in facts.get("filters") or ()]
+    used = list(dict.fromkeys([str(user), *groups, *values, *filters]))
+    columns = _columns(facts, used)
+    absent = [name for name in used if name not in columns]
+    if absent:
+        raise InvalidInput("columns", absent[0], "the table has no such column")
+    most = facts.get("max_groups_per_user")
+    rows = facts.get("max_rows_per_user")  # None: chosen privately by every question
+    for field, number in (("max_groups_per_user", most), ("max_rows_per_user", rows)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise InvalidInput(field, number, "give a whole number from 1 on")
+    return {
+        "table": facts.get("table"),
+        "delimiter": facts.get("delimiter"),
+        "user": str(user),
+        "groups": groups,
+        "values": values,
+        "filters": filters,
+        "columns": {name: columns[name] for name in used},
+        "max_groups_per_user": most,
+        "max_rows_per_user": rows,
+        "typical_group": int(facts.get("typical_group") or 1000),
+        "delta": _delta(facts.get("delta")),
+        "largest_epsilon": _positive(facts.get("largest_epsilon"), "largest_epsilon"),
+    }
+
+
+def _rows_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of rows that models are tuned on: the ``[data]`` table of a tuning job."""
+    data = dict(facts.get("data") or {})
+    if facts.get("source"):
+        data["path"] = str(facts["source"])
+    if not ("path" in data or "name" in data):
+        raise InvalidInput("source", None, "rows need a file, or the name of a built-in data set")
+    shown = {key: value for key, value in data.items() if key not in ("path", "public_test")}
+    return {
+        "data": data,
+        **({} if "name" in data else head_of(data)),  # a built-in data set is public
+        "tuning": shown,
+        "delta": _delta(facts.get("delta")),
+        "largest_epsilon": _positive(facts.get("largest_epsilon"), "largest_epsilon"),
+    }
+
+
+def head_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of rows and their number, which prices depend on; no row is kept.
+
+    With a stated number of rows the actual one is secret. Otherwise places are public (zero-out).
+    """
+    request = TuneRequest.read({"data": data})
+    settings = DataSettings(
+        target=request.target, features=request.features, delimiter=request.delimiter
+    )
+    if is_database(request.path):
+        raise InvalidInput("source", "a database", "rows that models are tuned on are a file")
+    source = request.name or Path(str(request.path))
+    head, places = head_and_places(source, settings)
+    return {"head": head_as_dict(head), "places": request.rows or places}
+
+
+def _columns(facts: Mapping[str, Any], used: list[str]) -> dict[str, str]:
+    """The columns of a table and their kinds, from its header or schema."""
+    try:
+        opened = open_source(
+            str(facts["source"]),
+            facts.get("table"),
+            delimiter=facts.get("delimiter"),
+            columns=used,
+        )
+        schema = opened.schema()
+        return {str(name): _kind(kind) for name, kind in schema.items()}
+    except ExpostError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            "source", "the table", f"cannot be opened: {type(error).__name__}"
+        ) from None
+
+
+def _kind(kind: Any) -> str:
+    """The kind of a column in words."""
+    if kind.is_boolean():
+        return "boolean"
+    return "number" if kind.is_numeric() else "text"
+
+
+def _keys(column: object, keys: Any) -> list[str]:
+    if not isinstance(keys, (list, tuple)) or not keys or len(keys) > MOST_KEYS:
+        raise InvalidInput("groups", column, f"list 1 to {MOST_KEYS} public keys, or null")
+    listed = [str(key) for key in keys]
+    if len(set(listed)) != len(listed):
+        raise InvalidInput("groups", column, "name each key once")
+    return listed
+
+
+def _bounds(column: object, bounds: Any) -> list[float]:
+    pair = list(bounds) if isinstance(bounds, (list, tuple)) else []
+    if len(pair) != 2 or not all(isinstance(end, (int, float)) for end in pair):
+        raise InvalidInput("values", column, "give a lower and an upper bound")
+    low, high = map(float, pair)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InvalidInput("values", column, "the lower bound must be below the upper one")
+    return [low, high]
+
+
+def _positive(value: Any, field: str) -> float | None:
+    if value is not None and not 0 < float(value) < math.inf:
+        raise InvalidInput(field, value, "give a number > 0")
+    return None if value is None else float(value)
+
+
+def _delta(value: Any) -> float | None:
+    if value is not None and not 0 < float(value) < 1:
+        raise InvalidInput("delta", value, "give 0 < delta < 1")
+    return None if value is None else float(value)
+
+
+def dataset_keys(document: Mapping[str, Any], by: list[str]) -> list[Any] | None:
+    """Return the public keys of some columns: one per group, a tuple for several columns."""
+    lists = [document["groups"][column] for column in by]
+    if not lists or any(keys is None for keys in lists):
+        return None
+    if math.prod(map(len, lists)) > MOST_KEYS:
+        raise InvalidInput("by", by, f"there would be more than {MOST_KEYS} groups; list your own")
+    return list(lists[0]) if len(lists) == 1 else list(product(*lists))

@@ -1,0 +1,299 @@
+"""The table of requests: recorded, claimed, finished, published.
+
+States::
+
+    recorded ── reserved in the ledger ──► queued ──► running ──► computed ──► done, missed, failed
+        └────── refused by the budget ──► refused
+
+``computed`` means that the result and the outcome are on the disk, but the ledger is not settled
+and nobody sees them yet. A worker holds a request by a lease; another process takes over a request
+whose worker ended or whose lease ran out, and the update by which a result is recorded names the
+worker, so that one request has one result whoever computed it.
+
+What people see of a request says nothing about the data beyond the release: no progress, no
+duration, no cause of a failure. Changes become visible at ticks.
+Tests: ``tests/server/test_service.py``, ``tests/server/test_crashes.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sql
+
+from expost.server.database import ServerDatabase, attempts, models, requests
+
+RECORDED, QUEUED, RUNNING, COMPUTED = "recorded", "queued", "running", "computed"
+DONE, MISSED, FAILED, REFUSED = "done", "missed", "failed", "refused"
+FINAL = (DONE, MISSED, FAILED, REFUSED)
+ABANDON, TUNED = "abandon", "tuned"
+"""Outcomes that are not settled: the worst case stays charged; tuning has settled itself."""
+
+
+_NEW: dict[str, Any] = dict.fromkeys(column.name for column in requests.c)
+_NEW |= {"lease": 0.0, "tries": 0, "reserved": ""}
+
+
+class Queue:
+    """The requests of a server."""
+
+    def __init__(self, store: ServerDatabase) -> None:
+        self._store = store
+
+    def tidy(self) -> None:
+        """Let the database do what needs no request to wait for it."""
+        self._store.tidy()
+
+    def get(self, identity: str) -> dict[str, Any] | None:
+        """Return a request, or None."""
+        return self._store.row(sql.select(requests).where(requests.c.id == identity))
+
+    def by_key(self, person: str, key: str) -> dict[str, Any] | None:
+        """Return the request that a person asked under a key, or None."""
+        return self._store.row(
+            sql.select(requests).where(requests.c.person == person, requests.c.key == key)
+        )
+
+    def insert(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Record a request; a second one with the same person and key returns the first."""
+        try:
+            self._store.change(requests.insert().values(**row))
+        except sql.exc.IntegrityError:
+            first = self.by_key(row["person"], row["key"])
+            assert first is not None
+            return first
+        return {**_NEW, **row}
+
+    def mark(self, identity: str, before: Sequence[str], **values: Any) -> bool:
+        """Change a request if it is in one of the states ``before``; return whether it was."""
+        statement = (
+            requests.update()
+            .where(requests.c.id == identity, requests.c.state.in_(before))
+            .values(**values)
+        )
+        return self._store.change(statement) == 1
+
+    def claim(self, worker: str, home: str, lease: float) -> dict[str, Any] | None:
+        """Take the oldest request that waits, or whose worker ended; None if there is none."""
+        now = time.time()
+        free = sql.and_(requests.c.state.in_((QUEUED, RUNNING)), requests.c.lease <= now)
+        # The files of a tuning job are in the folder where it began.
+        here = sql.or_(
+            requests.c.home.is_(None), requests.c.home == home, requests.c.kind != "tune"
+        )
+        candidate = sql.select(requests).where(free, here).order_by(requests.c.created).limit(8)
+        for row in self._store.rows(candidate):
+            taken = self._store.change(
+                requests.update()
+                .where(
+                    requests.c.id == row["id"],
+                    requests.c.state == row["state"],
+                    requests.c.tries == row["tries"],
+                    requests.c.lease == row["lease"],
+                )
+                .values(
+                    state=RUNNING,
+                    worker=worker,
+                    home=home,
+                    lease=now + lease,
+                    tries=row["tries"] + 1,
+                    started=row["started"] or now,
+                )
+            )
+            if taken:
+                return row | {"worker": worker, "home": home, "tries": row["tries"] + 1}
+        return None
+
+    def extend(self, worker: str, lease: float) -> None:
+        """Extend the leases of a worker that is alive."""
+        self._store.change(
+            requests.update()
+            .where(requests.c.worker == worker, requests.c.state == RUNNING)
+            .values(lease=time.time() + lease)
+        )
+
+    def end_leases(self, worker: str) -> None:
+        """End the leases of a worker that is gone."""
+        self._store.change(
+            requests.update()
+            .where(requests.c.worker == worker, requests.c.state == RUNNING)
+            .values(lease=0.0)
+        )
+
+    def release(self, identity: str, worker: str, pause: float) -> None:
+        """Give a request back, to be taken again after a pause."""
+        self._store.change(
+            requests.update()
+            .where(
+                requests.c.id == identity,
+                requests.c.worker == worker,
+                requests.c.state == RUNNING,
+            )
+            .values(state=QUEUED, worker=None, lease=time.time() + pause)
+        )
+
+    def record(
+        self,
+        identity: str,
+        worker: str,
+        outcome: Any,
+        result: Mapping[str, Any] | None,
+        refusal: Mapping[str, Any] | None = None,
+        model: bytes | None = None,
+    ) -> bool:
+        """Record a result durably, unless another worker holds the request by now."""
+
+        def work(connection: sql.Connection) -> bool:
+            changed = connection.execute(
+                requests.update()
+                .where(
+                    requests.c.id == identity,
+                    requests.c.worker == worker,
+                    requests.c.state == RUNNING,
+                )
+                .values(
+                    state=COMPUTED,
+                    finished=time.time(),
+                    outcome=json.dumps(outcome),
+                    result=None if result is None else json.dumps(result, allow_nan=False),
+                    refusal=None if refusal is None else json.dumps(refusal),
+                )
+            )
+            if changed.rowcount and model is not None:
+                connection.execute(models.insert().values(request=identity, content=model))
+            return bool(changed.rowcount)
+
+        return self._store.write(work)
+
+    def computed(self, until: float) -> list[dict[str, Any]]:
+        """Return requests whose result waits to be published."""
+        query = (
+            sql.select(requests)
+            .where(requests.c.state == COMPUTED, requests.c.finished <= until)
+            .order_by(requests.c.created, requests.c.id)  # not in the order in which they ended
+            .limit(200)
+        )
+        return self._store.rows(query)
+
+    def unreserved(self, before: float) -> list[dict[str, Any]]:
+        """Return requests that a crash left between the record and the reservation."""
+        query = sql.select(requests).where(
+            requests.c.state == RECORDED, requests.c.created <= before
+        )
+        return self._store.rows(query)
+
+    def listed(
+        self, person: str | None, limit: int, before: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return requests, newest first, without results; ``before`` is the last one seen."""
+        shown = [column for column in requests.c if column.name not in ("result", "secret")]
+        query = sql.select(*shown).order_by(requests.c.created.desc(), requests.c.id).limit(limit)
+        if person is not None:
+            query = query.where(requests.c.person == person)
+        if before is not None:
+            moment, identity = before["created"], before["id"]
+            same = sql.and_(requests.c.created == moment, requests.c.id > identity)
+            query = query.where(sql.or_(requests.c.created < moment, same))
+        return self._store.rows(query)
+
+    def note_attempt(self, identity: str, reservation: str) -> None:
+        """Record that an attempt of a tuning job has this reservation."""
+
+        def work(connection: sql.Connection) -> None:
+            same = sql.select(attempts).where(attempts.c.reservation == reservation)
+            if connection.execute(same).first() is None:
+                values = {"reservation": reservation, "request": identity}
+                connection.execute(attempts.insert().values(**values))
+
+        self._store.write(work)
+
+    def attempts(self, identity: str) -> list[str]:
+        """Return the reservations of a tuning job."""
+        query = sql.select(attempts.c.reservation).where(attempts.c.request == identity)
+        return [row["reservation"] for row in self._store.rows(query)]
+
+    def running_attempts(self) -> list[str]:
+        """Return the reservations of tuning jobs whose end nobody has seen yet, sorted."""
+        query = (
+            sql.select(attempts.c.reservation)
+            .join(requests, requests.c.id == attempts.c.request)
+            .where(requests.c.state.not_in(FINAL))
+            .order_by(attempts.c.reservation)
+        )
+        return [row["reservation"] for row in self._store.rows(query)]
+
+    def model(self, identity: str) -> bytes | None:
+        """Return the released model of a tuning job."""
+        row = self._store.row(sql.select(models).where(models.c.request == identity))
+        return None if row is None else bytes(row["content"])
+
+
+STATUSES = ("queued", "running", "done", "missed", "no answer", "refused")
+_STATUS = {
+    RECORDED: "queued",
+    QUEUED: "queued",
+    RUNNING: "running",
+    COMPUTED: "running",
+    DONE: "done",
+    MISSED: "missed",
+    FAILED: "no answer",
+    REFUSED: "refused",
+}
+
+
+def next_tick(tick: float, now: float | None = None) -> float:
+    """Return the first multiple of ``tick`` that is not before ``now``."""
+    moment = time.time() if now is None else now
+    return moment if tick <= 0 else -(-moment // tick) * tick
+
+
+def last_tick(tick: float, now: float | None = None) -> float:
+    """Return the last multiple of ``tick`` that is not after ``now``."""
+    moment = time.time() if now is None else now
+    return moment if tick <= 0 else moment // tick * tick
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """Return a time as ISO 8601 text in UTC."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def status_of(row: Mapping[str, Any], tick: float) -> str:
+    """Return the status that is visible at the last tick.
+
+    A request that failed and waits to be tried again is still running: a failure may be due to
+    rows, and is told at the end only.
+    """
+    status = _STATUS[row["state"]]
+    if status in ("queued", "running"):
+        begun = row["started"] is not None and row["started"] <= last_tick(tick)
+        return "running" if begun else "queued"
+    return status
+
+
+def request_view(row: Mapping[str, Any], tick: float) -> dict[str, Any]:
+    """Return a request as people see it."""
+    question = json.loads(row["question"])
+    keys = question.pop("keys", None)
+    final = row["state"] in FINAL
+    return {
+        "id": row["id"],
+        "person": row["person"],
+        "dataset": row["dataset"],
+        "kind": row["kind"],
+        "status": status_of(row, tick),
+        "created": iso_time(row["created"]),
+        "published": iso_time(row["published"]) if final else None,
+        "memo": row["memo"],
+        "question": question | {"groups": None if keys is None else len(keys)},
+        "price": json.loads(row["price"]),
+        "charge": json.loads(row["charge"]) if final and row["charge"] else None,
+        "refusal": json.loads(row["refusal"]) if final and row["refusal"] else None,
+        "release": row["state"] in (DONE, MISSED),
+    }

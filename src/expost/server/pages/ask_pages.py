@@ -1,0 +1,280 @@
+"""Data sets, the price of a question, and asking.
+
+The price comes from public facts. The form of a question is sent by GET, so that it works without
+JavaScript; the script of the page fetches the same address while the slider moves. What is asked is
+the question as it was priced, with its ε.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.datastructures import FormData, QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from expost.errors import InvalidInput
+from expost.server.api import bodies
+from expost.server.pages.amounts import plain_text
+from expost.server.pages.rendering import (
+    Form,
+    Me,
+    Sender,
+    Server,
+    check_fields,
+    go,
+    new_key,
+    page,
+    real,
+    reals,
+    split_field,
+    text,
+    whole_field,
+)
+from expost.server.people.accounts import Person
+from expost.server.people.roles import ALLOWED
+from expost.server.problems import ServerProblem
+from expost.server.service import Service
+from expost.tuning.metrics import LOSSES
+from expost.tuning.request import KEYS, MAX_EPSILON, parsed, tables_of
+
+router = APIRouter()
+Fields = dict[str, Any]
+
+
+@router.get("/datasets")
+def datasets_page(server: Server, me: Me) -> Response:
+    """List the data sets, and what is left for each."""
+    return page("datasets.html", me, datasets=server.datasets(me))
+
+
+@router.get("/datasets/{name}")
+def dataset(server: Server, me: Me, name: str) -> Response:
+    """Show the public facts of one data set."""
+    return page("dataset.html", me, dataset=server.dataset(me, name))
+
+
+@router.get("/ask/{name}")
+def ask_page(request: Request, server: Server, me: Me, name: str) -> Response:
+    """Show the form of a question and, from the plan, its price."""
+    facts = server.dataset(me, name)
+    return _ask_page(server, me, facts, request.query_params)
+
+
+def _ask_page(
+    server: Service, me: Person, facts: Mapping[str, Any], given: QueryParams
+) -> Response:
+    tuned = facts["kind"] == "rows"
+    fill = job_fields(facts, given) if tuned else question_fields(facts, given)
+    price, problem, question = None, None, None
+    if me.role in ALLOWED["price"]:
+        try:
+            asked = job_of_fields(facts, fill) if tuned else question_of(facts, fill)
+            question = check_fields(bodies.Question, asked).asked()
+            price = server.price(me, question)
+            if not tuned:  # what is asked is what was priced, also if facts change meanwhile
+                question["epsilon"] = price["question"]["epsilon"]
+        except (InvalidInput, ServerProblem) as error:
+            problem = error
+    return page(
+        "ask_tune.html" if tuned else "ask.html",
+        me,
+        fields=form_fields(),
+        advanced=tuned and any(fill[name] for name, key in FORM.items() if not key.first),
+        dataset=facts,
+        fill=fill,
+        price=price,
+        problem=problem,
+        question=json.dumps(question),
+        key=new_key(),
+    )
+
+
+@router.post("/ask/{name}")
+def send_question(server: Server, me: Sender, form: Form, name: str) -> Response:
+    """Ask a question that was priced."""
+    question = _priced_question(form)
+    if question["dataset"] != name:
+        raise InvalidInput("dataset", "another one", "ask from the page of the data set")
+    memo = check_fields(bodies.Ask, {"question": question, "memo": text(form, "memo")}).memo
+    view = server.ask(me, question, text(form, "key"), memo)
+    return go(f"/requests/{view['id']}")
+
+
+def _priced_question(form: FormData) -> dict[str, Any]:
+    """The question of the form, checked as a body of the API."""
+    try:
+        given = json.loads(text(form, "question"))
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise InvalidInput("question", "this text", "reload the page, then ask again")
+    return check_fields(bodies.Question, given).asked()
+
+
+@router.get("/plan")
+def plan_page(request: Request, server: Server, me: Me) -> Response:
+    """Show the chance and the price of a tuning job from its levels."""
+    given = request.query_params
+    fill = {
+        name: given.get(name, default)
+        for name, default in {
+            "epsilons": "0.5, 1, 2",
+            "configurations": "12",
+            "delta": "1e-6",
+            "repeats": "1",
+            "attempts": "",
+        }.items()
+    }
+    job, problem = None, None
+    try:
+        asked = {
+            "epsilons": reals(fill, "epsilons"),
+            "configurations": whole_field(fill, "configurations"),
+            "delta": real(fill, "delta"),
+            "repeats": whole_field(fill, "repeats"),
+            "attempts": whole_field(fill, "attempts"),
+        }
+        job = server.plan(me, check_fields(bodies.PlanLevels, asked).model_dump())
+    except InvalidInput as error:
+        problem = error
+    return page("plan.html", me, fill=fill, plan=job, problem=problem)
+
+
+def question_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
+    """Return the fields of a count, sum or mean: what was given, else defaults."""
+    kind = given.get("kind", "count")
+    unit = given.get("unit", "absolute" if kind == "mean" else "percent")
+    column = given.get("column") or next(iter(facts["values"]), "")
+    asked = "kind" in given
+    first = [name for name, keys in facts["groups"].items() if keys is not None][:1]
+    ranges = error_ranges(facts, kind, column)
+    default = "10" if unit == "percent" else f"{ranges['absolute'][1] / 20:.2g}"
+    return {
+        "kind": kind,
+        "by": given.getlist("by") if asked else first,
+        "column": column,
+        "unit": unit,
+        "error": given.get("error") or default,
+        "where": given.get("where", ""),
+        "keys": given.get("keys", ""),
+        "private_keys": given.get("private_keys", ""),
+        "count_rows": given.get("count_rows", ""),
+        "confidence": given.get("confidence") or "90",
+        "size": given.get("size") or str(facts["typical_group"]),
+        "ranges": ranges,
+    }
+
+
+def error_ranges(facts: Mapping[str, Any], kind: str, column: str) -> dict[str, list[float]]:
+    """Return the ends of the slider for errors in per cent and in units."""
+    size = facts["typical_group"]
+    low, high = facts["values"].get(column, (0.0, 1.0))
+    whole_scale = {"mean": (high - low) / 2, "sum": size * max(abs(low), abs(high))}
+    most = whole_scale.get(kind, float(size))
+    return {"percent": [0.5, 100.0], "absolute": [most / 1000, most]}
+
+
+def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """Return the question that the fields mean."""
+    kind = fields["kind"]
+    error = real(fields, "error")
+    if error is None or error <= 0:
+        raise InvalidInput("error", error, "give a number > 0")
+    asked: dict[str, Any] = {"dataset": facts["name"], "kind": kind, "by": list(fields["by"])}
+    asked |= {"within": error / 100} if fields["unit"] == "percent" else {"plus_minus": error}
+    conditions = [line.strip() for line in fields["where"].splitlines() if line.strip()]
+    if conditions:
+        asked["where"] = conditions
+    if kind != "count":
+        asked["column"] = fields["column"]
+    if fields["count_rows"] and kind == "count":
+        asked["count_rows"] = True
+    if asked["by"] and fields["private_keys"]:
+        asked["private_keys"] = True
+    elif asked["by"] and text(fields, "keys"):
+        asked["keys"] = _keys(fields, len(asked["by"]))
+    confidence = real(fields, "confidence")
+    if confidence is not None:
+        asked["confidence"] = confidence / 100
+    asked["size"] = whole_field(fields, "size")
+    return asked
+
+
+def _keys(fields: Fields, columns: int) -> list[Any]:
+    """One group per line; with several columns, the parts of a line are separated by commas."""
+    lines = [line.strip() for line in fields["keys"].splitlines() if line.strip()]
+    if columns == 1:
+        return lines
+    split = [[part.strip() for part in line.split(",")] for line in lines]
+    if any(len(parts) != columns for parts in split):
+        raise InvalidInput("keys", "a line", f"give {columns} values in each line, with commas")
+    return split
+
+
+FORM = {name: key for name, key in KEYS.items() if key.label}
+"""The settings of a tuning job that the form asks for."""
+
+
+def form_fields() -> list[dict[str, Any]]:
+    """Return what the form of a tuning job asks for, from the settings of a request."""
+    fields = []
+    for name, key in FORM.items():
+        schema = key.kind.schema
+        choices = schema.get("enum") or schema.get("anyOf", [{}])[0].get("enum")
+        fields.append({"name": name, "label": key.label, "first": key.first, "choices": choices})
+    return fields
+
+
+def job_fields(facts: Mapping[str, Any], given: QueryParams) -> Fields:
+    """Return the fields of a tuning job: what was given, else defaults."""
+    regression = "target_bounds" in (facts.get("tuning") or {})
+    metric = given.get("metric") or ("mse" if regression else "accuracy")
+    most = min(MAX_EPSILON, facts.get("largest_epsilon") or MAX_EPSILON)
+    usual = {"metric": metric, "confidence": "0.9", "max_epsilon": f"{most:g}"}
+    if metric not in LOSSES and not given.get("at_most"):
+        usual["at_least"] = "0.8"
+    return {name: given.get(name, usual.get(name, "")) for name in FORM}
+
+
+def job_of_fields(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """Return the tuning job that the fields mean; an empty field has its default."""
+    given = {name: parsed(name, text(fields, name) or None) for name in FORM}
+    tables = {table: keys for table, keys in tables_of(given).items() if keys}
+    return {"dataset": facts["name"], "kind": "tune", **tables}
+
+
+def fields_again(view: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the form for the question of a request, to ask it differently."""
+    asked = view["question"]
+    if view["kind"] == "tune":
+        given = {
+            name: (asked.get(key.table) or {}).get(key.name or name) for name, key in FORM.items()
+        }
+        return {name: plain_text(value) for name, value in given.items() if value is not None}
+    percent = asked["within"] is not None
+    return {
+        "kind": view["kind"],
+        "by": list(asked["by"]),
+        "column": asked["column"] or "",
+        "unit": "percent" if percent else "absolute",
+        "error": f"{100 * asked['within']:g}" if percent else f"{asked['plus_minus']:g}",
+        "where": "\n".join(asked["where"]),
+        "confidence": f"{100 * asked['confidence']:g}",
+        "size": str(asked["size"]),
+        "count_rows": "1" if asked["count_rows"] else "",
+        "private_keys": "1" if asked["private_keys"] else "",
+    }
+
+
+def lines(fields: Mapping[str, Any], name: str) -> dict[str, list[str] | None]:
+    """Return lines such as "city: Bern, Graz" as a dict; a line without a colon means None."""
+    lists: dict[str, list[str] | None] = {}
+    for line in text(fields, name).splitlines():
+        column, colon, rest = line.partition(":")
+        if column.strip():
+            lists[column.strip()] = split_field({name: rest}, name) if colon else None
+    return lists

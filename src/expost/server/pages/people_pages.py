@@ -1,0 +1,248 @@
+"""Signing in, the first owner, and people, tokens and data sets for owners."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from expost.errors import InvalidInput
+from expost.server.api import bodies
+from expost.server.api.access import address_of, clear_cookie, cookie_person, set_cookie
+from expost.server.pages.ask_pages import lines
+from expost.server.pages.rendering import (
+    USER_ERRORS,
+    Form,
+    Me,
+    Sender,
+    Server,
+    again,
+    check_fields,
+    go,
+    page,
+    real,
+    reals,
+    split_field,
+    text,
+    whole_field,
+)
+from expost.server.people.accounts import Person
+from expost.server.people.roles import ALLOWED
+from expost.server.people.signin import COOKIE
+from expost.server.problems import Conflict, Denied, NotSignedIn, ServerProblem
+from expost.server.service import Service
+
+router = APIRouter()
+_PATH = re.compile(r"/(?:[\w.~-]+/)*[\w.~-]*")
+
+
+@router.get("/people")
+def people(server: Server, me: Me) -> Response:
+    """List people."""
+    return _people(server, me)
+
+
+def _people(server: Service, me: Person, form: Any = None, error: Any = None) -> Response:
+    return page("people.html", me, people=server.people(me), **again(form, error))
+
+
+@router.post("/people")
+def send_person(server: Server, me: Sender, form: Form) -> Response:
+    """Add a person."""
+    given = {"name": text(form, "name"), "role": text(form, "role")}
+    try:
+        body = check_fields(bodies.NewPerson, given)
+        server.add_person(me, body.name, body.role)
+    except USER_ERRORS as error:
+        return _people(server, me, form, error)
+    return go("/people")
+
+
+@router.post("/people/{name}/disable")
+def disable_person(server: Server, me: Sender, name: str) -> Response:
+    """Take away a person's access."""
+    server.disable_person(me, name)
+    return go("/people")
+
+
+@router.get("/tokens")
+def tokens(server: Server, me: Me, person: str = "") -> Response:
+    """List tokens without their secrets; ``person`` is chosen in the form of a new one."""
+    return _tokens(server, me, {"person": person})
+
+
+def _tokens(server: Service, me: Person, form: Any, error: Any = None) -> Response:
+    names = []
+    if me.role in ALLOWED["new_token"]:
+        names = [member["name"] for member in server.people(me) if not member["disabled"]]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    tokens = [token | {"expired": token["expires"] <= now} for token in server.tokens(me)]
+    return page("tokens.html", me, tokens=tokens, names=names, **again(form, error))
+
+
+@router.post("/tokens")
+def send_token(server: Server, me: Sender, form: Form) -> Response:
+    """Make a token and show it once."""
+    given = {"person": text(form, "person"), "note": text(form, "note")}
+    try:
+        body = check_fields(bodies.NewToken, given | {"days": real(form, "days")})
+        token = server.new_token(me, body.person, body.days, body.note)
+    except USER_ERRORS as error:
+        return _tokens(server, me, form, error)
+    return page("token.html", me, created=token)
+
+
+@router.post("/tokens/{id}/revoke")
+def send_revocation(server: Server, me: Sender, id: str) -> Response:
+    """Revoke a token."""
+    server.revoke_token(me, id)
+    return go("/tokens")
+
+
+@router.get("/register")
+def register_page(server: Server, me: Me) -> Response:
+    """Show the form of a new data set."""
+    if me.role not in ALLOWED["register"]:
+        raise Denied("this is not part of your role", "role", "sign in as owner")
+    return _register(server, me)
+
+
+def _register(server: Service, me: Person, form: Any = None, error: Any = None) -> Response:
+    names = [budget["name"] for budget in server.budgets(me)]
+    return page("register.html", me, budgets=names, **again(form, error))
+
+
+@router.post("/register")
+def send_dataset(server: Server, me: Sender, form: Form) -> Response:
+    """Register a data set."""
+    try:
+        body = check_fields(bodies.Dataset, _facts(form))
+        facts = server.register(me, body.model_dump(exclude_none=True, exclude_unset=True))
+    except USER_ERRORS as error:
+        return _register(server, me, form, error)
+    return go(f"/datasets/{facts['name']}")
+
+
+def _facts(form: Any) -> dict[str, Any]:
+    """The facts that the form states."""
+    names = ("name", "kind", "description", "budget", "source", "table", "delimiter", "user")
+    values = {
+        column: reals({"values": ",".join(bounds or [])}, "values")
+        for column, bounds in lines(form, "values").items()
+    }
+    try:
+        data = tomllib.loads(text(form, "data"))
+    except tomllib.TOMLDecodeError:
+        raise InvalidInput("data", "this text", "give lines as in the [data] table") from None
+    facts: dict[str, Any] = {name: text(form, name) for name in names}
+    facts |= {"groups": lines(form, "groups"), "values": values}
+    facts |= {"filters": split_field(form, "filters"), "data": data}
+    facts |= {
+        name: whole_field(form, name)
+        for name in ("max_groups_per_user", "max_rows_per_user", "typical_group")
+    }
+    facts |= {name: real(form, name) for name in ("delta", "largest_epsilon")}
+    return facts
+
+
+@router.post("/datasets/{name}/retire")
+def retire(server: Server, me: Sender, name: str) -> Response:
+    """Let nobody ask about a data set any more."""
+    server.retire(me, name)
+    return go("/datasets")
+
+
+@router.get("/")
+def home(me: Me) -> Response:
+    """Go to the first page of the person."""
+    return go("/budgets" if me.role == "auditor" else "/datasets")
+
+
+@router.get("/sign-in")
+def sign_in_page(request: Request, server: Server, next: str = "/") -> Response:
+    """Show the form for a token."""
+    try:
+        cookie_person(request)
+    except NotSignedIn:
+        return _form(server, _local(next))
+    return go(_local(next))
+
+
+def _form(server: Any, wanted: str, error: ServerProblem | None = None) -> Response:
+    status = 200 if error is None else error.status
+    words = None
+    if error is not None:
+        words = "This token is not valid." if status == 401 else f"{error.error}: {error.valid}"
+    proxy = server.settings.signing_key() is not None
+    return page("sign_in.html", None, status=status, next=wanted, words=words, proxy=proxy)
+
+
+@router.post("/sign-in")
+def sign_in(request: Request, server: Server, form: Form) -> Response:
+    """Begin a session with a token, or with the headers of the proxy."""
+    _same_site(request)
+    address, wanted = address_of(request), _local(text(form, "next"))
+    try:
+        if text(form, "proxy"):
+            person = server.signin.by_proxy(request.headers, address)
+        else:
+            person = server.signin.by_token(text(form, "token")[:200], address)
+    except ServerProblem as error:
+        return _form(server, wanted, error)
+    response = go(wanted)
+    set_cookie(request, response, server.signin.begin(person))
+    return response
+
+
+@router.post("/sign-out")
+def sign_out(request: Request, server: Server, me: Sender) -> Response:
+    """End the session."""
+    server.signin.end(request.cookies.get(COOKIE, ""))
+    response = go("/sign-in")
+    clear_cookie(request, response)
+    return response
+
+
+@router.get("/first")
+def first_page(link: str = "") -> Response:
+    """Show the form for the first owner's name."""
+    return page("first.html", None, link=link[:100], words=None)
+
+
+@router.post("/first")
+def send_first(request: Request, server: Server, form: Form) -> Response:
+    """Make the first owner with the one-time link, and show their token once."""
+    _same_site(request)
+    link, name = text(form, "link")[:100], text(form, "name")
+    try:
+        person = server.signin.use_link(link, name, address_of(request))
+    except InvalidInput as error:
+        words = f"This name is not valid: {error.valid}."
+        return page("first.html", None, status=422, link=link, words=words)
+    except (NotSignedIn, Denied, Conflict):
+        words = "This link is not valid, or it was used before."
+        return page("first.html", None, status=403, link="", words=words)
+    token = server.new_token(person, person.name, note="first owner")
+    value = server.signin.begin(person)
+    response = page("token.html", server.signin.by_cookie(value), created=token)
+    set_cookie(request, response, value)
+    return response
+
+
+def _local(path: str) -> str:
+    """A path of this server; anything else becomes the first page."""
+    return path if _PATH.fullmatch(path) else "/"
+
+
+def _same_site(request: Request) -> None:
+    """Refuse a form that another site sends; browsers say where a form comes from."""
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin", "null")
+    other = origin != "null" and origin.partition("://")[2] != request.headers.get("host")
+    if site not in ("same-origin", "none") or other:
+        raise Denied("this form was sent by another site", "origin", "sign in here")

@@ -1,0 +1,242 @@
+"""Owners, analysts and auditors, and their tokens.
+
+A token is a random secret that is shown once and stored as a slow hash (scrypt). It reads
+``expost_ID_SECRET``: the id finds the row, and only the secret is hashed. Hashes are compared in
+constant time. A process remembers which tokens it has checked as keyed digests in memory, so that
+the slow hash is computed once per token and process; whether a token is revoked or expired is read
+from the database every time. Tests: ``tests/server/test_security.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sql
+
+from expost.errors import InvalidInput
+from expost.server import audit_log
+from expost.server.database import ServerDatabase, people, sessions, tokens
+from expost.server.problems import Conflict, NotFound, NotSignedIn
+
+OWNER, ANALYST, AUDITOR = "owner", "analyst", "auditor"
+ROLES = (OWNER, ANALYST, AUDITOR)
+DAY = 86_400.0
+LONGEST_DAYS = 366
+_COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
+_TOKEN = re.compile(r"expost_([0-9a-f]{16})_([0-9A-Za-z_-]{43})")
+_MOST_REMEMBERED = 10_000
+_NAME = re.compile(r"[^\W_][\w.@+-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who acts."""
+
+    name: str
+    role: str
+    token: str | None = None
+    csrf: str | None = None
+
+
+def check_name(name: str, field: str = "name") -> str:
+    """Return a name of a person, a data set or a budget, or refuse it."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            field,
+            name,
+            "give 1 to 64 letters, digits and . _ @ + -, beginning with a letter or digit",
+        )
+    return name
+
+
+def _draw_token() -> tuple[str, str, bytes, bytes]:
+    """Draw a token; return it with its id, its salt and the hash of its secret."""
+    identity, secret, salt = (
+        secrets.token_hex(8),
+        secrets.token_urlsafe(32),
+        secrets.token_bytes(16),
+    )
+    return f"expost_{identity}_{secret}", identity, salt, slow_hash(secret, salt)
+
+
+def parts_of(token: str) -> tuple[str, str] | None:
+    """Return id and secret of a token; None if it cannot be one."""
+    match = _TOKEN.fullmatch(token) if len(token) < 200 else None
+    return None if match is None else (match[1], match[2])
+
+
+def slow_hash(secret: str, salt: bytes) -> bytes:
+    """Return the scrypt hash of a secret."""
+    return hashlib.scrypt(secret.encode(), salt=salt, dklen=32, **_COST)
+
+
+def quick_hash(secret: str) -> str:
+    """Return the digest under which a random secret of 256 bits is stored (sessions, links)."""
+    return hashlib.sha256(b"expost server " + secret.encode()).hexdigest()
+
+
+class Checked:
+    """The tokens that this process has checked, as keyed digests."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._known: dict[bytes, None] = {}
+        self._lock = threading.Lock()
+
+    def knows(self, secret: str, salt: bytes, stored: bytes) -> bool:
+        """Return whether this process has checked the secret before."""
+        return self._digest(secret, salt, stored) in self._known
+
+    def _digest(self, secret: str, salt: bytes, stored: bytes) -> bytes:
+        return hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
+
+    def matches(self, secret: str, salt: bytes, stored: bytes) -> bool:
+        """Return whether the secret has the stored hash."""
+        digest = self._digest(secret, salt, stored)
+        if digest in self._known:
+            return True
+        if not hmac.compare_digest(slow_hash(secret, salt), stored):
+            return False
+        with self._lock:
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[digest] = None
+        return True
+
+
+class People:
+    """The people of a server."""
+
+    def __init__(self, store: ServerDatabase) -> None:
+        self._store = store
+        self._checked = Checked()
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return everybody, by name."""
+        return self._store.rows(sql.select(people).order_by(people.c.name))
+
+    def add(self, name: str, role: str, by: str) -> None:
+        """Add a person."""
+        check_name(name)
+        if role not in ROLES:
+            raise InvalidInput("role", role, "give " + ", ".join(ROLES))
+
+        def work(connection: sql.Connection) -> None:
+            if connection.execute(sql.select(people).where(people.c.name == name)).first():
+                raise Conflict("there is a person with this name already", "name", "another name")
+            connection.execute(
+                people.insert().values(name=name, role=role, created=time.time(), disabled=False)
+            )
+            audit_log.record(connection, by, "add person", {"name": name, "role": role})
+
+        self._store.write(work)
+
+    def disable(self, name: str, by: str) -> None:
+        """Take away a person's access; their tokens and sessions end. Their entries stay."""
+
+        def work(connection: sql.Connection) -> None:
+            if name == by:
+                raise Conflict("owners cannot disable themselves", "name", "ask another owner")
+            changed = connection.execute(
+                people.update()
+                .where(people.c.name == name, people.c.disabled.is_(False))
+                .values(disabled=True)
+            )
+            if not changed.rowcount:
+                raise NotFound("there is no such person", "name")
+            connection.execute(tokens.update().where(tokens.c.person == name).values(revoked=True))
+            connection.execute(sessions.delete().where(sessions.c.person == name))
+            audit_log.record(connection, by, "disable person", {"name": name})
+
+        self._store.write(work)
+
+    def new_token(self, person: str, by: str, days: float = 90, note: str = "") -> dict[str, Any]:
+        """Make a token. Its text is returned here and never again."""
+        if not 0 < days <= LONGEST_DAYS:
+            raise InvalidInput("days", days, f"give more than 0 and at most {LONGEST_DAYS} days")
+        text, identity, salt, hashed = _draw_token()
+        now = time.time()
+
+        def work(connection: sql.Connection) -> None:
+            member = connection.execute(
+                sql.select(people).where(people.c.name == person, people.c.disabled.is_(False))
+            ).first()
+            if member is None:
+                raise NotFound("there is no such person", "person")
+            connection.execute(
+                tokens.insert().values(
+                    id=identity,
+                    person=person,
+                    salt=salt,
+                    hash=hashed,
+                    note=note,
+                    created=now,
+                    expires=now + days * DAY,
+                    revoked=False,
+                )
+            )
+            audit_log.record(connection, by, "new token", {"person": person, "id": identity})
+
+        self._store.write(work)
+        return {"token": text, "id": identity, "person": person, "expires": now + days * DAY}
+
+    def tokens_of(self, person: str | None) -> list[dict[str, Any]]:
+        """Return the tokens of a person, or of everybody, without anything secret."""
+        shown = (
+            tokens.c.id,
+            tokens.c.person,
+            tokens.c.note,
+            tokens.c.created,
+            tokens.c.expires,
+            tokens.c.revoked,
+        )
+        query = sql.select(*shown).order_by(tokens.c.created.desc())
+        return self._store.rows(query if person is None else query.where(tokens.c.person == person))
+
+    def revoke(self, identity: str, by: str, person: str | None = None) -> None:
+        """Revoke a token, and end the sessions that it began; ``person`` limits whose it may be."""
+
+        def work(connection: sql.Connection) -> None:
+            mine = [tokens.c.id == identity, tokens.c.revoked.is_(False)]
+            if person is not None:
+                mine.append(tokens.c.person == person)
+            changed = connection.execute(tokens.update().where(*mine).values(revoked=True))
+            if not changed.rowcount:
+                raise NotFound("there is no such token", "id")
+            connection.execute(sessions.delete().where(sessions.c.token == identity))
+            audit_log.record(connection, by, "revoke token", {"id": identity})
+
+        self._store.write(work)
+
+    def by_token(self, text: str, before_hash: Callable[[], None] = lambda: None) -> Person:
+        """Return the person of a valid token; every other text is refused in the same words.
+
+        ``before_hash`` is called before a secret is hashed, which this process does once per token.
+        """
+        parts = parts_of(text)
+        if parts is None:
+            raise NotSignedIn
+        identity, secret = parts
+        row = self._store.row(
+            sql.select(tokens, people.c.role, people.c.disabled)
+            .join(people, people.c.name == tokens.c.person)
+            .where(tokens.c.id == identity)
+        )
+        if row is None:
+            before_hash()
+            slow_hash(secret, b"no such token...")  # as slow as a known id
+            raise NotSignedIn
+        if not self._checked.knows(secret, row["salt"], row["hash"]):
+            before_hash()
+        same = self._checked.matches(secret, row["salt"], row["hash"])
+        if not same or row["revoked"] or row["disabled"] or row["expires"] <= time.time():
+            raise NotSignedIn
+        return Person(row["person"], row["role"], identity)

@@ -1,0 +1,121 @@
+"""Where a server keeps its files, and how it listens. Tests: ``tests/server/test_start.py``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from expost.errors import InvalidInput
+from expost.files import require_private
+
+DEFAULT_PORT = 8400
+DEFAULT_TICK = 10.0
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The settings of one server process."""
+
+    home: Path
+    database: str | None = None
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tick: float = DEFAULT_TICK
+    workers: str = "local"
+    threads: int = 2
+    hosts: tuple[str, ...] = ()
+    secure: bool | None = None
+    proxy_key: bytes | None = field(default=None, repr=False)
+    lease: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tick <= 3600:
+            raise InvalidInput("tick", self.tick, "give seconds from 0 to 3600")
+        if self.workers not in ("local", "processes", "ray", "dask"):
+            raise InvalidInput("workers", self.workers, "give local, processes, ray or dask")
+        if not 0 <= self.threads <= 64:
+            raise InvalidInput("threads", self.threads, "give a number from 0 to 64")
+        if not 0 < self.port < 65536:
+            raise InvalidInput("port", self.port, "give a port from 1 to 65535")
+
+    @property
+    def database_url(self) -> str:
+        """The URL of the server's own tables."""
+        if self.database is None:
+            return f"sqlite:///{self.home.absolute() / 'server.db'}"
+        scheme, _, rest = self.database.partition("://")
+        return f"{'postgresql+psycopg' if scheme == 'postgresql' else scheme}://{rest}"
+
+    @property
+    def ledger_url(self) -> str:
+        """The URL of the ledger."""
+        return self.database or f"sqlite:///{self.home.absolute() / 'ledger.db'}"
+
+    @property
+    def cookies_secure(self) -> bool:
+        """Whether cookies carry the attribute ``Secure``."""
+        if self.secure is not None:
+            return self.secure
+        return any(name.lower() not in _LOOPBACK for name in (self.host, *self.hosts))
+
+    @property
+    def allowed_hosts(self) -> frozenset[str]:
+        """The host names of accepted requests."""
+        everywhere = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
+        own = () if self.host in everywhere else (self.host,)
+        return frozenset(name.lower() for name in (*_LOOPBACK, *own, *self.hosts))
+
+    @property
+    def jobs(self) -> Path:
+        """Folder of tuning jobs."""
+        return self.home / "jobs"
+
+    @property
+    def alive(self) -> Path:
+        """Folder with one locked file per running server process."""
+        return self.home / "alive"
+
+    def prepare(self) -> None:
+        """Make the folder of the server, with access for its owner only."""
+        database = self.database
+        if database is not None and not database.startswith("postgresql://"):
+            raise InvalidInput("database", "this URL", "give postgresql://user@host/database")
+        for folder in (self.home, self.jobs, self.alive):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if stat.S_IMODE(self.home.stat().st_mode) & 0o077:
+            self.home.chmod(0o700)
+
+    def signing_key(self) -> bytes | None:
+        """The key of the proxy, or None."""
+        if self.proxy_key is not None:
+            return self.proxy_key
+        path = self.home / "proxy.key"
+        if not path.exists():
+            return None
+        require_private(path, "proxy.key")
+        key = path.read_bytes().strip()
+        if len(key) < 32:
+            raise InvalidInput("proxy.key", "the file", "give at least 32 bytes")
+        return key
+
+    def home_identity(self) -> str:
+        """A name of this folder, by which jobs that keep files in it are recognised."""
+        path = self.home / "identity"
+        if not path.exists():
+            draft = path.with_name(f".identity.{secrets.token_hex(8)}")
+            descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with open(descriptor, "w", encoding="ascii") as stream:
+                stream.write(secrets.token_hex(16))
+                stream.flush()
+                os.fsync(stream.fileno())
+            try:
+                os.link(draft, path)  # unlike a rename, it never replaces another process's
+            except FileExistsError:
+                pass
+            finally:
+                draft.unlink()
+        return path.read_text(encoding="ascii")

@@ -1,0 +1,321 @@
+"""A search as a tuning job: its settings, read and checked as those of a job are.
+
+Tests: ``tests/tuning/test_sklearn_scoring.py``, ``tests/tuning/test_sklearn_noise_reduction.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from expost.errors import InvalidInput, MissingExtra
+from expost.rationals import count_of
+from expost.sklearn._conventions import last_step, setting
+from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._rows import check_bounds
+from expost.tuning.defaults import fill_goal
+from expost.tuning.metrics import LOSSES, METRICS, REGRESSION_METRICS, PublicFunction
+from expost.tuning.noise_reduction import MOMENTS
+from expost.tuning.request import TRAININGS, default_holdout
+from expost.tuning.settings import GoalSettings, Settings, read_settings
+
+try:
+    from sklearn.base import is_regressor
+except ImportError:
+    raise MissingExtra("scikit-learn", "sklearn") from None
+
+_SCORERS = {
+    "neg_log_loss": "log_loss",
+    "neg_mean_squared_error": "mse",
+    "neg_mean_absolute_error": "mae",
+}
+"""scikit-learn's names of losses; its scores are larger if better."""
+
+_OF_ATTEMPTS = ("guarantee", "overhead", "attempts", "expected_shares", "epsilons", "epsilon_param")
+_OF_PATHS = ("levels", "norm_bound", "tell")
+_FACTS = {"feature_bounds", "classes", "target_bounds", "class_weight"}
+_AXES = ("learning_rates", "epochs", "batch_sizes", "clips")
+_NAMES = {"rows": "n_rows", "metric": "scoring"}
+
+
+class SearchAsJob:
+    """The part of :class:`~expost.sklearn.ExPostSearch` that says what is asked for."""
+
+    estimator: Any
+    param_grid: Any
+    epsilons: Sequence[float] | None
+    at_least: float | None
+    at_most: float | None
+    scoring: str | Callable[..., float]
+    holdout: float | None
+    n_rows: int | None
+    target_bounds: Any
+    class_shares: Any
+    loss_bound: float | None
+    target_variance: float | None
+    metric_bounds: Any
+    training: str
+    levels: Any
+    norm_bound: float | None
+    max_epsilon: float | None
+    tell: float | None
+    delta: float | None
+    overhead: float | None
+    attempts: int | None
+    confidence: float
+    expected_shares: Sequence[float] | None
+    repeats: int
+
+    @property
+    def _own(self) -> bool:
+        """Whether the estimator is one of this package, alone or as the last step."""
+        return isinstance(last_step(self.estimator), DPLinearModel)
+
+    @property
+    def _delta(self) -> float | None:
+        """The δ of the claim: as given, or that of the estimator."""
+        return setting(self.estimator, "delta") if self.delta is None else self.delta
+
+    @property
+    def _goal(self) -> bool:
+        """Whether there is a score to reach."""
+        return self.at_least is not None or self.at_most is not None
+
+    @property
+    def _searched(self) -> bool:
+        """Whether there are candidates to fit."""
+        return bool(self.param_grid) or self.epsilons is not None
+
+    @property
+    def _public_score(self) -> Callable[[Any], float] | None:
+        """The function of the estimator that is the score; None for a private score."""
+        return self.scoring if callable(self.scoring) and self.metric_bounds is None else None
+
+    @property
+    def _searched_names(self) -> set[str]:
+        """The names of the parameters that the grid sets."""
+        grids = [self.param_grid] if isinstance(self.param_grid, Mapping) else self.param_grid
+        return {str(name) for points in grids or [] for name in (points or {})}
+
+    @property
+    def _searched_facts(self) -> set[str]:
+        """The public facts that the grid sets, which a training without a grid cannot follow."""
+        return {name.split("__")[-1] for name in self._searched_names} & _FACTS
+
+    @property
+    def _classes(self) -> list[Any]:
+        """The public list of classes; empty if the estimator has none, or the grid sets it."""
+        known = self._own and not is_regressor(self.estimator)
+        fixed = known and "classes" not in self._searched_facts
+        return last_step(self.estimator)._known().tolist() if fixed else []
+
+    def _training(self) -> str:
+        """Return how the estimator is trained; refuse settings that do not belong to it."""
+        chosen = self.training
+        if chosen not in TRAININGS:
+            raise InvalidInput("training", chosen, "pass one of " + ", ".join(TRAININGS))
+        weighted = setting(self.estimator, "class_weight") is not None
+        if chosen == "auto":
+            by_grid = self._searched_facts or (weighted and self._searched)
+            if by_grid or not (self._own and self._goal):
+                chosen = "dp-sgd"
+        unused: tuple[str, ...] = ()
+        if chosen == "dp-sgd":
+            unused = _OF_PATHS
+            if self.param_grid is None:
+                raise InvalidInput(
+                    "param_grid", None, "pass a grid; {} searches the estimator as it is"
+                )
+        elif not self._own:
+            raise InvalidInput(
+                "training",
+                chosen,
+                "it trains DPLogisticRegression and DPLinearRegression (alone, or as the last step "
+                'of a Pipeline); pass "dp-sgd" for other estimators',
+            )
+        elif not self._goal:
+            raise InvalidInput("at_least", None, "this training needs a goal to stop at")
+        elif weighted:
+            raise InvalidInput("class_weight", "weights", "this training has none; leave it out")
+        elif chosen == MOMENTS and not is_regressor(self.estimator):
+            raise InvalidInput("training", MOMENTS, 'a classifier is trained by "progressive"')
+        elif chosen != "auto" or not self._searched:
+            unused = _OF_ATTEMPTS
+            if self.param_grid:
+                raise InvalidInput(
+                    "param_grid",
+                    "a grid",
+                    'this training has no grid: leave it out, or pass training="auto"',
+                )
+            if self.repeats != 1:
+                raise InvalidInput("repeats", self.repeats, "a level is used once; leave it out")
+        for name in unused:
+            if getattr(self, name) is not None:
+                raise InvalidInput(
+                    name, getattr(self, name), f"training={chosen!r} does not use it"
+                )
+        return chosen
+
+    def _settings(self, training: str, places: int) -> Settings:
+        """Return the settings of the search as those of a job, checked as they are."""
+        regression, public = is_regressor(self.estimator), self._public_score is not None
+        bounds, classes = self._target_bounds() if regression else None, self._classes
+        count = None if regression else len(classes) or 2
+        n_rows = None if self.n_rows is None else count_of(self.n_rows, "n_rows", at_least=2)
+        holdout = default_holdout(count, training, n_rows or places)
+        tables: dict[str, dict[str, Any]] = {
+            "data": {
+                "feature_bounds": [0, 1],  # the estimator states them
+                "target_bounds": (bounds or [0, 1]) if regression else None,
+                "classes": count,
+                "rows": n_rows,
+                "holdout": holdout if self.holdout is None else self.holdout,
+            },
+            "model": {
+                "kind": "linear" if regression else "softmax",
+                "training": training,
+                "levels": self.levels,
+                "norm_bound": self.norm_bound,
+            },
+            "goal": self._goal_table(bounds, classes),
+            "privacy": {
+                "delta": 1e-6 if self._delta is None else self._delta,
+                "repeats": self.repeats,
+                "max_epsilon": self.max_epsilon,
+                "overhead": self.overhead,
+                "attempts": self.attempts if self._goal else None,
+                "expected_shares": self.expected_shares if self._goal else None,
+                "tell": self.tell,
+            },
+        }
+        if self._searched or training == "dp-sgd":
+            tables["search"] = {"epsilons": [1.0], **{axis: [1.0] for axis in _AXES}}
+        read = read_settings(_given(tables), given_data=True)
+        kind = type(self.estimator)
+        name = kind.__qualname__ if self._own else f"{kind.__module__}.{kind.__qualname__}"
+        data = replace(read.data, bounds=None, classes=tuple(classes) or None)
+        privacy = read.privacy
+        if public:
+            data, privacy = replace(data, holdout=0.0), replace(privacy, scoring="public")
+        if self.max_epsilon is None and not (self._own and self._goal):
+            privacy = replace(privacy, max_epsilon=math.inf)
+        if not self._goal and self.overhead is None:
+            privacy = replace(privacy, overhead=0.1)
+        return replace(
+            read,
+            data=data,
+            model=replace(read.model, kind=name, features="plain"),
+            goal=self._public_goal() if public else read.goal,
+            privacy=privacy,
+        )
+
+    def _public_goal(self) -> GoalSettings:
+        """Return the goal of a search whose score is a function of the estimator."""
+        for name, why in (
+            ("tell", "a public score is told without it; leave it out"),
+            ("at_most", "scores are larger if better; pass at_least"),
+        ):
+            if getattr(self, name) is not None:
+                raise InvalidInput(name, getattr(self, name), why)
+        bar = None if self.at_least is None else float(self.at_least)
+        return GoalSettings(PublicFunction.scored, bar, confidence=self.confidence)
+
+    def _goal_table(self, bounds: list[float] | None, classes: list[Any]) -> dict[str, Any]:
+        """Return the goal as a job states it."""
+        regression = is_regressor(self.estimator)
+        usual = "mse" if regression else "accuracy"
+        if self._public_score is not None:  # stands for a goal that no job can have
+            bar = {"at_most" if regression else "at_least": 0.5, "confidence": self.confidence}
+            bound = {"loss_bound": 1.0} if regression else {}
+            return {"metric": usual, **bound, **(bar if self._goal else {"maximize": True})}
+        metric: Any = self.scoring
+        if isinstance(metric, str):
+            metric = usual if metric == "private" else _SCORERS.get(metric, metric)
+            known = [
+                name
+                for name in METRICS
+                if (name in REGRESSION_METRICS) == regression and name != "auc"
+            ]
+            if metric not in known:
+                raise InvalidInput(
+                    "scoring",
+                    self.scoring,
+                    f"pass one of {', '.join(known)}; a function f(prediction, truth) of one row "
+                    "with metric_bounds; or a function of the estimator that uses public data only",
+                )
+        if metric == "balanced_accuracy" and self.class_shares is None:
+            raise InvalidInput("class_shares", None, "pass a dict from class to public share")
+        if regression and metric in METRICS and bounds is None and self.loss_bound is None:
+            raise InvalidInput(
+                "target_bounds",
+                None,
+                "pass the public range (low, high) of the target: it bounds the error of a row",
+            )
+        table: dict[str, Any] = {
+            "metric": metric,
+            "at_least": self.at_least,
+            "at_most": self.at_most,
+            "maximize": None if self._goal else True,
+            "confidence": self.confidence if self._goal else None,
+            "loss_bound": self.loss_bound,
+            "class_shares": self._shares(classes),
+            "target_variance": self.target_variance,
+            "metric_bounds": self.metric_bounds,
+        }
+        if metric in LOSSES and self.at_least is not None and self.at_most is None:
+            # Scores of scikit-learn are larger if better: at_least=-4 means at_most=4.
+            table |= {"at_least": None, "at_most": -self.at_least}
+        table = _given({"goal": table})["goal"]
+        fill_goal(table, bounds, regression)
+        return table
+
+    def _target_bounds(self) -> list[float] | None:
+        """Return the public range of a regression's target; None if it is not given."""
+        given = self.target_bounds
+        given = setting(self.estimator, "target_bounds") if given is None else given
+        if given is None:
+            return None
+        low, high = check_bounds(given, "target_bounds", None, 1)
+        return [float(low[0]), float(high[0])]
+
+    def _shares(self, classes: list[Any]) -> list[float] | None:
+        """Return the stated share of each class, in the order of the classes."""
+        given = self.class_shares
+        if given is None:
+            return None
+        if not isinstance(given, Mapping) or (classes and set(given) != set(classes)):
+            raise InvalidInput(
+                "class_shares",
+                type(given).__name__,
+                "pass a dict from each class to its public share > 0; the shares sum to 1",
+            )
+        return [given[label] for label in classes or given]
+
+
+@contextmanager
+def named_by_parameters() -> Iterator[None]:
+    """Name the keys of a job in errors as the parameters of a search."""
+    try:
+        yield
+    except InvalidInput as error:
+        table, _, key = error.field.partition(".")
+        if table not in ("data", "model", "goal", "privacy", "search"):
+            raise
+        raise InvalidInput(_NAMES.get(key, key), error.value, error.valid) from None
+
+
+def _given(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what is given, with arrays and numbers of NumPy as Python's."""
+    return {
+        table: {
+            key: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+            for key, value in values.items()
+            if value is not None
+        }
+        for table, values in tables.items()
+    }
