@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
-from expost.certificates.document import COUNT, FACTS, TUNING, Record
+from expost.certificates.document import COUNT, FACTS, QUERY, TUNING, Record
 from expost.privacy.base import RELATIONS, persons_words
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
-TITLES |= {FACTS: "Certificate of facts about a table"}
+TITLES |= {FACTS: "Certificate of facts about a table", QUERY: "Certificate of a query"}
 METHODS = {
     "above-threshold": "a search over settings, each kept or dropped at random, that stops at the "
     "first model whose noisy score passes",
@@ -72,7 +72,7 @@ def certificate_words(document: Record, *, verbose: bool = False) -> list[Row]:
     list of Row
         Names and lines of text, without line breaks and control characters.
     """
-    kinds = {COUNT: _count, FACTS: _facts, TUNING: _tuning}
+    kinds = {COUNT: _count, QUERY: _query, FACTS: _facts, TUNING: _tuning}
     rows = kinds.get(document.get("kind", ""), _selection)
     said = []
     for name, make in rows(document, verbose).items():
@@ -136,6 +136,44 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
             else {}
         ),
     }
+
+
+def _query(document: Record, verbose: bool) -> dict[str, _Maker]:
+    """The rows of a query in SQL."""
+    unit = next(iter(document["spent"]), "") if isinstance(document.get("spent"), Mapping) else ""
+    return {
+        "question": lambda: document["query"]["sql"],
+        "data": lambda: document["source"],
+        "public tables": lambda: ", ".join(map(str, document["public"]["public_tables"])) or None,
+        "groups": lambda: _groups(document["public"]),
+        "answers": lambda: _query_answers(document),
+        "error": lambda: error_words(document["query"]),
+        "charge": lambda: f"{_amount(document['spent'])}: what all answers together cost",
+        "parts": lambda: [_part_words(part, unit) for part in document["parts"]],
+        "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
+        "guarantee": lambda: f"{_charge(document['guarantee'])} for everything released",
+        "protects": lambda: persons_words(document["max_groups_per_user"]),
+        **_common(document),
+        **(
+            _technical(document) | {"charged to the budget": lambda: _charge(document["charged"])}
+            if verbose
+            else {}
+        ),
+    }
+
+
+def _query_answers(document: Record) -> str:
+    """How many rows of the answer reached the error."""
+    rows = document["rows"]
+    answered = sum(bool(row["answered"]) for row in rows)
+    return f"{answered:,} of {len(rows):,} rows reached this error in every column"
+
+
+def _part_words(part: Record, unit: str) -> str:
+    """What one aggregate cost, and in how many groups it reached the error."""
+    answered, others = len(part["answers"]), len(part["unanswered"])
+    said = f"{part['of']}: {_amount({unit: part['spent']})}"
+    return f"{said}, {answered:,} of {answered + others:,} groups"
 
 
 def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
@@ -273,7 +311,7 @@ def method_of(selector: Record) -> str:
 
 def method_words(document: Record) -> list[str]:
     """Return how a release was found: a line per kind of request that was made."""
-    if document.get("kind") == COUNT:
+    if document.get("kind") in (COUNT, QUERY):
         law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
         noise = law.get(document["public"].get("noise", ""), "discrete")
         return [f"{noise} noise of each group is reduced step by step; the last step is paid"]
