@@ -37,6 +37,7 @@ class TypedCell:
     raw: Any = field(default=None, repr=False)
     literal: Any = None
     mentions: int = 1
+    name: str = ""  # of the column
 
     @property
     def size(self) -> float:

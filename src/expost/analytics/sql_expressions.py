@@ -133,8 +133,7 @@ class Translator(Arithmetic):
             whole = cell.expression.cast("int8").cast("float64")
             return number_cell(whole, 0, 1, 1.0, values=(0, 1), mentions=cell.mentions)
         if cell.kind == TEXT and cell.literal is None and self.engine in _TRY_CAST:
-            name = text.rpartition(".")[2].strip('"')
-            return self._number_column(cell.expression, name, cell.mentions)
+            return self._number_column(cell.expression, cell.name, cell.mentions)
         raise refused(text, f"a number is needed here, and this is {_named(cell, self.engine)}")
 
     def truth(self, cell: TypedCell, text: str) -> TypedCell:
@@ -201,7 +200,7 @@ class Translator(Arithmetic):
             plain = column if kind.timezone is None else column.cast("timestamp")
             return TypedCell(MOMENT, in_calendar(plain, MOMENT), raw=column, mentions=3)
         text = typed_columns.column_text(column, self.engine, self._collated)
-        return TypedCell(TEXT, text, raw=column)
+        return TypedCell(TEXT, text, raw=column, name=name)
 
     def _literal(self, node: Any) -> TypedCell:
         ibis = ibis_module()
@@ -277,7 +276,8 @@ class Translator(Arithmetic):
             raise refused(text, "every branch is NULL")
         if kinds == {DAY, MOMENT}:
             return [as_moment(self.moment(cell, text)) for cell in cells]
-        if len(kinds) > 1 and kinds <= {NUMBER, TRUTH}:
+        columns = all(cell.literal is None for cell in cells if cell.kind == TEXT)
+        if NUMBER in kinds and kinds <= {NUMBER, TRUTH, TEXT} and columns:
             return [self.number(cell, text) for cell in cells]
         if len(kinds) > 1:
             raise refused(text, f"its parts are of different kinds: {', '.join(sorted(kinds))}")

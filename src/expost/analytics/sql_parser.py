@@ -339,6 +339,8 @@ class _Reader:
                 raise refused("GROUP BY", "an aggregate is no group")
             if isinstance(node, exp.Literal):
                 raise refused("GROUP BY", "a constant is no group")
+            if isinstance(node, (exp.Rollup, exp.Cube, exp.GroupingSets, exp.Tuple)):
+                raise refused(f"GROUP BY {sql_text(node)}", "give a list of expressions")
             named = [name for name, item in self._items if _same(item, node)]
             name = (
                 named[0]
