@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 import expost
 from expost import SimulationRandomness
 from expost.analytics import answer_files
-from expost.analytics.answer_files import AnswerTable, Measured, check_out, number_text, rounded
+from expost.analytics.answer_files import (
+    AnswerTable,
+    Measured,
+    check_out,
+    number_text,
+    round_answer,
+)
 from expost.certificates.document import read_certificate
 from expost.cli.count import read_keys
 from expost.errors import InvalidInput, MissingExtra
@@ -55,7 +61,7 @@ def result() -> Any:
     ],
 )
 def test_digits(numbers, whole, expected):
-    assert rounded(*numbers, whole=whole) == expected
+    assert round_answer(*numbers, whole=whole) == expected
 
 
 @given(
@@ -68,7 +74,7 @@ def test_rounding_keeps_the_interval(centre, width, whole):
     low, high = centre - width, centre + width
     if not low < high:
         return
-    short = rounded(centre, low, high, whole=whole)
+    short = round_answer(centre, low, high, whole=whole)
     unit = max((high - low) / 20, 1.0 if whole else 0.0) * (1 + 1e-6)
     slack = 1e-15 * max(abs(low), abs(high))
     assert low - unit - slack <= short.low <= low + slack

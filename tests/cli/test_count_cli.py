@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from expost import ApproxDP, PureDP
-from expost.analytics.answer_files import rounded
+from expost.analytics.answer_files import round_answer
 from expost.budget.ledger import Ledger
 from tests.cli.counting import SIZES, count, expost, files
 
@@ -329,7 +329,7 @@ class TestOut:
             answer["group"] for answer in done.document["unanswered"]
         ]
         assert [int(row[1]) for row in rows if row[-1] == "yes"] == [
-            rounded(answer["estimate"], answer["low"], answer["high"], whole=True).estimate
+            round_answer(answer["estimate"], answer["low"], answer["high"], whole=True).estimate
             for answer in done.document["answers"]
         ]
 

@@ -107,6 +107,8 @@ def _draw_groups(axes: Any, answers: Sequence[_Shown], most: int) -> None:
 
 def _draw_times(axes: Any, answers: Sequence[_Shown], key: int) -> None:
     """A line over time for each of the largest groups of the other keys."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
     lines: dict[tuple[str, ...], list[_Shown]] = {}
     for answer in answers:
         lines.setdefault(answer[0][:key] + answer[0][key + 1 :], []).append(answer)
@@ -128,10 +130,13 @@ def _draw_times(axes: Any, answers: Sequence[_Shown], key: int) -> None:
         )
     if answers and min(answer[2] for answer in answers) >= 0:
         axes.set_ylim(bottom=0)
-    axes.figure.autofmt_xdate()
+    locator = AutoDateLocator(minticks=3, maxticks=8)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     if len(lines) > 1:
-        more = f"and {len(lines) - len(INK):,} more" if len(lines) > len(INK) else None
-        legend = axes.legend(fontsize=8, title=more)
+        if len(lines) > len(INK):
+            axes.plot([], [], " ", label=f"and {len(lines) - len(INK):,} more")
+        legend = axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
         for text in legend.get_texts():
             text.set_parse_math(False)
 

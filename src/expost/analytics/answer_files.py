@@ -46,7 +46,7 @@ class Rounded(NamedTuple):
     high: int | float | None
 
 
-def rounded(estimate: float, low: float, high: float, *, whole: bool = False) -> Rounded:
+def round_answer(estimate: float, low: float, high: float, *, whole: bool = False) -> Rounded:
     """Return an estimate with the digits that its interval supports, and the interval.
 
     Parameters
@@ -142,7 +142,7 @@ class AnswerTable:
         for index, group in enumerate(self.groups):
             row: list[Any] = [str(key) for key in group]
             for measure in self.measures:
-                row += rounded(
+                row += round_answer(
                     measure.estimates[index],
                     measure.lows[index],
                     measure.highs[index],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from expost._version import __version__
-from expost.analytics.answer_files import AnswerTable, Measured, rounded
+from expost.analytics.answer_files import AnswerTable, Measured, round_answer
 from expost.analytics.contribution import TOTAL
 from expost.analytics.pricing import THEOREM
 from expost.analytics.refinement import Answer
@@ -85,7 +85,7 @@ class CountResult:
                 [
                     (
                         answer.group,
-                        *rounded(answer.estimate, answer.low, answer.high, whole=whole),
+                        *round_answer(answer.estimate, answer.low, answer.high, whole=whole),
                         Loss(answer.spent),
                     )
                     for answer in of
