@@ -39,10 +39,11 @@ from expost import (
     SimulationRandomness,
 )
 from expost.errors import ExpostError
+from expost.execution.calls import Raised
+from expost.execution.dispatch import Made, Task
 from expost.execution.engine import Outcome, Run
-from expost.execution.worker import Made, Raised, Task
 from expost.randomness.source import RunKey
-from expost.selection.grid import grid_of
+from expost.selection.release import grid_of
 from expost.selection.selector import Selector
 from tests.contracts.doors import never_dropped
 

@@ -23,7 +23,7 @@ from expost.certificates.words import (
 )
 from expost.cli.output import shown_up, visible
 from expost.cli.reach_table import duration, few_digits, reach_table
-from expost.privacy.base import RELATIONS
+from expost.privacy.guarantees import RELATIONS
 from expost.rationals import charge_text
 from expost.tuning.forecast import TYPICAL_SHARE, Forecast
 from expost.tuning.job_folder import CERTIFICATE, PICTURE

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from expost.errors import InvalidInput
-from expost.execution.dispatch import check_executor, tasks_of
-from expost.execution.worker import here
+from expost.execution.dispatch import check_executor, here, tasks_of
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.tuning.candidates import FittedCodec, ScoredModel, TrainAndScore

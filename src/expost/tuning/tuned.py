@@ -23,8 +23,7 @@ from expost.html_tables import html_summary
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
-from expost.selection.grid import grid_of
-from expost.selection.release import Release
+from expost.selection.release import Release, grid_of
 from expost.tuning.candidates import ScoredModel, TrainAndScore, score_of
 from expost.tuning.confidence import NOT_A_MEAN, SECRET_ROWS, Bounds, confidence_bounds
 from expost.tuning.forecast import Forecast, comparison
