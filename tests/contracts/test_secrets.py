@@ -286,12 +286,12 @@ def test_failures_leave_no_trace(selector: Selector) -> None:
     assert leaks(release, []) == []
 
 
-@pytest.mark.parametrize("place", ["drop_coins", "above_threshold"])
+@pytest.mark.parametrize("place", ["drop_law", "above_threshold"])
 def test_the_drop_level_is_not_in_a_release(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The level is made recognisable: every geometric draw of the selector gives this number."""
     level = 987_654_321
     monkeypatch.setattr(f"expost.selection.{place}.geometric", lambda rate, randomness: level)
-    scene = mechanisms(RandomDropping(1)) if place == "drop_coins" else queries()
+    scene = mechanisms(RandomDropping(1)) if place == "drop_law" else queries()
     release = scene.release()
     assert release.index is not None
     assert leaks(release, scene.losers, level) == []
