@@ -17,9 +17,8 @@ from expost.analytics.contribution import TOTAL
 from expost.analytics.pricing import THEOREM
 from expost.analytics.refinement import Answer
 from expost.facts.describe import Facts
-from expost.privacy.base import persons_words
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ApproxDP, Guarantee
+from expost.privacy.guarantees import ApproxDP, Guarantee, persons_words
 from expost.selection.release import SCHEMA
 
 WHOLE_KINDS = ("count", "rows")
