@@ -107,7 +107,9 @@ def _draw_groups(axes: Any, answers: Sequence[_Shown], most: int) -> None:
 
 def _draw_times(axes: Any, answers: Sequence[_Shown], key: int) -> None:
     """A line over time for each of the largest groups of the other keys."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib import dates
+
+    scale: Any = dates
 
     lines: dict[tuple[str, ...], list[_Shown]] = {}
     for answer in answers:
@@ -130,9 +132,9 @@ def _draw_times(axes: Any, answers: Sequence[_Shown], key: int) -> None:
         )
     if answers and min(answer[2] for answer in answers) >= 0:
         axes.set_ylim(bottom=0)
-    locator = AutoDateLocator(minticks=3, maxticks=8)
+    locator = scale.AutoDateLocator(minticks=3, maxticks=8)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(scale.ConciseDateFormatter(locator))
     if len(lines) > 1:
         if len(lines) > len(INK):
             axes.plot([], [], " ", label=f"and {len(lines) - len(INK):,} more")
