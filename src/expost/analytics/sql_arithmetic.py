@@ -60,9 +60,12 @@ class Arithmetic(ABC):
     def _divide(self, node: Any) -> TypedCell:
         a, b = self._numbers(node)
         quotient = a.expression / b.expression.nullif(0.0)
-        ends = [a.size / b.least, -a.size / b.least]
-        if b.low > 0 or b.high < 0:
-            ends = [x / y for x in (a.low, a.high) for y in (b.low, b.high)]
+        # The divisor is not 0, so where it has one sign it is at least ``least`` in size.
+        divisors = [b.low, b.high, b.least, -b.least]
+        if b.low >= 0 or b.high <= 0:
+            near = b.least if b.low >= 0 else -b.least
+            divisors = [end if abs(end) > b.least else near for end in (b.low, b.high)]
+        ends = [x / (y or b.least) for x in (a.low, a.high) for y in divisors]
         least = a.least / max(b.size, b.least)
         return number_cell(quotient, min(ends), max(ends), least, mentions=a.mentions + b.mentions)
 

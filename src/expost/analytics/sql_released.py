@@ -31,10 +31,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class ReleasedRow:
-    """One row of the answer: values by their names, and whether all reached the wanted error."""
+    """One row of the answer: values by their names, and which reached the wanted error."""
 
     values: Mapping[str, Cell]
-    answered: bool
+    reached: Mapping[str, bool]
+
+    @property
+    def answered(self) -> bool:
+        """Whether all values reached the wanted error."""
+        return all(self.reached.values())
 
 
 def constant(number: float) -> Span:

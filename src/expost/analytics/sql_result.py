@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from expost._version import __version__
+from expost.analytics.answer_files import AnswerTable, Measured
 from expost.analytics.refinement import Answer
 from expost.analytics.sql_parser import GROUP_MARK, VALUE_MARK, SqlQuestion
 from expost.analytics.sql_question import typed_group
@@ -26,9 +27,8 @@ from expost.analytics.sql_released import (
     variance_of,
 )
 from expost.analytics.sql_request import CheckedQuery
-from expost.privacy.base import persons_words
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee
+from expost.privacy.guarantees import Guarantee, persons_words
 from expost.selection.release import SCHEMA
 from expost.tables.typed_columns import SEPARATOR
 
@@ -101,6 +101,40 @@ class QueryResult:
     def records(self) -> list[dict[str, Any]]:
         """Return the rows with one key per column; a number has ``_low`` and ``_high``, too."""
         return [_record(row) for row in self.rows]
+
+    def table(self) -> AnswerTable:
+        """Return the rows as a table of released answers: sensible digits, files by suffix."""
+        texts = dict(self.question.columns)
+        numbers = [name for name in self.columns if marks_of(texts[name])]
+        keys = [name for name in self.columns if name not in numbers]
+        groups = [
+            ["" if row.values[key] is None else row.values[key] for key in keys]
+            for row in self.rows
+        ]
+        measures = [self._measured(name, texts[name]) for name in numbers]
+        return AnswerTable(keys, groups, measures, "values", self.question.sql, self.certificate())
+
+    def _measured(self, name: str, text: str) -> Measured:
+        """One column of numbers; NaN where nothing is known."""
+        spans = [row.values[name] for row in self.rows]
+        numbers = [span if isinstance(span, Span) else Span(*[math.nan] * 3) for span in spans]
+        counted = {
+            f"{VALUE_MARK}{index}"
+            for index, aggregate in enumerate(self.question.aggregates)
+            if aggregate.function in ("rows", "distinct")
+        }
+        return Measured(
+            [span.value for span in numbers],
+            [span.low for span in numbers],
+            [span.high for span in numbers],
+            [row.reached[name] for row in self.rows],
+            name,
+            text in counted,
+        )
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame of the rows, with the digits that the intervals support."""
+        return self.table().to_frame()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form of ``expost query``."""
@@ -185,10 +219,11 @@ def released_rows(
         if question.having is not None and evaluate(question.having, cells) is not True:
             continue
         values = {name: evaluate(text, cells) for name, text in question.columns}
-        answered = all(
-            _answered(checked, text, values[name], key, reached) for name, text in question.columns
-        )
-        rows.append(ReleasedRow(values, answered))
+        good = {
+            name: _answered(checked, text, values[name], key, reached)
+            for name, text in question.columns
+        }
+        rows.append(ReleasedRow(values, good))
         marks.append(cells)
     return ordered(rows, marks, question.order, question.limit, question.offset)
 

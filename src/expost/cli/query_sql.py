@@ -5,8 +5,6 @@ The options are derived from :class:`.SqlRequest`. Tests: ``tests/cli/test_query
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,22 +13,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from expost.analytics.answer_files import check_out, number_text, round_answer
 from expost.analytics.request import request_settings
 from expost.analytics.sql_parser import parse_question
 from expost.analytics.sql_plan import SqlPlan, plan_query
-from expost.analytics.sql_released import Span
 from expost.analytics.sql_request import SqlRequest
 from expost.analytics.sql_result import QueryResult
 from expost.analytics.sql_run import query
 from expost.budget.ledger import Ledger
-from expost.cli.count import check_files, parse_cap, read_keys, short_number
+from expost.cli.count import check_certificate, parse_cap, read_keys
 from expost.cli.output import Json, notes, show, shown_up, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 
 _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
-_ENDINGS = (".csv", ".json")
 # Types on the command line, where they differ: lists are repeated, keys are files.
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("source", "public", "bounds", "keys"), list[str] | None),
@@ -56,7 +53,10 @@ def query_command(
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
     analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Write the rows to this file: .csv or .json.")
+        Path | None,
+        typer.Option(
+            help="Write the rows to this file: .csv, .parquet, .xlsx, .json, .md or .png."
+        ),
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
@@ -65,9 +65,8 @@ def query_command(
     **options: Any,
 ) -> None:
     """Answer one SELECT on private rows; all aggregates share one scan and one charge."""
-    check_files(out, certificate)
-    if out is not None and out.suffix.lower() not in _ENDINGS:
-        raise InvalidInput("out", str(out), f"give a file ending in {' or '.join(_ENDINGS)}")
+    check_out(out)
+    check_certificate(certificate)
     text = _text(sql)
     request = _request(options, text)
     if plan:
@@ -86,7 +85,7 @@ def query_command(
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     show(result.as_dict(), as_json=as_json, render=lambda console: render_query(console, result))
     if out is not None:
-        write_rows(result, out)
+        result.table().save(out)
     if certificate is not None:
         result.save(certificate)
         notes.print(f"certificate: {certificate}")
@@ -147,45 +146,25 @@ def _keys(texts: list[str], groups: list[str]) -> Any:
     return single
 
 
-def write_rows(result: QueryResult, path: Path) -> None:
-    """Write the rows of the answer; a name that a spreadsheet would compute gets an apostrophe."""
-    rows = result.records()
-    if path.suffix.lower() == ".json":
-        text = json.dumps(rows, indent=2, allow_nan=False, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
-        return
-    names = list(dict.fromkeys(name for row in rows for name in row)) or list(result.columns)
-    with path.open("x", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(names)
-        writer.writerows([[_cell(row.get(name)) for name in names] for row in rows])
-
-
-def _cell(value: Any) -> Any:
-    formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
-    return f"'{value}" if formula else value
-
-
 def render_query(console: Console, result: QueryResult) -> None:
     """Print the rows, what was spent, and what is protected."""
     error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     answered = sum(row.answered for row in result.rows)
     title = f"{answered:,} of {len(result.rows):,} rows answered within {error}"
-    table = Table(title=title, title_justify="left")
-    numbers = {
-        name for row in result.rows for name, cell in row.values.items() if isinstance(cell, Span)
-    }
-    for name in result.columns:
-        table.add_column(
-            visible(name), justify="right" if name in numbers else "left", overflow="fold"
-        )
-        if name in numbers:
-            table.add_column(f"{result.confidence:.0%} interval", justify="right", overflow="fold")
+    table, answers = Table(title=title, title_justify="left"), result.table()
+    for name in answers.keys:
+        table.add_column(visible(name), overflow="fold")
+    for measure in answers.measures:
+        table.add_column(visible(measure.name), justify="right", overflow="fold")
+        table.add_column(f"{result.confidence:.0%} interval", justify="right", overflow="fold")
     table.add_column("answered", justify="right")
-    for row in result.rows[:_SHOWN]:
-        cells: list[Text] = []
-        for name in result.columns:
-            cells += _shown(row.values[name], name in numbers)
+    for index, row in enumerate(result.rows[:_SHOWN]):
+        cells = [Text(visible(key)) for key in answers.groups[index]]
+        for measure in answers.measures:
+            ends = measure.lows[index], measure.highs[index]
+            rounded = round_answer(measure.estimates[index], *ends, whole=measure.whole)
+            said = [number_text(number, whole=measure.whole) for number in rounded]
+            cells += [Text(said[0]), Text(f"{said[1]} – {said[2]}")]
         table.add_row(*cells, Text("yes" if row.answered else "no"))
     console.print(table)
     if len(result.rows) > _SHOWN:
@@ -197,17 +176,6 @@ def render_query(console: Console, result: QueryResult) -> None:
         f"rest is for caps and groups). Protected: {result.protects}.",
         highlight=False,
     )
-
-
-def _shown(cell: Any, number: bool) -> list[Text]:
-    """A cell, and the interval of a number."""
-    if isinstance(cell, Span):
-        return [
-            Text(short_number(cell.value)),
-            Text(f"{short_number(cell.low)} – {short_number(cell.high)}"),
-        ]
-    text = Text("–" if cell is None else visible(cell))
-    return [text, Text("–")] if number else [text]
 
 
 def _show_plan(console: Console, planned: SqlPlan) -> None:
