@@ -56,10 +56,10 @@ if TYPE_CHECKING:
         TruncatedNegativeBinomial,
     )
     from expost.server.client import connect
-    from expost.tuning.defaults import default_job
     from expost.tuning.job import plan_job, tune
-    from expost.tuning.model import Model, load_model
-    from expost.tuning.tuned import Tuned
+    from expost.tuning.model.released_model import Model, load_model
+    from expost.tuning.model.tuned import Tuned
+    from expost.tuning.request.defaults import default_job
 
 __all__ = [
     "FAILED",
@@ -148,10 +148,10 @@ _HOMES = {
     "expost.selection.release": "Release",
     "expost.selection.repeat_and_select": "Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.server.client": "connect",
-    "expost.tuning.defaults": "default_job",
+    "expost.tuning.request.defaults": "default_job",
     "expost.tuning.job": "plan_job tune",
-    "expost.tuning.model": "Model load_model",
-    "expost.tuning.tuned": "Tuned",
+    "expost.tuning.model.released_model": "Model load_model",
+    "expost.tuning.model.tuned": "Tuned",
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
 _LAZY |= {

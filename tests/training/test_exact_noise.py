@@ -15,7 +15,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import keystream, noise, update
 from expost.training._torch import model_group
-from expost.training._torch.clipping import LinearSums
+from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import (
     DeviceStream,
     _scaled_pairs,
@@ -23,6 +23,7 @@ from expost.training._torch.device_keystream import (
     lattices_of,
 )
 from expost.training.configuration import plans
+from expost.training.engines import Meter
 from expost.training.exact_noise import (
     NoiseLattice,
     clip_bound,
@@ -31,7 +32,6 @@ from expost.training.exact_noise import (
     lattice_of,
     rounding_slack,
 )
-from expost.training.progress import Meter
 from tests.training.test_keystream import some_stream
 
 SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]

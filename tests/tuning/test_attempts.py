@@ -15,7 +15,7 @@ from expost.errors import BudgetRefused, InvalidInput
 from expost.mechanisms.protocol import NOTHING
 from expost.privacy.guarantees import ApproxDP, RenyiDP
 from expost.tuning import candidates
-from expost.tuning.timing import Pace
+from expost.tuning.plan.rehearsal import Pace
 from tests.tuning.jobs import clouds, job
 
 HOPELESS = job(

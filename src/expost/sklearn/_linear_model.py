@@ -40,10 +40,9 @@ from expost.sklearn._rows import (
     refuses_values,
 )
 from expost.training.configuration import Configuration
-from expost.training.fleet import Fleet
-from expost.training.mechanism import resolved
-from expost.tuning.model import Model, Recipe
-from expost.tuning.table_schema import Column, TableSchema
+from expost.training.fleet import Fleet, resolved
+from expost.tuning.model.released_model import Model, Recipe
+from expost.tuning.rows.table_schema import Column, TableSchema
 
 try:
     from sklearn.base import BaseEstimator
