@@ -16,8 +16,8 @@ draw, and the claim holds for each value of the draws.
 
 **The rule** has no learning rate that depends on the scale of the gradients. The direction is an
 average of the released gradients, each weighted by its precision (the inverse variance of its
-noise), with a memory of a few steps. A step has a public length: noise falls geometrically, so later
-directions are better, and a long first part at random costs nothing.
+noise), with a memory of a few steps. A step has a public length: noise falls geometrically, so
+later directions are better, and early steps at random cost nothing.
 
 Tests: ``tests/training/test_progressive_modules.py``.
 """
