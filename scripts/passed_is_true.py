@@ -31,7 +31,7 @@ from sklearn.datasets import load_breast_cancer
 
 import expost
 from expost.randomness.source import SimulationRandomness
-from expost.tuning import pricing as job_module
+from expost.tuning.plan import strategies as job_module
 from expost.tuning.rows.job_rows import held_out
 from expost.tuning.runs.run_attempts import ClearedScore
 

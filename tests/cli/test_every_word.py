@@ -23,7 +23,7 @@ import pytest
 from typer.main import get_command
 
 import expost
-from expost.certificates import report as documents
+from expost.certificates import officer_report as documents
 from expost.certificates.words import bound_text
 from expost.cli import main as command
 from expost.cli import tune as tune_command

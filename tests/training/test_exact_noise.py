@@ -13,7 +13,7 @@ from expost.errors import InvalidInput
 from expost.randomness import exact_gaussian
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._native import keystream, noise, update
+from expost.training._native import keystream, noise
 from expost.training._torch import model_group
 from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import (
@@ -377,10 +377,10 @@ def test_training_goes_on_after_open_coordinates(monkeypatch, kind, optimiser):
         return np.array([np.append(*each.parameters.values()) for each in found])
 
     coarse, settled = run(), []
-    monkeypatch.setattr(update, "lattice_of", lambda *given: fine(lattice_of(*given), 31))
+    monkeypatch.setattr(noise, "lattice_of", lambda *given: fine(lattice_of(*given), 31))
     settle = noise.settle
     monkeypatch.setattr(
-        update, "settle", lambda *given: settled.append(given[2].sum()) or settle(*given)
+        noise, "settle", lambda *given: settled.append(given[2].sum()) or settle(*given)
     )
     close = run()
     assert len(settled) > 20

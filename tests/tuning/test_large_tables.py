@@ -29,8 +29,8 @@ from expost.execution.processes import Processes
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.training.progressive import TrainingRows
-from expost.tuning import rows as row_reader
 from expost.tuning.request.settings import read_settings
+from expost.tuning.rows import job_rows as row_reader
 from expost.tuning.rows.job_rows import load_rows
 
 ROOT = Path(__file__).parents[2]

@@ -19,9 +19,9 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import Configuration
-from expost.tuning import rehearsal
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import Score
+from expost.tuning.plan import rehearsal
 from expost.tuning.plan.rehearsal import Pace, measure
 from expost.tuning.request.settings import GoalSettings
 from expost.tuning.rows.table_schema import TableSchema

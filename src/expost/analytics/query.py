@@ -38,9 +38,8 @@ from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.facts.describe import Facts
-from expost.privacy.base import persons_words
 from expost.privacy.charges import Charges, ShareCharges
-from expost.privacy.guarantees import ApproxDP, Guarantee
+from expost.privacy.guarantees import ApproxDP, Guarantee, persons_words
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.selection.release import SCHEMA

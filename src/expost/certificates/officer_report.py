@@ -40,8 +40,7 @@ from expost.certificates.words import (
     score_words,
     side_words,
 )
-from expost.privacy.base import persons_words
-from expost.privacy.guarantees import ApproxDP, guarantee_from_dict
+from expost.privacy.guarantees import ApproxDP, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}

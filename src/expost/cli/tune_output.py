@@ -22,7 +22,7 @@ from expost.certificates.words import (
     told_words,
 )
 from expost.cli.output import shown_up, visible
-from expost.privacy.base import RELATIONS
+from expost.privacy.guarantees import RELATIONS
 from expost.rationals import charge_text
 from expost.selection.attempts import ReachRow
 from expost.tuning.model.tuned import Tuned

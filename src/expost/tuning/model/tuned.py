@@ -23,8 +23,7 @@ from expost.html_tables import html_summary
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
-from expost.selection.grid import grid_of
-from expost.selection.release import Release
+from expost.selection.release import Release, grid_of
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL, Model, Recipe
 from expost.tuning.model.scoring import NOT_A_MEAN, SECRET_ROWS, Bounds, confidence_bounds
 from expost.tuning.plan.job_plan import JobPlan, comparison
