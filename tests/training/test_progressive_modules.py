@@ -60,9 +60,7 @@ def test_the_sum_over_all_rows_is_the_sum_over_single_rows(factory, shape):
     whole = training.exact_sum(training.rows_of(X, y, "cpu"), descent, 0)
     single = np.zeros_like(whole)
     for row in range(len(X)):
-        alone = training.exact_sum(
-            training.rows_of(*only(X, y, row), "cpu"), descent, 0
-        )
+        alone = training.exact_sum(training.rows_of(*only(X, y, row), "cpu"), descent, 0)
         assert math.sqrt(sum(Fraction(value) ** 2 for value in alone)) <= training.sensitivity
         assert (not alone.any()) == (row in (3, 5, 7))
         single += alone

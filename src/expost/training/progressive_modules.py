@@ -50,7 +50,7 @@ _FEWEST, _MOST = 16, 256  # rows of a pass
 class ModuleRule:
     """How weights follow the released gradients. All of it is public and free."""
 
-    length: float = 0.2
+    length: float = 0.3
     memory: float = 0.9
 
 
@@ -158,7 +158,7 @@ class ModuleRows:
             outputs_of,
             takes_integers,
         )
-        from expost.training.data import check_rows, check_training_data
+        from expost.training.configuration import check_rows, check_training_data
 
         self._training = training
         shaped = check_rows(rows, dimensions=None)

@@ -106,7 +106,7 @@ BEFORE_NETWORK, NETWORK_PART = 0.1, 0.8
 """What a linear model may cost of the largest ε before progressive training of a network, which has
 this part of δ and of 1 − confidence."""
 
-FIRST_NETWORK, SECOND_LENGTH = 0.6, 0.5
+FIRST_NETWORK, SECOND_LENGTH = 0.6, 0.4
 """The part of the first of two trainings of a network, and the length of the other's steps."""
 
 NETWORK_LIMIT = 0.8
