@@ -30,7 +30,6 @@ from expost.tuning.request.metrics import (
     LOSSES,
     METRICS,
     Metric,
-    OwnMetric,
     RowFunction,
     make_metric,
     metric_class,
@@ -318,7 +317,11 @@ def _goal(request: TuneRequest) -> GoalSettings:
     goal = GoalSettings(metric, getattr(request, wanted), **facts)
     if request.confidence is not None:
         goal = replace(goal, confidence=request.confidence)
-    _check_goal(request, wanted, goal.measure)
+    if not goal.measure.can_reach(getattr(request, wanted)):
+        ends = goal.measure.range_words(wanted)
+        request.refuse(
+            wanted, f"give a number with {ends}; otherwise every model passes or none can"
+        )
     return goal
 
 
@@ -335,28 +338,6 @@ def _check_facts(request: TuneRequest, metric: str, needs: Sequence[str]) -> Non
                 request.refuse(name, f"give {meaning}, e.g. [0, 1]")
         elif value is None or value <= 0:
             request.refuse(name, f"give a number > 0, {meaning}")
-
-
-def _check_goal(request: TuneRequest, name: str, metric: Metric) -> None:
-    """Refuse a goal that every model reaches or none can."""
-    goal = getattr(request, name)
-    fits = (
-        metric.worst < goal <= metric.best
-        if metric.larger_is_better
-        else metric.best < goal < metric.worst
-    )
-    if isinstance(metric, OwnMetric) and not metric.larger_is_better:
-        fits = metric.best <= goal < metric.worst
-    if fits:
-        return
-    ends = (
-        f"{metric.worst:g} < {name} ≤ {metric.best:g}"
-        if metric.larger_is_better
-        else f"{metric.best:g} < {name} < {metric.worst:g}"
-    )
-    if "loss_bound" in metric.needs and not metric.larger_is_better:
-        ends = f"{metric.best:g} < {name} < loss_bound = {metric.worst:g}"
-    request.refuse(name, f"give a number with {ends}; otherwise every model passes or none can")
 
 
 def _check_scoring(request: TuneRequest, goal: GoalSettings, scoring: str) -> None:
