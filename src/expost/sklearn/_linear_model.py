@@ -1,4 +1,4 @@
-"""The training that both private linear models share: settings, promise, checks and predictions.
+"""The training that both private linear models share: settings, guarantee, checks and predictions.
 
 The models are trained with DP-SGD by the fleet (:mod:`expost.training`). Features (and regression
 targets) are clipped to **public** bounds and scaled to [−1, 1]; the classes are a **public** list.
@@ -6,9 +6,9 @@ None of these is read off the data: that would release, for example, the smalles
 of diagnoses without noise.
 
 Neighbours. A step takes each row with probability ``batch_size / n``. Without ``n_rows``, n is the
-number of rows that ``fit`` receives. It is then public, and the promise is about one row whose
+number of rows that ``fit`` receives. It is then public, and the guarantee is about one row whose
 place may be empty ("zero-out"). With a public ``n_rows`` the rate and the normalisation do not
-depend on the data, and the promise is about one row that is present or absent ("add-remove").
+depend on the data, and the guarantee is about one row that is present or absent ("add-remove").
 ``privacy_spent_`` covers the fitted parameters. It does not cover a ``score`` on private data.
 
 Which rows ``fit`` refuses, and why a selection refuses none, is stated in
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, MissingExtra, deprecated
 from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.privacy.charges import warn_if_weak
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
@@ -86,7 +86,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.simulation = simulation
 
     def privacy_guarantee(self, n: int | None = None) -> RenyiDP:
-        """Return what one ``fit`` promises. It depends on public settings only.
+        """Return what one ``fit`` guarantees. It depends on public settings only.
 
         Parameters
         ----------
@@ -104,6 +104,12 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             If a setting is not valid.
         """
         return self._resolved(n)[1]
+
+    @property
+    def promise_(self) -> RenyiDP | None:
+        """Deprecated name of ``guarantee_``."""
+        deprecated("promise_", "guarantee_")
+        return self.guarantee_
 
     def check_fit(self, X: Any, y: Any) -> None:
         """Refuse what :meth:`fit` would refuse, without fitting or spending anything.
@@ -176,7 +182,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         return None
 
     def _resolved(self, n: int | None) -> tuple[Configuration, RenyiDP]:
-        """Return the settings with their noise, and the promise of the training."""
+        """Return the settings with their noise, and the guarantee of the training."""
         neighbours = ZERO_OUT if self.n_rows is None else ADD_REMOVE
         return _calibrated(self._configuration(n), self._public_rows(n), neighbours)
 
@@ -205,7 +211,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             warn_if_weak(
                 ApproxDP(self.epsilon, self.delta), self._public_rows(len(X)), stacklevel=4
             )
-        configuration, promise = self._resolved(len(X))
+        configuration, guarantee = self._resolved(len(X))
         (trained,) = Fleet(model, [configuration], classes).train(
             scaled,
             y,
@@ -217,9 +223,9 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.simulated_ = source is not None and source.simulated
         self._model: Model | None = None
         # Noise from a seed protects nobody, so there is nothing to report.
-        self.promise_ = None if self.simulated_ else promise
+        self.guarantee_ = None if self.simulated_ else guarantee
         self.privacy_spent_: Guarantee | None = (
-            None if self.simulated_ else promise.to_approx(self.delta)
+            None if self.simulated_ else guarantee.to_approx(self.delta)
         )
         weights = trained.parameters["weight"] / half
         return weights, trained.parameters["bias"] - weights @ middle
@@ -315,9 +321,9 @@ def linear_parts(model: Model) -> tuple[Array, Array]:
 def _calibrated(
     configuration: Configuration, n: int, neighbours: str
 ) -> tuple[Configuration, RenyiDP]:
-    """Return a configuration with its noise, and its promise; a search fits the same many times."""
+    """Return a configuration with its noise, and its guarantee; a search asks many times."""
     noisy = resolved(configuration, configuration.plan(n, neighbours=neighbours))
-    return noisy, noisy.promise(n, neighbours=neighbours)
+    return noisy, noisy.guarantee(n, neighbours=neighbours)
 
 
 def randomness_of(random_state: Any) -> Randomness | None:

@@ -171,7 +171,7 @@ class SearchPlan(SearchAsJob):
         pure = candidates[0].guarantee.as_pure() is not None
         delta = self.delta if pure else self._delta
         if delta is None and not pure:
-            raise InvalidInput("delta", None, "pass it: the estimators promise Rényi DP or zCDP")
+            raise InvalidInput("delta", None, "pass it: guarantees in Rényi DP or zCDP need one")
         levels = sorted(set(map(grid.level_by(delta), candidates)))
         points = (Setting(0.0, 0.0, 0.0, 0.0),) * (len(candidates) // len(levels))
         search = replace(settings.search, epsilons=tuple(levels), settings=points)

@@ -5,7 +5,7 @@ The released model, its setting, its score and the charges of all attempts are t
 docs/theory.md for each attempt, composed as in "Attempts in sequence", under the neighbours of
 :mod:`expost.tuning.rows.job_rows`.
 
-Assumed: DP-SGD keeps its promise (:mod:`expost.training`), feature bounds and classes are public
+Assumed: DP-SGD keeps its guarantee (:mod:`expost.training`), feature bounds and classes are public
 knowledge, and what is not in the result (progress, failures, timing) stays with the curator.
 Tests: ``tests/tuning/``.
 """

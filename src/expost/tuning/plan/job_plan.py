@@ -356,14 +356,14 @@ def ladder_of(
     delta: float,
     level_of: Level = level_of,
 ) -> Ladder:
-    """Return the levels with the promise of a typical (median) setting at each."""
-    promises, copies = [], []
+    """Return the levels with the guarantee of a typical (median) setting at each."""
+    guarantees, copies = [], []
     for level in levels:
         members = [candidate for candidate in candidates if level_of(candidate) == level]
         members.sort(key=lambda each: selection_cost(each.guarantee, delta))
-        promises.append(members[len(members) // 2].guarantee)
+        guarantees.append(members[len(members) // 2].guarantee)
         copies.append(sum(member.repeats for member in members))
-    return Ladder(tuple(levels), tuple(promises), tuple(copies))
+    return Ladder(tuple(levels), tuple(guarantees), tuple(copies))
 
 
 def _by_level(job: JobPlan, step: Step, ladder: Ladder, level_of: Level) -> Any:
@@ -450,9 +450,9 @@ def _curve(candidate: Candidate) -> RenyiDP:
     return curve
 
 
-def _repeat_and_select(promise: RenyiDP, job: JobPlan) -> float:
+def _repeat_and_select(guarantee: RenyiDP, job: JobPlan) -> float:
     laws = [
         TruncatedNegativeBinomial.with_mean(shape, max(job.expected_runs, 1.01))
         for shape in _SHAPES
     ]
-    return min(law.renyi_charge(promise).to_approx(job.delta).epsilon for law in laws)
+    return min(law.renyi_charge(guarantee).to_approx(job.delta).epsilon for law in laws)
