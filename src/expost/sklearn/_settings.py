@@ -222,17 +222,17 @@ class SearchAsJob:
         ):
             if getattr(self, name) is not None:
                 raise InvalidInput(name, getattr(self, name), why)
-        bar = None if self.at_least is None else float(self.at_least)
-        return GoalSettings(PublicFunction.scored, bar, confidence=self.confidence)
+        value = None if self.at_least is None else float(self.at_least)
+        return GoalSettings(PublicFunction.scored, value, confidence=self.confidence)
 
     def _goal_table(self, bounds: list[float] | None, classes: list[Any]) -> dict[str, Any]:
         """Return the goal as a job states it."""
         regression = is_regressor(self.estimator)
         usual = "mse" if regression else "accuracy"
         if self._public_score is not None:  # stands for a goal that no job can have
-            bar = {"at_most" if regression else "at_least": 0.5, "confidence": self.confidence}
+            goal = {"at_most" if regression else "at_least": 0.5, "confidence": self.confidence}
             bound = {"loss_bound": 1.0} if regression else {}
-            return {"metric": usual, **bound, **(bar if self._goal else {"maximize": True})}
+            return {"metric": usual, **bound, **(goal if self._goal else {"maximize": True})}
         metric: Any = self.scoring
         if isinstance(metric, str):
             metric = usual if metric == "private" else _SCORERS.get(metric, metric)

@@ -131,12 +131,12 @@ class Metric:
 
     @property
     def best(self) -> float:
-        """The best bar that can be reached."""
+        """The best goal that can be reached."""
         return self.high if self.larger_is_better else self.low
 
     @property
     def worst(self) -> float:
-        """The bar that every model reaches."""
+        """The goal that every model reaches."""
         return self.low if self.larger_is_better else self.high
 
     @property
@@ -384,7 +384,7 @@ class OwnMetric(Metric):
 
     @property
     def larger_is_better(self) -> bool:  # type: ignore[override]
-        """The direction, from the kind of bar."""
+        """The direction, from the kind of goal."""
         return self.larger
 
     @property

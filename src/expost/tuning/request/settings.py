@@ -152,7 +152,7 @@ class GoalSettings:
     """What the model must reach."""
 
     metric: str
-    bar: float | None
+    value: float | None
     loss_bound: float | None = None
     confidence: float = 0.9
     class_shares: tuple[float, ...] | None = None
@@ -166,9 +166,9 @@ class GoalSettings:
             object.__setattr__(self, "larger_is_better", self.metric not in LOSSES)
 
     @property
-    def target(self) -> float | None:
+    def least_score(self) -> float | None:
         """The goal as a score: larger is better."""
-        return None if self.bar is None else self.bar if self.larger_is_better else -self.bar
+        return None if self.value is None else self.value if self.larger_is_better else -self.value
 
     @property
     def measure(self) -> Metric:
@@ -248,7 +248,7 @@ def check_tune_request(request: TuneRequest, *, given_data: bool = False) -> Set
     privacy = _privacy(request, goal)
     _check_scoring(request, goal, privacy.scoring)
     model = _model(request, goal)
-    if model.training != "dp-sgd" and goal.bar is None:
+    if model.training != "dp-sgd" and goal.value is None:
         raise InvalidInput(
             "goal.maximize", True, "this training stops at a goal: give at_least or at_most"
         )
@@ -366,9 +366,9 @@ def _privacy(request: TuneRequest, goal: GoalSettings) -> PrivacySettings:
             "delta", "give a number with 0 < delta < 1, far below one over the number of rows"
         )
     overhead = None if request.overhead == "auto" else request.overhead
-    if overhead is not None and goal.bar is not None:
+    if overhead is not None and goal.value is not None:
         request.refuse("overhead", "with a goal the attempts are planned; leave the overhead out")
-    if request.attempts is not None and goal.bar is None:
+    if request.attempts is not None and goal.value is None:
         request.refuse(
             "attempts",
             "attempts need a goal; give goal.at_least or goal.at_most, or leave this key out",
@@ -377,7 +377,7 @@ def _privacy(request: TuneRequest, goal: GoalSettings) -> PrivacySettings:
     if order and order[0] <= 1:
         request.refuse("order", 'give Rényi orders > 1 in ascending order, or "all" for zCDP')
     shares = request.expected_shares
-    if shares is not None and (goal.bar is None or max(shares) > 1):
+    if shares is not None and (goal.value is None or max(shares) > 1):
         request.refuse(
             "expected_shares",
             "with a goal, give shares of the settings that may pass, each with 0 < share <= 1",
@@ -429,7 +429,7 @@ def _model(request: TuneRequest, goal: GoalSettings) -> ModelSettings:
         "input_shape": request.input_shape or (_IMAGE if kind == "cnn" else None),
         "arguments": request.arguments or {},
         "training": request.training
-        or usual_training(goal.bar is not None, request.integers is True),
+        or usual_training(goal.value is not None, request.integers is True),
         "features": request.feature_map,
         **{name: getattr(request, name) for name in ("optimiser", "momentum", "norm_bound")},
         "levels": None if request.levels is None else tuple(map(float, request.levels)),
