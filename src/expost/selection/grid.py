@@ -1,7 +1,7 @@
 """What a certificate says about a selection: its public grid, and a description of its source.
 
 The grid is everything that the price depends on, so that the charges can be computed again from it
-(:mod:`expost.certificates.prices`). It holds the selector with its settings as exact numbers, and
+(:mod:`expost.certificates.document`). It holds the selector with its settings as exact numbers, and
 for each candidate its guarantee, its copies and its drop rate. Equal ones are stored once. It holds
 no mechanisms, parameters or data.
 Tests: ``tests/selection/test_grid.py``.

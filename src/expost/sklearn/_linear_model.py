@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -54,36 +54,49 @@ except ImportError:
 class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Settings and fitting shared by both models."""
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        feature_bounds: Any = None,
-        n_rows: int | None = None,
-        learning_rate: float = 0.5,
-        epochs: float = 20,
-        batch_size: float = 256,
-        clip: float = 1.0,
-        optimiser: str = "sgd",
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        random_state: Any = None,
-        simulation: bool = False,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.n_rows = n_rows
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.clip = clip
-        self.optimiser = optimiser
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.random_state = random_state
-        self.simulation = simulation
+    epsilon: float
+    delta: float
+    feature_bounds: Any
+    n_rows: int | None
+    learning_rate: float
+    epochs: float
+    batch_size: float
+    clip: float
+    optimiser: str
+    weight_decay: float
+    schedule: str
+    random_state: Any
+    simulation: bool
+    coef_: Array
+    intercept_: Any
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train on all rows. Every call spends ``privacy_spent_`` again.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_rows, n_features)
+            Features: numbers without gaps.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInput
+            If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
+            spent then.
+        """
+        rows, targets = self._checked(X, y)
+        self._learn(rows, targets)
+        return self
+
+    def _learn(self, rows: Array, targets: Array) -> None:
+        """Train on checked rows and targets and set the fitted attributes."""
+        raise NotImplementedError
 
     def privacy_guarantee(self, n: int | None = None) -> RenyiDP:
         """Return what one ``fit`` guarantees. It depends on public settings only.

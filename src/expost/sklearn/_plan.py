@@ -18,15 +18,15 @@ from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.guarantees import ADD_REMOVE, Guarantee
 from expost.randomness.source import Randomness
 from expost.sklearn._attempts import Grid
-from expost.sklearn._conventions import (
+from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._rows import (
     before_last_step,
     check_fit,
     check_steps,
+    inside_selection,
     last_step,
     parameter,
 )
-from expost.sklearn._linear_model import DPLinearModel
-from expost.sklearn._rows import inside_selection
 from expost.sklearn._settings import SearchAsJob
 from expost.tuning.model.released_model import Model, Recipe
 from expost.tuning.plan.job_plan import JobPlan, plan_search

@@ -26,12 +26,16 @@ from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import require_protection
 from expost.sklearn._attempts import FittedEstimator
-from expost.sklearn._connections import SearchConnections
-from expost.sklearn._conventions import last_step
 from expost.sklearn._linear_model import DPLinearModel, randomness_of
 from expost.sklearn._plan import SearchPlan, estimator_of
-from expost.sklearn._rows import inside_selection, require_usable_rows, table_of
-from expost.sklearn._settings import named_by_parameters
+from expost.sklearn._rows import (
+    inside_selection,
+    keep_parameters,
+    last_step,
+    require_usable_rows,
+    table_of,
+)
+from expost.sklearn._settings import SearchConnections, named_by_parameters
 from expost.training.engines import progress_bar
 from expost.tuning.job import described_source, tell_after
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
@@ -241,39 +245,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.epsilons = epsilons
-        self.epsilon_param = epsilon_param
-        self.at_least = at_least
-        self.at_most = at_most
-        self.guarantee = guarantee
-        self.scoring = scoring
-        self.holdout = holdout
-        self.n_rows = n_rows
-        self.target_bounds = target_bounds
-        self.class_shares = class_shares
-        self.loss_bound = loss_bound
-        self.target_variance = target_variance
-        self.metric_bounds = metric_bounds
-        self.training = training
-        self.levels = levels
-        self.norm_bound = norm_bound
-        self.max_epsilon = max_epsilon
-        self.tell = tell
-        self.delta = delta
-        self.overhead = overhead
-        self.attempts = attempts
-        self.confidence = confidence
-        self.expected_shares = expected_shares
-        self.repeats = repeats
-        self.ledger = ledger
-        self.budget = budget
-        self.analyst = analyst
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.simulation = simulation
+        keep_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None) -> ExPostSearch:
         """Reserve the worst case, train until the goal is reached, release one, settle its charge.
@@ -307,9 +279,6 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         # Nothing is refused because of a value where rows are read as by expost.tune.
         with named_by_parameters(), inside_selection() if self._own else nullcontext():
             targets = require_usable_rows(self.estimator, X, y, self._searched_names, secret=stated)
-            source = require_protection(
-                randomness_of(self.random_state), simulation=self.simulation
-            )
             settings = self._settings(training, len(targets))
             validate_data(self, X, skip_check_array=True)
             job = self._prepare(settings, X, targets, source, ledger)

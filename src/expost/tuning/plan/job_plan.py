@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from expost.certificates.prices import composed, in_epsilon_delta, worst_in_turn
+from expost.certificates.document import composed, in_epsilon_delta, worst_in_turn
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
@@ -124,7 +124,7 @@ class JobPlan:
         return min(first.orders, key=lambda order: first.on([order]).to_approx(self.delta).epsilon)
 
     def in_epsilon_delta(self, charge: Guarantee) -> ApproxDP:
-        """Return a charge as (ε, δ); see :mod:`expost.certificates.prices`."""
+        """Return a charge as (ε, δ); see :mod:`expost.certificates.document`."""
         looks = sum(len(step.candidates) for step in self.requests)
         return in_epsilon_delta(charge, self.delta, self.order, looks)
 
