@@ -200,15 +200,13 @@ def expected_words(result: Tuned) -> list[str]:
         f"{goal['certified']} {'≥' if larger else '≤'} {goal['value']:g}",
         f"{within(bounds.noisy):.4g}",
         f"{side} {bound_text(within(bounds.on_scoring_rows), larger)} on the scoring rows",
-        f"({100 * bounds.confidence:g} % confidence each)",
+        f"({100 * goal['confidence']:g} % confidence each)",
     ]
     if bounds.on_population is None:
         words.append(f"no bound for new rows: {bounds.why_none}")
     else:
         new = bound_text(within(bounds.on_population), larger)
         words.append(f"{side} {new} on new rows of the same population")
-    if bounds.confidence > goal["confidence"]:
-        words.append(f"{100 * goal['confidence']:g} % holds for the whole job")
     return words
 
 
@@ -384,8 +382,10 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
     paid = result.spent.epsilon
     numbers = re.compile(r"ε = ([0-9.e+-]+[0-9])")
     screen, shown = screens(result, "utf-8")
-    assert float(re.findall(r"ε spent ([0-9.]+)", screen)[0]) >= paid
-    assert float(re.findall(r"ε at worst ([0-9.]+)", screen)[0]) >= result.worst_case.epsilon
+    assert float(re.findall(r"cost ε = ([0-9.]+)", screen)[0]) >= paid
+    assert (
+        float(re.findall(r"at most ([0-9.]+) was possible", screen)[0]) >= result.worst_case.epsilon
+    )
     assert min(float(each) for each in numbers.findall(shown)) >= min(
         each.spent.as_approx().epsilon for each in result.attempts
     )

@@ -13,6 +13,7 @@ Tests: ``tests/certificates/``, ``tests/cli/test_every_word.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
@@ -109,6 +110,7 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
         "score": lambda: _score(document),
         "goal reached": lambda: reached[document["passed"]],
         "charge": lambda: f"{_charge(document['spent'])}: what this release cost, search included",
+        "meaning": lambda: _meaning(document, document["spent"]),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
         "protects": lambda: protected_words(document["spent"]["neighbours"]),
         **_common(document),
@@ -126,6 +128,11 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
         "error": lambda: error_words(document["query"]),
         "charge": lambda: f"{_amount(document['spent'])}: what these answers cost",
         "facts": lambda: _bought(document),
+        "meaning": lambda: _meaning(
+            document,
+            document["spent"] if "delta" not in document["guarantee"] else document["guarantee"],
+            "person",
+        ),
         "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
         "guarantee": lambda: f"{_charge(document['guarantee'])} for everything released",
         "protects": lambda: persons_words(document["max_groups_per_user"]),
@@ -145,6 +152,9 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
         "rows": lambda: f"about {document['facts']['rows']:,.0f}",
         "columns": lambda: list(map(_column_facts, document["facts"]["columns"].items())),
         "charge": lambda: f"{_charge(document['spent'])}: what all facts together cost",
+        "meaning": lambda: _meaning(
+            document, document["spent"], "row" if document["facts"]["user"] is None else "person"
+        ),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
         "protects": lambda: (
             protected_words(document["spent"]["neighbours"])
@@ -167,6 +177,7 @@ def _tuning(document: Record, verbose: bool) -> dict[str, _Maker]:
         "told": lambda: told_words(job),
         "charge": lambda: f"{_amount(job['spent'])}: all attempts, training and scoring together",
         "facts": lambda: _bought(document),
+        "meaning": lambda: _meaning(document, job["spent"]),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before the job began",
         "attempts": lambda: _attempts(job),
         "protects": lambda: protected_words(document["spent"]["neighbours"]),
@@ -257,6 +268,41 @@ def _number(value: Any) -> str:
     if isinstance(value, (int, float)):
         return charge_text(value)
     return "[" + ", ".join(charge_text(number, 4) for number in value) + "]"
+
+
+def certainty_text(epsilon: float) -> str:
+    """Return e^ε/(1 + e^ε) in per cent, rounded up, with enough digits to stay below 100."""
+    percent = 100 / (1 + math.exp(-min(epsilon, 700.0)))
+    for digits in range(1, 5):
+        shown = math.ceil(percent * 10**digits - 1e-8) / 10**digits  # 3/4 may end a bit above 75
+        if shown < 100:
+            return f"{shown:.{digits}f}"
+    return "100"
+
+
+def person_words(epsilon: float, delta: float = 0.0, unit: str = "person") -> str:
+    """Return what a charge means for one person, or one row: the same sentence at every door.
+
+    By Bayes' rule, even odds become at most e^ε if what was released is at most e^ε times as likely
+    with the person as without. With δ > 0 the odds exceed e^(ε + t) with a probability of at most
+    δ / (1 − e^(−t)), for every t > 0. Rounded up.
+    Test: ``tests/certificates/test_person_words.py``.
+    """
+    text = (
+        f"someone undecided before whether one {unit} is in the data can be at most "
+        f"{certainty_text(epsilon)} % certain afterwards"
+    )
+    if delta:
+        text += f"; this limit may fail with a small probability (about δ = {charge_text(delta)})"
+    return text
+
+
+def _meaning(document: Record, charge: Record, unit: str = "row") -> str | None:
+    """What a charge, or the total with facts that were bought, means; None without an ε."""
+    amount = document.get("total", charge)
+    if document["simulated"] or "epsilon" not in amount:
+        return None
+    return person_words(amount["epsilon"], amount.get("delta", 0.0), unit)
 
 
 def protected_words(relation: str) -> str:
@@ -453,13 +499,8 @@ def bounds_words(job: Record) -> str | None:
     if bounds["bound_on_population"] is not None:
         new = bound_text(_within(bounds["bound_on_population"], goal), larger)
         text += f", {side} {new} on new rows of the same population"
-    text += f" ({100 * bounds['confidence']:g} % confidence each)"
-    asked = goal["confidence"]
-    if bounds["confidence"] > asked:
-        text += (
-            f"; {100 * asked:g} % holds for the whole job, whose ways of training share the other "
-            f"{100 * (1 - asked):g} %"
-        )
+    certain = min(bounds["confidence"], goal["confidence"])  # of the whole job: each has no less
+    text += f" ({100 * certain:g} % confidence each)"
     if bounds["bound_on_population"] is None and bounds.get("why_no_bound_on_population"):
         text += f"; no bound for new rows: {bounds['why_no_bound_on_population']}"
     return text

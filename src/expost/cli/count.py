@@ -28,8 +28,9 @@ from expost.analytics.query import CountResult
 from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
+from expost.certificates.words import person_words
 from expost.cli.describe import show_plan
-from expost.cli.output import Json, note_error, notes, show, shown_up, visible
+from expost.cli.output import Json, Verbose, note_error, notes, show, shown_up, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 from expost.facts.describe import plan as facts_plan
@@ -149,6 +150,7 @@ def count_command(
             help="Buy the bounds or the groups that are not given for this ε, a part of --epsilon."
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -180,24 +182,19 @@ def count_command(
     request |= {"memo": f"expost {request['kind']}", "budget": budget, "analyst": analyst}
     request["ledger"] = None if ledger is None else Ledger.open(ledger)
     result = run.ask(source, request, as_json)
-    _finish(result, certificate, plot, as_json, run.failure)
+    rendered = partial(render_result, result=result, verbose=verbose)
+    show(result.as_dict(), as_json=as_json, render=rendered)
+    _finish(result, certificate, plot, run.failure)
+    if out is not None:
+        notes.print(f"answers: {out}")
 
 
 def _finish(
-    result: CountResult,
-    certificate: Path | None,
-    plot: Path | None,
-    as_json: bool,
-    failure: OSError | None,
+    result: CountResult, certificate: Path | None, plot: Path | None, failure: OSError | None
 ) -> None:
-    """Show the answers first: they are paid for, whatever becomes of the files."""
+    """Say what facts cost and where the files are; the answers, which are paid, are shown."""
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(
-        result.as_dict(),
-        as_json=as_json,
-        render=lambda console: render_result(console, result),
-    )
     if result.facts is not None and result.total is not None:
         notes.print(
             f"Facts cost ε = {shown_up(result.facts.epsilon)}; with them all of this is "
@@ -441,8 +438,8 @@ def _groups(count: int) -> str:
     return f"{count:,} group{'s' * (count != 1)}"
 
 
-def render_result(console: Console, result: CountResult) -> None:
-    """Print all groups, what was spent, and what is protected."""
+def render_result(console: Console, result: CountResult, verbose: bool = False) -> None:
+    """Print all groups, what was spent, and what that means for a person."""
     error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
     asked = len(result.answers) + len(result.unanswered)
     title = f"{len(result.answers):,} of {_groups(asked)} answered within {error}"
@@ -457,9 +454,12 @@ def render_result(console: Console, result: CountResult) -> None:
     )
     if result.unanswered:
         console.print(_about_unanswered(result), highlight=False)
-    console.print(_about_spent(result), highlight=False)
     if result.dropped_share is not None:
         console.print(_about_dropped(result, result.dropped_share), highlight=False)
+    console.print(_about_spent(result), highlight=False)
+    console.print(f"Meaning: {_meaning(result)}.", highlight=False)
+    if verbose:
+        console.print(_about_guarantee(result), highlight=False)
 
 
 def _about_unanswered(result: CountResult) -> str:
@@ -481,25 +481,44 @@ def _about_unanswered(result: CountResult) -> str:
 
 
 def _about_spent(result: CountResult) -> str:
-    """What was spent, what becomes of the rest, and what was guaranteed beforehand."""
+    """What was spent, and what becomes of the rest."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
-    facts = result.guarantee.as_dict()
-    before = f"ε = {charge_text(facts['epsilon'])}"
-    before += f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
     if result.unit == "rho":
-        total = f"{result.public['total']:.4g} (zCDP; the most that {before} allows)"
+        total = f"{result.public['total']:.4g} (zCDP; the most that {_before(result)} allows)"
     else:
         total = f"{result.public['total']:.4g}"
     if result.ledger is not None and not isinstance(result.charges, ShareCharges):
-        rest = f" The ledger is charged the whole {before}: one δ covers all outcomes."
+        rest = f" The ledger is charged the whole {_before(result)}: one δ covers all outcomes."
     elif result.ledger is not None:
-        rest = f" The other {result.remaining:.2g} of this request goes back to the budget."
+        rest = f" The other {result.remaining:.2g} goes back to the budget."
     else:
-        rest = f" The other {result.remaining:.2g} of this request was not used."
+        rest = f" The other {result.remaining:.2g} was not used."
+    return f"Cost: {unit} = {spent} of {total}.{rest}"
+
+
+def _before(result: CountResult) -> str:
+    """The ε and δ that were guaranteed before any row was read."""
+    facts = result.guarantee.as_dict()
+    delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
+    return f"ε = {charge_text(facts['epsilon'])}{delta}"
+
+
+def _meaning(result: CountResult) -> str:
+    """What the charge means for a person; ρ has no ε of its own, so that of the whole request."""
+    if result.total is not None:
+        return person_words(result.total.epsilon, result.total.delta)
+    facts = result.guarantee.as_dict()
+    pure = result.unit == "epsilon" and not facts.get("delta")
+    epsilon = result.spent if pure else facts["epsilon"]
+    return person_words(epsilon, facts.get("delta", 0.0))
+
+
+def _about_guarantee(result: CountResult) -> str:
+    """What was guaranteed beforehand, and for whom."""
+    unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     return (
-        f"Spent {unit} = {spent} of {total}.{rest}\n"
-        f"Before the data were read, at most {before} was guaranteed for any result; {unit} = "
-        f"{spent} is the privacy loss of the result above. Protected: {result.protects}."
+        f"Before the data were read, at most {_before(result)} was guaranteed for any result; "
+        f"{unit} = {spent} is the privacy loss of the result above. Protected: {result.protects}."
     )
 
 

@@ -13,7 +13,7 @@ from expost.tuning.timing import Pace
 def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
     """Return what to expect, level by level, as a table for people."""
     table = Table(
-        title="What to expect, if a share of the settings passes from a level on",
+        title="If the settings are good enough: a share of them passes, from a level on",
         title_justify="left",
     )
     headings = (

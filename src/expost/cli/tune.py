@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from expost.budget.ledger import Ledger
 from expost.cli.describe import show_plan
-from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words
+from expost.cli.output import MISSED_BAR, Json, Verbose, notes, show, value_in_words
 from expost.cli.request_options import with_options
 from expost.cli.tune_output import announce, render
 from expost.cli.tune_rows import (
@@ -100,6 +100,7 @@ def tune_command(
             "continue."
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -142,7 +143,7 @@ def tune_command(
         task = display.add_task("training", total=None, visible=False)
 
         def begin() -> None:
-            if asked.rows and not plan:
+            if asked.rows and verbose and not plan:
                 asked.show(notes)
             if not plan:
                 asked.print_warnings(notes)
@@ -152,7 +153,7 @@ def tune_command(
 
         def announced(planned: Forecast) -> None:
             display.update(planning, visible=False)
-            announce(notes, planned, asked.twice_the_holdout())
+            announce(notes, planned, asked.twice_the_holdout(), verbose)
             if out is None and folder != _folder_name(job):
                 notes.print(
                     f"{_folder_name(job)} holds a finished job. This is a further release, into "
@@ -204,7 +205,11 @@ def tune_command(
 
         show(asked.document(planned), as_json=as_json, render=shown)
         return
-    show(result.as_dict(), as_json=as_json, render=lambda console: render(console, result, folder))
+    show(
+        result.as_dict(),
+        as_json=as_json,
+        render=lambda console: render(console, result, folder, verbose),
+    )
     if not result.passed:
         raise typer.Exit(MISSED_BAR)
 
