@@ -179,7 +179,7 @@ def screens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screens
     def show(result: Tuned, encoding: str) -> tuple[str, str]:
         monkeypatch.setattr(tune_command, "tune_model", lambda *_, **__: result)
         Path("release.json").write_text(result.certificate() + "\n", encoding="utf-8")
-        screen = run(encoding, "tune", "job.toml", "--out", "out")
+        screen = run(encoding, "tune", "job.toml", "--out", "out", "--verbose")
         return screen, run(encoding, "certificate", "release.json", "--verbose")
 
     return show
@@ -334,11 +334,11 @@ def section(report: dict[str, Any], heading: str) -> str:
 OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missed": (
         WAYS["progressive"] | {"goal": {"at_least": 0.94}},
-        ["The goal was missed: the last model is released as missed", "passed no"],
+        ["The goal was missed: the last model is released as missed", "what to try a lower goal"],
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},
-        ["Tuned: the best score", "noisy score"],
+        ["Done: the best model of one search", ", noisy"],
     ),
     "all axes": (
         WAYS["dp-sgd"]

@@ -298,11 +298,14 @@ def person_words(epsilon: float, delta: float = 0.0, unit: str = "person") -> st
 
 
 def _meaning(document: Record, charge: Record, unit: str = "row") -> str | None:
-    """What a charge, or the total with facts that were bought, means; None without an ε."""
-    amount = document.get("total", charge)
-    if document["simulated"] or "epsilon" not in amount:
+    """What a charge, with that of facts that were bought, means; None without an ε."""
+    if document["simulated"] or "epsilon" not in charge:
         return None
-    return person_words(amount["epsilon"], amount.get("delta", 0.0), unit)
+    epsilon, delta = charge["epsilon"], charge.get("delta", 0.0)
+    if "facts" in document and document.get("kind") != FACTS:
+        bought = document["facts"]["charged"]
+        epsilon, delta = epsilon + bought["epsilon"], delta + bought["delta"]
+    return person_words(epsilon, delta, unit)
 
 
 def protected_words(relation: str) -> str:

@@ -505,12 +505,12 @@ def _before(result: CountResult) -> str:
 
 def _meaning(result: CountResult) -> str:
     """What the charge means for a person; ρ has no ε of its own, so that of the whole request."""
-    if result.total is not None:
-        return person_words(result.total.epsilon, result.total.delta)
-    facts = result.guarantee.as_dict()
-    pure = result.unit == "epsilon" and not facts.get("delta")
-    epsilon = result.spent if pure else facts["epsilon"]
-    return person_words(epsilon, facts.get("delta", 0.0))
+    before = result.guarantee.as_dict()
+    pure = result.unit == "epsilon" and not before.get("delta")
+    epsilon, delta = result.spent if pure else before["epsilon"], before.get("delta", 0.0)
+    if result.facts is not None:
+        epsilon, delta = epsilon + result.facts.epsilon, delta + result.facts.delta
+    return person_words(epsilon, delta)
 
 
 def _about_guarantee(result: CountResult) -> str:
