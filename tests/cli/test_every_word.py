@@ -338,7 +338,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},
-        ["Done: the best model of one search", ", noisy"],
+        ["Done: the best model of one search", "of its noise)"],
     ),
     "all axes": (
         WAYS["dp-sgd"]

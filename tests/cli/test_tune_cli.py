@@ -74,7 +74,7 @@ def test_from_bar_to_certificate(tmp_path: Path, run: Run) -> None:
     ]
     assert document["model"] == "out/model.npz"
     assert (tmp_path / "out" / "release.json").exists()
-    assert "Plan" in done.stderr
+    assert "Costs at most" in done.stderr
     assert "remains" in done.stderr
     assert ledger.standing().as_dict()["settled"] == document["spent"]
     again = run(str(config), "--out", "out")
@@ -133,7 +133,7 @@ def test_a_confidence_that_ways_share_is_the_one_asked_for() -> None:
     assert result.passed
     assert result.bounds.confidence > 0.9
     console = Console(file=StringIO(), width=80)
-    render(console, result, Path("out"))
+    render(console, result, Path("out"), verbose=True)
     said = " ".join(console.file.getvalue().replace("│", " ").split())
     assert "(90 % confidence each)" in said  # what was asked; each bound has no less
     shown = [float(each) for each in re.findall(r"at least ([0-9.]+) on", said)]

@@ -169,11 +169,10 @@ def _answer(result: Tuned, record: Mapping[str, Any]) -> Text:
 
 def _scored(record: Mapping[str, Any]) -> str | None:
     """Return the score and its certified bounds."""
-    noisy = record["privacy"]["scoring"] == "private"
     score, bounds = score_words(record), bounds_words(record)
-    if score is None:
-        return bounds
-    return f"{score}{', noisy' if noisy else ''}" + ("" if bounds is None else f"; {bounds}")
+    if score is not None and record["privacy"]["scoring"] == "private" and "±" not in score:
+        score += ", noisy"
+    return "; ".join(text for text in (score, bounds) if text is not None) or None
 
 
 def _cost(result: Tuned) -> str:
