@@ -25,17 +25,16 @@ from typing import Any
 
 from expost._version import __version__
 from expost.certificates.document import TUNING, Record
+from expost.certificates.meaning import certainty_text, person_words
 from expost.certificates.verify import job_epsilon_delta
 from expost.certificates.words import (
     UNITS,
     answers_words,
     bounds_words,
-    certainty_text,
     certificate_words,
     certified_words,
     error_words,
     method_words,
-    person_words,
     protected_words,
     question_words,
     result_words,

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from expost.certificates.meaning import person_words
 from expost.certificates.words import (
     bounds_words,
     charge_words,
     goal_words,
     method_words,
-    person_words,
     score_words,
     settings_words,
     told_words,
