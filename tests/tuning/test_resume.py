@@ -15,7 +15,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.checkpoint import SelectionState
+from expost.execution.engine import SelectionState
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
 from expost.tuning.job import Journal

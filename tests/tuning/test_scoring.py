@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from expost.mechanisms.protocol import Estimate
+from expost.mechanisms.discrete_noise import Estimate
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import guarantees_of

@@ -25,9 +25,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra, deprecated
-from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.privacy.charges import warn_if_weak
-from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import count_of, exact_positive
 from expost.sklearn._rows import (

@@ -300,7 +300,7 @@ class DPSGD:
         """Key of the trainings that run as one fleet.
 
         They have the same model, number of rows, classes, loss and device. See
-        :class:`expost.execution.worker.Together`.
+        :class:`expost.execution.calls.Together`.
         """
         return (type(self), self.model, self.n, self.classes, self.loss, self.device)
 

@@ -25,8 +25,8 @@ from typing import Any, ParamSpec, TypeVar
 from expost import plots
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import ExpostError, MissingExtra
+from expost.execution.calls import OnFailure
 from expost.execution.dispatch import Executor, start_executor
-from expost.execution.failure import OnFailure
 from expost.execution.identity import identity_of
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate

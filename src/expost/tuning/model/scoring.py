@@ -89,9 +89,9 @@ from expost.mechanisms.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
     DiscreteNoise,
+    Estimate,
     Query,
 )
-from expost.mechanisms.protocol import Estimate
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.privacy.profiles import LargestProfile

@@ -22,8 +22,7 @@ from expost.html_tables import html_summary
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
-from expost.selection.grid import grid_of
-from expost.selection.release import Release
+from expost.selection.release import Release, grid_of
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL, Model, Recipe
 from expost.tuning.model.scoring import NOT_A_MEAN, SECRET_ROWS, Bounds, confidence_bounds
 from expost.tuning.plan.job_plan import JobPlan, comparison
@@ -438,8 +437,7 @@ def picture(result: Tuned) -> dict[str, Any]:
         shown = min(max(sign * result.score, low), high)
         points.append((result.spent.epsilon, shown, noise, result.release.passed))
     methods = [("expost: this job", result.spent.epsilon)]
-    if job.attempts == 1:
-        methods.append(("expost: most expensive outcome", result.worst_case.epsilon))
+    methods.append(("expost: at most possible", result.worst_case.epsilon))
     if result.comparison is not None:
         methods += [
             (

@@ -30,8 +30,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.dispatch import check_executor, tasks_of
-from expost.execution.worker import here
+from expost.execution.dispatch import check_executor, here, tasks_of
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate

@@ -51,7 +51,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.tuning.request.factories import NamedCode
 
 _LONGEST = 200  # characters of an exception that a message shows
