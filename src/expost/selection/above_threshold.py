@@ -71,8 +71,8 @@ class AboveThreshold(DroppingSelector):
     ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``); it is ε′ for nothing. A repeated
     query is asked again with fresh noise.
 
-    *Assumptions.* Candidates keep their promises, scores depend on outputs alone, and queries never
-    fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
+    *Assumptions.* Candidates keep their guarantees, scores depend on outputs alone, and queries
+    never fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
     ``tests/theorems/test_renyi.py``.
     """
 
@@ -154,7 +154,7 @@ class AboveThreshold(DroppingSelector):
                 "over queries nothing is dropped; leave it out",
             )
         if self.monotone and candidates[0].guarantee.neighbours != ADD_REMOVE:
-            raise InvalidInput("monotone", True, "it needs promises for the add-remove relation")
+            raise InvalidInput("monotone", True, "it needs guarantees for the add-remove relation")
         for candidate in candidates:
             query = candidate.mechanism
             assert isinstance(query, Query)

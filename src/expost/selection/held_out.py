@@ -135,12 +135,12 @@ class HeldOut:
             "thresholds": list(self.thresholds),
         }
 
-    def check(self, promise: Guarantee, epsilons: Sequence[float]) -> None:
+    def check(self, guarantee: Guarantee, epsilons: Sequence[float]) -> None:
         """Refuse levels that the proof does not cover."""
-        if promise.as_zcdp() is not None or promise.neighbours == "replace":
+        if guarantee.as_zcdp() is not None or guarantee.neighbours == "replace":
             raise InvalidInput(
                 "held_out",
-                f"{promise.kind}, {promise.neighbours}",
+                f"{guarantee.kind}, {guarantee.neighbours}",
                 "held-out rows need levels in ε, and neighbours of which one has a row more",
             )
         wanted = rates_of(epsilons, self.monotone)
@@ -202,12 +202,12 @@ class GaussianCounts:
         """Return the public settings in plain types."""
         return {"noise": "gaussian", "steps": self.steps, "thresholds": list(self.thresholds)}
 
-    def check(self, promise: Guarantee, rhos: Sequence[float]) -> None:
+    def check(self, guarantee: Guarantee, rhos: Sequence[float]) -> None:
         """Refuse levels that the proof does not cover."""
-        if promise.as_zcdp() is None or promise.neighbours == "replace":
+        if guarantee.as_zcdp() is None or guarantee.neighbours == "replace":
             raise InvalidInput(
                 "held_out",
-                f"{promise.kind}, {promise.neighbours}",
+                f"{guarantee.kind}, {guarantee.neighbours}",
                 "Gaussian counts need levels in ρ, and neighbours of which one has a row more",
             )
         wanted = look_deviations(rhos, self.steps)

@@ -1,9 +1,9 @@
-"""From candidates with Rényi promises to a table of charges.
+"""From candidates with Rényi guarantees to a table of charges.
 
 The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
 each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
 
-Pure and zCDP promises take part with the curves that they imply. The drop rates γ_j are free; by
+Pure and zCDP guarantees take part with the curves that they imply. The drop rates γ_j are free; by
 default they are proportional to the candidates' divergences. The drop level is a multiple of a
 step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin is
 exact. Charges are rounded up.
@@ -80,7 +80,9 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
         return exact(group.drop_rate, "drop_rate")
     if natural <= 0:
         raise InvalidCandidate(
-            "guarantee", group.guarantee, "it promises 0: give the candidate a drop_rate > 0"
+            "guarantee",
+            group.guarantee,
+            "it states a loss of 0: give the candidate a drop_rate > 0",
         )
     return Fraction(float(natural))
 
@@ -88,18 +90,18 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
 def _common_curves(
     groups: Sequence[CandidateGroup], extra: Sequence[float]
 ) -> tuple[Floats, Floats]:
-    """Return all promises as curves on the same orders.
+    """Return all guarantees as curves on the same orders.
 
     A curve that does not list an order uses its next larger one, which has a larger divergence.
     """
-    promises = [group.guarantee for group in groups]
-    if any(promise.shared_delta for promise in promises):
+    guarantees = [group.guarantee for group in groups]
+    if any(guarantee.shared_delta for guarantee in guarantees):
         raise InvalidCandidate(
             "guarantee",
             "ApproxDP",
-            "an (ε, δ) promise implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
+            "an (ε, δ) guarantee implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
         )
-    curves = [curve for promise in promises if (curve := promise.as_renyi()) is not None]
+    curves = [curve for guarantee in guarantees if (curve := guarantee.as_renyi()) is not None]
     tables = {curve.orders for curve in curves} or {DEFAULT_ORDERS}
     last = min(table[-1] for table in tables)
     if any(order > last for order in extra):
@@ -113,7 +115,9 @@ def _common_curves(
             stacklevel=2,
         )
     orders = tuple(sorted(wanted))
-    return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
+    return np.array(orders), np.array(
+        [guarantee.to_renyi(orders).epsilons for guarantee in guarantees]
+    )
 
 
 def _natural_rates(orders: Floats, curves: Floats, claim: ChargeKind) -> Floats:
@@ -190,7 +194,7 @@ def renyi_problem(
 
 @lru_cache(maxsize=4096)
 def _profile(guarantee: Guarantee) -> Profile:
-    """Return the profile of a promise; remembered, because its fields are checked every time."""
+    """Return the profile of a guarantee; remembered, because its fields are checked every time."""
     return guarantee.as_profile()
 
 
