@@ -15,8 +15,8 @@ import pytest
 from expost import ZCDP, ApproxDP, Charges, PureDP
 from expost.budget import changes, totals
 from expost.budget.budgets import PureBudget
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger
+from expost.budget.limits import Filter
 from expost.budget.replay import Period, Replay
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 

@@ -25,10 +25,9 @@ Storage
 
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.charging import Account
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation, Standing
 from expost.budget.ledger_rows import Entry
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, Filter
 
 __all__ = [
     "Account",

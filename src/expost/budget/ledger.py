@@ -12,7 +12,7 @@ The ledger guarantees the following:
   (:meth:`Ledger.verify`).
 
 ``docs/ledger.md`` lists what the ledger does not guarantee. It rests on the filter of
-:mod:`expost.budget.filter` (``theorem:rdp-filter``) and assumes that the charges of a request are
+:mod:`expost.budget.limits` (``theorem:rdp-filter``) and assumes that the charges of a request are
 valid for the mechanism that runs. Sums are exact. Tests: ``tests/budget/``.
 """
 
@@ -27,7 +27,6 @@ from os import PathLike
 from typing import Any
 
 from expost.budget import reservation_rows, totals
-from expost.budget.changes import Alert, reached_alerts, start_alerts
 from expost.budget.ledger_rows import (
     ABANDON,
     LONGEST_IDENTITY,
@@ -42,9 +41,8 @@ from expost.budget.ledger_rows import (
     outcome_text,
 )
 from expost.budget.ledger_views import OpenReservation
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, amount_texts
 from expost.budget.operations import LedgerOperations, checked_terms
-from expost.budget.replay import amount_texts
 from expost.budget.reservation_rows import (
     ABANDONED,
     OPEN,
@@ -55,7 +53,14 @@ from expost.budget.reservation_rows import (
     secret_digest,
 )
 from expost.budget.store import Store
-from expost.budget.totals import NO_ANALYST, Standing, check_renewal
+from expost.budget.totals import (
+    NO_ANALYST,
+    Alert,
+    Standing,
+    check_renewal,
+    reached_alerts,
+    start_alerts,
+)
 from expost.errors import LedgerError
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
@@ -350,11 +355,11 @@ class Ledger(LedgerOperations):
                     "it cannot be settled with another outcome"
                 )
             filters = totals.filters_of(rows, row.budget, row.analyst)
-            realised = filters[0].budget.coordinates(charge)
-            detail: dict[str, Any] = {"spent": amount_texts(realised), "outcome": text}
+            amount = filters[0].budget.coordinates(charge)
+            detail: dict[str, Any] = {"spent": amount_texts(amount), "outcome": text}
             detail |= {} if certificate is None else {"release": certificate}
             totals.append(rows, head, SETTLE, (row.budget, row.analyst, row.id), detail)
-            reservation_rows.finish(rows, filters, row, realised, SETTLED, text)
+            reservation_rows.finish(rows, filters, row, amount, SETTLED, text)
             return charge
 
         return self._store.write(work)

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any
 
 from expost.budget.budgets import budget_from_dict
-from expost.budget.filter import Filter
 from expost.budget.ledger_rows import (
     ABANDON,
     ALERT,
@@ -35,7 +34,15 @@ from expost.budget.ledger_rows import (
     broken_link,
     canonical,
 )
-from expost.budget.limits import Budget, Coordinates, binary_amounts
+from expost.budget.limits import (
+    Budget,
+    Coordinates,
+    Filter,
+    add,
+    amount_texts,
+    binary_amounts,
+    exact_amounts,
+)
 from expost.errors import ExpostError
 from expost.privacy.charges import Charges
 
@@ -343,22 +350,6 @@ def _parsed(charges: str) -> Charges:
 def _meaning(binary: bool) -> AbstractContextManager[None]:
     """What floats stand for: binary fractions in entries of expost 0.1, otherwise decimals."""
     return binary_amounts() if binary else nullcontext()
-
-
-def add(first: Coordinates, second: Coordinates) -> Coordinates:
-    """Return the sum of two amounts."""
-    return tuple(a + b for a, b in zip(first, second, strict=True))
-
-
-def exact_amounts(amounts: Sequence[str]) -> Coordinates:
-    """Return the exact amounts that :func:`amount_texts` wrote."""
-    parts = (text.partition("/") for text in amounts)
-    return tuple(Fraction(int(above), int(below or 1)) for above, _, below in parts)
-
-
-def amount_texts(amounts: Coordinates) -> list[str]:
-    """Return exact amounts as texts such as ``"1/4"``."""
-    return [str(amount) for amount in amounts]
 
 
 def _digest(charges: Any) -> str:

@@ -42,12 +42,8 @@ Batches = Generator[list[tuple[int, Any]], None, None]
 class Executor(Protocol):
     """Any ``concurrent.futures.Executor``.
 
-    Two more attributes are used if the executor has them:
-
-    ``tasks``
-        the number of tasks in a wave;
-    ``share(data)``
-        a context manager that returns a handle; ``submit`` accepts the handle in place of the data.
+    It may have ``tasks``, the number of tasks in a wave, and ``share(data)``, a context manager
+    that returns a handle; ``submit`` accepts the handle in place of the data.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
@@ -82,10 +78,7 @@ def start_executor(name: str, device: str = "cpu") -> AbstractContextManager[Any
 
 
 def tasks_of(executor: Any) -> int:
-    """Return the number of tasks in a wave.
-
-    This is the executor's ``tasks``, else its number of workers, else the number of cores.
-    """
+    """Return the number of tasks in a wave: its ``tasks``, else its workers, else the cores."""
     return int(
         getattr(executor, "tasks", None)
         or getattr(executor, "_max_workers", None)
@@ -98,9 +91,6 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
     """Refuse an executor that does not work, before anything is charged.
 
     All candidates are sent to a worker as a test; their list is public.
-
-    ``executor``: what the caller passed. ``calls``: the mechanisms of all candidates. Raises
-    InvalidInput: the executor has no usable ``submit``, or its workers cannot load the candidates.
     """
     if not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
@@ -134,10 +124,7 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
 
 
 def _arrive(calls: Sequence[Any]) -> None:
-    """Run in a worker as a test: the candidates could be loaded there.
-
-    A mechanism with a method ``check_here`` may refuse the worker.
-    """
+    """Run in a worker as a test: load the candidates; their ``check_here`` may refuse it."""
     for call in calls:
         check = getattr(call, "check_here", None)
         if check is not None:
@@ -145,13 +132,9 @@ def _arrive(calls: Sequence[Any]) -> None:
 
 
 class Dispatcher:
-    """Makes the runs of one selection on an executor.
+    """Makes the runs of one selection on an executor; leaving the block releases shared data.
 
-    A context manager; leaving the block releases shared data.
-
-    ``executor``: where the runs are made. ``data``: the data of the selection. ``key``: key of the
-    runs' randomness. ``tell``: whether the texts of candidates' exceptions are sent back for the
-    curator.
+    ``tell``: whether the texts of candidates' exceptions are sent back for the curator.
     """
 
     def __init__(self, executor: Executor, data: Any, key: RunKey, *, tell: bool) -> None:
@@ -214,10 +197,7 @@ class Dispatcher:
             self._count_loss(number, tries, lost)
 
     def _count_loss(self, number: int, tries: list[int], lost: str | None) -> None:
-        """Count the loss of a task; raise after the last try.
-
-        Only the type of the error is shown: its text may come from a candidate.
-        """
+        """Count the loss of a task; raise after the last try, with the type of the error only."""
         tries[number] += 1
         if tries[number] >= _MOST_TRIES:
             raise WorkersLost(_MOST_TRIES, str(lost))
@@ -248,13 +228,9 @@ _TOKEN = secrets.token_hex(16)
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """Runs for one worker.
+    """Runs for one worker. Which runs, and how many, is secret: no name, no number and no repr.
 
-    Which runs, and how many, is secret: a task has no name, no number and no repr.
-
-    ``calls``: the mechanisms to run. ``seeds``: the seed of each run's randomness. ``simulated``:
-    whether the randomness is seeded for a simulation. ``tell``: whether the texts of exceptions are
-    sent back for the curator. ``home``: the process that made the task, from :func:`here`.
+    ``tell``: whether the texts of exceptions are sent back. ``home``: the process that made it.
     """
 
     calls: tuple[Call, ...]
@@ -266,10 +242,7 @@ class Task:
 
 @dataclass(frozen=True, repr=False)
 class Made:
-    """The outputs of a task.
-
-    It has no repr: a pool that fails to send it writes its repr to a log.
-    """
+    """The outputs of a task; no repr, because a pool that fails to send it logs its repr."""
 
     outputs: list[Any]
 
@@ -325,10 +298,7 @@ def _by_value(output: Any) -> bytes:
 
 
 class _Silence:
-    """Sends standard output and error of this process to the null device while tasks run.
-
-    Several tasks may run as threads of one worker, so they are counted.
-    """
+    """Sends standard output and error to the null device while tasks (threads, counted) run."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -48,10 +48,8 @@ _buffers = threading.local()
 class Parts:
     """Parts of a data set: :meth:`add` them, then :meth:`map` functions over them.
 
-    A context manager: leaving the block deletes the file and ends the threads.
-
-    ``executor``: whose workers call the functions; by default threads of this process. ``threads``:
-    number of threads; by default one per core.
+    Leaving the block deletes the file and ends the threads. By default threads of this process, one
+    per core, call the functions; else the workers of ``executor``.
     """
 
     def __init__(self, executor: Any = None, threads: int | None = None) -> None:
@@ -100,10 +98,7 @@ class Parts:
             self._places.append(block)
 
     def map(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Return ``function(part, *arguments)`` of every part, in any order.
-
-        Raises WorkersLost: a part has no result after three tries on an executor.
-        """
+        """Return ``function(part, *arguments)`` of every part, in any order."""
         if self._executor is not None:
             if self._spread is None:
                 self._spread = _spread(self._executor, _bundles(self._places))
@@ -262,11 +257,7 @@ def _load(bundle: Sequence[_Place]) -> list[Any]:
 
 
 class Spread:
-    """Bundles of parts behind handles that ``submit`` of an executor takes.
-
-    ``sent``: whether a handle is a function that returns the bundle, which is then sent with each
-    call.
-    """
+    """Bundles of parts behind handles that ``submit`` takes; ``sent``: a handle loads its own."""
 
     def __init__(self, executor: Any, handles: Sequence[Any], *, sent: bool = False) -> None:
         self._executor, self._handles, self._sent = executor, handles, sent
