@@ -29,49 +29,28 @@ from expost.privacy.guarantees import Guarantee
 
 
 class LedgerLike(Protocol):
-    """The methods of a ledger that charging uses.
+    """What charging uses of a :class:`Ledger`; any other object that has it works too.
 
-    :class:`expost.budget.ledger.Ledger` has them; any other object that has them works too.
+    Arguments of ``reserve`` and ``settle`` that are not set are not passed.
     """
 
     @property
     def identity(self) -> str:
         """A fingerprint of the ledger."""
-        ...
 
-    def reserve(
-        self,
-        charges: Charges,
-        memo: str = ...,
-        *,
-        budget: str | None = ...,
-        analyst: str = ...,
-        reservation_id: str | None = ...,
-        secret: str | None = ...,
-        request: object = ...,
-        source: object = ...,
-        resume: bool = ...,
-    ) -> Any:
-        """Record the worst case durably and return the reservation, or raise BudgetRefused.
+    @property
+    def reserve(self) -> Callable[..., Any]:
+        """Record the worst case durably and return the reservation, or raise BudgetRefused."""
 
-        The last four arguments are passed only if they are set.
-        """
-        ...
-
-    def settle(self, reservation: Any, outcome: object, *, release: object = ...) -> Guarantee:
-        """Replace the worst case by the charge of ``outcome`` and return that charge.
-
-        ``release`` is passed only if it is set.
-        """
-        ...
+    @property
+    def settle(self) -> Callable[..., Guarantee]:
+        """Replace the worst case by the charge of an outcome and return that charge."""
 
     def status_of(self, reservation: Any) -> str:
         """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
-        ...
 
     def kind_of(self, budget: str | None = ...) -> str:
         """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
-        ...
 
 
 LedgerOrPlace = LedgerLike | str | PathLike[str] | None

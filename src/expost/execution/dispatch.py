@@ -17,13 +17,21 @@ import pickle
 import secrets
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from expost.errors import InvalidInput, WorkersLost
 from expost.execution.calls import Raised, call_or_failure, failure_as_text, make_outputs
@@ -33,7 +41,7 @@ from expost.randomness.source import RunKey, source_of_run
 LOOK_AHEAD = 32
 """Number of runs made together under a rule that may stop at the first pass; public."""
 
-_MOST_TRIES = 3
+MOST_TRIES = 3
 
 Batches = Generator[list[tuple[int, Any]], None, None]
 """Lists of (place, output) of runs that were made together, in the order in which they finish."""
@@ -155,52 +163,18 @@ class Dispatcher:
         """Make one wave; yield (place, output) of the runs of each task when it ends."""
         self._share()
         assigned = [runs[first :: self.tasks] for first in range(self.tasks)]
-        tries = [0] * len(assigned)
-        running: dict[Future[Any], int] = {}
-        try:
-            for number in range(len(assigned)):
-                self._submit(assigned, number, tries, running)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number = running.pop(future)
-                    if _lost(future) is None:
-                        yield [
-                            (run, unpacked(output))
-                            for (run, _), output in zip(
-                                assigned[number], future.result().outputs, strict=True
-                            )
-                        ]
-                    else:
-                        self._count_loss(number, tries, _lost(future))
-                        self._submit(assigned, number, tries, running)
-        finally:
-            for future in running:
-                future.cancel()
 
-    def _submit(
-        self,
-        assigned: Sequence[Sequence[tuple[int, Call]]],
-        number: int,
-        tries: list[int],
-        running: dict[Future[Any], int],
-    ) -> None:
-        """Submit a task; try again if the executor refuses it."""
-        calls = tuple(call for _, call in assigned[number])
-        seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
-        task = Task(calls, seeds, self._key.simulated, self._tell, here())
-        while True:
-            try:
-                running[self._executor.submit(work, task, self._handle)] = number
-                return
-            except Exception as error:
-                lost = type(error).__name__
-            self._count_loss(number, tries, lost)
+        def submit(number: int) -> Future[Any]:
+            calls = tuple(call for _, call in assigned[number])
+            # A task that is sent again has the same seeds: not a second draw.
+            seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
+            task = Task(calls, seeds, self._key.simulated, self._tell, here())
+            return self._executor.submit(work, task, self._handle)
 
-    def _count_loss(self, number: int, tries: list[int], lost: str | None) -> None:
-        """Count the loss of a task; raise after the last try, with the type of the error only."""
-        tries[number] += 1
-        if tries[number] >= _MOST_TRIES:
-            raise WorkersLost(_MOST_TRIES, str(lost))
+        with closing(resubmitted(submit, len(assigned), lost_kind, WorkersLost)) as results:
+            for number, made in results:
+                runs_of = (run for run, _ in assigned[number])
+                yield list(zip(runs_of, map(unpacked, made.outputs), strict=True))
 
     def _share(self) -> None:
         """Share the data with the workers, once."""
@@ -215,12 +189,73 @@ class Dispatcher:
         self._opened = True
 
 
-def _lost(future: Future[Any]) -> str | None:
+def resubmitted(
+    submit: Callable[[int], Future[Any]],
+    count: int,
+    lost: Callable[[Future[Any]], str | None],
+    error: type[WorkersLost],
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield (task, result) of ``count`` tasks as they end; submit a lost one again.
+
+    ``lost`` says why a task has no result. Only the type of an error is shown: its text may come
+    from a candidate. After three tries of one task ``error`` is raised.
+    """
+    tries = [0] * count
+    running: dict[Future[Any], int] = {}
+
+    def start(number: int) -> None:
+        while True:
+            try:
+                running[submit(number)] = number
+                return
+            except Exception as problem:
+                kind = type(problem).__name__
+            count_try(tries, number, kind, error)
+
+    try:
+        for number in range(count):
+            start(number)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number = running.pop(future)
+                kind = lost(future)
+                if kind is None:
+                    yield number, future.result()
+                    continue
+                count_try(tries, number, kind, error)
+                start(number)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def count_try(tries: list[int], number: int, kind: str, error: type[WorkersLost]) -> None:
+    """Count a lost task; raise after the last try."""
+    tries[number] += 1
+    if tries[number] >= MOST_TRIES:
+        raise error(MOST_TRIES, kind)
+
+
+def lost_kind(future: Future[Any]) -> str | None:
     """Return the type of error because of which a task has no result, or None if it has one."""
     if future.cancelled():
         return "CancelledError"
     error = future.exception()
     return None if error is None else type(error).__name__
+
+
+class OwnedExecutor(ABC):
+    """A context manager that shuts its workers down."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End or leave the workers."""
 
 
 _TOKEN = secrets.token_hex(16)

@@ -28,16 +28,16 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from expost.execution.calls import PartsLost, Raised
-from expost.execution.dispatch import Task, here, unpacked, work
+from expost.execution.dispatch import Task, here, lost_kind, resubmitted, unpacked, work
 from expost.execution.processes import Processes
 from expost.randomness.source import SEED_BYTES, Randomness
 
-MOST_TRIES = 3
 _IN_MEMORY = 2**27  # bytes of parts that stay in memory
 _BUNDLE = 2**25  # bytes of parts that are sent to a cluster as one
 _LOCAL = (Processes, ProcessPoolExecutor, ThreadPoolExecutor)
@@ -264,55 +264,25 @@ class Spread:
 
     def map(self, calls: Callable[[Any, Randomness], Any]) -> Iterator[Any]:
         """Return the result of every bundle, in any order."""
-        running: dict[Future[Any], int] = {}
-        tries = [0] * len(self._handles)
-        try:
-            for number in range(len(self._handles)):
-                self._submit(number, calls, tries, running)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number = running.pop(future)
-                    lost = _lost(future)
-                    if lost is None:
-                        yield part_result(future.result())
-                        continue
-                    count_try(tries, number, lost)
-                    self._submit(number, calls, tries, running)
-        finally:
-            for future in running:
-                future.cancel()
 
-    def _submit(
-        self, number: int, calls: Any, tries: list[int], running: dict[Future[Any], int]
-    ) -> None:
-        """Submit one bundle; try again if the executor refuses it."""
-        while True:
-            try:
-                handle = self._handles[number]
-                bundle = handle() if self._sent else handle
-                running[self._executor.submit(work, task_of(calls), bundle)] = number
-                return
-            except Exception as error:
-                lost = type(error).__name__
-            count_try(tries, number, lost)
+        def submit(number: int) -> Future[Any]:
+            handle = self._handles[number]
+            bundle = handle() if self._sent else handle
+            return cast(Future[Any], self._executor.submit(work, task_of(calls), bundle))
+
+        count = len(self._handles)
+        with closing(resubmitted(submit, count, _lost, PartsLost)) as results:
+            for _, output in results:
+                yield part_result(output)
 
     def close(self) -> None:
         """Let the executor forget the bundles."""
         self._handles = []
 
 
-def count_try(tries: list[int], number: int, lost: str) -> None:
-    """Count a lost task; raise after the last try. Only the type of the error is shown."""
-    tries[number] += 1
-    if tries[number] >= MOST_TRIES:
-        raise PartsLost(MOST_TRIES, lost)
-
-
 def _lost(future: Future[Any]) -> str | None:
-    """Return why a task has no result, or None if it has one."""
-    if future.cancelled():
-        return "CancelledError"
-    error = future.exception()
-    if error is not None:
-        return type(error).__name__
-    return "Exception" if isinstance(part_result(future.result()), Raised) else None
+    """Return why a task has no result; a function that raised has none."""
+    kind = lost_kind(future)
+    if kind is None and isinstance(part_result(future.result()), Raised):
+        return "Exception"
+    return kind
