@@ -137,11 +137,6 @@ class RenyiBudget(Budget):
         neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
             The neighbouring relation of all charges.
 
-        Returns
-        -------
-        RenyiBudget
-            The budget, with (``epsilon``, ``delta``) as its target.
-
         Raises
         ------
         InvalidInput
@@ -318,20 +313,7 @@ class ZCDPBudget(Budget):
 
     @classmethod
     def for_approx(cls, epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> ZCDPBudget:
-        """Return the budget with the largest ρ that implies (ε, δ) by the tight conversion.
-
-        Parameters
-        ----------
-        epsilon, delta : float
-            The guarantee that everything the budget admits must satisfy.
-        neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
-            The neighbouring relation of all charges.
-
-        Returns
-        -------
-        ZCDPBudget
-            The budget.
-        """
+        """Return the budget with the largest ρ that implies (ε, δ) by the tight conversion."""
         # Lowered, so that what the budget guarantees (a little more than ρ) implies (ε, δ).
         rho = round_down(Fraction(gaussian_for(epsilon, delta).rho) * (1 - Fraction(1, 2**50)))
         return cls(rho, neighbours)

@@ -100,16 +100,8 @@ class Ledger(LedgerOperations):
     def calling(self, before_entry: Callable[[str], None]) -> Ledger:
         """Return this ledger, with a function that is called before it reserves or settles.
 
-        Parameters
-        ----------
-        before_entry : callable
-            Called with the id of the reservation, for example to note it, or to wait: the time of
-            an entry may tell how long a request took.
-
-        Returns
-        -------
-        Ledger
-            A ledger on the same database.
+        It is called with the id of the reservation, for example to note it, or to wait: the time of
+        an entry may tell how long a request took.
         """
         ledger = copy(self)
         ledger._before_entry = before_entry
@@ -141,11 +133,6 @@ class Ledger(LedgerOperations):
             The limits hold for each period, and begin anew with the next one. Over several periods
             only the sum of their limits is guaranteed (:mod:`expost.budget.totals`).
 
-        Returns
-        -------
-        Ledger
-            The new ledger.
-
         Raises
         ------
         LedgerError
@@ -171,11 +158,6 @@ class Ledger(LedgerOperations):
             A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
         read_only : bool, default False
             Whether every attempt to write is refused. A file is then never written.
-
-        Returns
-        -------
-        Ledger
-            The ledger.
 
         Raises
         ------
@@ -365,26 +347,10 @@ class Ledger(LedgerOperations):
         return self._store.write(work)
 
     def abandon(self, reservation: Reservation | str) -> Guarantee:
-        """Close a request that will not report back. Its worst case stays charged for good.
+        """Close a request, or its id, that will not report back; return its worst case.
 
-        Nothing is refunded, because nobody can prove that no output was seen.
-
-        Parameters
-        ----------
-        reservation : Reservation or str
-            The reservation, or its id.
-
-        Returns
-        -------
-        Guarantee
-            The worst case, which is now charged.
-
-        Raises
-        ------
-        InvalidInput
-            There is no such reservation.
-        LedgerError
-            The reservation is settled already, or the database cannot be used.
+        The worst case stays charged for good. Nothing is refunded, because nobody can prove that no
+        output was seen. Raises LedgerError if the reservation is settled already.
         """
 
         def work(rows: LedgerRows) -> Guarantee:

@@ -124,13 +124,7 @@ class NoisePath:
         return self._sensitivity
 
     def values(self, data: Any) -> Floats:
-        """Return the statistic as an array of floats.
-
-        Raises
-        ------
-        InvalidInput
-            The statistic returned another number of values.
-        """
+        """Return the statistic as an array of floats."""
         statistic = np.asarray(self.statistic(data), dtype=np.float64).ravel()
         if statistic.shape != (self.dimension,):
             raise InvalidInput(

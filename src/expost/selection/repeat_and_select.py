@@ -289,18 +289,6 @@ def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
     return replace(curve, epsilons=padded, profile=None)  # of the selection, not of one run
 
 
-def geometric_runs(mean: float) -> TruncatedNegativeBinomial:
-    """Return the law of Liu and Talwar's random stopping: K ≥ 1, P(K = k) ∝ (1 − 1/mean)^k."""
-    if not 1 < mean < math.inf:
-        raise InvalidInput("mean", mean, "give a finite number > 1")
-    return TruncatedNegativeBinomial(1, 1 / mean)
-
-
-def logarithmic_runs(mean: float) -> TruncatedNegativeBinomial:
-    """Return Papernot and Steinke's logarithmic law (η = 0) with about this mean."""
-    return TruncatedNegativeBinomial.with_mean(0, mean)
-
-
 @dataclass(frozen=True)
 class RepeatAndSelect(Selector):
     """Draw a number of runs K, pick a candidate uniformly for each run, release the best.

@@ -417,7 +417,7 @@ def held_out_rule(
     count, bar = places.scoring, score.bar_sum(places.scoring)
     return strategy.stop_by(
         HeldOutCount(recipe, score, rows),
-        bar=bar,
+        goal=bar,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
         report=Report(score, count, bar, strategy.confidence, len(strategy.levels)),
