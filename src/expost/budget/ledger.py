@@ -8,7 +8,7 @@ The ledger guarantees the following:
 * A request that never reports back stays charged at its worst case.
 * A reservation belongs to one request: its id cannot be used for a second run, and only the one who
   made it can settle it.
-* A changed row is detected, and every settled amount is the price of the recorded outcome
+* A changed row is detected, and every settled amount is the charge of the recorded outcome
   (:meth:`Ledger.verify`).
 
 ``docs/ledger.md`` lists what the ledger does not guarantee. It rests on the filter of

@@ -1,6 +1,6 @@
 """The totals and reservations of a ledger, recomputed from its entries.
 
-``Ledger.verify`` compares the result with the tables. It also computes prices again: every worst
+``Ledger.verify`` compares the result with the tables. It also computes charges again: every worst
 case and every settled amount must be what the recorded charges say. Amounts are exact; nothing is
 rounded. Entries that expost 0.1 wrote are checked with the meaning that floats had then
 (:func:`expost.budget.limits.binary_amounts`).
@@ -86,7 +86,7 @@ class ReplayedRequest:
             self.secret,
         )
 
-    def wrong_prices(self, charges: Charges) -> Iterator[str]:
+    def wrong_charges(self, charges: Charges) -> Iterator[str]:
         """Yield which amounts are not what the recorded charges say."""
         with _meaning(self.binary):
             if self.terms.worst(charges) != self.worst:
@@ -100,7 +100,7 @@ class ReplayedRequest:
         charge = charges.nothing if index is None else charges[index]
         with _meaning(self.finished_binary):
             if self.terms.coordinates(charge) != self.spent:
-                yield "it was not settled at the price of its outcome"
+                yield "it was not settled at the charge of its outcome"
 
 
 @dataclass
@@ -324,7 +324,7 @@ class Replay:
                 if "charges" not in wrong:
                     yield from (
                         f"reservation {identity}: {problem}"
-                        for problem in _wrong_prices(job, charges[identity])
+                        for problem in _wrong_charges(job, charges[identity])
                     )
 
     def compare_alerts(self, rows: Sequence[Any]) -> Iterator[str]:
@@ -334,12 +334,12 @@ class Replay:
             yield "alerts: do not match the entries"
 
 
-def _wrong_prices(job: ReplayedRequest, charges: str) -> list[str]:
+def _wrong_charges(job: ReplayedRequest, charges: str) -> list[str]:
     """Which amounts of a reservation are not what its recorded charges say."""
     try:
-        return list(job.wrong_prices(_parsed(charges)))
+        return list(job.wrong_charges(_parsed(charges)))
     except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-        return [f"its price cannot be computed ({type(error).__name__})"]
+        return [f"its charge cannot be computed ({type(error).__name__})"]
 
 
 @lru_cache(maxsize=8)  # few, because a table of charges may be long
