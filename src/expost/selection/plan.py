@@ -41,11 +41,15 @@ from expost.rationals import count_of, exact_positive
 from expost.selection.attempt_planner import GoalPlan, plan_goal
 from expost.selection.attempts import Ladder
 from expost.selection.candidate import Candidate, never_run
-from expost.selection.drop_law import log_keep_probability, probability_nothing
+from expost.selection.drop_law import (
+    RunCounts,
+    log_keep_probability,
+    probability_nothing,
+    run_counts,
+)
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.renyi.sharp_charges import price_by_profiles
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
-from expost.selection.run_counts import RunCounts, run_counts
 
 _SLACKS = np.concatenate([[0.0], np.geomspace(1e-3, 64.0, 240)])  # ℓ
 
