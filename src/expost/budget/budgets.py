@@ -153,6 +153,7 @@ class RenyiBudget(Budget):
         check_delta_limit(delta)
         listed = RenyiDP(tuple(orders), (0.0,) * len(tuple(orders)), neighbours).orders
         if rule == "any":
+            # Σ w_α·δ_α ≤ δ with one δ_α for all orders; 2^{−40} less than rounding can take.
             share = (
                 delta / max(1.0, math.fsum(any_weight(order) for order in listed)) * (1 - 2.0**-40)
             )
@@ -162,6 +163,7 @@ class RenyiBudget(Budget):
                 math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
                 for order in listed
             ]
+            # The largest ρ whose curve αρ converts to ε at the best order (tight conversion).
             rho = max((epsilon - more) / order for order, more in zip(listed, gain, strict=True))
             limits = [rho * order for order in listed]
         # More than the lines above can lose to rounding.

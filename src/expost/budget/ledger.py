@@ -254,6 +254,7 @@ class Ledger(LedgerOperations):
             check_ledger_name(analyst or "everybody", "analyst")
             name, _ = totals.find_budget(rows, budget, analyst)
             head, period, time = totals.renew(rows, head, name)
+            # The budget and the cap must both admit it; one transaction decides for both.
             filters = totals.filters_of(rows, name, analyst)
             worst = filters[0].budget.worst(table)
             nexts = [state.reserve(worst) for state in filters]

@@ -82,6 +82,7 @@ def binary_amounts() -> Iterator[None]:
 @lru_cache(maxsize=4096)
 def _typed(value: float) -> Fraction:
     text = repr(float(value))
+    # At most 15 digits: the decimal that was typed. More: a computed float, taken exactly.
     digits = text.lower().partition("e")[0].replace(".", "").lstrip("-0").rstrip("0")
     return Fraction(text) if len(digits) <= DIGITS else Fraction(value)
 

@@ -240,6 +240,7 @@ class Replay:
             period=facts.get("period", ""),
             binary=self.binary,
         )
+        # Held even if it does not fit: the table of totals holds it, too.
         accounts = self._places(entry)
         fits = all(self.filters[account].admits(worst) for account in accounts)
         for account in accounts:

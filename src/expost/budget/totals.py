@@ -313,6 +313,7 @@ def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[tuple[i
     accounts = rows.all(
         "SELECT analyst, settled, past FROM expost_totals WHERE budget = :b", b=budget
     )
+    # What is held stays held in the new period: it may still be charged.
     for who, settled, past in accounts:
         rows.change(
             "UPDATE expost_totals SET settled = :s, past = :z, period = :p "

@@ -245,6 +245,7 @@ class Checkpoint:
         An output that the codec cannot store and read back gives a :class:`Raised`, and the run is
         recorded as failed: that depends on the data, so it must be an outcome and not an error.
         """
+        # Encode and decode before writing: a record that cannot be read back would end the resume.
         stored: Any = None
         if value is not FAILED:
             stored = call_or_failure(self._stored, value)

@@ -110,6 +110,7 @@ def execute(
     """
     chosen: Outcome | None = None
     rule, at_least = choice.release, choice.at_least
+    # How far runs are made ahead is public: it does not depend on outputs.
     ahead = None if rule is ReleaseRule.BEST or not choice.stop_early else LOOK_AHEAD
     with _Outputs(runs, data, key, ahead, listeners, checkpoint, settled, executor) as outputs:
         if not choice.stop_early and not settled:
@@ -123,6 +124,7 @@ def execute(
                 return outcome
             if chosen is None or _beats(rule, outcome, chosen):
                 chosen = outcome
+    # A failed last look releases nothing; it is charged as the last level all the same.
     if rule is ReleaseRule.FIRST_PASS_OR_LAST and chosen is not None and chosen.value is FAILED:
         chosen = None
     if chosen is None or rule is ReleaseRule.FIRST_PASS_OR_NOTHING:

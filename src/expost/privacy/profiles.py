@@ -71,6 +71,7 @@ _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Return an upper bound, at most 1, on the δ of μ-Gaussian DP at ε ≥ 0."""
+    # δ = Φ(−low) − e^ε·Φ(−high) = φ(low)·(R(low) − R(high)): no cancellation of exponentials.
     ratio = math.nextafter(epsilon / mu, 0.0)
     low, high = ratio - mu / 2, ratio + mu / 2
     if low > 40:  # δ < φ(40)·R(40), which is smaller than any float
@@ -133,6 +134,7 @@ def _excess_over_next(epsilon: float, later: float, mu: float, larger: float) ->
     """
     variance = (larger - mu) * (larger + mu)
     spread = math.sqrt(2 * variance)
+    # What lies beyond the last cell is counted in full (``beyond``).
     width = min(8.0 * mu, 30.0 * mu * mu / epsilon) / _CELLS  # the density falls like e^{−εl/μ²}
 
     def above(loss: float) -> float:

@@ -139,6 +139,7 @@ class AboveThreshold(DroppingSelector):
             self._check_queries(candidates)
         groups = group_equal(candidates)
         overhead = exact(self.overhead, "overhead")
+        # Monotone queries move one way, so the level alone hides the comparison: no second ε_i.
         second = [Fraction(0)] * len(groups) if self.monotone else pure_rates(groups)
         levels = pure_levels(groups, [level + overhead for level in second])
         nothing = PureDP(round_up(overhead), levels[0].neighbours)

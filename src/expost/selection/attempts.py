@@ -113,6 +113,7 @@ class Schedule:
     def first(self, count: int) -> Schedule:
         """Return the schedule that ends after ``count`` attempts, with δ shared among those."""
         kept = self.attempts[:count]
+        # Rounded down: the shares of δ must not add up to more than 1.
         total = sum(attempt.delta_share for attempt in kept) * (1 + 2.0**-40)
         return Schedule(
             tuple(replace(attempt, delta_share=attempt.delta_share / total) for attempt in kept)

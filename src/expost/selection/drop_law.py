@@ -93,6 +93,7 @@ class DropLaw:
 
     def draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> list[int]:
         """Draw the kept copies."""
+        # One level for all candidates: the coins are dependent, as the proof needs.
         level = self.minimum + geometric(self.overhead, randomness)
         kept: list[int] = []
         for group, rate in zip(self.groups, self.rates, strict=True):
@@ -201,6 +202,7 @@ def probability_nothing(
     rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
     if not rate.all():  # copies of rate 0 are kept at every level
         return 0.0, 0.0
+    # The product grows with k: first levels bound it from below, last levels from above.
     edges = cell_edges(float(rate.max()) + overhead, overhead, growth)
     masses = np.exp(log_cell_masses(edges, overhead, 0.0))
     firsts = minimum + edges
@@ -303,6 +305,7 @@ def _exact(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
     Uses the discrete Fourier transform of the generating function.
     """
     size = int(copies.sum()) + 1
+    # The generating function Π(1 + p(z−1))^T at the roots of unity, inverted by one FFT.
     roots = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
     transform = np.ones((keeping.shape[1], len(roots)), dtype=complex)
     for count, chance in zip(copies, keeping, strict=True):
@@ -351,6 +354,7 @@ def repeats_for(
             "success, failure", (success, failure), "give probabilities strictly between 0 and 1"
         )
     rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
+    # ln(2/β): half of β for a high drop level, half for no good run among the copies kept.
     logarithm = log(2.0) - log(beta)
     log_copies = (
         float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)

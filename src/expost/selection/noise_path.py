@@ -335,6 +335,7 @@ class PathSearch(Selector):
 
 def _total_delta(pairs: Sequence[ApproxDP]) -> float:
     """Return the δ of a search that may stop at any level: at most the sum of theirs."""
+    # Two valid bounds: the sum of all δ_i, and what a stopping rule can gain (stopped_delta).
     added = round_up(sum((Fraction(pair.delta) for pair in pairs), Fraction(0)))
     mus = tuple(gaussian_mu(pair.epsilon, pair.delta) for pair in pairs)
     return min(added, stopped_delta(tuple(pair.epsilon for pair in pairs), mus))

@@ -247,6 +247,7 @@ class Poisson(RunCount):
         ε(λ) + μ·δ̂ + ln(μ)/(λ−1), where each run is (ln(1 + 1/(λ−1)), δ̂)-DP by the tight conversion.
         """
         orders, losses = np.array(curve.orders), np.array(curve.epsilons)
+        # Rows: the order λ of the result. Columns: the order at which a run's δ̂ is converted.
         wanted = np.log1p(1 / (orders - 1))[:, None]
         log_delta = (
             (orders - 1) * (losses - wanted) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
@@ -284,6 +285,7 @@ class Poisson(RunCount):
 
 def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
     """Return a curve from bounds at each order; a bound at an order holds at smaller ones, too."""
+    # Divergence grows with the order, so a larger order's bound may replace a smaller one's.
     best = np.minimum.accumulate(losses[::-1])[::-1]
     padded = tuple(pad_up(float(loss)) for loss in best)
     return replace(curve, epsilons=padded, profile=None)  # of the selection, not of one run

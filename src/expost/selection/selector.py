@@ -217,6 +217,7 @@ class Selector(ABC):
         check_callbacks(progress=progress, on_failure=on_failure, on_start=on_start)
         check_callbacks(on_release=on_release)
         check_flag(stop_early, "stop_early")
+        # Nothing so far has looked at data, drawn a coin or touched the ledger.
         coins = require_protection(randomness, simulation=simulation)
         account = Account(ledger, budget, analyst, memo)
         account.check_simulation(coins.simulated)

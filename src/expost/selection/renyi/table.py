@@ -67,6 +67,7 @@ def rate_renyi(groups: Sequence[CandidateGroup], claim: ChargeKind) -> Rated:
     orders, curves = _common_curves(groups, claim.orders)
     natural = _natural_rates(orders, curves, claim)
     rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
+    # The largest natural shift ε/γ sets the scale of the lattice.
     shift = max(float(own) / float(rate) for own, rate in zip(natural, rates, strict=True))
     octave = math.floor(math.log2(shift)) if shift > 0 else 0
     # Fourth octaves only: lists that differ a little share the step, and with it their bounds.
@@ -236,6 +237,7 @@ def _weights(
     """
     if weights is None:
         runs = np.append(np.log(copies) + log_keep, 0.0 if weigh_nothing else -np.inf)
+        # 2^{−40} more than the sum: the weights must add up to at most 1 in spite of rounding.
         log_total = float(np.logaddexp.reduce(runs)) + 2.0**-40
         return log_keep - log_total, -log_total if weigh_nothing else -math.inf
     given = check_weights(weights, candidates)
@@ -328,6 +330,7 @@ def standalone_charges(problem: Problem) -> Priced:
     best = price_by_profiles(problem)
     best = best.or_less(sharpest_charges(problem, known=best.charges))
     best = best.or_less(_composition(problem, np.log(problem.copies) + problem.log_weights))
+    # All or none: this bound holds for all outcomes together and has no shares of δ.
     everything = _composition(problem, np.zeros(groups), whole=True)
     if float(everything.charges[0]) < float(best.charges[:groups].min()):
         best = best.or_less(everything)
@@ -377,6 +380,7 @@ def charges_at_order(problem: Problem, index: int) -> Priced:
     if problem.method == "paper":
         return here
     later = range(index + 1, len(problem.orders))
+    # Orders nearer than 1.2 times differ little from this one.
     ahead = [
         later_index
         for later_index in later
