@@ -222,7 +222,7 @@ def test_mutant_that_forgets_what_the_profile_leaves_over_is_rejected(
     epsilons = np.full(2, 0.5)
     assert case.used(shift, epsilons).max() <= 1 + SLACK
     monkeypatch.setattr(
-        profile_charges, "log_ratios", lambda profile, gaps, kept: np.zeros((len(gaps), len(kept)))
+        sharp_charges, "log_ratios", lambda profile, gaps, kept: np.zeros((len(gaps), len(kept)))
     )
     sharp_charges._rows.clear()
     assert case.used(shift, epsilons).max() > 1 + SLACK
