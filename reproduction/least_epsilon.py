@@ -138,8 +138,8 @@ def searches_of(problem: Problem, bars: Sequence[float]) -> Searches:
             for key in keys
         )
         first = next((rule for rule in rules[bar] if rule is not None), None)
-        assert wanted.target is not None
-        goals[bar] = wanted.target if first is None else first.report.bar  # type: ignore[union-attr]
+        assert wanted.least_score is not None
+        goals[bar] = wanted.least_score if first is None else first.report.least  # type: ignore[union-attr]
     return Searches(data, train, tuple(trainings), rules, looks, goals, tuple(bars))
 
 

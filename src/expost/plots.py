@@ -159,10 +159,10 @@ def draw_tuning(
         left.margins(x=0.18)
         left.grid(axis="y", visible=False)
         left.set(xlabel=f"ε at δ = {charge_text(delta)} (smaller is more private)")
-        left.set_title("Cost of one request, by method", loc="left")
+        left.set_title("What it cost, and what it could have cost", loc="left")
         for passed, colour, marker, label in (
-            (True, INK[0], "o", "released" if target is None else "target reached"),
-            (False, INK[3], "s", "target missed"),
+            (True, INK[0], "o", "released" if target is None else "goal reached"),
+            (False, INK[3], "s", "goal missed"),
         ):
             chosen = [attempt for attempt in attempts if (attempt[3] is not False) is passed]
             if chosen:
@@ -178,7 +178,7 @@ def draw_tuning(
                 )
         if target is not None:
             right.axhline(
-                target, color="black", linewidth=0.8, linestyle="--", label=f"target {target:g}"
+                target, color="black", linewidth=0.8, linestyle="--", label=f"goal {target:g}"
             )
         right.set(
             xlabel=f"ε spent so far, at δ = {charge_text(total_delta)}",
@@ -186,7 +186,7 @@ def draw_tuning(
             xlim=(0, 1.25 * max([attempt[0] for attempt in attempts], default=1.0)),
         )
         right.margins(y=0.25)
-        right.set_title("Released model (± 2 standard deviations)", loc="left")
+        right.set_title("The released model (± 2 standard deviations)", loc="left")
         if right.get_legend_handles_labels()[0]:
             right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     save(drawn, path)
@@ -278,6 +278,7 @@ def draw_ledger(
         axes.step(range(len(values)), values, where="post", color=ink, linestyle=line, label=label)
     axes.axhline(limit, color="black", linewidth=0.8, label="budget")
     axes.set(xlabel="entry", ylabel=unit)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title(f"Spending of {name}", loc="left")
     drawn.legend(loc="outside lower center", ncols=2, fontsize=8)  # never over the lines
     save(drawn, path)

@@ -29,7 +29,7 @@ from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
 from expost.cli.count_screens import render_answers, render_plan, render_result
 from expost.cli.describe import show_plan
-from expost.cli.output import Json, note_error, notes, show, shown_up
+from expost.cli.output import Json, Verbose, note_error, notes, show, shown_up
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 from expost.facts.describe import plan as facts_plan
@@ -147,6 +147,7 @@ def count_command(
             help="Buy the bounds or the groups that are not given for this ε, a part of --epsilon."
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -179,24 +180,20 @@ def count_command(
     request |= {"memo": f"expost {request['kind']}", "budget": budget, "analyst": analyst}
     request["ledger"] = None if ledger is None else Ledger.open(ledger)
     result = run.ask(source, request, as_json)
-    _finish(result, (out, certificate, plot), as_json, run.failure)
+    rendered = partial(render_result, result=result, verbose=verbose)
+    show(result.as_dict(), as_json=as_json, render=rendered)
+    _finish(result, (out, certificate, plot), run.failure)
 
 
 def _finish(
     result: CountResult,
     files: tuple[Path | None, Path | None, Path | None],
-    as_json: bool,
     failure: OSError | None,
 ) -> None:
-    """Show the answers first: they are paid for, whatever becomes of the files."""
+    """Say what facts cost and where the files are; the answers, which are paid, are shown."""
     out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(
-        result.as_dict(),
-        as_json=as_json,
-        render=lambda console: render_result(console, result),
-    )
     if result.facts is not None and result.total is not None:
         notes.print(
             f"Facts cost ε = {shown_up(result.facts.epsilon)}; with them all of this is "
@@ -205,6 +202,7 @@ def _finish(
         )
     if out is not None and not _streamed(out):
         result.save(out)
+    if out is not None and failure is None:
         notes.print(f"answers: {out}")
     if certificate is not None:
         write_document(result.certificate(), certificate)

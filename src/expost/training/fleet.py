@@ -289,7 +289,7 @@ class DPSGD:
         object.__setattr__(
             self,
             "guarantee",
-            self.configuration.promise(self.n, device=self.device, neighbours=ADD_REMOVE),
+            self.configuration.guarantee(self.n, device=self.device, neighbours=ADD_REMOVE),
         )
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:

@@ -226,8 +226,8 @@ def default_delta(places: int) -> float:
 def default_levels(training: int, most: float = MAX_EPSILON, best: bool = False) -> list[float]:
     """Return the privacy levels for a number of training places and the most that a job may cost.
 
-    With a bar a winner costs about twice its level, and the misses before it as much again; without
-    one (``best``) there are no misses. The plan checks that the levels fit.
+    With a goal a winner costs about twice its level, and the misses before it as much again;
+    without one (``best``) there are no misses. The plan checks that the levels fit.
     """
     top = most / (1.8 if best else 3.5)
     levels = [0.25 * 2**power for power in range(-2 if training >= _MANY else 0, 12)]
@@ -282,7 +282,7 @@ def fill_goal(table: dict[str, Any], bounds: Any, regression: bool) -> None:
     if "maximize" not in table:
         table.setdefault("confidence", 0.9)
     if table["metric"] in REGRESSION_METRICS and "loss_bound" not in table:
-        if bounds is None:  # asked for later, with all that is missing; the bar is checked first
+        if bounds is None:  # asked for later, with all that is missing; the goal is checked first
             table["loss_bound"] = max(1.0, 2 * _number(table.get("at_most"), 0.0))
             return
         pair = bounds if isinstance(bounds, (list, tuple)) and len(bounds) == 2 else (0, 1)

@@ -231,7 +231,7 @@ class HeldOutCount:
 
     With public places an absent row counts 0 and a present one between 0 and ``steps``, so one
     person changes all counts in the same direction. With a secret number of rows each row counts
-    its merit less the bar, which may have either sign.
+    its merit less the goal, which may have either sign.
     """
 
     recipe: Recipe
@@ -261,18 +261,20 @@ class Report:
 
     score: Score
     rows: int
-    bar: int
+    least: int
     confidence: float
     looks: int
 
     def __call__(self, fitted: ScoredModel, count: int, threshold: int, wider: int) -> ScoredModel:
-        margin = threshold - self.bar
+        margin = threshold - self.least
         longer = margin + wider  # the margin at half of the allowed error
         noisy = self.score.of_sum(count, self.rows)
         certain: float = self.score.of_sum(count - margin, self.rows)
         population: float | None = None
         why: str | None = SECRET_ROWS
-        if self.score.centred:  # the number of rows is secret: only the bar is certified, if passed
+        if (
+            self.score.centred
+        ):  # the number of rows is secret: only the goal is certified, if passed
             reached = count >= threshold
             certain = min(certain, self.score.of_sum(0, self.rows)) if reached else self.score.worst
         else:
@@ -320,7 +322,7 @@ def usable_levels(
 ) -> tuple[float, ...]:
     """Return the levels at which held-out rows can let a model pass; none if there is no room."""
     score = _held_out_score(goal, places)
-    room = score.best_sum(places.scoring) - score.bar_sum(places.scoring)
+    room = score.best_sum(places.scoring) - score.least_sum(places.scoring)
     if charged is not None:
         return useful_rhos(levels, room=room, confidence=confidence, steps=score.sensitivity)
     return useful_levels(
@@ -333,10 +335,10 @@ def usable_levels(
 
 
 def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidInput:
-    """Return the error of a bar that leaves no room for the noise of held-out rows."""
+    """Return the error of a goal that leaves no room for the noise of held-out rows."""
     return InvalidInput(
         "goal.at_least" if goal.larger_is_better else "goal.at_most",
-        goal.bar,
+        goal.value,
         f"with {places.scoring} scoring rows no look up to ε = {top:.3g} can tell whether a model "
         "reaches it; choose another goal, a larger privacy.max_epsilon, more scoring rows, or "
         "declare the scoring rows public",
@@ -344,7 +346,7 @@ def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidIn
 
 
 def _held_out_score(goal: GoalSettings, places: Places) -> Score:
-    """Return the score of held-out rows; centred at the bar if their number is secret."""
+    """Return the score of held-out rows; centred at the goal if their number is secret."""
     return Score(goal, None, centred=places.relation == ADD_REMOVE)
 
 
@@ -377,8 +379,8 @@ def step_of(
     charged_delta: float | None,
 ) -> Step:
     """Return the request of a strategy, priced. No private row is read."""
-    if goal.target is None:
-        raise InvalidInput("goal.maximize", True, "this training needs a bar: give at_least")
+    if goal.least_score is None:
+        raise InvalidInput("goal.maximize", True, "this training needs a goal: give at_least")
     classes = recipe.class_count or 2
     looks = len(strategy.levels)
     path: Path
@@ -402,7 +404,7 @@ def step_of(
         held_out = held_out_rule(strategy, recipe, goal, places, rows)
     request = strategy.request(
         path,
-        at_least=None if public is None else goal.target,
+        at_least=None if public is None else goal.least_score,
         held_out=held_out,
         charged_delta=charged_delta,
     )
@@ -414,13 +416,13 @@ def held_out_rule(
 ) -> HeldOut | GaussianCounts:
     """Return the rule by which held-out rows stop a strategy."""
     score = _held_out_score(goal, places)
-    count, bar = places.scoring, score.bar_sum(places.scoring)
+    count, least = places.scoring, score.least_sum(places.scoring)
     return strategy.stop_by(
         HeldOutCount(recipe, score, rows),
-        goal=bar,
+        goal=least,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
-        report=Report(score, count, bar, strategy.confidence, len(strategy.levels)),
+        report=Report(score, count, least, strategy.confidence, len(strategy.levels)),
     )
 
 
