@@ -13,7 +13,14 @@ import pyarrow as pa
 import pytest
 
 import expost
-from expost import InvalidInput, Ledger, PureDP, SimulationRandomness, verify_certificate
+from expost import (
+    InvalidInput,
+    Ledger,
+    PureDP,
+    SimulationRandomness,
+    certificate_words,
+    verify_certificate,
+)
 from expost.analytics.sql_plan import plan_query
 from expost.analytics.sql_request import check_query
 from expost.analytics.sql_run import _Run
@@ -304,6 +311,14 @@ def test_caps_are_chosen_privately_and_paid():
 
 
 def test_a_guarantee_is_for_the_whole_query():
+    """Also in words."""
     result = ask("SELECT COUNT(*) AS a, COUNT(DISTINCT customer) AS b FROM orders", epsilon=900.0)
     assert result.guarantee == PureDP(900.0)
     assert result.as_dict()["guarantee"]["epsilon"] == 900.0
+    words = dict(certificate_words(result.certificate()))
+    assert words["answers"] == ("1 of 1 rows reached this error in every column",)
+    assert [line.partition(":")[0] for line in words["parts"]] == [
+        "COUNT(*)",
+        "COUNT(DISTINCT person)",
+    ]
+    assert "this part cannot be read" not in str(words)

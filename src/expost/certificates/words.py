@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from expost.certificates.document import COUNT, FACTS, QUERY, TUNING, Record
 from expost.certificates.meaning import person_words
+from expost.certificates.query_words import part_words, rows_words
 from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
@@ -145,41 +146,13 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
 
 
 def _query(document: Record, verbose: bool) -> dict[str, _Maker]:
-    """The rows of a query in SQL."""
-    unit = next(iter(document["spent"]), "") if isinstance(document.get("spent"), Mapping) else ""
-    return {
+    """The rows of a query in SQL: those of a count, for all aggregates together."""
+    return _count(document, verbose) | {
         "question": lambda: document["query"]["sql"],
-        "data": lambda: document["source"],
+        "answers": lambda: rows_words(document["rows"]),
+        "parts": lambda: [part_words(part, *document["spent"]) for part in document["parts"]],
         "public tables": lambda: ", ".join(map(str, document["public"]["public_tables"])) or None,
-        "groups": lambda: _groups(document["public"]),
-        "answers": lambda: _query_answers(document),
-        "error": lambda: error_words(document["query"]),
-        "charge": lambda: f"{_amount(document['spent'])}: what all answers together cost",
-        "parts": lambda: [_part_words(part, unit) for part in document["parts"]],
-        "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
-        "guarantee": lambda: f"{_charge(document['guarantee'])} for everything released",
-        "protects": lambda: persons_words(document["max_groups_per_user"]),
-        **_common(document),
-        **(
-            _technical(document) | {"charged to the budget": lambda: _charge(document["charged"])}
-            if verbose
-            else {}
-        ),
     }
-
-
-def _query_answers(document: Record) -> str:
-    """How many rows of the answer reached the error."""
-    rows = document["rows"]
-    answered = sum(bool(row["answered"]) for row in rows)
-    return f"{answered:,} of {len(rows):,} rows reached this error in every column"
-
-
-def _part_words(part: Record, unit: str) -> str:
-    """What one aggregate cost, and in how many groups it reached the error."""
-    answered, others = len(part["answers"]), len(part["unanswered"])
-    said = f"{part['of']}: {_amount({unit: part['spent']})}"
-    return f"{said}, {answered:,} of {answered + others:,} groups"
 
 
 def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
