@@ -41,6 +41,9 @@ def serve(
     threads: Annotated[
         int, typer.Option(help="Requests that run at the same time; 0 only answers.")
     ] = 2,
+    pricers: Annotated[
+        int, typer.Option(help="Processes that compute prices; 0: none, without a deadline.")
+    ] = 2,
     tick: Annotated[
         float, typer.Option(help="Results appear at multiples of this many seconds.")
     ] = 10.0,
@@ -82,9 +85,11 @@ def serve(
         tick=tick,
         workers=workers.value,
         threads=threads,
+        pricers=pricers,
         hosts=tuple(name or ()),
     )
     app = create_app(settings)
+    app.state.service.prices.warm()
     address = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
     link = app.state.service.signin.first_link(again=owner_link)
     notes.print(f"server: {address}", highlight=False)

@@ -9,16 +9,21 @@ Tests: ``tests/server/test_security.py``, ``tests/server/test_roles.py``.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from expost.server.jobs.price_pool import client_left
 from expost.server.people.accounts import Person
 from expost.server.people.signin import COOKIE, SESSION_SECONDS
 from expost.server.problems import Denied, NotSignedIn
@@ -29,6 +34,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+Result = TypeVar("Result")
+
+_MOST_PRICING, _LOOK_SECONDS = 128, 0.25
 LARGEST_BODY = 8 * 2**20
 HEADERS = {
     "content-security-policy": (
@@ -116,6 +124,28 @@ def clear_cookie(request: Request, response: Response) -> None:
         samesite="strict",
         secure=service_of(request).settings.cookies_secure,
     )
+
+
+async def priced(request: Request, call: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a call that computes prices; it is told when the client leaves.
+
+    It waits in a thread, of a number of its own, so that other calls always find one.
+    """
+    state, left = request.app.state, threading.Event()
+    if not hasattr(state, "pricing"):
+        state.pricing = anyio.CapacityLimiter(_MOST_PRICING)
+
+    async def watch() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(_LOOK_SECONDS)
+        left.set()
+
+    watching = asyncio.create_task(watch())
+    client_left.set(left)
+    try:
+        return await anyio.to_thread.run_sync(call, *arguments, limiter=state.pricing)
+    finally:
+        watching.cancel()
 
 
 class Guard:

@@ -18,6 +18,7 @@ from expost.server.api.access import (
     address_of,
     clear_cookie,
     person_of,
+    priced,
     service_of,
     set_cookie,
 )
@@ -130,26 +131,32 @@ def post_dataset(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]
 
 
 @router.post("/price")
-def post_price(server: Server, me: Me, body: bodies.Question) -> dict[str, Any]:
+async def post_price(
+    request: Request, server: Server, me: Me, body: bodies.Question
+) -> dict[str, Any]:
     """Say what a question would cost; touches no data and charges nothing."""
-    return server.price(me, body.asked())
+    return await priced(request, server.price, me, body.asked())
 
 
 @router.post("/plan")
-def post_plan(server: Server, me: Me, body: bodies.PlanLevels) -> dict[str, Any]:
+async def post_plan(
+    request: Request, server: Server, me: Me, body: bodies.PlanLevels
+) -> dict[str, Any]:
     """Plan a tuning job from its levels."""
-    return server.plan(me, body.model_dump())
+    return await priced(request, server.plan, me, body.model_dump())
 
 
 @router.post("/requests", status_code=201)
-def post_question(
+async def post_question(
+    request: Request,
     server: Server,
     me: Me,
     body: bodies.Ask,
     idempotency_key: Annotated[str, Header(min_length=1, max_length=128)],
 ) -> JSONResponse:
     """Ask: the question is recorded, priced and reserved, and runs afterwards."""
-    view = server.ask(me, body.question.asked(), idempotency_key, body.memo)
+    asked = body.question.asked()
+    view = await priced(request, server.ask, me, asked, idempotency_key, body.memo)
     return JSONResponse(view, status_code=402 if view["status"] == "refused" else 201)
 
 

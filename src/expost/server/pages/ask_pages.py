@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from expost.errors import InvalidInput
 from expost.server.api import bodies
+from expost.server.api.access import priced
 from expost.server.pages.amounts import plain_text
 from expost.server.pages.rendering import (
     Form,
@@ -36,7 +37,7 @@ from expost.server.pages.rendering import (
 )
 from expost.server.people.accounts import Person
 from expost.server.people.roles import ALLOWED
-from expost.server.problems import ServerProblem
+from expost.server.problems import ServerProblem, Unavailable
 from expost.server.service import Service
 from expost.tuning.metrics import LOSSES
 from expost.tuning.request import KEYS, MAX_EPSILON, parsed, tables_of
@@ -58,15 +59,13 @@ def dataset(server: Server, me: Me, name: str) -> Response:
 
 
 @router.get("/ask/{name}")
-def ask_page(request: Request, server: Server, me: Me, name: str) -> Response:
+async def ask_page(request: Request, server: Server, me: Me, name: str) -> Response:
     """Show the form of a question and, from the plan, its price."""
+    return await priced(request, _ask_page, server, me, name, request.query_params)
+
+
+def _ask_page(server: Service, me: Person, name: str, given: QueryParams) -> Response:
     facts = server.dataset(me, name)
-    return _ask_page(server, me, facts, request.query_params)
-
-
-def _ask_page(
-    server: Service, me: Person, facts: Mapping[str, Any], given: QueryParams
-) -> Response:
     tuned = facts["kind"] == "rows"
     fill = job_fields(facts, given) if tuned else question_fields(facts, given)
     price, problem, question = None, None, None
@@ -94,13 +93,15 @@ def _ask_page(
 
 
 @router.post("/ask/{name}")
-def send_question(server: Server, me: Sender, form: Form, name: str) -> Response:
+async def send_question(
+    request: Request, server: Server, me: Sender, form: Form, name: str
+) -> Response:
     """Ask a question that was priced."""
     question = _priced_question(form)
     if question["dataset"] != name:
         raise InvalidInput("dataset", "another one", "ask from the page of the data set")
     memo = check_fields(bodies.Ask, {"question": question, "memo": text(form, "memo")}).memo
-    view = server.ask(me, question, text(form, "key"), memo)
+    view = await priced(request, server.ask, me, question, text(form, "key"), memo)
     return go(f"/requests/{view['id']}")
 
 
@@ -116,9 +117,12 @@ def _priced_question(form: FormData) -> dict[str, Any]:
 
 
 @router.get("/plan")
-def plan_page(request: Request, server: Server, me: Me) -> Response:
+async def plan_page(request: Request, server: Server, me: Me) -> Response:
     """Show the chance and the price of a tuning job from its levels."""
-    given = request.query_params
+    return await priced(request, _plan_page, server, me, request.query_params)
+
+
+def _plan_page(server: Service, me: Person, given: QueryParams) -> Response:
     fill = {
         name: given.get(name, default)
         for name, default in {
@@ -139,7 +143,7 @@ def plan_page(request: Request, server: Server, me: Me) -> Response:
             "attempts": whole_field(fill, "attempts"),
         }
         job = server.plan(me, check_fields(bodies.PlanLevels, asked).model_dump())
-    except InvalidInput as error:
+    except (InvalidInput, Unavailable) as error:
         problem = error
     return page("plan.html", me, fill=fill, plan=job, problem=problem)
 

@@ -97,7 +97,12 @@ async def read_form(request: Request) -> FormData:
     return await request.form(max_files=0, max_fields=200)
 
 
-Server = Annotated[Service, Depends(service_of)]
+async def _service(request: Request) -> Service:
+    """The service; a coroutine, which needs no thread."""
+    return service_of(request)
+
+
+Server = Annotated[Service, Depends(_service)]
 Me = Annotated[Person, Depends(cookie_person)]
 Form = Annotated[FormData, Depends(read_form)]
 
