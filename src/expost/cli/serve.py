@@ -106,6 +106,7 @@ def serve(
         access_log=False,  # it would hold addresses with their queries
         log_level="warning",
         server_header=False,
+        timeout_graceful_shutdown=2,
         # By default Uvicorn believes every caller on this machine, who could avoid all limits.
         proxy_headers=bool(proxy),
         forwarded_allow_ips=list(proxy or ()),

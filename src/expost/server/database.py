@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 Work = Callable[[sql.Connection], Result]
 
 
-SCHEMA = 2
+SCHEMA = 3
 _OLD_SERVER = (
     "this server was set up by expost 0.2: finish its questions with that version, then move "
     "desk.db away (PostgreSQL: drop the tables desk_*) and add people and data sets again; budgets "
@@ -146,6 +146,7 @@ requests = Table(
     Column("lease", Float, nullable=False, default=0.0),
     Column("home", String(64), nullable=True),
     Column("tries", Integer, nullable=False, default=0),
+    Column("deaths", Integer, nullable=False, default=0),
     Column("outcome", Text, nullable=True),
     Column("result", Text, nullable=True),
     Column("charge", Text, nullable=True),

@@ -32,6 +32,7 @@ class ServerSettings:
     secure: bool | None = None
     proxy_key: bytes | None = field(default=None, repr=False)
     lease: float = 30.0
+    grace: float = 5.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.tick <= 3600:
