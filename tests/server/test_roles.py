@@ -38,7 +38,12 @@ def endpoint(roles: set[str], body: Any = None, status: int = 200, own: bool = F
     return Endpoint(frozenset(roles), body, status, own)
 
 
-OPEN = {("GET", "/api/health"), ("POST", "/api/first"), ("POST", "/api/session")}
+OPEN = {
+    ("GET", "/api/health"),
+    ("GET", "/api/ready"),
+    ("POST", "/api/first"),
+    ("POST", "/api/session"),
+}
 """Endpoints that need no token: each proves the caller in another way, or tells nothing."""
 
 PAGES: set[tuple[str, str]] = {

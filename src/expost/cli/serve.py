@@ -71,9 +71,11 @@ def serve(
         import uvicorn
     except ImportError:
         raise MissingExtra("uvicorn", "server") from None
+    from expost.server.api.connections import LimitedConnection, most_connections
     from expost.server.app import create_app
     from expost.server.server_settings import ServerSettings
 
+    LimitedConnection.most = most_connections()
     os.umask(0o077)  # what the server and its workers write is for its owner only
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("expost.server").setLevel(logging.WARNING if quiet else logging.INFO)
@@ -107,6 +109,7 @@ def serve(
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=2,
+        http=LimitedConnection,
         # By default Uvicorn believes every caller on this machine, who could avoid all limits.
         proxy_headers=bool(proxy),
         forwarded_allow_ips=list(proxy or ()),

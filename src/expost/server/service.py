@@ -30,14 +30,22 @@ from expost.server.jobs.ledgers import Ledgers, nothing_of
 from expost.server.jobs.price_pool import PricePool
 from expost.server.jobs.prices import PricedQuestion, price_asked
 from expost.server.jobs.runner import Runner
-from expost.server.jobs.states import Queue, request_view
+from expost.server.jobs.states import Queue, request_view, stored_question
 from expost.server.people.accounts import ANALYST, People, Person
 from expost.server.people.roles import action
 from expost.server.people.signin import SignIn
 from expost.server.problems import Conflict, NotFound, OverBudget, Unavailable
+from expost.server.readiness import ready_problems
 from expost.server.server_settings import ServerSettings
 
 _LONGEST_KEY = 128
+_MANY_KEYS = 1000
+
+
+def _refused(refusal: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a request that the budget refuses."""
+    now = time.time()
+    return {"state": states.REFUSED, "refusal": json.dumps(refusal), "published": now}
 
 
 class Service(Administration):
@@ -65,6 +73,11 @@ class Service(Administration):
         self.prices.close()
         self.runner.stop()
         self.store.close()
+
+    def not_ready(self) -> list[str]:
+        """Return why the server cannot work; anybody may know."""
+        home, ledger = self.settings.home, self.settings.ledger_url
+        return ready_problems(home, self.store, self.prices, ledger)
 
     # What may be asked
 
@@ -136,6 +149,7 @@ class Service(Administration):
         facts = self._datasets.get(str(asked.get("dataset")))
         priced = self._priced(person, facts, asked)
         question = priced.question
+        refused = self._refused_now(facts, person, priced)
         row = self._queue.insert(
             {
                 "id": secrets.token_hex(16),
@@ -144,18 +158,28 @@ class Service(Administration):
                 "kind": question["kind"],
                 "key": key,
                 "digest": digest,
-                "question": json.dumps(question, ensure_ascii=False),
+                "question": stored_question(question, small=bool(refused)),
                 "price": json.dumps(priced.price),
                 "memo": memo,
                 "secret": secrets.token_hex(16),
                 "state": states.RECORDED,
                 "created": time.time(),
             }
+            | refused
         )
         if row["state"] != states.RECORDED or row["digest"] != digest:
             return self._again(row, digest)
         # A tuning job reserves its attempts one by one, when they begin.
         return self._answer(self._reserve(row, facts, priced.reserved))
+
+    def _refused_now(
+        self, facts: Mapping[str, Any], person: Person, priced: PricedQuestion
+    ) -> dict[str, Any]:
+        """What is recorded of a long question that the budget cannot pay now; else nothing."""
+        if priced.reserved is None or len(priced.question["keys"] or ()) <= _MANY_KEYS:
+            return {}
+        refusal = self._ledgers.refuses(facts["budget"], person.name, priced.charges)
+        return {} if refusal is None else _refused(refusal)
 
     def _again(self, row: Mapping[str, Any], digest: str) -> dict[str, Any]:
         """The request that a key belongs to."""
@@ -192,11 +216,8 @@ class Service(Administration):
                 changes["reserved"] = held.time
             except BudgetRefused as error:
                 refusal = self._ledgers.refusal(error, facts["budget"], row["person"])
-                changes = {
-                    "state": states.REFUSED,
-                    "refusal": json.dumps(refusal),
-                    "published": time.time(),
-                }
+                question = json.loads(row["question"])
+                changes = _refused(refusal) | {"question": stored_question(question, small=True)}
             except LedgerError:
                 raise Unavailable(
                     "the ledger cannot be used now", None, "ask again with the same key"

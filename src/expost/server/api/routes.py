@@ -87,6 +87,14 @@ def health() -> dict[str, Any]:
     return {"status": "ok", "version": __version__}
 
 
+@router.get("/ready")
+def ready(server: Server) -> JSONResponse:
+    """Say whether the server can work, or why it cannot: the disk, the database, the ledger."""
+    problems = server.not_ready()
+    told = {"status": "not ready" if problems else "ready", "problems": problems}
+    return JSONResponse(told, status_code=503 if problems else 200)
+
+
 @router.post("/first", status_code=201)
 def post_first(request: Request, server: Server, body: bodies.First) -> dict[str, Any]:
     """Make the first owner with the one-time link; returns their token."""

@@ -316,10 +316,19 @@ def status_of(row: Mapping[str, Any], tick: float) -> str:
     return status
 
 
+def stored_question(question: Mapping[str, Any], *, small: bool = False) -> str:
+    """Return a question as it is stored; a small one has the number of its keys, not the keys."""
+    kept = dict(question)
+    if small and kept.get("keys") is not None:
+        kept |= {"keys": None, "groups": len(kept["keys"])}
+    return json.dumps(kept, ensure_ascii=False)
+
+
 def request_view(row: Mapping[str, Any], tick: float) -> dict[str, Any]:
     """Return a request as people see it."""
     question = json.loads(row["question"])
     keys = question.pop("keys", None)
+    groups = question.pop("groups", None) if keys is None else len(keys)
     final = row["state"] in FINAL
     return {
         "id": row["id"],
@@ -330,7 +339,7 @@ def request_view(row: Mapping[str, Any], tick: float) -> dict[str, Any]:
         "created": iso_time(row["created"]),
         "published": iso_time(row["published"]) if final else None,
         "memo": row["memo"],
-        "question": question | {"groups": None if keys is None else len(keys)},
+        "question": question | {"groups": groups},
         "price": json.loads(row["price"]),
         "charge": json.loads(row["charge"]) if final and row["charge"] else None,
         "refusal": json.loads(row["refusal"]) if final and row["refusal"] else None,
