@@ -31,7 +31,7 @@ from expost.server.jobs.price_pool import PricePool
 from expost.server.jobs.prices import PricedQuestion, price_asked
 from expost.server.jobs.runner import Runner
 from expost.server.jobs.states import Queue, request_view, stored_question
-from expost.server.people.accounts import ANALYST, People, Person
+from expost.server.people.accounts import ANALYST, OWNER, People, Person
 from expost.server.people.roles import action
 from expost.server.people.signin import SignIn
 from expost.server.problems import Conflict, NotFound, OverBudget, Unavailable
@@ -155,6 +155,7 @@ class Service(Administration):
                 "id": secrets.token_hex(16),
                 "person": person.name,
                 "dataset": facts["name"],
+                "version": facts["version"],
                 "kind": question["kind"],
                 "key": key,
                 "digest": digest,
@@ -175,9 +176,9 @@ class Service(Administration):
     def _refused_now(
         self, facts: Mapping[str, Any], person: Person, priced: PricedQuestion
     ) -> dict[str, Any]:
-        """What is recorded of a long question that the budget cannot pay now; else nothing."""
-        if priced.reserved is None or len(priced.question["keys"] or ()) <= _MANY_KEYS:
-            return {}
+        """What is recorded of a job or a long question that the budget cannot pay; else nothing."""
+        if priced.reserved is not None and len(priced.question["keys"] or ()) <= _MANY_KEYS:
+            return {}  # the ledger decides
         refusal = self._ledgers.refuses(facts["budget"], person.name, priced.charges)
         return {} if refusal is None else _refused(refusal)
 
@@ -245,7 +246,7 @@ class Service(Administration):
         One that can never be reserved ends without an answer; nothing is charged.
         """
         try:
-            facts = self._datasets.get(row["dataset"], retired=True)
+            facts = self._datasets.get(row["dataset"], retired=True, version=row["version"])
             priced = None
             if row["kind"] != "tune":
                 kind = self._terms_of(facts["budget"]).kind
@@ -269,8 +270,12 @@ class Service(Administration):
 
     @action
     def request(self, person: Person, identity: str) -> dict[str, Any]:
-        """Return one request."""
-        return request_view(self._visible(person, identity), self.settings.tick)
+        """Return one request; owners, who have the data, also see why it has no answer."""
+        row = self._visible(person, identity)
+        view = request_view(row, self.settings.tick)
+        if person.role == OWNER and row["state"] == states.FAILED:
+            view["failure"] = row["failure"]
+        return view
 
     def _visible(self, person: Person, identity: str) -> dict[str, Any]:
         """A request that the person may see; others do not exist for them."""
@@ -305,7 +310,8 @@ class Service(Administration):
     def report(self, person: Person, identity: str) -> dict[str, Any]:
         """Return a release in words, for officers."""
         release = self.release(person, identity)
-        facts = self._datasets.get(release["request"]["dataset"], retired=True)
+        row = self._visible(person, identity)
+        facts = self._datasets.get(row["dataset"], retired=True, version=row["version"])
         terms = self._ledgers.standing(facts["budget"])
         return release_report.report(release, public_facts(facts), terms)
 

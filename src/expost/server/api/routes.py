@@ -56,6 +56,7 @@ ACTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("GET", "/verify"): Service.verify,
     ("GET", "/people"): Service.people,
     ("DELETE", "/people/{name}"): Service.disable_person,
+    ("POST", "/people/{name}/enable"): Service.enable_person,
     ("GET", "/tokens"): Service.tokens,
 }
 
@@ -136,6 +137,19 @@ def end_session(request: Request, server: Server, me: Me) -> JSONResponse:
 def post_dataset(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
     """Register a data set."""
     return server.register(me, body.model_dump(exclude_none=True, exclude_unset=True))
+
+
+@router.post("/datasets/preview")
+def post_preview(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
+    """Check the facts of a data set against its header; nothing is registered."""
+    return server.preview(me, body.model_dump(exclude_none=True, exclude_unset=True))
+
+
+@router.put("/datasets/{name}")
+def put_dataset(server: Server, me: Me, name: Named, body: bodies.Dataset) -> dict[str, Any]:
+    """Change the facts of a data set; answers that were asked before keep the old ones."""
+    facts = body.model_dump(exclude_none=True, exclude_unset=True)
+    return server.change_dataset(me, name, facts)
 
 
 @router.post("/price")

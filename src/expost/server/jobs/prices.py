@@ -12,8 +12,12 @@ from typing import Any
 
 from expost.analytics.pricing import CountPrice
 from expost.budget.limits import Budget
+from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ADD_REMOVE, ZCDP, PureDP
 from expost.server.jobs import questions, tuning_jobs
+from expost.server.jobs.datasets import ROWS
+from expost.tuning.settings import DataSettings
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,20 @@ def price_asked(
     }
     plan = questions.plan_question(facts, question)
     return PricedQuestion(question, _of(facts, price), plan, count.charges, count)
+
+
+def check_budget(facts: Mapping[str, Any], terms: Budget) -> None:
+    """Refuse a budget that could pay for no question about a data set."""
+    kind, zero = terms.kind, ZCDP if terms.kind == "zcdp" else PureDP
+    if facts["kind"] == ROWS:
+        if kind == "pure":
+            raise InvalidInput("budget", "pure", "tuning needs an approx, a zcdp or a renyi budget")
+        relation = DataSettings(rows=facts["data"].get("rows")).relation
+    else:
+        relation = ADD_REMOVE
+        if kind in ("zcdp", "renyi") and facts["delta"] is None:
+            raise InvalidInput("delta", None, f"questions to a {kind} budget need a δ: state one")
+    terms.coordinates(zero(0.0, relation))  # refuses another relation
 
 
 def _of(facts: Mapping[str, Any], price: dict[str, Any]) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class Runner:
         identity, tries = row["id"], row["tries"] + 1
         try:
             if row["deaths"] > MOST_DEATHS:
-                self._queue.record(identity, self.name, states.ABANDON, None)
+                self._abandoned(identity, "the processes that ran it died")
             elif row["kind"] == "tune":
                 self._tune(row)
             else:
@@ -157,15 +157,19 @@ class Runner:
         except Exception as error:
             log.error("request %s: no answer (%s)", identity, type(error).__name__)
             if tries >= MOST_TRIES:
-                self._queue.record(identity, self.name, states.ABANDON, None)
+                self._abandoned(identity, f"running it failed ({type(error).__name__})")
             else:
                 self._queue.release(identity, self.name, 0.1 * 4**tries)
         if self._settings.tick <= 0:
             self.publish()
 
+    def _abandoned(self, identity: str, failure: str) -> None:
+        """Record that a request has no answer; owners see why."""
+        self._queue.record(identity, self.name, states.ABANDON, None, failure=failure)
+
     def _count(self, row: Mapping[str, Any]) -> None:
         """Run a count, a sum or a mean under its reservation; publishing settles it."""
-        facts, ledger = self._datasets.get(row["dataset"], retired=True), self._ledgers.ledger
+        facts, ledger = self._facts(row), self._ledgers.ledger
         reservation = find_reservation(ledger, row["id"], row["secret"], row["reserved"])
         if reservation is None:
             raise LedgerError("the reservation of a queued request is missing")
@@ -180,7 +184,8 @@ class Runner:
                 return
             seen = opening_reads_rows(str(facts["source"]))  # then a row may be the cause
             outcome = states.ABANDON if seen else nothing_of(reservation.charges)
-            self._queue.record(row["id"], self.name, outcome, None)
+            failure = f"the source cannot be opened ({type(error).__name__})"
+            self._queue.record(row["id"], self.name, outcome, None, failure=failure)
             return
         if price_request(request, ledger.kind_of(facts["budget"])).charges != reservation.charges:
             raise LedgerError("the request was reserved at other charges")
@@ -190,9 +195,13 @@ class Runner:
         document = {"result": result.as_dict(), "certificate": result.certificate()}
         self._queue.record(row["id"], self.name, result.outcome, document)
 
+    def _facts(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The facts of a data set as they were when the request was asked."""
+        return self._datasets.get(row["dataset"], retired=True, version=row["version"])
+
     def _tune(self, row: Mapping[str, Any]) -> None:
         """Run a tuning job, or continue it in its folder."""
-        facts = self._datasets.get(row["dataset"], retired=True)
+        facts = self._facts(row)
         try:
             document, model = tuning_jobs.run_job(
                 facts,
@@ -286,7 +295,7 @@ class Runner:
         for identity in attempts:
             if ledger.reservation(identity) is not None and ledger.status_of(identity) == "open":
                 ledger.abandon(identity)
-        return self._ledgers.charged(self._datasets.get(row["dataset"], retired=True), attempts)
+        return self._ledgers.charged(self._facts(row), attempts)
 
     def _stay_alive(self) -> None:
         """Extend the leases of this process, and take over those of others that are gone."""

@@ -175,6 +175,7 @@ class Queue:
         result: Mapping[str, Any] | None,
         refusal: Mapping[str, Any] | None = None,
         model: bytes | None = None,
+        failure: str | None = None,
     ) -> bool:
         """Record a result durably, unless another worker holds the request by now."""
 
@@ -192,6 +193,7 @@ class Queue:
                     outcome=json.dumps(outcome),
                     result=None if result is None else json.dumps(result, allow_nan=False),
                     refusal=None if refusal is None else json.dumps(refusal),
+                    failure=failure,
                 )
             )
             if changed.rowcount and model is not None:

@@ -7,7 +7,9 @@ the question as it was priced, with its ε.
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -209,11 +211,11 @@ def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def _keys(fields: Fields, columns: int) -> list[Any]:
-    """One group per line; with several columns, the parts of a line are separated by commas."""
+    """One group per line; with several columns a line is one of a CSV file."""
     lines = [line.strip() for line in fields["keys"].splitlines() if line.strip()]
     if columns == 1:
         return lines
-    split = [[part.strip() for part in line.split(",")] for line in lines]
+    split = [[part.strip() for part in row] for row in csv.reader(lines, skipinitialspace=True)]
     if any(len(parts) != columns for parts in split):
         raise InvalidInput("keys", "a line", f"give {columns} values in each line, with commas")
     return split
@@ -274,8 +276,34 @@ def fields_again(view: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def blocks(fields: Mapping[str, Any], name: str) -> dict[str, list[str] | None]:
+    """Return columns with their keys: a column, below it one key per line, then an empty line.
+
+    A column without keys below it means None: its keys are not public.
+    """
+    listed: dict[str, list[str] | None] = {}
+    for block in re.split(r"\n[ \t]*\n", text(fields, name).replace("\r\n", "\n")):
+        written = [line.strip() for line in block.splitlines() if line.strip()]
+        if not written:
+            continue
+        column, _, rest = written[0].partition(":")
+        if rest.strip() or column.strip() in listed:
+            raise InvalidInput(
+                name,
+                written[0][:40],
+                "write the column, below it one key per line, then an empty line",
+            )
+        listed[column.strip()] = written[1:] or None
+    return listed
+
+
+def block_text(groups: Mapping[str, list[str] | None]) -> str:
+    """Return columns and keys as :func:`blocks` reads them."""
+    return "\n\n".join("\n".join([column, *(keys or ())]) for column, keys in groups.items())
+
+
 def lines(fields: Mapping[str, Any], name: str) -> dict[str, list[str] | None]:
-    """Return lines such as "city: Bern, Graz" as a dict; a line without a colon means None."""
+    """Return lines such as "spend: 0, 200" as a dict; a line without a colon means None."""
     lists: dict[str, list[str] | None] = {}
     for line in text(fields, name).splitlines():
         column, colon, rest = line.partition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import secrets
 from collections.abc import Mapping
 from functools import cache
@@ -89,6 +90,8 @@ _TEMPLATES.globals.update(
     release_version=__version__,
 )
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -161,12 +164,9 @@ def real(fields: Mapping[str, Any], name: str) -> float | None:
     given = text(fields, name)
     if not given:
         return None
-    try:
-        value = float(given.replace(",", ".") if given.count(",") == 1 else given)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InvalidInput(name, "this text", "give a number")
+    value = float(given) if _NUMBER.fullmatch(given) else math.nan
+    if not math.isfinite(value):  # "1,000" could be one or a thousand
+        raise InvalidInput(name, given[:40], "give a number such as 1000 or 0.5, without commas")
     return value
 
 
@@ -186,6 +186,10 @@ def split_field(fields: Mapping[str, Any], name: str) -> list[str]:
 
 def reals(fields: Mapping[str, Any], name: str) -> list[float]:
     """Return a list of numbers."""
+    if _THOUSANDS.search(text(fields, name)):
+        raise InvalidInput(
+            name, text(fields, name)[:40], "write 1000 for a thousand, or 1, 0 for two"
+        )
     return [
         number
         for part in split_field(fields, name)

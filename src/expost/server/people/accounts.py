@@ -163,6 +163,21 @@ class People:
 
         self._store.write(work)
 
+    def enable(self, name: str, by: str) -> None:
+        """Give a person access again. Their old tokens stay revoked."""
+
+        def work(connection: sql.Connection) -> None:
+            changed = connection.execute(
+                people.update()
+                .where(people.c.name == name, people.c.disabled.is_(True))
+                .values(disabled=False)
+            )
+            if not changed.rowcount:
+                raise NotFound("there is no such person without access", "name")
+            audit_log.record(connection, by, "enable person", {"name": name})
+
+        self._store.write(work)
+
     def new_token(self, person: str, by: str, days: float = 90, note: str = "") -> dict[str, Any]:
         """Make a token. Its text is returned here and never again."""
         if not 0 < days <= LONGEST_DAYS:
@@ -180,6 +195,7 @@ class People:
                 tokens.insert().values(
                     id=identity,
                     person=person,
+                    made_by=by,
                     salt=salt,
                     hash=hashed,
                     note=note,
@@ -188,7 +204,8 @@ class People:
                     revoked=False,
                 )
             )
-            audit_log.record(connection, by, "new token", {"person": person, "id": identity})
+            act = "new token" if by == person else "new token for somebody else"
+            audit_log.record(connection, by, act, {"person": person, "id": identity})
 
         self._store.write(work)
         return {"token": text, "id": identity, "person": person, "expires": now + days * DAY}
@@ -198,6 +215,7 @@ class People:
         shown = (
             tokens.c.id,
             tokens.c.person,
+            tokens.c.made_by,
             tokens.c.note,
             tokens.c.created,
             tokens.c.expires,

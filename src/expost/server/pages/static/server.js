@@ -11,7 +11,7 @@
 
   const place = () => {
     const low = Math.log(slide.dataset.low), high = Math.log(slide.dataset.high);
-    const value = Number(error.value.replace(",", "."));
+    const value = Number(error.value);
     if (value > 0) slide.value = Math.round((100 * (Math.log(value) - low)) / (high - low));
     slide.setAttribute("aria-valuetext", error.value + " " + unit());
   };
