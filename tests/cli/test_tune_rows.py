@@ -11,9 +11,9 @@ import pytest
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.cli.tune_rows import as_options, reminders
+from expost.cli.tune import as_options, reminders
 from expost.tuning import read_settings
-from expost.tuning.missing_facts import NeededFacts
+from expost.tuning.request.defaults import NeededFacts
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.tuning.jobs import clouds
 
@@ -42,7 +42,8 @@ def rows(tmp_path: Path) -> Path:
 
 def test_from_a_table_to_a_certificate(tmp_path: Path, rows: Path, run: Run) -> None:  # noqa: F811
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
-    done = run("rows.csv", *FACTS, *GOAL, "--ledger", "ledger.db", "--out", "out", "--json")
+    goal = (*GOAL, "--ledger", "ledger.db", "--out", "out", "--json", "--verbose")
+    done = run("rows.csv", *FACTS, *goal)
     assert done.returncode in (0, 5), done.stderr
     document = json.loads(done.stdout)
     assert document["neighbours"] == "zero-out"

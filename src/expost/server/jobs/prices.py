@@ -17,7 +17,7 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, PureDP
 from expost.server.jobs import questions, tuning_jobs
 from expost.server.jobs.datasets import ROWS
-from expost.tuning.settings import DataSettings
+from expost.tuning.request.settings import DataSettings
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from expost.server.people.roles import ALLOWED
 from expost.server.people.signin import COOKIE
 from expost.server.problems import Conflict, Denied, NotSignedIn, ServerProblem
 from expost.server.service import Service
-from expost.tuning.defaults import as_toml
+from expost.tuning.request.defaults import as_toml
 
 router = APIRouter()
 _PLAIN_FIELDS = (
