@@ -11,7 +11,7 @@ import pytest
 from expost.errors import InvalidInput
 from expost.server.database import requests
 from expost.server.jobs import runner as runner_module
-from expost.server.pages.ask_pages import block_text, blocks
+from expost.server.pages.ask_pages import block_text, blocks, lines
 from expost.server.pages.rendering import real, reals, whole_field
 from tests.server.running_server import JOB, QUESTION, Server, open_server, visits
 from tests.server.test_pages import csrf, problems, sign_in
@@ -38,6 +38,9 @@ def test_numbers_that_are_numbers() -> None:
     assert reals({"n": "0.5, 1, 2"}, "n") == reals({"n": "0.5,1,2"}, "n") == [0.5, 1.0, 2.0]
     with pytest.raises(InvalidInput):
         reals({"n": "0, 1,500"}, "n")  # one thousand five hundred, or three numbers
+    with pytest.raises(InvalidInput):
+        lines({"n": "spend: 1,500"}, "n")
+    assert lines({"n": "spend: 0,500"}, "n") == {"spend": ["0", "500"]}
 
 
 def test_keys_one_per_line() -> None:

@@ -30,6 +30,7 @@ from expost.server.pages.rendering import (
     check_fields,
     go,
     new_key,
+    no_thousands,
     page,
     real,
     reals,
@@ -308,5 +309,6 @@ def lines(fields: Mapping[str, Any], name: str) -> dict[str, list[str] | None]:
     for line in text(fields, name).splitlines():
         column, colon, rest = line.partition(":")
         if column.strip():
-            lists[column.strip()] = split_field({name: rest}, name) if colon else None
+            given = {name: no_thousands(name, rest)}
+            lists[column.strip()] = split_field(given, name) if colon else None
     return lists

@@ -196,7 +196,7 @@ def _facts(form: Any) -> dict[str, Any]:
     """The facts that the form states."""
     names = ("name", "kind", "description", "budget", "source", "table", "delimiter", "user")
     values = {
-        column: reals({"values": ",".join(bounds or [])}, "values")
+        column: reals({"values": ", ".join(bounds or [])}, "values")
         for column, bounds in lines(form, "values").items()
     }
     try:

@@ -91,7 +91,7 @@ _TEMPLATES.globals.update(
 )
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-_THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -184,12 +184,16 @@ def split_field(fields: Mapping[str, Any], name: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def no_thousands(name: str, given: str) -> str:
+    """Return a list of numbers as it was given; refuse one that may be a thousand, as 1,000."""
+    if _THOUSANDS.search(given):
+        raise InvalidInput(name, given[:40], "write 1000 for a thousand, and 1, 0 for two numbers")
+    return given
+
+
 def reals(fields: Mapping[str, Any], name: str) -> list[float]:
     """Return a list of numbers."""
-    if _THOUSANDS.search(text(fields, name)):
-        raise InvalidInput(
-            name, text(fields, name)[:40], "write 1000 for a thousand, or 1, 0 for two"
-        )
+    no_thousands(name, text(fields, name))
     return [
         number
         for part in split_field(fields, name)
