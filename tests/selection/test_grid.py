@@ -19,7 +19,7 @@ from expost import (
     RandomDropping,
     RenyiDP,
 )
-from expost.certificates.prices import charges_of_grid, rebuild
+from expost.certificates.document import charges_of_grid, rebuild
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import ZERO_OUT
 from expost.selection.held_out import HeldOut

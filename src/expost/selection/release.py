@@ -4,7 +4,7 @@ A certificate contains nothing that a selection keeps secret: no drop level, coi
 timings or losing outputs. It contains the public grid, from which its charge can be computed again
 (``expost certificate verify``), and can be signed (``expost certificate sign``).
 
-The grid is everything that the charges depend on (:mod:`expost.certificates.prices` computes them
+The grid is everything that the charges depend on (:mod:`expost.certificates.document` computes them
 again). It holds the selector with its settings as exact numbers, and for each candidate its
 guarantee, its copies and its drop rate. Equal ones are stored once. It holds no mechanisms,
 parameters or data.

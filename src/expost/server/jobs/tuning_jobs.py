@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from expost.budget.limits import Budget
-from expost.certificates.prices import composed, worst_in_turn
+from expost.certificates.document import composed, worst_in_turn
 from expost.errors import InvalidInput
 from expost.features.choice import function_names
 from expost.privacy.charges import Charges
