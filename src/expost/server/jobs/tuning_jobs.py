@@ -20,8 +20,7 @@ from expost.errors import InvalidInput
 from expost.features.choice import function_names
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
-from expost.selection.attempt_planner import plan_for_bar
-from expost.selection.plan import plan_levels as make_plan
+from expost.selection.plan import plan_levels
 from expost.server.jobs.datasets import ROWS, head_of
 from expost.tuning.job import tune
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
@@ -162,15 +161,8 @@ def plan_document(
     attempts: int | None = None,
 ) -> dict[str, Any]:
     """Return the plan of a tuning job, as ``expost plan --json`` prints it."""
-    job = make_plan(list(epsilons), configurations, delta=delta, repeats=repeats)
-    reach = plan_for_bar(
-        list(epsilons),
-        [candidate.guarantee for candidate in job.candidates],
-        job.configurations * job.repeats,
-        delta=delta,
-        attempts=attempts,
-    )
-    return {**reach.as_dict(), **job.as_dict()}
+    job = plan_levels(list(epsilons), configurations, delta=delta, repeats=repeats)
+    return job.to_goal(attempts).as_dict()
 
 
 def run_job(

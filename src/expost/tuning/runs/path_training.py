@@ -456,7 +456,7 @@ def held_out_rule(
     count, least = places.scoring, score.least_sum(places.scoring)
     return strategy.stop_by(
         HeldOutCount(recipe, score, rows),
-        bar=least,
+        goal=least,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
         report=Report(score, count, least, strategy.confidence, len(strategy.levels)),
