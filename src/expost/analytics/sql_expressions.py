@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from expost.analytics.sql_arithmetic import LISTED, Arithmetic
+from expost.analytics.sql_arithmetic import LISTED, RowArithmetic
 from expost.analytics.sql_cells import (
     DAY,
     LARGEST,
@@ -45,7 +45,7 @@ from expost.analytics.sql_cells import (
     in_calendar,
     moment_literal,
     number_cell,
-    rounded,
+    rounded_cell,
     sizes,
     truth_cell,
 )
@@ -84,7 +84,7 @@ _UNITS = {
 }
 
 
-class Translator(Arithmetic):
+class Translator(RowArithmetic):
     """Turns expressions into cells; ``column`` finds a column by its table (or "") and name."""
 
     def __init__(
@@ -531,7 +531,7 @@ class Translator(Arithmetic):
         )
         target = str(target).upper()
         if target in _WHOLE_CASTS:
-            return rounded(self.number(cell, text), 1.0)
+            return rounded_cell(self.number(cell, text), 1.0)
         if target in _REAL_CASTS:
             return self.number(cell, text)
         if target in _TEXT_CASTS:

@@ -9,7 +9,8 @@ of this person's rows alone, so the contribution bounds (:mod:`.contribution`) a
   them. (Uniqueness is for the meaning of the answer; the caps would hold without it.)
 * groups are listed: given, or implied by the query or by a public table, or found privately.
 
-Nothing here reads a private row. Tests: ``tests/analytics/test_sql_question.py``.
+Nothing here reads a private row. Tests: ``tests/analytics/test_sql_run.py``,
+``tests/hostile/test_sql.py``.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _listed(source: Any) -> list[Any]:
     return list(source) if isinstance(source, (list, tuple)) else [source]
 
 
-def source_name(data: Any, table: str | None) -> str:
+def private_source_name(data: Any, table: str | None) -> str:
     """Return what a certificate says about the private source."""
     if isinstance(data, (str, Path)):
         text = str(data)
@@ -236,7 +237,7 @@ def compile_question(
         listed,
         data,
         scope.table.select(**{PERSON: person}, **_key_columns(groups)),
-        source_name(data, table_name),
+        private_source_name(data, table_name),
         tuple(join.name for join in question.joins),
         engine,
     )

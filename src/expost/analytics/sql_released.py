@@ -99,7 +99,7 @@ def variance_of(square: Span, shift: Span) -> Span | None:
     return whole and spanned(max(0.0, whole.value), (max(0.0, whole.low), max(0.0, whole.high)))
 
 
-def deviation_of(variance: Span) -> Span | None:
+def root_of_variance(variance: Span) -> Span | None:
     """Return the square root of a variance."""
     return _square_root(variance)
 
@@ -244,7 +244,7 @@ def _compare(name: str, left: Cell, right: Cell) -> bool | None:
     return bool(_COMPARED[name](one, other))
 
 
-def ordered(
+def order_rows(
     rows: Sequence[Any],
     cells: Sequence[Mapping[str, Cell]],
     order: Sequence[tuple[str, bool]],
