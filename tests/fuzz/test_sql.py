@@ -62,6 +62,8 @@ FROMS += [
     "t CROSS JOIN p",
     "read_csv('y')",
 ]
+OPTIONS: dict[str, Any] = {"source": {"t": ROWS, "p": PUBLIC}, "user": "u", "public": ["p"]}
+OPTIONS |= {"bounds": {"x": (0, 1), "n": (0, 5)}, "epsilon": 0.5, "delta": 1e-6}
 LETTERS = "()'\",.;*-+/%<>=\\\x00\n\té日ab12"
 
 
@@ -142,13 +144,10 @@ def test_every_text_is_understood_or_refused(part: int, tmp_path: Any) -> None:
     texts = [statement(dice) for _ in range(COUNT // PARTS)]
     verdicts = [understood(text) for text in texts]
     assert 5 < sum(verdicts) < len(texts) - 50  # both kinds are met
-    ledger = Ledger.create(tmp_path / "ledger.db", expost.PureBudget(1))
+    ledger = Ledger.create(tmp_path / "ledger.db", expost.ApproxBudget(1, 1e-5))
     before = [entry.action for entry in ledger.entries()]
     refused = [text for text, fine in zip(texts, verdicts, strict=True) if not fine]
     for text in refused[:15]:
         with pytest.raises(InvalidInput):
-            expost.query(
-                text, source={"t": ROWS, "p": PUBLIC}, user="u", public=["p"], epsilon=0.5,
-                ledger=ledger, bounds={"x": (0, 1), "n": (0, 5)},
-            )  # fmt: skip
+            expost.query(text, **OPTIONS, private_keys=" GROUP BY " in text, ledger=ledger)
     assert [entry.action for entry in ledger.entries()] == before

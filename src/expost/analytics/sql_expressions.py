@@ -49,7 +49,13 @@ from expost.analytics.sql_cells import (
     sizes,
     truth_cell,
 )
-from expost.analytics.sql_parser import parsed_expression, refused, sql_text, sqlglot_module
+from expost.analytics.sql_parser import (
+    number_of,
+    parsed_expression,
+    refused,
+    sql_text,
+    sqlglot_module,
+)
 from expost.tables import typed_columns
 from expost.tables.typed_columns import ibis_module
 
@@ -206,7 +212,7 @@ class Translator(RowArithmetic):
         ibis = ibis_module()
         if node.is_string:
             return TypedCell(TEXT, ibis.literal(node.this), values=(node.this,), literal=node.this)
-        number = float(node.this)
+        number = number_of(node)
         if not (number == 0 or LEAST_SIZE <= abs(number) <= MOST_SIZE):
             raise refused(
                 sql_text(node), f"numbers are 0 or between {LEAST_SIZE:g} and {MOST_SIZE:g} in size"

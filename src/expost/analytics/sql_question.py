@@ -30,6 +30,7 @@ from expost.analytics.sql_parser import (
     JoinedTable,
     SqlQuestion,
     column_names,
+    number_of,
     parsed_expression,
     refused,
     sql_text,
@@ -598,11 +599,13 @@ def _where_lists(question: SqlQuestion, text: str) -> list[Any] | None:
         if not nodes or sql_text(part.this).lower() != text.lower():
             continue
         if all(isinstance(node, exp.Literal) for node in nodes):
-            return [node.this if node.is_string else _number(node.this) for node in nodes]
+            numbers = [None if node.is_string else number_of(node) for node in nodes]
+            listed = zip(nodes, numbers, strict=True)
+            return [node.this if number is None else _number(number) for node, number in listed]
     return None
 
 
-def _number(text: str) -> Any:
+def _number(text: str | float) -> Any:
     number = float(text)
     return int(number) if number % 1 == 0 else number
 

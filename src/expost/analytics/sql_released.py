@@ -10,12 +10,19 @@ Tests: ``tests/analytics/test_sql_released.py``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import Any, NamedTuple
 
-from expost.analytics.sql_parser import VALUE_MARK, parsed_expression, refused, sql_text
+from expost.analytics.sql_parser import (
+    VALUE_MARK,
+    number_of,
+    parsed_expression,
+    refused,
+    sql_text,
+)
 
 Cell = Any
 """A :class:`Span`, the name of a group (text or number), a truth value, or None for NULL."""
@@ -135,6 +142,11 @@ def check_released(node: Any) -> None:
         )
     if name == "In" and not node.expressions:
         raise refused("IN", "give a list of values")
+    if name == "Literal" and not node.is_string:
+        number_of(node)
+    digits = node.args.get("decimals") if name == "Round" else None
+    if digits is not None and not re.fullmatch(r"-?\d{1,3}", sql_text(digits)):
+        raise refused(sql_text(node), "ROUND takes a whole number of digits")
 
 
 def evaluate(text: str, cells: Mapping[str, Cell]) -> Cell:
@@ -156,7 +168,7 @@ def _value(node: Any, cells: Mapping[str, Cell]) -> Cell:
     if name == "Column":
         return cells[node.name]
     if name == "Literal":
-        return node.this if node.is_string else constant(float(node.this))
+        return node.this if node.is_string else constant(number_of(node))
     if name == "Boolean":
         return bool(node.this)
     if name == "Null":
