@@ -293,7 +293,15 @@ def describe_request(request: CheckedCount) -> dict[str, Any]:
         if request.wanted.plus_minus is None
         else float(request.wanted.plus_minus * measure.grid),
         "confidence": request.wanted.confidence,
+        **goal_of(request.wanted),
     }
+
+
+def goal_of(wanted: Wanted) -> dict[str, Any]:
+    """Return the goal of the whole job, if there is one, for a description."""
+    if wanted.top is not None:
+        return {"within": None, "top": wanted.top}
+    return {} if wanted.answered is None else {"answered": wanted.answered}
 
 
 def source_description(name: str, query: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,6 +75,11 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
         Wanted relative error (default 0.1).
     plus_minus : float, optional
         Wanted absolute error, instead of ``within``.
+    answered : int, optional
+        Stop when this many groups are within the error, and pay only that.
+    top : int, optional
+        Instead of ``within``: stop when this many largest groups are known with ``confidence``.
+        They are the answers; there are none if the budget does not suffice.
     epsilon, delta : float
         Total privacy budget. Without ``delta`` noise is Laplace, with it Gaussian (zCDP).
     keys : sequence, optional
@@ -418,7 +423,7 @@ def _result(
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
-        within=wanted.within,
+        within=wanted.within if wanted.top is None else None,
         plus_minus=None if wanted.plus_minus is None else float(wanted.plus_minus) * grid,
         confidence=wanted.confidence,
         factor=refinement.job.rule.factor,

@@ -370,13 +370,19 @@ def question_words(query: Record) -> str:
 def error_words(query: Record) -> str:
     """Return the error that was wanted."""
     within, most = query["within"], query["plus_minus"]
+    if query.get("top") is not None:
+        sure = f"{100 * query['confidence']:g} % confidence"
+        return f"the {query['top']} largest groups, with {sure}; ties in any order"
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
-    return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
+    goal = f"; {query['answered']} groups were enough" if query.get("answered") else ""
+    return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group{goal}"
 
 
 def answers_words(document: Record) -> str:
     """Return how many groups reached the error."""
     answered = len(document["answers"])
+    if document["query"].get("top") is not None:
+        return "the list is stated" if answered else "the list is not known with this confidence"
     return f"{answered:,} of {answered + len(document['unanswered']):,} groups reached this error"
 
 
