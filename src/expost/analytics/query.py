@@ -8,7 +8,7 @@ Tests: ``tests/analytics/test_query.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, TypedDict, Unpack
@@ -22,6 +22,7 @@ from expost.analytics.learned_facts import learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
+    DROPPED_SHARES,
     CheckedCount,
     describe_request,
     outcome_of,
@@ -224,6 +225,7 @@ class Progress:
     side: Fraction = Fraction(0)
     most: int | None = None
     dropped: dict[str, Any] | None = None
+    dropped_price: Fraction | None = None
     selection: KeySelection | None = None
     refinement: Refinement | None = None
     answers: list[Answer] = field(default_factory=list)
@@ -254,7 +256,7 @@ def run_request(
     refinement = _refinement(request, progress, groups, values, randomness)
     progress.refinement = refinement
     for answer in refinement:
-        progress.answers.append(_published(request, answer))
+        progress.answers.append(_published(request, progress, answer))
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -280,13 +282,7 @@ def _values(
         contribution.totals(pairs, most, salt, limit, collated=request.collated)
     )
     if limit is not None:
-        progress.side += price
-        progress.dropped = _removed(
-            request,
-            contribution.removed_share(
-                values, limit, price, request.law, request.wanted.confidence, randomness
-            ),
-        )
+        progress.side += _share_of_removed(request, progress, values, limit, randomness)
     if request.keys is not None:
         return list(request.keys), values.on(request.keys)
     assert progress.most is not None
@@ -320,18 +316,67 @@ def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -
     return request
 
 
+def _share_of_removed(
+    request: CheckedCount,
+    progress: Progress,
+    values: GroupValues,
+    limit: int,
+    randomness: Randomness,
+) -> Fraction:
+    """Estimate what the caps removed; returns the price."""
+    confidence, within = request.wanted.confidence, request.wanted.within
+    if request.measure.kind != "users":
+        price = request.cost_of_dropped(progress.most)
+        share = contribution.removed_share(
+            values, limit, price, request.law, confidence, randomness
+        )
+        progress.dropped = _removed(request, share)
+        return price
+    prices = [request.total * part for part in DROPPED_SHARES]
+    if within is None or request.wanted.top is not None:
+        prices = prices[:1]  # the share is told; nothing depends on it
+
+    def enough(told: dict[str, float]) -> bool:
+        return within is None or _known(told, within) or _too_much(told, within)
+
+    share, price = contribution.dropped_pairs(
+        values, limit, prices, request.law, confidence, enough, randomness
+    )
+    progress.dropped, progress.dropped_price = _removed(request, share), price
+    return price
+
+
+def _known(share: Mapping[str, float], within: float) -> bool:
+    """Whether the share of dropped pairs is known to a third of the wanted error."""
+    return share["high"] - share["low"] <= 2 * within / 3
+
+
+def _too_much(share: Mapping[str, float], within: float) -> bool:
+    """Whether a released share is clearly above half of the wanted error.
+
+    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
+    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
+    """
+    return share["low"] > within / 2 and share["high"] - share["low"] <= share["estimate"]
+
+
 def _removed(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
     """The share that caps removed, and the bias that counts against the wanted relative error.
 
     ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
     that is known to within the wanted error, else the part of it that is certain at the confidence
-    of the interval. Counts of users are published as what the cap keeps, without a bias.
+    of the interval. Counts of users are divided by the share of pairs that the cap keeps
+    (``corrected``), if that is known to a third of the wanted error and at least 1 − within/2. If
+    not, a cap may have moved a count by more than the wanted error, and none is answered.
     """
     measure, within = request.measure, request.wanted.within
     kinds = {"users": "pairs", "rows": "rows", "sum": "amount", "mean": "rows"}
     told = {"of": kinds[measure.kind]} | share
     if measure.kind == "users":
-        return told
+        if within is None or request.wanted.top is not None:
+            return told
+        fine = _known(share, within) and share["estimate"] <= within / 2
+        return told | ({"corrected": True} if fine else {"bias": within})
     if measure.kind == "mean":
         spread, error = measure.high - measure.low, told.pop("shift_error")
         shift, centre = abs(told.pop("shift")), measure.low + spread * told.pop("centre")
@@ -357,6 +402,8 @@ def _refinement(
     randomness: Randomness,
 ) -> Refinement:
     removed = progress.dropped or {}
+    if progress.dropped_price is not None:
+        request = replace(request, dropped_price=progress.dropped_price)
     job = request.job(
         max(1, len(groups)),
         progress.most,
@@ -364,6 +411,7 @@ def _refinement(
         shift=removed.get("shift", 0.0) / float(request.measure.grid),
     )
     names = [_name(group, request) for group in groups]
+    assert job.total + progress.side <= request.total
     if values.second is None:
         return Refinement(job, names, values.first * request.finer, randomness)
     return MeanRefinement(
@@ -381,9 +429,14 @@ def _name(group: str, request: CheckedCount) -> Any:
     return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
 
 
-def _published(request: CheckedCount, answer: Answer) -> Answer:
-    """An answer in the unit of the data; counts are never negative."""
+def _published(request: CheckedCount, progress: Progress, answer: Answer) -> Answer:
+    """An answer in the unit of the data; counts are never negative.
+
+    Counts are corrected by the released share of dropped pairs; relative errors stay as they are.
+    """
     unit = float(request.measure.grid / request.finer)
+    if progress.dropped is not None and progress.dropped.get("corrected"):
+        unit /= 1 - progress.dropped["estimate"]
     numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
     if request.measure.kind != "mean" and not request.measure.signed:
         numbers = [number if number != number else max(0.0, number) for number in numbers]
@@ -419,7 +472,7 @@ def _result(
     spent = charged.size if shared else progress.spent
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(_published(request, answer) for answer in refinement.unanswered),
+        unanswered=tuple(_published(request, progress, answer) for answer in refinement.unanswered),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
@@ -445,16 +498,9 @@ def _result(
 
 
 def _warnings(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
-    """What the released share of removed values says, if the share is known well enough.
-
-    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
-    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
-    """
-    within = request.wanted.within or 0.1
-    share = progress.dropped
-    if share is None or share["estimate"] <= within / 2 or share["low"] <= within / 4:
-        return ()
-    if share["high"] - share["low"] > share["estimate"]:
+    """What the released share of removed values says, if it is known well enough."""
+    within, share = request.wanted.within or 0.1, progress.dropped
+    if share is None or share["estimate"] <= within / 2 or not _too_much(share, within / 2):
         return ()
     what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
     caps = [] if progress.most is None else [f"{progress.most} groups per user"]
@@ -484,7 +530,11 @@ def _public(request: CheckedCount, progress: Progress) -> dict[str, Any]:
         "shares": {
             "max_groups_per_user": round_up(request.cost_of_cap()),
             "max_rows_per_user": round_up(request.cost_of_rows()),
-            "dropped_share": round_up(request.cost_of_dropped(progress.most)),
+            "dropped_share": round_up(
+                request.cost_of_dropped(progress.most)
+                if progress.dropped_price is None
+                else progress.dropped_price
+            ),
             "keys": round_up(request.cost_of_keys()),
         },
     }
