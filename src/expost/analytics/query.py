@@ -253,10 +253,10 @@ def run_request(
     progress = Progress() if progress is None else progress
     request = _capped(request, progress, randomness)
     groups, values = _values(request, progress, randomness)
-    refinement = _refinement(request, progress, groups, values, randomness)
+    refinement = refinement_of(request, progress, groups, values, randomness)
     progress.refinement = refinement
     for answer in refinement:
-        progress.answers.append(_published(request, progress, answer))
+        progress.answers.append(in_data_units(request, progress, answer))
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -282,7 +282,7 @@ def _values(
         contribution.totals(pairs, most, salt, limit, collated=request.collated)
     )
     if limit is not None:
-        progress.side += _share_of_removed(request, progress, values, limit, randomness)
+        progress.side += share_of_removed(request, progress, values, limit, randomness)
     if request.keys is not None:
         return list(request.keys), values.on(request.keys)
     assert progress.most is not None
@@ -316,21 +316,21 @@ def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -
     return request
 
 
-def _share_of_removed(
+def share_of_removed(
     request: CheckedCount,
     progress: Progress,
     values: GroupValues,
     limit: int,
     randomness: Randomness,
 ) -> Fraction:
-    """Estimate what the caps removed; returns the price."""
+    """Estimate what the caps removed, for ``progress``; return the price."""
     confidence, within = request.wanted.confidence, request.wanted.within
     if request.measure.kind != "users":
         price = request.cost_of_dropped(progress.most)
         share = contribution.removed_share(
             values, limit, price, request.law, confidence, randomness
         )
-        progress.dropped = _removed(request, share)
+        progress.dropped = removed_by_caps(request, share)
         return price
     prices = [request.total * part for part in DROPPED_SHARES]
     if within is None or request.wanted.top is not None:
@@ -342,7 +342,7 @@ def _share_of_removed(
     share, price = contribution.dropped_pairs(
         values, limit, prices, request.law, confidence, enough, randomness
     )
-    progress.dropped, progress.dropped_price = _removed(request, share), price
+    progress.dropped, progress.dropped_price = removed_by_caps(request, share), price
     return price
 
 
@@ -360,7 +360,7 @@ def _too_much(share: Mapping[str, float], within: float) -> bool:
     return share["low"] > within / 2 and share["high"] - share["low"] <= share["estimate"]
 
 
-def _removed(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
+def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
     """The share that caps removed, and the bias that counts against the wanted relative error.
 
     ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
@@ -394,7 +394,7 @@ def _odds(share: float) -> float:
     return share / max(1e-9, 1 - share)
 
 
-def _refinement(
+def refinement_of(
     request: CheckedCount,
     progress: Progress,
     groups: list[Any],
@@ -429,7 +429,7 @@ def _name(group: str, request: CheckedCount) -> Any:
     return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
 
 
-def _published(request: CheckedCount, progress: Progress, answer: Answer) -> Answer:
+def in_data_units(request: CheckedCount, progress: Progress, answer: Answer) -> Answer:
     """An answer in the unit of the data; counts are never negative.
 
     Counts are corrected by the released share of dropped pairs; relative errors stay as they are.
@@ -472,7 +472,9 @@ def _result(
     spent = charged.size if shared else progress.spent
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(_published(request, progress, answer) for answer in refinement.unanswered),
+        unanswered=tuple(
+            in_data_units(request, progress, answer) for answer in refinement.unanswered
+        ),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
@@ -484,7 +486,7 @@ def _result(
         dropped_share=progress.dropped,
         guarantee=request.guarantee,
         keys=None if progress.selection is None else progress.selection.as_dict(),
-        warnings=_warnings(request, progress),
+        warnings=warnings_of_caps(request, progress),
         query=describe_request(request),
         source=request.source,
         public=_public(request, progress),

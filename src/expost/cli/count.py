@@ -29,7 +29,7 @@ from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
 from expost.cli.count_screens import render_answers, render_plan, render_result
 from expost.cli.describe import show_plan
-from expost.cli.output import Json, note_error, notes, show, shown_up
+from expost.cli.output import Json, Verbose, note_error, notes, show, shown_up
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 from expost.facts.describe import plan as facts_plan
@@ -101,7 +101,7 @@ def request_of_options(
         ("max_rows_per_user", ("auto",)),
     ):
         if name in asked:
-            asked[name] = _parse_cap(name, asked[name], *words)
+            asked[name] = parse_cap(name, asked[name], *words)
     if "keys" in asked:
         asked["keys"] = read_keys(asked["keys"], asked.get("by", ()))
     if "prior" in asked:
@@ -147,6 +147,7 @@ def count_command(
             help="Buy the bounds or the groups that are not given for this ε, a part of --epsilon."
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -154,7 +155,7 @@ def count_command(
     if plot is not None:
         plots.check_path(plot)
     check_out(out)
-    _check_certificate(certificate)
+    check_certificate(certificate)
     request = request_of_options(options, sum_column, mean_column)
     if request["kind"] != "count" and "bounds" not in request and learn_facts is None:
         raise InvalidInput(
@@ -179,24 +180,20 @@ def count_command(
     request |= {"memo": f"expost {request['kind']}", "budget": budget, "analyst": analyst}
     request["ledger"] = None if ledger is None else Ledger.open(ledger)
     result = run.ask(source, request, as_json)
-    _finish(result, (out, certificate, plot), as_json, run.failure)
+    rendered = partial(render_result, result=result, verbose=verbose)
+    show(result.as_dict(), as_json=as_json, render=rendered)
+    _finish(result, (out, certificate, plot), run.failure)
 
 
 def _finish(
     result: CountResult,
     files: tuple[Path | None, Path | None, Path | None],
-    as_json: bool,
     failure: OSError | None,
 ) -> None:
-    """Show the answers first: they are paid for, whatever becomes of the files."""
+    """Say what facts cost and where the files are; the answers, which are paid, are shown."""
     out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(
-        result.as_dict(),
-        as_json=as_json,
-        render=lambda console: render_result(console, result),
-    )
     if result.facts is not None and result.total is not None:
         notes.print(
             f"Facts cost ε = {shown_up(result.facts.epsilon)}; with them all of this is "
@@ -205,6 +202,7 @@ def _finish(
         )
     if out is not None and not _streamed(out):
         result.save(out)
+    if out is not None and failure is None:
         notes.print(f"answers: {out}")
     if certificate is not None:
         write_document(result.certificate(), certificate)
@@ -242,7 +240,7 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
         notes.print(f"figure: {plot}")
 
 
-def _check_certificate(path: Path | None) -> None:
+def check_certificate(path: Path | None) -> None:
     """Refuse a certificate that could not be written later."""
     if path is None:
         return
@@ -388,7 +386,7 @@ def split_bounds(arguments: list[str]) -> list[str]:
     return words
 
 
-def _parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
+def parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
     """A cap as a number or as one of some words."""
     if text is None or text in words:
         return text

@@ -16,6 +16,7 @@ from expost.analytics import count_plan as plans
 from expost.analytics.answer_files import number_text
 from expost.analytics.count_result import CountResult, table_of_answers, title_words
 from expost.analytics.refinement import Answer
+from expost.certificates.meaning import person_words
 from expost.cli.output import shown_up, visible
 from expost.privacy.charges import ShareCharges
 from expost.rationals import charge_text
@@ -26,8 +27,8 @@ _UNITS = {"epsilon": "ε", "rho": "ρ"}
 _SHARES = {"pairs": "(user, group) pairs", "rows": "rows", "amount": "the amount"}
 
 
-def render_result(console: Console, result: CountResult) -> None:
-    """Print all groups, what was spent, and what is protected."""
+def render_result(console: Console, result: CountResult, verbose: bool = False) -> None:
+    """Print all groups, what was spent, and what that means for a person."""
     title = title_words(result) + _caps_in_title(result.dropped_share)
     render_answers(
         console,
@@ -40,9 +41,12 @@ def render_result(console: Console, result: CountResult) -> None:
     )
     if result.unanswered:
         console.print(_about_unanswered(result), highlight=False)
-    console.print(_about_spent(result), highlight=False)
     if result.dropped_share is not None:
         console.print(_about_dropped(result, result.dropped_share), highlight=False)
+    console.print(_about_spent(result), highlight=False)
+    console.print(f"Meaning: {_meaning(result)}.", highlight=False)
+    if verbose:
+        console.print(_about_guarantee(result), highlight=False)
 
 
 def _about_unanswered(result: CountResult) -> str:
@@ -71,25 +75,43 @@ def _about_unanswered(result: CountResult) -> str:
 
 
 def _about_spent(result: CountResult) -> str:
-    """What was spent, what becomes of the rest, and what was guaranteed beforehand."""
+    """What was spent, and what becomes of the rest."""
     unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
-    facts = result.guarantee.as_dict()
-    before = f"ε = {charge_text(facts['epsilon'])}"
-    before += f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
+    total = f"{result.public['total']:.4g}"
     if result.unit == "rho":
-        total = f"{result.public['total']:.4g} (zCDP; the most that {before} allows)"
-    else:
-        total = f"{result.public['total']:.4g}"
+        total += f" (zCDP; the most that {_before(result)} allows)"
     if result.ledger is not None and not isinstance(result.charges, ShareCharges):
-        rest = f" The ledger is charged the whole {before}: one δ covers all outcomes."
+        rest = f" The ledger is charged the whole {_before(result)}: one δ covers all outcomes."
     elif result.ledger is not None:
-        rest = f" The other {result.remaining:.2g} of this request goes back to the budget."
+        rest = f" The other {result.remaining:.2g} goes back to the budget."
     else:
-        rest = f" The other {result.remaining:.2g} of this request was not used."
+        rest = f" The other {result.remaining:.2g} was not used."
+    return f"Cost: {unit} = {spent} of {total}.{rest}"
+
+
+def _before(result: CountResult) -> str:
+    """The ε and δ that were guaranteed before any row was read."""
+    facts = result.guarantee.as_dict()
+    delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
+    return f"ε = {charge_text(facts['epsilon'])}{delta}"
+
+
+def _meaning(result: CountResult) -> str:
+    """What the charge means for a person; ρ has no ε of its own, so that of the whole request."""
+    before = result.guarantee.as_dict()
+    pure = result.unit == "epsilon" and not before.get("delta")
+    epsilon, delta = result.spent if pure else before["epsilon"], before.get("delta", 0.0)
+    if result.facts is not None:
+        epsilon, delta = epsilon + result.facts.epsilon, delta + result.facts.delta
+    return person_words(epsilon, delta)
+
+
+def _about_guarantee(result: CountResult) -> str:
+    """What was guaranteed beforehand, and for whom."""
+    unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
     return (
-        f"Spent {unit} = {spent} of {total}.{rest}\n"
-        f"Before the data were read, at most {before} was guaranteed for any result; {unit} = "
-        f"{spent} is the privacy loss of the result above. Protected: {result.protects}."
+        f"Before the data were read, at most {_before(result)} was guaranteed for any result; "
+        f"{unit} = {spent} is the privacy loss of the result above. Protected: {result.protects}."
     )
 
 
