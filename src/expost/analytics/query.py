@@ -499,7 +499,7 @@ def _result(
     )
 
 
-def _warnings(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
+def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
     """What the released share of removed values says, if it is known well enough."""
     within, share = request.wanted.within or 0.1, progress.dropped
     if share is None or share["estimate"] <= within / 2 or not _too_much(share, within / 2):
