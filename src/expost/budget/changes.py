@@ -32,7 +32,6 @@ from expost.budget.ledger_rows import (
     RESERVE,
     SETTLE,
     LedgerRows,
-    canonical,
     check_cap,
     check_ledger_name,
     check_memo,
@@ -49,6 +48,7 @@ from expost.budget.totals import (
     renewal_of,
 )
 from expost.errors import InvalidInput
+from expost.files import canonical
 from expost.rationals import Number
 
 ALLOW_VARIABLE = "EXPOST_LEDGER_ALERTS"

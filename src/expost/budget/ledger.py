@@ -34,7 +34,6 @@ from expost.budget.ledger_rows import (
     RESERVE,
     SETTLE,
     LedgerRows,
-    canonical,
     charge_of,
     check_ledger_name,
     check_memo,
@@ -57,6 +56,7 @@ from expost.budget.reservation_rows import (
 from expost.budget.store import Store
 from expost.budget.totals import NO_ANALYST, Standing, check_renewal
 from expost.errors import LedgerError
+from expost.files import canonical
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
 

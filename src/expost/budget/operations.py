@@ -33,7 +33,6 @@ from expost.budget.ledger_rows import (
     TOTALS,
     UPGRADE,
     LedgerRows,
-    canonical,
     check_cap,
     check_ledger_name,
 )
@@ -43,6 +42,7 @@ from expost.budget.replay import Replay
 from expost.budget.store import Store
 from expost.budget.totals import NO_ANALYST, all_entries, append, check_renewal
 from expost.errors import LedgerError
+from expost.files import canonical
 from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number
 

@@ -33,10 +33,10 @@ from expost.budget.ledger_rows import (
     UPGRADE,
     Entry,
     broken_link,
-    canonical,
 )
 from expost.budget.limits import Budget, Coordinates, binary_amounts
 from expost.errors import ExpostError
+from expost.files import canonical
 from expost.privacy.charges import Charges
 
 _STATUS = {RESERVE: "open", SETTLE: "settled", ABANDON: "abandoned"}

@@ -16,7 +16,6 @@ from expost.budget.filter import Filter
 from expost.budget.ledger_rows import (
     LONGEST_IDENTITY,
     LedgerRows,
-    canonical,
     check_ledger_name,
     digest,
 )
@@ -24,6 +23,7 @@ from expost.budget.limits import Budget, Coordinates
 from expost.budget.replay import amount_texts
 from expost.budget.totals import amounts, book_earlier, readable, renewal_of, update_totals
 from expost.errors import InvalidInput, LedgerError
+from expost.files import canonical
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 

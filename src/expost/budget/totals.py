@@ -40,12 +40,12 @@ from expost.budget.ledger_rows import (
     SCHEMA_VERSION,
     Entry,
     LedgerRows,
-    canonical,
     check_ledger_name,
 )
 from expost.budget.limits import Budget, Coordinates
 from expost.budget.replay import add, amount_texts, exact_amounts
 from expost.errors import InvalidInput, LedgerError
+from expost.files import canonical
 
 NEVER = ""
 PERIODS = ("day", "week", "month", "quarter", "year")

@@ -27,18 +27,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from expost.budget.ledger_rows import canonical
 from expost.budget.signing import load_document
 from expost.errors import ExpostError, InvalidRelease
+from expost.files import canonical
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict
 from expost.rationals import round_down
-from expost.selection.above_threshold import AboveThreshold
+from expost.selection.above_threshold import AboveThreshold, PlannedAttempt, PlannedPath, Tell
 from expost.selection.candidate import Candidate, never_run
 from expost.selection.doubling import Doubling
 from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
-from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
 from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
 from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
@@ -441,3 +440,18 @@ def _read(value: Any) -> Any:
         law = dict(value)
         return _LAWS[law.pop("law")](**{name: _read(setting) for name, setting in law.items()})
     return value
+
+
+_LARGE = 10_000  # characters of a part of a document that is written on one line
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON text: indented, but each large part on one line."""
+    parts = []
+    for key, value in document.items():
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if len(text) <= _LARGE:
+            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+        name = json.dumps(key, ensure_ascii=False)
+        parts.append(f"  {name}: " + text.replace("\n", "\n  "))
+    return "{\n" + ",\n".join(parts) + "\n}"
