@@ -92,7 +92,7 @@ COUNT = CountWithRows(("secret-row",))
 
 
 def held_out(**settings: Any) -> HeldOut:
-    return HeldOut.for_levels(COUNT, LEVELS, bar=7, **{"confidence": 0.9, **settings})
+    return HeldOut.for_levels(COUNT, LEVELS, goal=7, **{"confidence": 0.9, **settings})
 
 
 PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {

@@ -4,7 +4,7 @@ Algorithm 1 (``alg:at-classic``) works on queries, Algorithm 2 (``alg:generalize
 mechanisms. The theorems, what is assumed of the caller, the rounding and the tests are stated in
 :class:`AboveThreshold`.
 
-**The requests of a tuning job** (an attempt, a path, and a score after all missed) the public
+**The requests of a tuning job** (an attempt, a path, and a score after all missed) are the public
 selectors with two additions: the first request is charged with the δ of the whole job, and charges
 may be stated at Rényi orders. Their grids are in the job's certificate, so they live below
 :mod:`expost.certificates`, which prices them again. Tests: ``tests/tuning/test_attempts.py``,
@@ -78,8 +78,8 @@ class AboveThreshold(DroppingSelector):
     ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``); it is ε′ for nothing. A repeated
     query is asked again with fresh noise.
 
-    *Assumptions.* Candidates keep their promises, scores depend on outputs alone, and queries never
-    fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
+    *Assumptions.* Candidates keep their guarantees, scores depend on outputs alone, and queries
+    never fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
     ``tests/theorems/test_renyi.py``.
     """
 
@@ -146,6 +146,7 @@ class AboveThreshold(DroppingSelector):
             self._check_queries(candidates)
         groups = group_equal(candidates)
         overhead = exact(self.overhead, "overhead")
+        # Monotone queries move one way, so the level alone hides the comparison: no second ε_i.
         second = [Fraction(0)] * len(groups) if self.monotone else pure_rates(groups)
         levels = pure_levels(groups, [level + overhead for level in second])
         nothing = PureDP(round_up(overhead), levels[0].neighbours)
@@ -161,7 +162,7 @@ class AboveThreshold(DroppingSelector):
                 "over queries nothing is dropped; leave it out",
             )
         if self.monotone and candidates[0].guarantee.neighbours != ADD_REMOVE:
-            raise InvalidInput("monotone", True, "it needs promises for the add-remove relation")
+            raise InvalidInput("monotone", True, "it needs guarantees for the add-remove relation")
         for candidate in candidates:
             query = candidate.mechanism
             assert isinstance(query, Query)
@@ -310,13 +311,13 @@ class Tell(Selector):
     runs_here: ClassVar[bool] = True
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        promise = candidates[0].guarantee.as_pure()
-        assert promise is not None
-        charge: Guarantee = promise.to_approx(0)
+        guarantee = candidates[0].guarantee.as_pure()
+        assert guarantee is not None
+        charge: Guarantee = guarantee.to_approx(0)
         if self.orders is not None:
-            charge = promise.to_renyi(self.orders)
+            charge = guarantee.to_renyi(self.orders)
         elif self.charged == ZCDP.kind:
-            charge = promise.to_zcdp()
+            charge = guarantee.to_zcdp()
         return Charges.from_list([charge], charge)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:

@@ -352,7 +352,8 @@ def _prepared(
     by_path = read.model.training != "dp-sgd" and not read.search.settings
     rows = load_rows(read.data, X, y, randomness=source, lazy=by_path)
     recipe = Recipe.of(read, rows.schema, rows.shape)
-    by_parts = by_path and in_parts(rows, recipe.features, executor)
+    linear = recipe.factory is None  # a network reads its rows as they are
+    by_parts = by_path and linear and in_parts(rows, recipe.features, executor)
     if not by_parts:
         rows = rows.loaded()
     if rows.public:

@@ -444,14 +444,12 @@ def _check_training(request: TuneRequest, model: ModelSettings) -> None:
     """Refuse keys that do not fit the way in which the model is trained."""
     training, search = model.training, "search" in request.tables
     if training in ("noise-reduction", "progressive"):
-        if model.kind not in LINEAR:
+        if training == "noise-reduction" and model.kind not in LINEAR:
             request.refuse("training", f"{training} trains linear models: " + ", ".join(LINEAR))
         if training == "noise-reduction" and model.loss != "squared":
             request.refuse("training", 'second moments are for regressions; give "progressive"')
         if search:
             request.refuse("training", f"{training} has no search; leave the table [search] out")
-    if training == "auto" and not search and model.kind not in LINEAR:
-        request.refuse("training", "this model is trained by DP-SGD; add the table [search]")
     if request.given("feature_map") and training == "dp-sgd":
         request.refuse(
             "feature_map", 'DP-SGD takes a list of them: features = ["auto"] in [search]'

@@ -53,6 +53,7 @@ from expost.selection.held_out import GaussianCounts, HeldOut, useful_levels, us
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
+from expost.training.progressive_modules import ModuleRule, ModuleTraining
 from expost.training.second_moments import SecondMoments
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import (
@@ -80,6 +81,9 @@ GROWTH_OF_RHO = 1.8
 
 LEAST_OF_MOMENTS = 0.004
 """The first level of second moments."""
+
+NETWORK_STEPS = 8
+"""Steps of a network while μ² doubles: each is a pass over all rows."""
 
 _LEAST_LEVEL = 1e-4
 _FIRST = 6.0  # the first level, in units of μ of the first step
@@ -118,6 +122,7 @@ class Strategy:
     scale: float = 1.0
     norm_bound: float | None = None
     charged: Concentrated | None = None
+    network: bool = False
 
     def cost(self, look: int) -> str:
         """Return what stopping at a look costs, in words."""
@@ -180,19 +185,26 @@ class Finish:
     public: PublicScore | None
     looks: int
     confidence: float
+    network: ModuleTraining | None = None
 
     def __call__(self, values: Floats, scale: float = 0.0) -> ScoredModel:
-        if self.moments is not None:
-            weight, bias = self.moments.solve(values, scale)
-        else:
-            middle = 0.5 if self.recipe.loss == "squared" else 0.0  # targets are centred
-            weight, bias = np.ascontiguousarray(values.T), np.full(values.shape[1], middle)
-        parameters = {"weight": weight, "bias": bias}
+        parameters = self._parameters(values, scale)
         if self.public is None:
             return ScoredModel(parameters, math.nan)
         score, population, why = self.public(self, parameters)
         bounds = Bounds(self.confidence, score, score, population, why)
         return ScoredModel(parameters, score, bounds=bounds)
+
+    def _parameters(self, values: Floats, scale: float) -> Mapping[str, Array]:
+        """Return what was released as parameters by name."""
+        if self.network is not None:
+            return self.network.arrays(values)
+        if self.moments is not None:
+            weight, bias = self.moments.solve(values, scale)
+        else:
+            middle = 0.5 if self.recipe.loss == "squared" else 0.0  # targets are centred
+            weight, bias = np.ascontiguousarray(values.T), np.full(values.shape[1], middle)
+        return {"weight": weight, "bias": bias}
 
 
 class PublicScore(Protocol):
@@ -359,6 +371,26 @@ def training_of(
     )
 
 
+def network_training(
+    strategy: Strategy, recipe: Recipe, goal: GoalSettings, places: int
+) -> ModuleTraining:
+    """Return what progressive training trains of a network."""
+    assert recipe.factory is not None
+    rule = ModuleRule(length=ModuleRule.length * strategy.scale)
+    weights = class_weights_of(goal)
+    return ModuleTraining(recipe.factory, recipe.loss, places, class_weights=weights, rule=rule)
+
+
+@dataclass(frozen=True)
+class ShapedRows:
+    """The encoded rows of a job in the shape that a network takes, with their targets."""
+
+    recipe: Recipe
+
+    def __call__(self, data: Any) -> tuple[Array, Array]:
+        return self.recipe.shaped(data["X"]), data["y"]
+
+
 def class_weights_of(goal: GoalSettings) -> tuple[float, ...] | None:
     """Return public class weights up to 1 for a balanced metric, else None."""
     shares = goal.class_shares
@@ -391,6 +423,11 @@ def step_of(
         path = NoisePath(
             Sums(moments), moments.sensitivity, finish, moments.dimension, places.relation
         )
+    elif strategy.network:
+        recipe, rows = feature_recipe(recipe), None
+        network = network_training(strategy, recipe, goal, places.training)
+        finish = Finish(recipe, goal, None, None, public, looks, strategy.confidence, network)
+        path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, NETWORK_STEPS)
     else:
         assert recipe.features is not None
         rows = FeatureRows(recipe.features)
@@ -419,7 +456,7 @@ def held_out_rule(
     count, least = places.scoring, score.least_sum(places.scoring)
     return strategy.stop_by(
         HeldOutCount(recipe, score, rows),
-        bar=least,
+        goal=least,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
         report=Report(score, count, least, strategy.confidence, len(strategy.levels)),
