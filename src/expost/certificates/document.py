@@ -1,8 +1,8 @@
 """A certificate as a document: plain JSON with a version and a kind, for all that is released.
 
 A document is built from the record of a result, by one function per kind:
-``Release.as_dict`` (selection), ``CountResult.certificate`` (count), ``Facts.certificate`` (facts)
-and :func:`tuning_document`.
+``Release.as_dict`` (selection), ``CountResult.certificate`` (count), ``QueryResult.certificate``
+(query), ``Facts.certificate`` (facts) and :func:`tuning_document`.
 It contains nothing that a selection keeps secret.
 
 **Charges are computed again** from a certificate: of one grid, and of requests made in turn. A grid
@@ -51,6 +51,7 @@ from expost.selection.repeat_and_select import (
 from expost.selection.selector import Selector
 
 SELECTION, COUNT, FACTS, TUNING = "selection", "count", "facts", "tuning"
+QUERY = "query"
 
 Record = Mapping[str, Any]
 """A document or a part of one, which may be damaged."""
@@ -96,6 +97,12 @@ class Document(TypedDict, total=False):
     charges: dict[str, Any]
     charged: dict[str, Any]
 
+    # A query in SQL; also query, source, public, guarantee, charges and charged.
+    parts: list[dict[str, Any]]  # what was measured, each with its answers and its charge
+    columns: list[str]
+    rows: list[dict[str, Any]]  # the answer, computed from the parts
+    max_rows_per_user: int | None
+
     # Facts about a table; also source, guarantee, charges and charged.
     facts: dict[str, Any]
     mechanism: dict[str, Any]
@@ -133,6 +140,8 @@ def read_certificate(source: str | Path | Record) -> Document:
         raise InvalidRelease("certificate", "the file", "it is nested too deeply") from None
     if record.get("kind") == COUNT:
         check_count(record)
+    elif record.get("kind") == QUERY:
+        _check_query(record)
     elif record.get("kind") == FACTS:
         _check_facts(record)
     elif record.get("kind") in (SELECTION, TUNING):
@@ -149,12 +158,38 @@ def check_count(record: Record) -> None:
         raise InvalidRelease("certificate", missing[0], "this key is missing")
     if record["schema"] != SCHEMA or record["kind"] != COUNT:
         raise InvalidRelease("schema", record["schema"], f"certificates of counts have {SCHEMA}")
+    _check_answers(record)
+    _check_amounts(record)
+
+
+def _check_query(record: Record) -> None:
+    """Refuse what is not a certificate of a query."""
+    known = set(_COUNT_KEYS) - {"answers", "unanswered", "dropped_share"}
+    missing = sorted(key for key in (*known, "parts", "columns", "rows") if key not in record)
+    if missing:
+        raise InvalidRelease("certificate", missing[0], "this key is missing")
+    if record["schema"] != SCHEMA:
+        raise InvalidRelease("schema", record["schema"], f"give a document of schema {SCHEMA}")
+    parts = record["parts"]
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise InvalidRelease("parts", "the file", "not a list of measurements")
+    for part in parts:
+        _check_answers(part)
+    _check_amounts(record)
+
+
+def _check_answers(record: Record) -> None:
+    """Refuse what is not two lists of answers."""
     keys = {"group", "estimate", "low", "high", "spent"}
-    for answers in (record["answers"], record["unanswered"]):
+    for answers in (record.get("answers"), record.get("unanswered")):
         if not isinstance(answers, list) or not all(
             isinstance(answer, dict) and set(answer) == keys for answer in answers
         ):
             raise InvalidRelease("answers", "the file", "not a list of answers")
+
+
+def _check_amounts(record: Record) -> None:
+    """Refuse a charge that is no charge in ε or ρ, or larger than the worst case."""
     guarantee_from_dict(record["guarantee"] if isinstance(record["guarantee"], dict) else {})
     spent, worst = record["spent"], record["worst_case"]
     sound = isinstance(spent, dict) and isinstance(worst, dict) and len(spent) == 1
