@@ -1,4 +1,4 @@
-"""Charge a budget: reserve the worst case, run, settle at the realised charge.
+"""Charge a budget: reserve the worst case, run, settle at the actual charge.
 
 ``select``, ``count`` and ``tune`` all use :meth:`Account.reserve`::
 

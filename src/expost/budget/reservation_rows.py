@@ -215,7 +215,7 @@ def finish(
     status: str,
     outcome: str | None,
 ) -> None:
-    """Replace the worst case by the realised charge in the totals, and close the reservation.
+    """Replace the worst case by the actual charge in the totals, and close the reservation.
 
     The charge is booked in the period in which the request was admitted.
     """

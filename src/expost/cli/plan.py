@@ -45,7 +45,7 @@ def plan_command(
         int | None, typer.Option(help="Drop more until 99 % of draws make at most this many runs.")
     ] = None,
     attempts: Annotated[
-        int | None, typer.Option(help="The most attempts to reach a bar; planned if left out.")
+        int | None, typer.Option(help="The most attempts to reach a goal; planned if left out.")
     ] = None,
     expected_shares: Annotated[
         str | None,
@@ -98,7 +98,7 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
     table = Table(
         title="ε of releasing a winner of each level, in one request", title_justify="left"
     )
-    for heading in ("level ε", "to a bar", "best of all", "paper", "P–S", "compose"):
+    for heading in ("level ε", "to a goal", "best of all", "paper", "P–S", "compose"):
         table.add_column(heading, justify="right")
     to_a_bar = [None] * (len(job.levels) - len(bar.first_charges)) + bar.first_charges
     for level, charge in zip(job.levels, to_a_bar, strict=True):
@@ -123,7 +123,7 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
             f"minimum_drop_level = {job.minimum_drop_level}."
         )
     console.print(
-        "to a bar: in the first attempt (Algorithm 2). best of all: without a bar. paper: the "
+        "to a goal: in the first attempt (Algorithm 2). best of all: without a goal. paper: the "
         "published bound for it. P–S: Papernot–Steinke tuning of this level alone with as many "
         "expected runs. compose: running every setting of the level.",
         style="dim",

@@ -155,7 +155,7 @@ def _conversion(orders: Floats, log_delta: Floats) -> Floats:
 
 
 def estimates_for(ladder: Ladder, delta: float | None, least_overhead: float) -> Estimates:
-    """Return the estimates that suit the promises of a ladder."""
+    """Return the estimates that suit the guarantees of a ladder."""
     if ladder.pure and delta is None:
         return PureEstimates(ladder)
     assert delta is not None
@@ -412,7 +412,7 @@ def plan_for_bar(
     expected_shares: Sequence[float] | None = None,
     attempts: int | None = None,
 ) -> BarPlan:
-    """Plan a job that must reach a bar."""
+    """Plan a job that must reach a goal."""
     ladder = Ladder(tuple(epsilons), tuple(promises), (copies,) * len(epsilons))
     belief = None
     if expected_shares is not None:

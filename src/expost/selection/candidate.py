@@ -1,4 +1,4 @@
-"""What may run: mechanisms with their promises and public settings.
+"""What may run: mechanisms with their guarantees and public settings.
 
 Everything about a candidate is public. Tests: ``tests/contracts/test_selector_input.py``.
 
@@ -26,19 +26,19 @@ _MOST_COPIES = 1_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mechanism that a selector may run, with its promise and its public settings.
+    """A mechanism that a selector may run, with its guarantee and its public settings.
 
     Parameters
     ----------
     mechanism : callable or Query
-        A callable ``(data, randomness) → output`` that keeps a promise; for Algorithm 1, a bare
+        A callable ``(data, randomness) → output`` that keeps a guarantee; for Algorithm 1, a bare
         ``Query``.
     params : mapping
         Public settings, released with the winner.
     repeats : int
         Number of copies that compete. Only copies that are run take time; it may be very large.
     guarantee : Guarantee
-        The promise of a plain function. Leave it out if the mechanism has a ``guarantee`` of its
+        The guarantee of a plain function. Leave it out if the mechanism has a ``guarantee`` of its
         own.
     drop_rate : number, optional
         γ > 0, how fast random dropping drops this candidate; by default the selector chooses it.
@@ -49,7 +49,7 @@ class Candidate:
     Raises
     ------
     InvalidCandidate
-        The promise is missing or given twice, or a setting is not valid.
+        The guarantee is missing or given twice, or a setting is not valid.
     """
 
     mechanism: Call | Query
@@ -103,18 +103,18 @@ class Candidate:
         return self.mechanism
 
     def _promise(self) -> Guarantee:
-        """Return the promise, from the candidate or from its mechanism."""
+        """Return the guarantee, from the candidate or from its mechanism."""
         own = getattr(self.mechanism, "guarantee", None)
         if self.guarantee is not None and own is not None:
             raise InvalidCandidate(
-                "guarantee", self.guarantee, "leave it out: the mechanism has a promise of its own"
+                "guarantee", self.guarantee, "leave it out: the mechanism has its own guarantee"
             )
         promise = self.guarantee if self.guarantee is not None else own
         if not isinstance(promise, Guarantee):
             raise InvalidCandidate(
                 "guarantee",
                 promise,
-                "give the promise that the mechanism keeps, e.g. guarantee=PureDP(0.5)",
+                "give the guarantee that the mechanism keeps, e.g. guarantee=PureDP(0.5)",
             )
         return promise
 
@@ -147,7 +147,7 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
 
 @dataclass(frozen=True)
 class CandidateGroup:
-    """Candidates that have the same promise, the same drop rate and the same weight per copy."""
+    """Candidates that have the same guarantee, the same drop rate and the same weight per copy."""
 
     guarantee: Guarantee
     drop_rate: Number | None

@@ -64,7 +64,7 @@ class ChargeKind:
         if delta is not None:
             if not 0 < exact(delta, "delta") < 1:
                 raise InvalidInput(
-                    "delta", delta, "give 0 < delta < 1; Rényi promises imply nothing at delta = 0"
+                    "delta", delta, "give 0 < delta < 1; Rényi DP implies nothing at delta = 0"
                 )
             if round_down(exact(delta, "delta")) == 0:
                 raise InvalidInput(

@@ -195,7 +195,7 @@ def plan_levels(
 def level_promises(
     epsilons: Sequence[float], delta: float, sampling_rate: float | None, epochs: float | None
 ) -> list[Guarantee]:
-    """Return a promise for each level: Gaussian noise, or DP-SGD calibrated to the level."""
+    """Return a guarantee for each level: Gaussian noise, or DP-SGD calibrated to the level."""
     if (sampling_rate is None) != (epochs is None):
         raise InvalidInput(
             "sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither"

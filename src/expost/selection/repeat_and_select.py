@@ -256,8 +256,8 @@ class Poisson(RunCount):
         return _monotone(curve, total)
 
     def approx_charge(self, promise: ApproxDP) -> ApproxDP:
-        """Refuse: no bound is known here for Poisson runs of (ε, δ) promises."""
-        raise InvalidInput("runs", self, "Poisson runs are priced for pure and Rényi promises only")
+        """Refuse: no bound is known here for Poisson runs of (ε, δ) guarantees."""
+        raise InvalidInput("runs", self, "Poisson runs are priced for pure and Rényi DP only")
 
     @property
     def mean(self) -> float:
@@ -310,10 +310,10 @@ class RepeatAndSelect(Selector):
     runs : TruncatedNegativeBinomial or Poisson
         The law of K.
     delta : number, optional
-        For Rényi promises: δ of an (ε, δ) claim.
+        For Rényi guarantees: δ of an (ε, δ) claim.
     order : number or tuple of numbers, optional
-        For Rényi promises: orders of the charges. Pass ``delta`` or ``order``, not both; without
-        them Rényi promises are charged with the whole curve.
+        For Rényi guarantees: orders of the charges. Pass ``delta`` or ``order``, not both; without
+        them Rényi guarantees are charged with the whole curve.
 
     Notes
     -----
@@ -321,10 +321,10 @@ class RepeatAndSelect(Selector):
     every outcome costs the same.
 
     - Pure DP: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs.
-    - Rényi promises: Papernot and Steinke's curve.
-    - (ε, δ) promises: see ``TruncatedNegativeBinomial.approx_charge``.
+    - Rényi guarantees: Papernot and Steinke's curve.
+    - (ε, δ) guarantees: see ``TruncatedNegativeBinomial.approx_charge``.
 
-    It is assumed that candidates keep their promises and that scores depend on outputs alone.
+    It is assumed that candidates keep their guarantees and that scores depend on outputs alone.
     Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
     ``tests/selection/test_baselines.py``.
 
@@ -348,7 +348,7 @@ class RepeatAndSelect(Selector):
         ChargeKind.check(self.delta, self.order, "sharp")
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        """Charge every candidate the same: the charge of the worst promise."""
+        """Charge every candidate the same: the charge of the worst guarantee."""
         charge = self._charge(worst_promise(candidates))
         return Charges((charge,), (0,) * len(candidates), _of_nothing(charge))
 
@@ -361,7 +361,7 @@ class RepeatAndSelect(Selector):
                 raise InvalidCandidate(
                     "guarantee",
                     promise,
-                    "an (ε, δ) promise is charged as (ε, δ); leave delta and order out",
+                    "an (ε, δ) guarantee is charged as (ε, δ); leave delta and order out",
                 )
             return self.runs.approx_charge(pair)
         if promise.as_pure() is not None and claim is None:
@@ -398,7 +398,7 @@ class RepeatAndSelect(Selector):
 
 
 def worst_promise(candidates: Sequence[Candidate]) -> Guarantee:
-    """Return the smallest promise that every candidate keeps."""
+    """Return the smallest guarantee that every candidate keeps."""
     distinct = {id(candidate.guarantee): candidate.guarantee for candidate in candidates}.values()
     return reduce(lambda a, b: a.at_worst(b), distinct)
 

@@ -273,7 +273,7 @@ class Selector(ABC):
                 if evidence is not None:
                     release = replace(release, ledger={**evidence, "source": described})
 
-                # Settle: the ledger entry drops from the worst case to the realised charge.
+                # Settle: the ledger entry drops from the worst case to the actual charge.
                 reserved.settle(release.index, None if evidence is None else release.record())
             if on_release is not None:
                 on_release(release)

@@ -4,7 +4,7 @@
 on private rows would be a release without noise, so it is named for the rows that it takes, and
 nothing in the package calls it.
 
-What is public, which neighbours the promise is for, and which rows are refused is stated in
+What is public, which neighbours the guarantee is for, and which rows are refused is stated in
 :mod:`expost.sklearn._linear_model`. Tests: ``tests/training/test_sklearn.py``.
 """
 
@@ -46,7 +46,7 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
     n_rows : int, optional
         A public number of rows, for the sampling rate and the normalisation. With it the promise is
         for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is public,
-        and the promise is for "zero-out" neighbours.
+        and the guarantee is for "zero-out" neighbours.
     learning_rate : float, default=0.1
         Step size, for features and targets scaled to [−1, 1].
     epochs : float, default=20
@@ -77,10 +77,10 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
     feature_names_in_ : ndarray of str
         Their names, if ``fit`` received a data frame.
     privacy_spent_ : ApproxDP or None
-        The (ε, δ) promise of the fitted parameters, for the neighbours that it names; None if the
+        The (ε, δ) guarantee of the fitted parameters, for the neighbours that it names; None if the
         noise came from a seed.
     promise_ : RenyiDP or None
-        The same promise as a Rényi curve.
+        The same guarantee as a Rényi curve.
     simulated_ : bool
         Whether the noise came from a seed. Then the model is not private.
     """
@@ -193,7 +193,7 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
     n_rows : int, optional
         A public number of rows, for the sampling rate and the normalisation. With it the promise is
         for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is public,
-        and the promise is for "zero-out" neighbours.
+        and the guarantee is for "zero-out" neighbours.
     learning_rate : float, default=0.5
         Step size, for features scaled to [−1, 1].
     epochs : float, default=20
@@ -231,10 +231,10 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
     feature_names_in_ : ndarray of str
         Their names, if ``fit`` received a data frame.
     privacy_spent_ : ApproxDP or None
-        The (ε, δ) promise of the fitted parameters, for the neighbours that it names; None if the
+        The (ε, δ) guarantee of the fitted parameters, for the neighbours that it names; None if the
         noise came from a seed.
     promise_ : RenyiDP or None
-        The same promise as a Rényi curve.
+        The same guarantee as a Rényi curve.
     simulated_ : bool
         Whether the noise came from a seed. Then the model is not private.
     """

@@ -6,9 +6,9 @@ None of these is read off the data: that would release, for example, the smalles
 of diagnoses without noise.
 
 Neighbours. A step takes each row with probability ``batch_size / n``. Without ``n_rows``, n is the
-number of rows that ``fit`` receives. It is then public, and the promise is about one row whose
+number of rows that ``fit`` receives. It is then public, and the guarantee is about one row whose
 place may be empty ("zero-out"). With a public ``n_rows`` the rate and the normalisation do not
-depend on the data, and the promise is about one row that is present or absent ("add-remove").
+depend on the data, and the guarantee is about one row that is present or absent ("add-remove").
 ``privacy_spent_`` covers the fitted parameters. It does not cover a ``score`` on private data.
 
 Which rows ``fit`` refuses, and why a selection refuses none, is stated in
@@ -175,7 +175,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         return None
 
     def _resolved(self, n: int | None) -> tuple[Configuration, RenyiDP]:
-        """Return the settings with their noise, and the promise of the training."""
+        """Return the settings with their noise, and the guarantee of the training."""
         neighbours = ZERO_OUT if self.n_rows is None else ADD_REMOVE
         return _calibrated(self._configuration(n), self._public_rows(n), neighbours)
 

@@ -77,10 +77,10 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         The score to reach; ``at_most`` for the loss of "log_loss", "mse" and "mae" (of which
         ``at_least=-4`` means ``at_most=4``). Without a goal, the best score wins.
     guarantee : callable, optional
-        A function from an estimator to the promise that one fit keeps. Default: the estimator's
+        A function from an estimator to the guarantee that one fit keeps. Default: the estimator's
         own ``privacy_guarantee(n)`` or ``guarantee``; a ``Pipeline`` keeps the promise of its last
         step if the others learn nothing from the rows. An attribute ``epsilon`` alone is not taken
-        as a promise.
+        as a guarantee.
     scoring : str or callable, default="private"
         A metric of ``expost.tune``: "accuracy", "balanced_accuracy" (needs ``class_shares``) or
         "log_loss"; for a regressor "mse", "mae" or "r2" (needs ``target_variance``). "private" is
@@ -185,7 +185,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
-        The realised charge of all requests together; None in a simulation.
+        The actual charge of all requests together; None in a simulation.
     release_ : Release
         The release; its ``spent`` is the charge of all requests together. :meth:`certificate` and
         :meth:`save` write it down.

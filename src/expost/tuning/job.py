@@ -1,11 +1,11 @@
-"""``expost.tune``: the model that passes a bar at the least ε, and a certificate of its cost.
+"""``expost.tune``: the model that passes a goal at the least ε, and a certificate of its cost.
 
 The released model, its setting, its score and the charges of all attempts are together ex-post
 (ε̃, δ)-DP with ε̃ = ``spent.epsilon`` and δ = ``privacy.delta``: theorems (T1) and (T2) of
 docs/theory.md for each attempt, composed as in "Attempts in sequence", under the neighbours of
 :mod:`expost.tuning.rows.job_rows`.
 
-Assumed: DP-SGD keeps its promise (:mod:`expost.training`), feature bounds and classes are public
+Assumed: DP-SGD keeps its guarantee (:mod:`expost.training`), feature bounds and classes are public
 knowledge, and what is not in the result (progress, failures, timing) stays with the curator.
 Tests: ``tests/tuning/``.
 """
@@ -118,7 +118,7 @@ def tune(
 ) -> Tuned:
     """Tune a model privately.
 
-    With a bar (``at_least`` or ``at_most``) the first model that clears it with the wanted
+    With a goal (``at_least`` or ``at_most``) the first model that clears it with the wanted
     confidence is released: of a training that stops when it passes, or of a planned sequence of
     attempts with DP-SGD. If a training reaches its limit, its last model is paid and is released as
     *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
@@ -404,7 +404,7 @@ def tell_after(planned: JobPlan, releases: Sequence[Release | None]) -> Step | N
 
 def _named(public: dict[str, Any]) -> dict[str, str]:
     """Return settings by the name of their key in a job, as texts that can be compared."""
-    names = {"goal.bar": "the bar", "data.bounds": "data.feature_bounds", "search.settings": "grid"}
+    names = {"goal.bar": "goal", "data.bounds": "data.feature_bounds", "search.settings": "grid"}
     texts = {}
     for table, values in public.items():
         for key, value in values.items():

@@ -1,4 +1,4 @@
-"""From candidates with Rényi promises to a table of charges.
+"""From candidates with Rényi guarantees to a table of charges.
 
 The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
 each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
@@ -97,7 +97,7 @@ def _common_curves(
         raise InvalidCandidate(
             "guarantee",
             "ApproxDP",
-            "an (ε, δ) promise implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
+            "an (ε, δ) guarantee implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
         )
     curves = [curve for promise in promises if (curve := promise.as_renyi()) is not None]
     tables = {curve.orders for curve in curves} or {DEFAULT_ORDERS}
@@ -190,7 +190,7 @@ def renyi_problem(
 
 @lru_cache(maxsize=4096)
 def _profile(guarantee: Guarantee) -> Profile:
-    """Return the profile of a promise; remembered, because its fields are checked every time."""
+    """Return the profile of a guarantee; remembered, because its fields are checked every time."""
     return guarantee.as_profile()
 
 

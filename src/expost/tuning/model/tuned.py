@@ -53,7 +53,7 @@ class Tuned:
     ----------
     params, score, passed
         Of the released model; the score is noisy unless the scoring rows are public. A job that
-        missed its bar has ``passed`` False.
+        missed its goal has ``passed`` False.
     spent : ApproxDP
         What all attempts together cost, tuning included.
     worst_case : ApproxDP
@@ -68,8 +68,6 @@ class Tuned:
         A further noisy score of a model that missed, with an interval, if ``tell`` was given.
     facts : LearnedFacts or None
         Facts that were bought (``learn_facts``); ``spent`` and ``worst_case`` include them.
-    advice : list of str
-        After a miss: what to try next, from public facts and what was released.
     release : Release
         The certificate; ``attempts`` is what it is composed of.
     """
@@ -94,7 +92,7 @@ class Tuned:
 
     @property
     def advice(self) -> list[str]:
-        """What to try after a miss; empty if the goal was reached."""
+        """What to try after a miss, from public facts and what was released; else empty."""
         return [] if self.passed else advice_words(self.record())
 
     @property
@@ -110,9 +108,9 @@ class Tuned:
 
     @property
     def passed(self) -> bool:
-        """Whether the released model reaches the bar (without a bar: whether there is one).
+        """Whether the released model reaches the goal (without a goal: whether there is one).
 
-        With a bar the confidence of :attr:`bounds` belongs to this statement.
+        With a goal the confidence of :attr:`bounds` belongs to this statement.
         """
         released = isinstance(self.release.value, ScoredModel)
         return released if self.release.passed is None else self.release.passed

@@ -1,6 +1,6 @@
 """What a job would cost and reach, before anything runs. No private row is read.
 
-With a bar: the planned attempts, their charges, and what to expect (:mod:`.attempts`). Without a
+With a goal: the planned attempts, their charges, and what to expect (:mod:`.attempts`). Without a
 bar: one request of Algorithm 3 with a recommended overhead. Charges are the selectors' own; chances
 and times are for orientation. Times come from the rehearsal (:mod:`expost.tuning.plan.rehearsal`).
 
@@ -321,7 +321,7 @@ def _to_a_bar(
 def _check_reachable(
     settings: Settings, candidates: Sequence[Candidate], margins: Margins, scoring_rows: int
 ) -> None:
-    """Refuse a bar that not even a perfect model clears, because of the noise of its score."""
+    """Refuse a goal that not even a perfect model clears, because of the noise of its score."""
     goal = settings.goal
     assert goal.target is not None
     metric = goal.measure
@@ -335,16 +335,16 @@ def _check_reachable(
     raise InvalidInput(
         "at_least" if goal.larger_is_better else "at_most",
         goal.bar,
-        f"no model can pass: with {scoring_rows} scoring rows, a noisy score must clear the bar by "
+        f"no model can pass: with {scoring_rows} scoring rows, a noisy score must pass the goal by "
         f"{margin:.3g} even at the highest level, and the {goal.metric} is at "
-        f"{'most' if metric.larger_is_better else 'least'} {metric.best:g}. Choose another bar, "
+        f"{'most' if metric.larger_is_better else 'least'} {metric.best:g}. Choose another goal, "
         f"higher levels (with a larger privacy.max_epsilon), a lower confidence, {more}, or "
         "declare the scoring rows public",
     )
 
 
 def _margin(margins: Margins, candidate: Candidate, scoring_rows: int) -> float:
-    """Return by how much a candidate's score must clear the bar in the first attempt."""
+    """Return by how much a candidate's score must clear the goal in the first attempt."""
     score = score_of(candidate)
     deviation, unit = deviation_of(candidate, scoring_rows), score.unit / max(1, scoring_rows)
     return margins.margin(0, deviation, unit, law=score.law)
@@ -356,7 +356,7 @@ def ladder_of(
     delta: float,
     level_of: Level = level_of,
 ) -> Ladder:
-    """Return the levels with the promise of a typical (median) setting at each."""
+    """Return the levels with the guarantee of a typical (median) setting at each."""
     promises, copies = [], []
     for level in levels:
         members = [candidate for candidate in candidates if level_of(candidate) == level]
@@ -378,7 +378,7 @@ def _by_level(job: JobPlan, step: Step, ladder: Ladder, level_of: Level) -> Any:
 def _maximising(
     settings: Settings, candidates: Sequence[Candidate], n: int, order: tuple[float, ...] | None
 ) -> Step:
-    """Return the one request of a job without a bar."""
+    """Return the one request of a job without a goal."""
     fraction = settings.privacy.overhead
     if fraction is None:
         first = settings.search.settings[0]

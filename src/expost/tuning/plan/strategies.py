@@ -1,7 +1,7 @@
-"""Several strategies to one bar: trainings that stop when they pass, then attempts with DP-SGD.
+"""Several strategies to one goal: trainings that stop when they pass, then attempts with DP-SGD.
 
 Every strategy is a request of its own (:mod:`expost.tuning.runs.run_attempts`): it is made only if
-those before it missed the bar, and the costs of those that were made add up (docs/theory.md,
+those before it missed the goal, and the costs of those that were made add up (docs/theory.md,
 "Attempts in sequence"). ε, δ and 1 − confidence are shared among the strategies beforehand, so that
 together they never cost more than ``privacy.max_epsilon``. Everything here is computed from public
 numbers.
@@ -13,7 +13,7 @@ moments as its other path: they need less ε for few columns, and where columns 
 they get further (flights: docs/noise-reduction.md). Attempts with DP-SGD come last, if the job has
 a grid: their misses cost little, but a pass costs about twice a level. For a network, the
 strategies before its attempts together may cost at most ``SHARE`` of what the attempts are expected
-to cost at the bar that is easiest for them.
+to cost at the goal that is easiest for them.
 
 **Price.** :func:`price_job` reads no row and asks no budget. ``expost.tune``, ``plan_job`` and a
 server plan by the same function, so what a server shows is what the job is charged by.

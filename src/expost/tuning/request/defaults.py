@@ -282,7 +282,7 @@ def fill_goal(table: dict[str, Any], bounds: Any, regression: bool) -> None:
     if "maximize" not in table:
         table.setdefault("confidence", 0.9)
     if table["metric"] in REGRESSION_METRICS and "loss_bound" not in table:
-        if bounds is None:  # asked for later, with all that is missing; the bar is checked first
+        if bounds is None:  # asked for later, with all that is missing; the goal is checked first
             table["loss_bound"] = max(1.0, 2 * _number(table.get("at_most"), 0.0))
             return
         pair = bounds if isinstance(bounds, (list, tuple)) and len(bounds) == 2 else (0, 1)

@@ -131,12 +131,12 @@ class Metric:
 
     @property
     def best(self) -> float:
-        """The best bar that can be reached."""
+        """The best goal that can be reached."""
         return self.high if self.larger_is_better else self.low
 
     @property
     def worst(self) -> float:
-        """The bar that every model reaches."""
+        """The goal that every model reaches."""
         return self.low if self.larger_is_better else self.high
 
     @property

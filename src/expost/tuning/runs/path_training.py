@@ -231,7 +231,7 @@ class HeldOutCount:
 
     With public places an absent row counts 0 and a present one between 0 and ``steps``, so one
     person changes all counts in the same direction. With a secret number of rows each row counts
-    its merit less the bar, which may have either sign.
+    its merit less the goal, which may have either sign.
     """
 
     recipe: Recipe
@@ -333,7 +333,7 @@ def usable_levels(
 
 
 def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidInput:
-    """Return the error of a bar that leaves no room for the noise of held-out rows."""
+    """Return the error of a goal that leaves no room for the noise of held-out rows."""
     return InvalidInput(
         "goal.at_least" if goal.larger_is_better else "goal.at_most",
         goal.bar,
@@ -344,7 +344,7 @@ def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidIn
 
 
 def _held_out_score(goal: GoalSettings, places: Places) -> Score:
-    """Return the score of held-out rows; centred at the bar if their number is secret."""
+    """Return the score of held-out rows; centred at the goal if their number is secret."""
     return Score(goal, None, centred=places.relation == ADD_REMOVE)
 
 
@@ -378,7 +378,7 @@ def step_of(
 ) -> Step:
     """Return the request of a strategy, priced. No private row is read."""
     if goal.target is None:
-        raise InvalidInput("goal.maximize", True, "this training needs a bar: give at_least")
+        raise InvalidInput("goal.maximize", True, "this training needs a goal: give at_least")
     classes = recipe.class_count or 2
     looks = len(strategy.levels)
     path: Path
