@@ -31,7 +31,7 @@ class Candidate:
     Parameters
     ----------
     mechanism : callable or Query
-        A callable ``(data, randomness) → output`` that keeps a guarantee; for Algorithm 1, a bare
+        A callable ``(data, randomness) → output`` with a guarantee; for Algorithm 1, a bare
         ``Query``.
     params : mapping
         Public settings, released with the winner.
@@ -66,7 +66,7 @@ class Candidate:
                 type(self.mechanism).__name__,
                 "give a callable (data, randomness) → output",
             )
-        object.__setattr__(self, "guarantee", self._promise())
+        object.__setattr__(self, "guarantee", self._stated())
         object.__setattr__(
             self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate)
         )
@@ -102,25 +102,27 @@ class Candidate:
         assert not isinstance(self.mechanism, Query)
         return self.mechanism
 
-    def _promise(self) -> Guarantee:
+    def _stated(self) -> Guarantee:
         """Return the guarantee, from the candidate or from its mechanism."""
         own = getattr(self.mechanism, "guarantee", None)
         if self.guarantee is not None and own is not None:
             raise InvalidCandidate(
-                "guarantee", self.guarantee, "leave it out: the mechanism has its own guarantee"
+                "guarantee",
+                self.guarantee,
+                "leave it out: the mechanism has a guarantee of its own",
             )
-        promise = self.guarantee if self.guarantee is not None else own
-        if not isinstance(promise, Guarantee):
+        guarantee = self.guarantee if self.guarantee is not None else own
+        if not isinstance(guarantee, Guarantee):
             raise InvalidCandidate(
                 "guarantee",
-                promise,
+                guarantee,
                 "give the guarantee that the mechanism keeps, e.g. guarantee=PureDP(0.5)",
             )
-        return promise
+        return guarantee
 
 
 def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[Candidate]:
-    """Return the candidates if they are a non-empty sequence of one kind of promise."""
+    """Return the candidates if they are a non-empty sequence of one kind of guarantee."""
     if isinstance(candidates, Candidate) or not isinstance(candidates, Sequence):
         raise InvalidCandidate("candidates", type(candidates).__name__, "give a list of Candidate")
     if not candidates:
@@ -163,7 +165,7 @@ def group_equal(
 ) -> list[CandidateGroup]:
     """Join equal candidates, so that pricing and drawing work on groups instead of copies."""
     canonical: dict[Guarantee, int] = {}
-    # Look up promises by identity first: hashing a long curve for each candidate would be slow.
+    # Look up guarantees by identity first: hashing a long curve for each candidate would be slow.
     number_of: dict[int, int] = {}
     groups: list[tuple[Guarantee, Number | None, list[int]]] = []
     latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
@@ -185,12 +187,12 @@ def group_equal(
         previous = key
     return [
         CandidateGroup(
-            promise,
+            guarantee,
             drop_rate,
             tuple(members),
             sum(candidates[member].repeats for member in members),
         )
-        for promise, drop_rate, members in groups
+        for guarantee, drop_rate, members in groups
     ]
 
 

@@ -1,7 +1,7 @@
 """The commented example of ``expost tune --init``; ``examples/digits.toml`` is the same text."""
 
 EXAMPLE = """\
-# expost tune digits.toml: the cheapest private model that passes the goal.
+# expost tune digits.toml: the cheapest private model that reaches the goal.
 
 [data]
 name = "digits"             # scikit-learn's digits, or "breast_cancer"

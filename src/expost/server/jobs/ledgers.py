@@ -21,10 +21,9 @@ from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation
 from expost.budget.ledger_rows import ABANDON, SETTLE, Entry
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, Filter
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import ADD_REMOVE

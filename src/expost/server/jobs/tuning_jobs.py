@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from expost.budget.ledger import Ledger
-from expost.certificates.prices import composed, worst_in_turn
+from expost.certificates.document import composed, worst_in_turn
 from expost.errors import InvalidInput
 from expost.features.choice import function_names
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
-from expost.selection.attempt_planner import plan_for_bar
-from expost.selection.plan import plan_levels as make_plan
+from expost.selection.plan import plan_levels
 from expost.server.jobs.datasets import ROWS, head_of
 from expost.tuning.job import tune
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
@@ -189,17 +188,8 @@ def _document(
     bar: bool,
 ) -> dict[str, Any]:
     """A plan; it takes seconds, and the cache holds public numbers only."""
-    job = make_plan(list(epsilons), configurations, delta=delta, repeats=repeats)
-    if not bar:
-        return job.as_dict()
-    reach = plan_for_bar(
-        list(epsilons),
-        [candidate.guarantee for candidate in job.candidates],
-        job.configurations * job.repeats,
-        delta=delta,
-        attempts=attempts,
-    )
-    return {**reach.as_dict(), **job.as_dict()}
+    job = plan_levels(list(epsilons), configurations, delta=delta, repeats=repeats)
+    return (job.to_goal(attempts) if bar else job).as_dict()
 
 
 def run_job(
