@@ -32,4 +32,4 @@ def test_the_code_of_a_library_runs(library: str, capsys: pytest.CaptureFixture[
 def test_the_versions_are_those_that_are_tested(library: str) -> None:
     pytest.importorskip(library)
     series = ".".join(importlib.metadata.version(library).split(".")[:2])
-    assert f"| {series}." in PAGE.read_text("utf-8"), "the page names another version"
+    assert f"| `{series}." in PAGE.read_text("utf-8"), "the page names another version"
