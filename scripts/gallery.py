@@ -218,6 +218,7 @@ def main(names: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as made_up:
             outputs[name] = perform(TASKS[name], Path(made_up))
             shutil.copy(Path(made_up) / TASKS[name].picture, FIGURES / TASKS[name].figure)
+    outputs = {name: outputs[name] for name in TASKS}
     RESULTS.write_text(json.dumps(outputs, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     PAGE.write_text(page(outputs), encoding="utf-8")
 

@@ -69,8 +69,7 @@ def test_page_titles_say_the_task() -> None:
     for page in DOCS.rglob("*.md"):
         if not {"_build", "generated"} & set(page.parts) and page.name != "index.md":
             title = page.read_text("utf-8").splitlines()[0]
-            assert title.startswith(("# ", "```{include}")), page.name
-            assert len(title.split()) >= 3, page.name
+            assert re.match(r"# \S+ \S+|```{include}", title), page.name
 
 
 def test_there_is_a_quick_start_for_every_kind_of_user() -> None:
