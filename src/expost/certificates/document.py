@@ -35,11 +35,11 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict
 from expost.rationals import round_down
 from expost.selection.above_threshold import AboveThreshold
+from expost.selection.attempts import PlannedAttempt, Tell
 from expost.selection.candidate import Candidate, never_run
 from expost.selection.doubling import Doubling
 from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
-from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
-from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
+from expost.selection.noise_path import NoisePath, PathLevel, PathSearch, PlannedPath
 from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import SCHEMA, Release, plain_json
