@@ -102,7 +102,7 @@ class Processes(OwnedExecutor):
         """Return the pool; make one if there is none."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.tasks, context, initializer=_prepare)
+            self._pool = ProcessPoolExecutor(self.tasks, context, initializer=prepare_worker)
         return self._pool
 
     def _stop(self) -> None:
@@ -134,8 +134,8 @@ class Processes(OwnedExecutor):
 _latest: tuple[str, Any] | None = None
 
 
-def _prepare() -> None:
-    """In a new worker: ignore interrupts, and end when the selecting process ends."""
+def prepare_worker() -> None:
+    """In a new process: ignore interrupts, and end when the selecting process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

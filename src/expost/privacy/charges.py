@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee, RenyiDP, guarantee_from_dict
 from expost.rationals import Number, count_of, exact, round_up
 
 _SCALED = ("epsilon", "rho", "epsilons")  # δ covers all outcomes together and is never scaled
@@ -105,17 +105,6 @@ class Charges:
             tuple(level for level, length in record["level_of"] for _ in range(length)),
             guarantee_from_dict(record["nothing"]),
         )
-
-    def with_delta(self, delta: float | None) -> Charges:
-        """Return (ε, δ) charges with another δ; charges of other kinds, or without one, as is."""
-        if delta is None:
-            return self
-
-        def changed(charge: Guarantee) -> Guarantee:
-            pair = charge.as_approx()
-            return charge if pair is None else ApproxDP(pair.epsilon, delta, pair.neighbours)
-
-        return Charges(tuple(map(changed, self.levels)), self.level_of, changed(self.nothing))
 
     @classmethod
     def from_list(cls, charges: Iterable[Guarantee], nothing: Guarantee) -> Charges:

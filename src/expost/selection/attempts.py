@@ -14,8 +14,6 @@ the attempt's overhead. The attempts are planned before data is read
   integrals over x ~ Exp(ε′), taken by a midpoint rule: they are for orientation and no charge
   depends on them.
 - :func:`reach_of`: chance of passing, total ε and number of runs, level by level.
-- :class:`PlannedAttempt` and :class:`Tell`: the selectors of a job's requests. Their grids are in
-  the job's certificate, which :mod:`expost.certificates` prices again.
 
 Composition of attempts: docs/theory.md ("Attempts in sequence"),
 ``tests/theorems/test_attempts.py``.
@@ -26,20 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.execution.engine import ReleaseRule, Run
-from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ZCDP, Guarantee
-from expost.randomness.source import Randomness
+from expost.privacy.guarantees import Guarantee
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate, never_run
-from expost.selection.drop_law import DropLaw
-from expost.selection.selector import Draws, Selector
 
 _LEAST_LEVEL, _LARGEST_LEVEL = 1e-9, 1e6
 
@@ -351,69 +344,3 @@ def _quantile(values: Floats, chances: Floats, level: float) -> float:
     order = np.argsort(values)
     index = int(np.searchsorted(np.cumsum(chances[order]), level * chances.sum()))
     return float(values[order][min(index, len(values) - 1)])
-
-
-@dataclass(frozen=True)
-class PlannedAttempt(AboveThreshold):
-    """Algorithm 2 as one attempt of a job."""
-
-    charged_delta: float | None = None
-
-    def remember(self, candidates: Sequence[Candidate]) -> PlannedAttempt:
-        """Work out charges and drop law for these candidates once; both are public."""
-        charges, law = super()._price(candidates), super().drop_law(candidates)
-        known = (tuple(candidates), charges.with_delta(self.charged_delta), law)
-        object.__setattr__(self, "_known", known)
-        return self
-
-    def _remembered(self, candidates: Sequence[Candidate]) -> tuple[Charges, DropLaw] | None:
-        """Return charges and law if these are the very candidates they were worked out for."""
-        known: tuple[tuple[Candidate, ...], Charges, DropLaw] | None = getattr(self, "_known", None)
-        if known is None or len(known[0]) != len(candidates):
-            return None
-        same = all(a is b for a, b in zip(known[0], candidates, strict=True))
-        return known[1:] if same else None
-
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        known = self._remembered(candidates)
-        if known is not None:
-            return known[0]
-        return super()._price(candidates).with_delta(self.charged_delta)
-
-    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
-        known = self._remembered(candidates)
-        return super().drop_law(candidates) if known is None else known[1]
-
-
-@dataclass(frozen=True)
-class Tell(Selector):
-    """The request for a noisy score after all others missed, charged as they are."""
-
-    charged: str = "approx"
-    orders: tuple[float, ...] | None = None
-    name: ClassVar[str] = "tell"
-    runs_here: ClassVar[bool] = True
-
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        guarantee = candidates[0].guarantee.as_pure()
-        assert guarantee is not None
-        charge: Guarantee = guarantee.to_approx(0)
-        if self.orders is not None:
-            charge = guarantee.to_renyi(self.orders)
-        elif self.charged == ZCDP.kind:
-            charge = guarantee.to_zcdp()
-        return Charges.from_list([charge], charge)
-
-    def _theorem(self, candidates: Sequence[Candidate]) -> str:
-        return "discrete Laplace noise"
-
-    def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
-        return {}
-
-    def _runs(
-        self, candidates: Sequence[Candidate], charges: Charges, draws: Draws
-    ) -> Sequence[Run]:
-        return [Run(0, candidates[0].call)]
-
-    def _rule(self, candidates: Sequence[Candidate]) -> ReleaseRule:
-        return ReleaseRule.BEST

@@ -461,23 +461,3 @@ def path_levels(candidates: Sequence[Candidate]) -> list[PathLevel]:
             "give larger levels, or a delta for Gaussian noise",
         )
     return levels
-
-
-@dataclass(frozen=True)
-class PlannedPath(PathSearch):
-    """A search along a path as one request of a job."""
-
-    charged_delta: float | None = None
-    training: str = "noise-reduction"
-    orders: tuple[float, ...] | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Return the selector's name and public settings in plain JSON types."""
-        return {**super().settings(), "training": self.training}
-
-    def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        charges = super()._price(candidates)
-        if self.orders is not None:
-            levels = tuple(level.to_renyi(self.orders) for level in charges.levels)
-            return Charges(levels, charges.level_of, charges.nothing.to_renyi(self.orders))
-        return charges.with_delta(self.charged_delta)

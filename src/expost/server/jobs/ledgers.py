@@ -154,6 +154,18 @@ class Ledgers:
             "budget": error.budget,
         }
 
+    def refuses(self, budget: str, analyst: str, charges: Charges) -> dict[str, Any] | None:
+        """Return the refusal that charges would meet by what is shown; None if they fit."""
+        filters = self.filters(budget, analyst)
+        amount = filters[0].budget.worst(charges)
+        for state in filters:
+            if not state.admits(amount):
+                describe = state.budget.describe
+                requested = describe(amount)
+                error = BudgetRefused(state.name, requested, describe(state.remaining, up=False), 0)
+                return self.refusal(error, budget, analyst)
+        return None
+
     def worst(self, budget: str, analyst: str, charges: Charges) -> dict[str, Any]:
         """Return what charges would hold, what remains, and whether the request fits."""
         filters = self.filters(budget, analyst)

@@ -35,7 +35,7 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import weaknesses
 from expost.privacy.guarantees import ZCDP, ZERO_OUT, ApproxDP, PureDP
 from expost.rationals import charge_text, round_down
-from expost.selection.attempts import PlannedAttempt
+from expost.selection.above_threshold import PlannedAttempt
 from expost.selection.candidate import Candidate
 from expost.training.progressive_modules import ModuleTraining
 from expost.tuning.model.released_model import Recipe
@@ -503,7 +503,12 @@ def order_for(settings: Settings, ledger: Any, budget: str | None) -> tuple[floa
     order = settings.privacy.order
     if ledger is None:
         return order
-    kind = ledger.kind_of(budget)
+    return order_within(settings, ledger.standing(budget).filter.budget)
+
+
+def order_within(settings: Settings, terms: Any) -> tuple[float, ...] | None:
+    """Return the Rényi orders to charge at in a budget with these terms; None for (ε, δ)."""
+    order, kind = settings.privacy.order, terms.kind
     if kind == "pure":
         raise InvalidInput(
             "ledger",
@@ -512,9 +517,8 @@ def order_for(settings: Settings, ledger: Any, budget: str | None) -> tuple[floa
             "renyi budget, opened with a δ (expost ledger create FILE --name NAME --epsilon E "
             f"--delta D --neighbours {settings.data.relation})",
         )
-    standing = ledger.standing(budget).filter.budget
     nothing = ZCDP if kind == "zcdp" else PureDP
-    standing.coordinates(nothing(0.0, settings.data.relation))  # refuses another relation
+    terms.coordinates(nothing(0.0, settings.data.relation))  # refuses another relation
     if kind == "approx":
         if order is not None:
             raise InvalidInput(
@@ -527,7 +531,7 @@ def order_for(settings: Settings, ledger: Any, budget: str | None) -> tuple[floa
                 "privacy.order", order, "the ledger's budget is in zCDP: leave the order out"
             )
         return EVERY_ORDER
-    wanted = tuple(standing.orders)
+    wanted = tuple(terms.orders)
     if order and not set(wanted) <= set(order):
         raise InvalidInput(
             "privacy.order",
