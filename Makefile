@@ -9,6 +9,9 @@ REACH := --bank docs/results/bank_mnist.json --levels 0.1:1.0:0.1 --bars 0.6,0.8
 
 QUICK := tests/test_architecture.py tests/test_public_names.py tests/test_readme.py tests/test_work.py \
 	tests/contracts tests/privacy/test_guarantees.py tests/theorems/test_plan.py tests/theorems/test_pure.py
+# A test of chance fails now and then in a correct library. A test that fails is run once more, and the
+# names of those that then passed are printed: look at each of them.
+REPEAT := --reruns 1 -r fER
 OTHER_VERSIONS := 3.12 3.13
 
 .PHONY: help demo server docs quick test test-all test-long check scan dist bench figures fuzz mutants clean
@@ -29,7 +32,7 @@ server: $(STAMP)  ## a server with made-up data, to look around: http://127.0.0.
 	$(BIN)/python -m scripts.demo_server
 
 test: $(STAMP)  ## the whole test suite
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal $(REPEAT)
 
 test-long: fuzz  ## nightly: more seeds, trials and cases than the suite, and the long fuzz tests
 	$(BIN)/python -m pytest -n auto --dist worksteal -m long

@@ -12,7 +12,7 @@ from rich.table import Table
 from expost import plots
 from expost.cli.output import Json, notes, show
 from expost.errors import InvalidInput
-from expost.tuning.request import parsed
+from expost.tuning.request.tune_request import parsed
 from reproduction import facts as facts_about_adult
 from reproduction import figure1 as figure_one
 from reproduction import least_epsilon as least

@@ -4,9 +4,9 @@ Every method has a total δ of 10⁻⁶. A row holds the mean ε over all runs, 
 included, and the share of the runs that passed. Randomness is seeded: this is a simulation.
 
 ``expost``
-    A job that states the public facts of the table and the bar, nothing else
-    (:func:`expost.tune` with its defaults): the ways of :mod:`expost.tuning.several_ways` with
-    their looks, noise, thresholds and costs.
+    A job that states the public facts of the table and the bar, nothing else (:func:`expost.tune`
+    with its defaults): the strategies of :mod:`expost.tuning.plan.strategies` with their looks,
+    noise, thresholds and costs.
 ``reach``, ``random-dropping``
     Planned attempts, and Algorithm 3 as published, on the committed bank of networks. They are read
     from docs/results/reach_mnist.json, which ``python -m reproduction reach`` computes (400 trials,
@@ -52,9 +52,9 @@ from expost.selection.held_out import HeldOut
 from expost.selection.noise_path import Path as LevelPath
 from expost.selection.noise_path import PathLevel, path_levels
 from expost.training.progressive import ProgressivePath, TrainingRows, TrainingWalk
-from expost.tuning.candidates import ScoredModel
-from expost.tuning.feature_choice import FeatureRows
-from expost.tuning.noise_reduction import PublicRows, step_of
+from expost.tuning.rows.table_schema import FeatureRows
+from expost.tuning.runs.candidates import ScoredModel
+from expost.tuning.runs.path_training import PublicRows, step_of
 from reproduction import fixed_epsilon
 from reproduction.least_tasks import DELTA, TASKS, Problem, problem_named
 
@@ -65,7 +65,7 @@ _SEED_BYTES = 32
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """One way as all bars see it: a path, its levels, and how a level is scored."""
+    """One strategy as all bars see it: a path, its levels, and how a level is scored."""
 
     path: LevelPath
     levels: tuple[PathLevel, ...]
@@ -103,9 +103,9 @@ def searches_of(problem: Problem, bars: Sequence[float]) -> Searches:
     features = FeatureRows(problem.recipe.features)
     trainings: list[Training] = []
     train: TrainingRows | None = None
-    all_ways = problem.ways(bars[0], public=True)
-    for way in all_ways:
-        step = step_of(way, problem.recipe, goal, places, shown, None)
+    strategies = problem.strategies(bars[0], public=True)
+    for strategy in strategies:
+        step = step_of(strategy, problem.recipe, goal, places, shown, None)
         levels = tuple(path_levels(step.candidates))
         path = levels[0].path
         rule = step.selector.held_out  # type: ignore[attr-defined]
@@ -115,19 +115,24 @@ def searches_of(problem: Problem, bars: Sequence[float]) -> Searches:
             path = replace(path, rows=features, finish=finish)
             count = None if count is None else replace(count, rows=features)
             train = train or TrainingRows.of(*features(data), path.training)
-        trainings.append(Training(path, levels, way.levels, count))
+        trainings.append(Training(path, levels, strategy.levels, count))
     rules: dict[float, tuple[HeldOut | None, ...]] = {}
     looks: dict[float, tuple[tuple[float, ...], ...]] = {}
     goals: dict[float, float] = {}
     for bar in bars:
         wanted = problem.at(bar).goal
-        ways = {(way.kind, way.scale): way for way in problem.ways(bar, public=public)}
-        steps = {
-            key: step_of(way, problem.recipe, wanted, places, shown, None)
-            for key, way in ways.items()
+        wanted_by_kind = {
+            (strategy.kind, strategy.scale): strategy
+            for strategy in problem.strategies(bar, public=public)
         }
-        keys = [(way.kind, way.scale) for way in all_ways]
-        looks[bar] = tuple(ways[key].levels if key in ways else () for key in keys)
+        steps = {
+            key: step_of(strategy, problem.recipe, wanted, places, shown, None)
+            for key, strategy in wanted_by_kind.items()
+        }
+        keys = [(strategy.kind, strategy.scale) for strategy in strategies]
+        looks[bar] = tuple(
+            wanted_by_kind[key].levels if key in wanted_by_kind else () for key in keys
+        )
         rules[bar] = tuple(
             steps[key].selector.held_out if key in steps else None  # type: ignore[attr-defined]
             for key in keys
@@ -148,7 +153,7 @@ class Outcome:
 
 
 def one_run(searches: Searches, seed: Sequence[int]) -> dict[float, Outcome]:
-    """Make one training and let every bar look at it; a second way follows for those that miss."""
+    """Make one training and let every bar look at it; those that miss have a second."""
     source = _source([*seed, 0])
     coins = {bar: _source([*seed, 1 + place]) for place, bar in enumerate(searches.bars)}
     spent = dict.fromkeys(searches.bars, 0.0)

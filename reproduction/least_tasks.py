@@ -19,12 +19,12 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.tuning.defaults import default_job
-from expost.tuning.model import Recipe
-from expost.tuning.noise_reduction import Places, Way
-from expost.tuning.rows import JobRows, _published_bounds, held_out, load_rows
-from expost.tuning.settings import Settings, read_settings
-from expost.tuning.several_ways import ways_of
+from expost.tuning.model.released_model import Recipe
+from expost.tuning.plan.strategies import strategies_of
+from expost.tuning.request.defaults import default_job
+from expost.tuning.request.settings import Settings, read_settings
+from expost.tuning.rows.job_rows import JobRows, _published_bounds, held_out, load_rows
+from expost.tuning.runs.path_training import Places, Strategy
 from reproduction.table3.tasks import task_named
 
 DELTA = 1e-6
@@ -86,9 +86,9 @@ class Problem:
         """Return the settings with another bar."""
         return replace(self.settings, goal=replace(self.settings.goal, bar=bar))
 
-    def ways(self, bar: float, public: bool) -> tuple[Way, ...]:
+    def strategies(self, bar: float, public: bool) -> tuple[Strategy, ...]:
         """Return the ways of a job; with ``public`` all looks, else those that can pass."""
-        return ways_of(self.at(bar), self.recipe, self.places, public, None).ways
+        return strategies_of(self.at(bar), self.recipe, self.places, public, None).strategies
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,8 +42,8 @@ from expost.selection.candidate import Candidate
 from expost.selection.plan import gaussian_promise, plan_levels
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
-from expost.tuning.forecast import dropping
-from expost.tuning.several_ways import DELTA_SHARE, SHARE
+from expost.tuning.plan.job_plan import dropping
+from expost.tuning.plan.strategies import DELTA_SHARE, SHARE
 from reproduction.table3.bank import Bank
 from reproduction.table3.baselines import LAWS, ladder, public_scores, tuned_levels
 from reproduction.table3.planned import (

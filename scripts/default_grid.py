@@ -17,7 +17,12 @@ from sklearn import datasets
 from expost.features import EncodedColumns
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.tuning.defaults import default_batch, default_delta, default_epochs, job_with_defaults
+from expost.tuning.request.defaults import (
+    default_batch,
+    default_delta,
+    default_epochs,
+    job_with_defaults,
+)
 
 LEVELS = (0.25, 0.5, 1, 2, 4)
 

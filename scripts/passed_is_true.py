@@ -31,9 +31,9 @@ from sklearn.datasets import load_breast_cancer
 
 import expost
 from expost.randomness.source import SimulationRandomness
-from expost.tuning import pricing as job_module
-from expost.tuning.rows import held_out
-from expost.tuning.run_attempts import ClearedScore
+from expost.tuning.plan import strategies as job_module
+from expost.tuning.rows.job_rows import held_out
+from expost.tuning.runs.run_attempts import ClearedScore
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "passed_is_true.json"
 JOBS = 200

@@ -20,8 +20,8 @@ from expost.privacy.charges import Charges
 from expost.selection.attempt_planner import plan_attempts
 from expost.selection.attempts import Schedule, candidates_of, reach_of
 from expost.selection.candidate import Candidate
-from expost.tuning.candidates import selection_cost
-from expost.tuning.forecast import ladder_of
+from expost.tuning.plan.job_plan import ladder_of
+from expost.tuning.runs.candidates import selection_cost
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA
 

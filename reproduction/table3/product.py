@@ -1,9 +1,9 @@
 """Rows of Table 3 from the product itself: ``training = "noise-reduction"``, ``"progressive"``.
 
-The requests are those of :mod:`expost.tuning.noise_reduction` and
-:mod:`expost.tuning.several_ways`, with the default levels, the exact noise and the stopping rules
-of a job. Two things differ from a job: randomness is seeded (a simulation),
-and the statistic, which does not depend on coins, is computed once for all trials.
+The requests are those of :mod:`expost.tuning.runs.path_training` and
+:mod:`expost.tuning.plan.strategies`, with the default levels, the exact noise and the stopping
+rules of a job. Two things differ from a job: randomness is seeded (a simulation), and the
+statistic, which does not depend on coins, is computed once for all trials.
 
 Names that end with ``-public`` score each level on the task's public rows, as the other mechanisms
 of the table do. The others hold out every fifth training row and stop by noisy counts on those,
@@ -29,24 +29,23 @@ from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.selection.noise_path import NoisePath, PathLevel
-from expost.tuning.candidates import ScoredModel
-from expost.tuning.feature_choice import features_for
-from expost.tuning.model import Recipe
-from expost.tuning.noise_reduction import (
+from expost.tuning.model.released_model import Recipe
+from expost.tuning.plan.strategies import list_strategies
+from expost.tuning.request.settings import GoalSettings, ModelSettings
+from expost.tuning.request.tune_request import MAX_EPSILON
+from expost.tuning.rows.job_rows import held_out
+from expost.tuning.rows.table_schema import Column, TableSchema, features_for
+from expost.tuning.runs.candidates import ScoredModel
+from expost.tuning.runs.path_training import (
     MOMENTS,
     PROGRESSIVE,
     Places,
     PublicRows,
-    Way,
+    Strategy,
     step_of,
     usable_levels,
 )
-from expost.tuning.request import MAX_EPSILON
-from expost.tuning.rows import held_out
-from expost.tuning.run_attempts import Step
-from expost.tuning.settings import GoalSettings, ModelSettings
-from expost.tuning.several_ways import list_ways
-from expost.tuning.table_schema import Column, TableSchema
+from expost.tuning.runs.run_attempts import Step
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, task_named
 
@@ -114,17 +113,17 @@ def goal_of(problem: TableProblem) -> GoalSettings:
     return GoalSettings("mse", -problem.target, 1.0, CONFIDENCE)
 
 
-def ways_to(
+def strategies_to(
     rows: Rows, goal: GoalSettings, places: Places, training: str, private: bool
-) -> tuple[Way, ...]:
-    """Return the ways of a job with this training."""
+) -> tuple[Strategy, ...]:
+    """Return the strategies of a job with this training."""
     recipe = rows.recipe
     assert recipe.features is not None
 
     def usable(levels: Sequence[float], confidence: float) -> tuple[float, ...]:
         return usable_levels(levels, goal, places, confidence) if private else tuple(levels)
 
-    return list_ways(
+    return list_strategies(
         ModelSettings(recipe.kind, recipe.loss, training=training, norm_bound=rows.norm_bound),
         places,
         usable,
@@ -185,10 +184,10 @@ def steps_to(
         int(np.count_nonzero(~out)), int(np.count_nonzero(out)), rows.X.shape[1], ZERO_OUT
     )
     shown = None if private else PublicRows(rows.test_X, rows.test_y)
-    ways = ways_to(rows, goal, places, training, private)
+    strategies = strategies_to(rows, goal, places, training, private)
     return [
-        known_step(step_of(way, rows.recipe, goal, places, shown, None), given, private)
-        for way in ways
+        known_step(step_of(strategy, rows.recipe, goal, places, shown, None), given, private)
+        for strategy in strategies
     ], given
 
 

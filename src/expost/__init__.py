@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from expost.execution.processes import Processes
     from expost.facts.describe import Facts, describe
     from expost.facts.mechanism import ColumnFacts
-    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
-    from expost.mechanisms.protocol import FAILED, NOTHING, Estimate, Mechanism
+    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Estimate, Query
+    from expost.mechanisms.protocol import FAILED, NOTHING, Mechanism
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
     from expost.selection.above_threshold import AboveThreshold
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
         TruncatedNegativeBinomial,
     )
     from expost.server.client import connect
-    from expost.tuning.defaults import default_job
     from expost.tuning.job import plan_job, tune
-    from expost.tuning.model import Model, load_model
-    from expost.tuning.tuned import Tuned
+    from expost.tuning.model.released_model import Model, load_model
+    from expost.tuning.model.tuned import Tuned
+    from expost.tuning.request.defaults import default_job
 
 __all__ = [
     "FAILED",
@@ -135,8 +135,8 @@ _HOMES = {
     "expost.execution.processes": "Processes",
     "expost.facts.describe": "Facts describe",
     "expost.facts.mechanism": "ColumnFacts",
-    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Query",
-    "expost.mechanisms.protocol": "Estimate FAILED Mechanism NOTHING",
+    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Estimate Query",
+    "expost.mechanisms.protocol": "FAILED Mechanism NOTHING",
     "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
     "expost.randomness.source": "Randomness SimulationRandomness",
     "expost.selection.above_threshold": "AboveThreshold",
@@ -148,10 +148,10 @@ _HOMES = {
     "expost.selection.release": "Release",
     "expost.selection.repeat_and_select": "Poisson RepeatAndSelect TruncatedNegativeBinomial",
     "expost.server.client": "connect",
-    "expost.tuning.defaults": "default_job",
+    "expost.tuning.request.defaults": "default_job",
     "expost.tuning.job": "plan_job tune",
-    "expost.tuning.model": "Model load_model",
-    "expost.tuning.tuned": "Tuned",
+    "expost.tuning.model.released_model": "Model load_model",
+    "expost.tuning.model.tuned": "Tuned",
 }
 _LAZY = {name: home for home, names in _HOMES.items() for name in names.split()}
 _LAZY |= {

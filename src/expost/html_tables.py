@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from expost.privacy.base import Guarantee
+from expost.privacy.guarantees import Guarantee
 from expost.rationals import decimal_up
 
 _DIGITS = 4

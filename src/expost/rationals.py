@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
+from itertools import pairwise
 from numbers import Rational
+from typing import Any
 
 import numpy as np
 
-from expost.errors import InvalidInput
+from expost.errors import InvalidGuarantee, InvalidInput
 
 Number = int | float | Fraction | Decimal
 """The types that users may pass for a privacy parameter."""
@@ -159,3 +162,53 @@ def count_of(
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise error(field, value, f"give a whole number ≥ {at_least}")
     return int(value)
+
+
+def as_json(value: Any) -> Any:
+    """Return a field of a guarantee or of a profile as JSON holds it."""
+    if isinstance(value, tuple):
+        return [as_json(part) for part in value]
+    return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def set_fields(instance: object, **values: object) -> None:
+    """Set fields of a frozen record while it is created."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def check_loss(value: Number, field: str) -> float:
+    """Return a privacy loss as a float, rounded up; require 0 ≤ loss < infinity."""
+    result = round_up(exact(value, field, error=InvalidGuarantee))
+    if not 0 <= result < math.inf:
+        raise InvalidGuarantee(field, value, "give a finite number ≥ 0")
+    return result
+
+
+def check_list(values: object, field: str) -> Sequence[Any]:
+    """Return a list, tuple or array as a sequence; require at least one element."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple)) or not values:
+        raise InvalidGuarantee(field, values, "give a non-empty list of numbers")
+    return values
+
+
+def check_orders(values: object) -> tuple[float, ...]:
+    """Return Rényi orders as floats, rounded down; require finite orders > 1 that ascend."""
+    listed = check_list(values, "orders")
+    orders = tuple(
+        round_down(exact(value, "orders", error=InvalidGuarantee)) for value in listed
+    )  # a curve at a lower order claims less
+    if any(not 1 < order < math.inf for order in orders):
+        raise InvalidGuarantee("orders", values, "give finite orders > 1")
+    if any(a >= b for a, b in pairwise(orders)):
+        raise InvalidGuarantee(
+            "orders", values, "give the orders in ascending order, without repetition"
+        )
+    return orders
+
+
+def apply_up(function: Callable[[Fraction, Fraction], Fraction], a: float, b: float) -> float:
+    """Apply ``function`` to the exact values of two floats and round the result up."""
+    return round_up(function(Fraction(a), Fraction(b)))

@@ -20,7 +20,7 @@ import expost
 from expost import SimulationRandomness
 from expost.analytics import contribution, query
 from expost.analytics.contribution import select
-from expost.analytics.request import completed, measure_of
+from expost.analytics.request import check_request, completed, measure_of
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
 from expost.tables.sources import as_table
@@ -205,3 +205,18 @@ def test_a_choice_that_does_not_fit_is_not_made():
     )
     assert found.public["max_rows_per_user"] == 1
     assert Fraction(found.spent) <= 1
+
+
+def test_no_warning_from_noise_alone():
+    """Nothing is removed from five rows: a share of 97 % was once announced there."""
+    values = contribution.GroupValues((), np.zeros(0, np.int64), kept=(5,), removed=(0,))
+    asked: dict[str, Any] = {"user": "u", "epsilon": 2, "count_rows": True}
+    request = check_request(pa.table({"u": [1]}), asked)
+    warned = 0
+    for seed in range(500):
+        progress = query.Progress(most=1)
+        progress.dropped = {"of": "rows"} | contribution.removed_share(
+            values, 20, Fraction(1, 10), "laplace", 0.9, SimulationRandomness(seed)
+        )
+        warned += len(query._warnings(request, progress))
+    assert warned <= 2

@@ -172,7 +172,7 @@ class FakeServer:
         self.verify_release = lambda *given: Service.verify_release(self, *given)  # type: ignore[arg-type]
 
     def report(self, *_: Any) -> dict[str, Any]:
-        from expost.certificates.report import report
+        from expost.certificates.officer_report import report
 
         return report(self.release(), self._datasets.get(), self._ledgers.standing("b"))
 

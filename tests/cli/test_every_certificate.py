@@ -12,7 +12,7 @@ import pytest
 from expost import ZCDP, PureDP
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.tuning.request import TRAININGS
+from expost.tuning.request.tune_request import TRAININGS
 from tests.cli.counting import expost  # noqa: F401  (a fixture)
 
 FACTS = [

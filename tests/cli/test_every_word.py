@@ -23,18 +23,17 @@ import pytest
 from typer.main import get_command
 
 import expost
-from expost.certificates import report as documents
+from expost.certificates import officer_report as documents
 from expost.certificates.words import bound_text
 from expost.cli import main as command
 from expost.cli import tune as tune_command
 from expost.randomness.source import SimulationRandomness
 from expost.server.jobs import tuning_jobs
-from expost.tuning.confidence import SECRET_ROWS, Bounds
-from expost.tuning.metrics import METRICS
-from expost.tuning.request import keys_of
-from expost.tuning.row_function import RowFunction
-from expost.tuning.settings import GoalSettings
-from expost.tuning.tuned import Tuned, goal_record
+from expost.tuning.model.scoring import SECRET_ROWS, Bounds
+from expost.tuning.model.tuned import Tuned, goal_record
+from expost.tuning.request.metrics import METRICS, RowFunction
+from expost.tuning.request.settings import GoalSettings
+from expost.tuning.request.tune_request import keys_of
 from tests.tuning.jobs import clouds, job
 
 COMMAND: Any = get_command(command.app)  # made once; the parser takes longer than a screen
@@ -398,7 +397,7 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
 def test_every_charge_of_a_page_is_rounded_up() -> None:
     """Catches a page that shows less than was charged, or more than is left."""
     pytest.importorskip("fastapi")
-    from expost.certificates.report import certainty_text
+    from expost.certificates.officer_report import certainty_text
     from expost.server.pages.amounts import amount, limit, loss_text
 
     generator = np.random.default_rng(1)

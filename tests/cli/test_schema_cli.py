@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from expost.analytics.request import CountRequest
 from expost.cli.main import app
 from expost.tuning import EXAMPLE
-from expost.tuning.request import KEYS
+from expost.tuning.request.tune_request import KEYS
 from tests.tuning.jobs import TOML, job
 
 ROOT = Path(__file__).parent.parent.parent

@@ -25,7 +25,7 @@ from expost.cli.tune import _resumable
 from expost.cli.tune_output import render
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import EXAMPLE
-from expost.tuning.job_folder import has_begun
+from expost.tuning.runs.run_attempts import has_begun
 from tests.tuning.jobs import TOML, clouds, job, write
 
 

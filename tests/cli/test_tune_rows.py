@@ -11,9 +11,9 @@ import pytest
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.cli.tune_rows import as_options, reminders
+from expost.cli.tune import as_options, reminders
 from expost.tuning import read_settings
-from expost.tuning.missing_facts import NeededFacts
+from expost.tuning.request.defaults import NeededFacts
 from tests.cli.test_tune_cli import Run, run  # noqa: F401
 from tests.tuning.jobs import clouds
 

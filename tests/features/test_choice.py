@@ -21,7 +21,7 @@ from expost.features import (
     SignedLogarithm,
     auto_features,
 )
-from expost.tuning.table_schema import Column, TableSchema
+from expost.tuning.rows.table_schema import Column, TableSchema
 
 
 def test_pictures() -> None:

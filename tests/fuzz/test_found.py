@@ -16,9 +16,9 @@ from expost.budget.store import Store
 from expost.cli.output import visible
 from expost.errors import CheckpointMismatch, InvalidInput
 from expost.selection.release import Release
-from expost.tuning.job_folder import Journal
-from expost.tuning.rows import load_rows
-from expost.tuning.settings import read_settings
+from expost.tuning.request.settings import read_settings
+from expost.tuning.rows.job_rows import load_rows
+from expost.tuning.runs.run_attempts import Journal
 from tests.fuzz.command import Books, assert_refused, expost
 from tests.fuzz.test_certificates import RECORD
 from tests.fuzz.test_tune_documents import folder, tune  # noqa: F401

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.tuning.forecast import Forecast
+from expost.tuning.plan.job_plan import JobPlan
 from tests.fuzz.command import Books, Done, assert_refused, expost
 from tests.fuzz.profiles import examples
 from tests.fuzz.strategies import changed_tables, damaged, toml_text
@@ -62,7 +62,7 @@ class Planned(BaseException):
 
 
 def planned(*job: object, **further: object) -> None:
-    if isinstance(job[0], Forecast):
+    if isinstance(job[0], JobPlan):
         job[0].as_dict()
     raise Planned
 

@@ -29,10 +29,10 @@ from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearc
 from expost.sklearn._attempts import FitAndScore, scored
 from expost.sklearn._plan import _parts
 from expost.sklearn._rows import inside_selection
-from expost.training import data as training_data
-from expost.tuning.rows import held_out
-from expost.tuning.run_attempts import ClearedScore
-from expost.tuning.settings import GoalSettings
+from expost.training import configuration as training_data
+from expost.tuning.request.settings import GoalSettings
+from expost.tuning.rows.job_rows import held_out
+from expost.tuning.runs.run_attempts import ClearedScore
 from tests.hostile.acts import FAILURES, SECRET
 from tests.hostile.judge import within_claim
 

@@ -25,8 +25,8 @@ from expost import SimulationRandomness
 from expost.sklearn import DPLogisticRegression, ExPostSearch
 from expost.sklearn._rows import check_features, check_labels, check_targets, inside_selection
 from expost.tables.sources import as_table
-from expost.tuning.rows import load_rows
-from expost.tuning.settings import read_settings
+from expost.tuning.request.settings import read_settings
+from expost.tuning.rows.job_rows import load_rows
 from tests.tuning.jobs import clouds, job
 
 N = 20

@@ -24,9 +24,9 @@ pytest.importorskip("numba", reason="needs the native extra")
 import expost
 from expost import ApproxBudget, Ledger, SimulationRandomness
 from expost.cli.main import main
-from expost.tuning import rows as tuning_rows
-from expost.tuning.rows import JobRows, load_rows
-from expost.tuning.settings import read_settings
+from expost.tuning.request.settings import read_settings
+from expost.tuning.rows import job_rows as tuning_rows
+from expost.tuning.rows.job_rows import JobRows, load_rows
 from tests.hostile.acts import SECRET
 from tests.hostile.judge import same_as_tame
 from tests.tuning.jobs import TOML, clouds, job

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from expost import AboveThreshold, Candidate, RandomDropping
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
-from expost.selection.drop_coins import DroppingSelector
 from expost.selection.plan import level_promises
+from expost.selection.random_dropping import DroppingSelector
 from expost.selection.renyi.sharp_charges import SHIFT_GRID, Problem, sharpest_charges
 
 DELTA = 1e-6

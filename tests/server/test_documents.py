@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from expost.certificates import report as documents
+from expost.certificates import officer_report as documents
 from tests.server.running_server import QUESTION, open_server, visits
 
 SECTIONS = [

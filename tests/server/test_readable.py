@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from expost.certificates import report as documents
+from expost.certificates import officer_report as documents
 from expost.server.pages import amounts
 from expost.server.pages.rendering import ASSETS, asset
 from tests.server.running_server import JOB, QUESTION, Server, open_server

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from expost import AboveThreshold, RandomDropping
-from expost.selection.drop_coins import DroppingSelector
+from expost.selection.random_dropping import DroppingSelector
 from expost.selection.renyi import profile_charges
-from expost.selection.renyi.profile_charges import (
+from expost.selection.renyi.sharp_charges import (
+    Problem,
     least_epsilon,
     log_moments,
     log_ratios,
@@ -27,7 +28,6 @@ from expost.selection.renyi.profile_charges import (
     price_by_profiles,
     tabulated,
 )
-from expost.selection.renyi.sharp_charges import Problem
 from tests.theorems.finite_renyi import (
     Array,
     Instance,

@@ -11,7 +11,7 @@ from torch import nn
 from expost.errors import InvalidInput, SimulationOnly
 from expost.randomness.source import SimulationRandomness
 from expost.training import DPSGD, Configuration, Fleet
-from expost.training.data import check_training_data
+from expost.training.configuration import check_training_data
 
 SETTINGS = Configuration(0.1, 1, 5, 1.0, noise_multiplier=1.0)
 SECRET = 4711.25
@@ -100,13 +100,12 @@ class Plain(nn.Module):
 
 def batched(kind, model, rows, targets, settings, seed):
     """Trained by a group of models, as on CUDA, but on the CPU."""
-    from expost.training._torch.clipping import LinearSums
+    from expost.training._torch.clipped_sums import LinearSums
     from expost.training._torch.device_keystream import DeviceStream
     from expost.training._torch.layer_chain import ChainSums
     from expost.training._torch.model_group import train_batched
-    from expost.training.configuration import plans
-    from expost.training.data import check_training_data
-    from expost.training.progress import Meter
+    from expost.training.configuration import check_training_data, plans
+    from expost.training.engines import Meter
 
     loss, outputs = {"linear": "squared"}.get(model, model), 3 if model == "softmax" else 1
     rows, targets = check_training_data(rows, targets, loss, outputs, dimensions=2)

@@ -10,12 +10,12 @@ from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native.clipping import clip_factor, clipped_residual
-from expost.training._torch.clipping import LinearSums
+from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums
 from expost.training.configuration import plans
-from expost.training.progress import Meter
+from expost.training.engines import Meter
 
 DEVICES = [
     "cpu",

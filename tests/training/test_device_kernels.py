@@ -277,9 +277,9 @@ def small_module():
 @pytest.mark.parametrize("kind", ["chain", "chain, pooled first", "module"])
 def test_clipped_sums_with_these_kernels(monkeypatch, kind):
     """Against exact sums in fixed point on a CPU; both compute gradients in float32."""
-    from expost.training._torch import layer_chain, layer_kernels, layers, modules
+    from expost.training._torch import convolutions, layer_chain, layer_kernels, modules
 
-    for room in (layer_chain, modules, layers):
+    for room in (layer_chain, modules, convolutions):
         monkeypatch.setattr(room, "kernels_of", lambda device: layer_kernels)
     rng = np.random.default_rng(0)
     X = rng.standard_normal((9, 1, 8, 8)).astype(np.float32)

@@ -13,9 +13,9 @@ from expost.errors import InvalidInput
 from expost.randomness import exact_gaussian
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._native import keystream, noise, update
+from expost.training._native import keystream, noise
 from expost.training._torch import model_group
-from expost.training._torch.clipping import LinearSums
+from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import (
     DeviceStream,
     _scaled_pairs,
@@ -23,6 +23,7 @@ from expost.training._torch.device_keystream import (
     lattices_of,
 )
 from expost.training.configuration import plans
+from expost.training.engines import Meter
 from expost.training.exact_noise import (
     NoiseLattice,
     clip_bound,
@@ -31,7 +32,6 @@ from expost.training.exact_noise import (
     lattice_of,
     rounding_slack,
 )
-from expost.training.progress import Meter
 from tests.training.test_keystream import some_stream
 
 SOURCES = [pytest.param(True, id="strong"), pytest.param(False, id="fast")]
@@ -377,10 +377,10 @@ def test_training_goes_on_after_open_coordinates(monkeypatch, kind, optimiser):
         return np.array([np.append(*each.parameters.values()) for each in found])
 
     coarse, settled = run(), []
-    monkeypatch.setattr(update, "lattice_of", lambda *given: fine(lattice_of(*given), 31))
+    monkeypatch.setattr(noise, "lattice_of", lambda *given: fine(lattice_of(*given), 31))
     settle = noise.settle
     monkeypatch.setattr(
-        update, "settle", lambda *given: settled.append(given[2].sum()) or settle(*given)
+        noise, "settle", lambda *given: settled.append(given[2].sum()) or settle(*given)
     )
     close = run()
     assert len(settled) > 20

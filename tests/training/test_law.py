@@ -13,12 +13,12 @@ from torch import nn
 
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
-from expost.training._torch.clipping import LinearSums
+from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.layer_chain import ChainSums
 from expost.training._torch.model_group import train_batched
 from expost.training.configuration import plans
-from expost.training.progress import Meter
+from expost.training.engines import Meter
 from tests.training.peers import exact_norm_square
 
 ENGINES = ["linear", "network", "module", "group", "chain"]

@@ -13,7 +13,7 @@ from torch.nn import functional
 from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._native import linear
-from expost.training._torch.clipping import LinearSums
+from expost.training._torch.clipped_sums import LinearSums
 from expost.training.exact_noise import clip_bound
 from tests.training.peers import exact_norm_square, opacus_clipped_sum
 

@@ -14,7 +14,7 @@ from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums
 from expost.training.configuration import plans
-from expost.training.progress import Meter
+from expost.training.engines import Meter
 from tests.training.networks import CLASSES, clipped_gradients, random_network
 
 

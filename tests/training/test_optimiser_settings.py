@@ -12,14 +12,14 @@ from expost.training import DPSGD, Configuration, Fleet, candidates
 from expost.training._native import linear
 from expost.training._native import network as native
 from expost.training._native.network import Network
-from expost.training._torch.clipping import LinearSums
+from expost.training._torch.clipped_sums import LinearSums
 from expost.training._torch.device_keystream import DeviceStream
 from expost.training._torch.layer_chain import ChainSums
 from expost.training._torch.model_group import train_batched
 from expost.training._torch.modules import ModuleSums
 from expost.training.configuration import SCHEDULES, plans
+from expost.training.engines import Meter
 from expost.training.exact_noise import clip_bound
-from expost.training.progress import Meter
 
 DEVICES = [
     "cpu",

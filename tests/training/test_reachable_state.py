@@ -22,7 +22,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.training import Configuration, Fleet
 from expost.training._torch.modules import ModuleSums, ThreadedSums
 from expost.training._torch.reachable_state import ReachableState
-from expost.tuning.model import Recipe
+from expost.tuning.model.released_model import Recipe
 from tests.training.networks import CLASSES
 
 COUNT, COUNTS = 0, [0]

@@ -8,9 +8,9 @@ from torch import nn
 from expost.training._native import linear
 from expost.training._native import network as native
 from expost.training._native.network import Network
-from expost.training._torch.clipping import ClippedSums, LinearSums, full_precision
+from expost.training._torch.clipped_sums import ClippedSums, LinearSums, full_precision
+from expost.training._torch.convolutions import ghost_square
 from expost.training._torch.layer_chain import ChainSums
-from expost.training._torch.layers import ghost_square
 from expost.training._torch.modules import ModuleSums
 from expost.training.exact_noise import clip_bound
 

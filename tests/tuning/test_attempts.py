@@ -14,8 +14,8 @@ from expost.certificates.prices import composed
 from expost.errors import BudgetRefused, InvalidInput
 from expost.mechanisms.protocol import NOTHING
 from expost.privacy.guarantees import ApproxDP, RenyiDP
-from expost.tuning import candidates
-from expost.tuning.timing import Pace
+from expost.tuning.plan.rehearsal import Pace
+from expost.tuning.runs import candidates
 from tests.tuning.jobs import clouds, job
 
 HOPELESS = job(

@@ -116,7 +116,7 @@ def test_a_network_comes_after_a_linear_model(monkeypatch: pytest.MonkeyPatch) -
     """Its training is not said; a path that may cost a quarter of its attempts is asked first."""
     pytest.importorskip("torch")
     from expost.tuning import job as jobs
-    from expost.tuning.timing import Pace
+    from expost.tuning.plan.rehearsal import Pace
 
     monkeypatch.setattr(jobs, "rehearse", lambda *_: Pace(0.0, 0.0))
     tables = {**TINY, "model": {"kind": "cnn"}, "data": {"feature_bounds": [0, 1], "classes": 10}}

@@ -16,7 +16,7 @@ from expost.privacy.guarantees import ApproxDP
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
 from expost.tuning import load_model
-from expost.tuning.candidates import TrainAndScore
+from expost.tuning.runs.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job, line, write
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from expost.mechanisms.discrete_noise import DiscreteLaplace, Query
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.confidence import TOO_FEW, Margins, confidence_bounds, population_bound
+from expost.tuning.model.scoring import TOO_FEW, Margins, confidence_bounds, population_bound
 
 ROWS = 400
 DEVIATION = 8.0 / ROWS

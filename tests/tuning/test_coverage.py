@@ -21,10 +21,10 @@ import expost
 from expost.randomness.source import SimulationRandomness
 from expost.training import progressive
 from expost.training.engines import Trained
-from expost.tuning import pricing as jobs
 from expost.tuning import tuned
-from expost.tuning.candidates import TrainAndScore
-from expost.tuning.rows import JobRows, held_out
+from expost.tuning.plan import strategies as jobs
+from expost.tuning.rows.job_rows import JobRows, held_out
+from expost.tuning.runs.candidates import TrainAndScore
 
 CONFIDENCE = 0.9
 JOBS = 200
@@ -52,12 +52,12 @@ def allowed(jobs: int) -> float:
 def quick(monkeypatch: pytest.MonkeyPatch) -> np.random.Generator:
     """Plan once, train by drawing a model, and leave out the comparison with other methods."""
     generator = np.random.default_rng(24)
-    plan_ways, plans = jobs.plan_ways, []
+    plan_strategies, plans = jobs.plan_strategies, []
     step_squares = progressive.step_squares
 
     def planned(*asked: Any) -> Any:
         if not plans:
-            plans.append(plan_ways(*asked))
+            plans.append(plan_strategies(*asked))
         return plans[0]
 
     def drawn(self: Any, calls: Any, data: Any, randomness: Any) -> list[Trained]:
@@ -81,7 +81,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> np.random.Generator:
         return SCORED[0]
 
     monkeypatch.setattr(JobRows, "as_data", kept)
-    monkeypatch.setattr(jobs, "plan_ways", planned)
+    monkeypatch.setattr(jobs, "plan_strategies", planned)
     one_step = lambda levels, first, _: step_squares(levels, first, 1)  # noqa: E731
     monkeypatch.setattr(progressive, "step_squares", one_step)
     monkeypatch.setattr(TrainAndScore, "train", drawn)

@@ -19,9 +19,9 @@ import duckdb
 import expost
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.job_folder import CERTIFICATE
-from expost.tuning.rows import load_rows
-from expost.tuning.settings import read_settings
+from expost.tuning.request.settings import read_settings
+from expost.tuning.rows.job_rows import load_rows
+from expost.tuning.runs.run_attempts import CERTIFICATE
 from tests.budget.conftest import postgres_server, postgres_url
 from tests.cli.test_tune_cli import Run, run
 from tests.tuning.large_tables import CITIES, cells, write

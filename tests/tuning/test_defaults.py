@@ -14,7 +14,7 @@ import expost
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import default_job, read_settings
-from expost.tuning.defaults import as_toml, default_batch, default_delta, default_epochs
+from expost.tuning.request.defaults import as_toml, default_batch, default_delta, default_epochs
 from tests.tuning.jobs import clouds, job, line
 
 

@@ -26,7 +26,7 @@ from expost.randomness.source import SimulationRandomness
 from expost.selection.noise_path import path_levels
 from expost.training.progressive import ProgressivePath, step_squares
 from tests.tuning.test_noise_reduction import blobs, job
-from tests.tuning.test_several_ways import SEARCH
+from tests.tuning.test_strategies import SEARCH
 
 DELTA = 1e-5
 ORDERS = (4.0, 16.0)

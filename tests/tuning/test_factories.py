@@ -14,8 +14,8 @@ import expost
 from expost.errors import CheckpointMismatch, InvalidInput
 from expost.execution.identity import identity_of
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.candidates import TrainAndScore
-from expost.tuning.factories import factory_of
+from expost.tuning.request.factories import factory_of
+from expost.tuning.runs.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job, write
 
 torch = pytest.importorskip("torch", reason="modules need torch: pip install 'expost[torch]'")
@@ -140,7 +140,9 @@ def test_a_changed_model_does_not_continue_a_job(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TrainAndScore, "rate", stop)
-    monkeypatch.setattr("expost.tuning.job.rehearse", lambda *_: expost.tuning.timing.Pace(1, 1))
+    monkeypatch.setattr(
+        "expost.tuning.job.rehearse", lambda *_: expost.tuning.plan.rehearsal.Pace(1, 1)
+    )
     with pytest.raises(KeyboardInterrupt):
         expost.tune(config, out=tmp_path / "out")
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from expost.cli.main import main
 from expost.errors import InvalidInput
 from expost.features import EncodedColumns, Features, Function, RandomFourier
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.settings import read_settings
+from expost.tuning.request.settings import read_settings
 
 FOURIER = {"features": "random_fourier", "dimension": 6, "scale": 2.0, "seed": 1}
 SEARCH: dict[str, Any] = {

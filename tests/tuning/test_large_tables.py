@@ -29,9 +29,9 @@ from expost.execution.processes import Processes
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.training.progressive import TrainingRows
-from expost.tuning import rows as row_reader
-from expost.tuning.rows import load_rows
-from expost.tuning.settings import read_settings
+from expost.tuning.request.settings import read_settings
+from expost.tuning.rows import job_rows as row_reader
+from expost.tuning.rows.job_rows import load_rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def processes() -> Iterator[Processes]:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table is a large one."""
-    monkeypatch.setattr("expost.tuning.spread_rows.LARGE", 0)
+    monkeypatch.setattr("expost.tuning.rows.spread_rows.LARGE", 0)
 
 
 def cut(monkeypatch: pytest.MonkeyPatch, batch: int, piece: int, memory: int = 0) -> None:
@@ -103,7 +103,7 @@ def test_neither_batches_nor_executors_change_the_release(
     wanted = tuned(pa.table(cells()), **WAYS[name])
     assert wanted[0] == (not name.startswith("a miss"))
     assert tuned(file, **WAYS[name]) == wanted  # a small file is read at once
-    monkeypatch.setattr("expost.tuning.spread_rows.LARGE", 0)
+    monkeypatch.setattr("expost.tuning.rows.spread_rows.LARGE", 0)
     generator = np.random.default_rng(sorted(WAYS).index(name))
     for executor in (None, "threads", processes):
         sizes = [int(size) for size in generator.integers((1, 40, 0), (400, 300, 50000))]
@@ -138,7 +138,7 @@ def test_public_rows_score_as_with_arrays(
     told = {"scoring": "public", "public_test": str(public)}
     file = write(tmp_path / "rows.parquet", cells())
     parts = tuned(file, **told)
-    monkeypatch.setattr("expost.tuning.spread_rows.LARGE", 2**40)
+    monkeypatch.setattr("expost.tuning.rows.spread_rows.LARGE", 2**40)
     assert parts == tuned(pa.table(cells()), **told)
 
 
@@ -148,7 +148,7 @@ def test_pieces_of_a_file_are_the_rows_of_the_table(
     suffix: str, secret: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The split is that of arrays, and a hostile cell spoils its own row only."""
-    from expost.tuning.defaults import default_job
+    from expost.tuning.request.defaults import default_job
 
     path = write(tmp_path / f"rows.{suffix}", cells())
     data = read_settings(default_job(path, at_least=0.6, rows=secret, **FACTS)).data
@@ -172,7 +172,7 @@ def test_several_files_are_one_table(
     suffix: str, threshold: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sorted by name, with columns found by name; a file that lacks one is refused."""
-    monkeypatch.setattr("expost.tuning.spread_rows.LARGE", threshold)
+    monkeypatch.setattr("expost.tuning.rows.spread_rows.LARGE", threshold)
     table = cells()
     for number, part in enumerate((slice(0, 300), slice(300, 301), slice(301, 700))):
         some = {name: table[name][part] for name in (sorted(table) if number == 1 else table)}
@@ -192,7 +192,7 @@ def test_a_file_without_rows_fails_in_no_way(
     count: int, threshold: int, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a secret number of rows nothing may tell that there are none."""
-    monkeypatch.setattr("expost.tuning.spread_rows.LARGE", threshold)
+    monkeypatch.setattr("expost.tuning.rows.spread_rows.LARGE", threshold)
     empty = pa.table(cells()).slice(0, count)
     pa.parquet.write_table(empty, tmp_path / "rows.parquet")
     (tmp_path / "rows.csv").write_text("age,gain,city,label\n" + "1,2,Zug,yes\n" * count)
@@ -205,7 +205,7 @@ def test_a_file_without_rows_fails_in_no_way(
 
 def test_one_row_changes_one_piece_by_one_row(tmp_path: Path, large: None) -> None:
     """Neighbours: whatever stands in a row, the other rows of all pieces stay as they are."""
-    from expost.tuning.defaults import default_job
+    from expost.tuning.request.defaults import default_job
 
     def pieces(table: dict[str, list[Any]]) -> list[Any]:
         path = write(tmp_path / "rows.parquet", table)
@@ -314,10 +314,10 @@ def test_another_file_does_not_resume_the_job(tmp_path: Path, large: None) -> No
 KILLED = """\
 import os, signal, sys
 from pathlib import Path
-import expost.tuning.spread_rows
+import expost.tuning.rows.spread_rows
 from expost.execution.parts import Parts
 from tests.tuning.large_tables import tuned
-expost.tuning.spread_rows.LARGE = 0
+expost.tuning.rows.spread_rows.LARGE = 0
 import expost.execution.parts
 expost.execution.parts._IN_MEMORY = 0
 plain, calls = Parts.map, []
@@ -384,7 +384,7 @@ def test_the_sums_are_made_by_the_executor(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_executor_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keyword, or the job's own key, which the certificate and the identity do not contain."""
-    from expost.tuning.defaults import as_toml, default_job
+    from expost.tuning.request.defaults import as_toml, default_job
 
     started: list[str] = []
 

@@ -12,8 +12,8 @@ import pytest
 import expost
 from expost import ApproxBudget, InvalidInput, Ledger, SimulationRandomness
 from expost.certificates.verify import verify_certificate
-from expost.tuning.learned_facts import FILE
-from expost.tuning.missing_facts import FactsMissing
+from expost.tuning.request.bought_facts import FILE
+from expost.tuning.request.defaults import FactsMissing
 
 pd = pytest.importorskip("pandas")
 

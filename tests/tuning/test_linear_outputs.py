@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from expost.tuning.linear_outputs import linear_outputs
+from expost.tuning.model.released_model import linear_outputs
 
 
 @pytest.mark.parametrize(("features", "outputs"), [(30, 1), (64, 10), (8, 3), (300, 2)])

@@ -10,7 +10,7 @@ import pytest
 import expost
 from expost.errors import InvalidInput
 from expost.tuning.job import plan_job
-from expost.tuning.run_attempts import make_attempts
+from expost.tuning.runs.run_attempts import make_attempts
 from tests.tuning.jobs import clouds, job
 
 PATHS = {"search": dict.fromkeys(("epsilons", "learning_rates", "epochs", "batch_sizes", "clips"))}

@@ -13,11 +13,9 @@ import pytest
 import expost
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.confidence import SECRET_ROWS, Margins, confidence_bounds
-from expost.tuning.metrics import METRICS, STEPS, make_metric
-from expost.tuning.row_function import RowFunction
-from expost.tuning.scoring import Score
-from expost.tuning.settings import GoalSettings, read_settings
+from expost.tuning.model.scoring import SECRET_ROWS, Margins, Score, confidence_bounds
+from expost.tuning.request.metrics import METRICS, STEPS, RowFunction, make_metric
+from expost.tuning.request.settings import GoalSettings, read_settings
 from tests.tuning.jobs import clouds, job, line
 
 SHARES = (0.5, 0.3, 0.2)

@@ -24,7 +24,7 @@ from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ZERO_OUT, ApproxDP
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.tell import TellScore
+from expost.tuning.runs.path_training import TellScore
 from tests.tuning.jobs import clouds
 from tests.tuning.jobs import job as grid_job
 from tests.tuning.test_noise_reduction import blobs
@@ -181,7 +181,7 @@ def test_the_noise_is_scaled_to_what_one_person_changes(monkeypatch: pytest.Monk
         scales.append(scale)
         return 0
 
-    monkeypatch.setattr("expost.tuning.tell.discrete_laplace", noise)
+    monkeypatch.setattr("expost.tuning.runs.path_training.discrete_laplace", noise)
     tables = hopeless(tell=0.25)
     tables["goal"] = {"metric": "log_loss", "at_most": 0.05, "loss_bound": 4.0}
     result = expost.tune(tables, *coins(), **SEEDED)

@@ -11,9 +11,9 @@ import expost
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.tuning import Model, load_model
-from expost.tuning.factories import factory_of
-from expost.tuning.model import Recipe
-from expost.tuning.table_schema import TableSchema
+from expost.tuning.model.released_model import Recipe
+from expost.tuning.request.factories import factory_of
+from expost.tuning.rows.table_schema import TableSchema
 from tests.tuning.jobs import clouds, job
 
 UNIT = TableSchema.plain(((0.0, 1.0),), 2, 2)
@@ -158,7 +158,7 @@ def test_results_models_and_plans_are_short_in_a_console() -> None:
     for each in (result, result.model, planned[0]):
         assert len(repr(each)) < 400
     assert repr(result).startswith(f"Tuned(passed={result.passed}, params=")
-    assert repr(planned[0]).startswith("Forecast(attempts=3, candidates=")
+    assert repr(planned[0]).startswith("JobPlan(attempts=3, candidates=")
 
 
 @pytest.mark.parametrize("kind", ["no_such_module:make", "json:nothing"])

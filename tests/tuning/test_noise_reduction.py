@@ -20,13 +20,19 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.selection.noise_path import NoisePath, PathLevel
-from expost.tuning.candidates import ScoredModel
-from expost.tuning.feature_choice import features_for
-from expost.tuning.model import Recipe
-from expost.tuning.noise_reduction import MOMENTS, PROGRESSIVE, HeldOutCount, Places, Way, step_of
-from expost.tuning.scoring import Score
-from expost.tuning.settings import GoalSettings
-from expost.tuning.table_schema import Column, TableSchema
+from expost.tuning.model.released_model import Recipe
+from expost.tuning.model.scoring import Score
+from expost.tuning.request.settings import GoalSettings
+from expost.tuning.rows.table_schema import Column, TableSchema, features_for
+from expost.tuning.runs.candidates import ScoredModel
+from expost.tuning.runs.path_training import (
+    MOMENTS,
+    PROGRESSIVE,
+    HeldOutCount,
+    Places,
+    Strategy,
+    step_of,
+)
 
 
 def blobs(rows: int = 1500, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +128,7 @@ def test_a_missed_bar_releases_the_last_model_and_pays_its_level() -> None:
     assert result.model.passed is False
     assert result.score < 0.8
     assert result.bounds.on_scoring_rows < result.score
-    assert result.spent.epsilon == 2.0  # of two ways
+    assert result.spent.epsilon == 2.0  # of two strategies
 
 
 def recipe(loss: str = "softmax", classes: int | None = 3) -> Recipe:
@@ -134,8 +140,10 @@ def recipe(loss: str = "softmax", classes: int | None = 3) -> Recipe:
 @pytest.mark.parametrize("relation", [ZERO_OUT, ADD_REMOVE])
 def test_hostile_rows_move_the_statistic_by_at_most_its_sensitivity(relation: str) -> None:
     goal = GoalSettings("mse", 1.0, 4.0)
-    way = Way(MOMENTS, (0.6, 1.0), 1e-5, 0.9)
-    step = step_of(way, recipe("squared", None), goal, Places(20, 400, 2, relation), None, None)
+    strategy = Strategy(MOMENTS, (0.6, 1.0), 1e-5, 0.9)
+    step = step_of(
+        strategy, recipe("squared", None), goal, Places(20, 400, 2, relation), None, None
+    )
     level = step.candidates[0].mechanism
     assert isinstance(level, PathLevel)
     path = level.path
@@ -194,12 +202,12 @@ def test_passed_means_passed() -> None:
     """The bar is just above what the model can reach: wrong passes stay within 1 − confidence."""
     X, y = blobs(600, seed=2)
     goal = GoalSettings("accuracy", 0.8, None, 0.8)
-    way = Way(PROGRESSIVE, (0.6, 0.8, 1.2, 2.0), 1e-5, 0.8)
+    strategy = Strategy(PROGRESSIVE, (0.6, 0.8, 1.2, 2.0), 1e-5, 0.8)
     data = {"X": X[:400] / 10, "y": y[:400].astype(float)}
     data |= {"score_X": X[400:] / 10, "score_y": np.where(np.arange(200) % 5 < 1, 9, y[400:])}
     schema = TableSchema(tuple(Column() for _ in range(5)), 3)
     made = Recipe("softmax", "softmax", schema, features=features_for("auto", schema, None))
-    step = step_of(way, made, goal, Places(400, 200, 5, ZERO_OUT), None, None)
+    step = step_of(strategy, made, goal, Places(400, 200, 5, ZERO_OUT), None, None)
     wrong = 0
     for seed in range(60):
         release = step.selector.select(
@@ -259,7 +267,7 @@ def test_secret_number_of_rows() -> None:
 KILLED = """
 import os, signal, sys
 from tests.tuning.test_noise_reduction import paid_run
-from expost.tuning.noise_reduction import Finish
+from expost.tuning.runs.path_training import Finish
 looks = []
 plain = Finish.__call__
 def counted(self, *values):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from expost.tuning import plan_job, read_settings
-from expost.tuning.pricing import price_job
-from expost.tuning.tables import head_and_places, head_as_dict, head_from_dict
+from expost.tuning.plan.strategies import price_job
+from expost.tuning.rows.job_tables import head_and_places, head_as_dict, head_from_dict
 from tests.tuning.jobs import clouds
 
 GOAL = {"metric": "accuracy", "at_least": 0.7}

@@ -26,7 +26,7 @@ from expost.features import EncodedColumns
 from expost.privacy.guarantees import ZERO_OUT
 from expost.randomness.source import SimulationRandomness
 from expost.training.lattice_rows import rounded_rows
-from expost.tuning.feature_choice import FeatureRows
+from expost.tuning.rows.table_schema import FeatureRows
 
 
 def people(count: int = 3000, seed: int = 0) -> tuple[Any, Any]:

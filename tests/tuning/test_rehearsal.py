@@ -19,13 +19,13 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import SimulationRandomness
 from expost.training.configuration import Configuration
-from expost.tuning import rehearsal
-from expost.tuning.candidates import TrainAndScore
-from expost.tuning.model import Recipe
-from expost.tuning.scoring import Score
-from expost.tuning.settings import GoalSettings
-from expost.tuning.table_schema import TableSchema
-from expost.tuning.timing import Pace, measure
+from expost.tuning.model.released_model import Recipe
+from expost.tuning.model.scoring import Score
+from expost.tuning.plan import rehearsal
+from expost.tuning.plan.rehearsal import Pace, measure
+from expost.tuning.request.settings import GoalSettings
+from expost.tuning.rows.table_schema import TableSchema
+from expost.tuning.runs.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job
 
 torch = pytest.importorskip("torch", reason="modules need torch: pip install 'expost[torch]'")
@@ -269,7 +269,7 @@ def test_the_forecast_is_within_a_factor_of_two(device: str) -> None:
         ratios = []
         while len(ratios) < 10 and not any(0.5 <= ratio <= 2 for ratio in ratios):
             pace = measure([first], 2000, 500, 1)
-            expost.tuning.timing._known.clear()
+            expost.tuning.plan.rehearsal._known.clear()
             started = time.perf_counter()
             first(data, SimulationRandomness(1))
             ratios.append(pace.seconds(1) / (time.perf_counter() - started))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from expost.tuning.request import (
+from expost.tuning.request.tune_request import (
     KEYS,
     KEYWORDS,
     TuneRequest,

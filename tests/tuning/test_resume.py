@@ -15,11 +15,11 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.checkpoint import SelectionState
+from expost.execution.engine import SelectionState
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
-from expost.tuning.candidates import TrainAndScore
 from expost.tuning.job import Journal
+from expost.tuning.runs.candidates import TrainAndScore
 from tests.tuning.jobs import clouds, job
 
 REAL = TrainAndScore.run_together

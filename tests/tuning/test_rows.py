@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.rows import JobRows, drawn_out, held_out, load_rows
-from expost.tuning.settings import DataSettings
+from expost.tuning.request.settings import DataSettings
+from expost.tuning.rows.job_rows import JobRows, drawn_out, held_out, load_rows
 from tests.tuning.jobs import clouds
 
 UNIT = DataSettings(bounds=((0, 1),), classes=2)

@@ -14,10 +14,10 @@ from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidGuarantee
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.candidates import TrainAndScore
-from expost.tuning.job_folder import Journal
-from expost.tuning.scoring import Score
-from expost.tuning.settings import GoalSettings
+from expost.tuning.model.scoring import Score
+from expost.tuning.request.settings import GoalSettings
+from expost.tuning.runs.candidates import TrainAndScore
+from expost.tuning.runs.run_attempts import Journal
 from tests.tuning.jobs import clouds, job
 
 STEPS = 1 << 16

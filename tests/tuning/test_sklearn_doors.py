@@ -203,7 +203,7 @@ def test_progress_is_for_the_curator(
     notebook: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bar on standard error, or tqdm's in a notebook; by default nothing."""
-    monkeypatch.setattr("expost.training.progress._in_notebook", lambda: notebook)
+    monkeypatch.setattr("expost.training.engines._in_notebook", lambda: notebook)
     settings: Any = {"guarantee": pure, "repeats": 20, "at_least": None, "attempts": None}
     search(NearestNoisyMean(), {}, **settings).fit(*clouds())
     assert capsys.readouterr() == ("", "")

@@ -23,7 +23,7 @@ from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.selection.noise_path import NoisePath, PathLevel, _total_delta
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
-from expost.tuning.noise_reduction import HeldOutCount
+from expost.tuning.runs.path_training import HeldOutCount
 from tests.tuning.private_estimators import NearestNoisyMean, pure
 
 

@@ -20,10 +20,10 @@ from expost import ZCDP, PureDP, SimulationRandomness
 from expost.errors import InvalidInput
 from expost.sklearn import DPLinearRegression, DPLogisticRegression, ExPostSearch
 from expost.sklearn._attempts import FitAndScore, scored
-from expost.tuning.factories import name_of
-from expost.tuning.row_function import RowFunction
-from expost.tuning.scoring import Score
-from expost.tuning.settings import GoalSettings
+from expost.tuning.model.scoring import Score
+from expost.tuning.request.factories import name_of
+from expost.tuning.request.metrics import RowFunction
+from expost.tuning.request.settings import GoalSettings
 
 
 def agree(prediction: Any, truth: Any) -> float:

@@ -15,8 +15,8 @@ import expost
 from expost.cli.main import app
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
-from expost.tuning.rows import load_rows
-from expost.tuning.settings import DataSettings, read_settings
+from expost.tuning.request.settings import DataSettings, read_settings
+from expost.tuning.rows.job_rows import load_rows
 from tests.tuning.jobs import job
 
 pytest.importorskip("numba")

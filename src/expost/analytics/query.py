@@ -38,9 +38,8 @@ from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
 from expost.facts.describe import Facts
-from expost.privacy.base import persons_words
 from expost.privacy.charges import Charges, ShareCharges
-from expost.privacy.guarantees import ApproxDP, Guarantee
+from expost.privacy.guarantees import ApproxDP, Guarantee, persons_words
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.selection.release import SCHEMA
@@ -574,9 +573,16 @@ def _result(
 
 
 def _warnings(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
+    """What the released share of removed values says, if the share is known well enough.
+
+    An interval that is wider than its estimate says nothing. Where nothing is removed, noise must
+    then exceed about twice the half-width of a 90 % interval: once in hundreds of requests.
+    """
     within = request.wanted.within or 0.1
     share = progress.dropped
     if share is None or share["estimate"] <= within / 2 or share["low"] <= within / 4:
+        return ()
+    if share["high"] - share["low"] > share["estimate"]:
         return ()
     what = {"pairs": "(user, group) pairs were", "rows": "rows were", "amount": "the amount was"}
     caps = [] if progress.most is None else [f"{progress.most} groups per user"]

@@ -36,7 +36,7 @@ from expost.audit.lower_bounds import judge
 from expost.audit.report import ApproxClaims, AuditReport, OutcomeFinding, claimed_numbers
 from expost.audit.subjects import Claim, OutputKey, Selection, Subject, as_subject
 from expost.errors import ExpostError, InvalidInput
-from expost.execution.failure import Score
+from expost.execution.calls import Score
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import Number, count_of

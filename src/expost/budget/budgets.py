@@ -36,11 +36,18 @@ from expost.budget.limits import (
     guaranteed,
 )
 from expost.errors import InvalidGuarantee, InvalidInput
-from expost.privacy.base import check_relation, set_fields
 from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import gaussian_for
-from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
-from expost.rationals import pad_up, round_down
+from expost.privacy.guarantees import (
+    ADD_REMOVE,
+    ZCDP,
+    ApproxDP,
+    Guarantee,
+    PureDP,
+    RenyiDP,
+    check_relation,
+)
+from expost.rationals import pad_up, round_down, set_fields
 
 
 @dataclass(frozen=True)

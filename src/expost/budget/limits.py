@@ -28,7 +28,7 @@ budget guarantees is its limit times 1 + 2⁻⁵³, rounded up (:func:`guarantee
 
 Relations: a budget adds charges for its own neighbouring relation. There is one exception, in
 :meth:`Budget.coordinates`: a budget for zero-out neighbours also takes charges for add-remove
-neighbours, which imply it (:meth:`expost.privacy.base.Guarantee.as_zero_out`).
+neighbours, which imply it (:meth:`expost.privacy.guarantees.Guarantee.as_zero_out`).
 Tests: ``tests/budget/test_filter.py``.
 """
 

@@ -18,8 +18,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
 from expost.certificates.document import COUNT, FACTS, TUNING, Record
-from expost.privacy.base import RELATIONS, persons_words
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}

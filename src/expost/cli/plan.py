@@ -12,11 +12,11 @@ from rich.text import Text
 
 from expost import plots
 from expost.cli.output import Json, notes, show, shown_up
-from expost.cli.reach_table import few_digits, reach_table
+from expost.cli.tune_output import few_digits, reach_table
 from expost.selection.attempt_planner import BarPlan, plan_for_bar
 from expost.selection.plan import Plan
 from expost.selection.plan import plan_levels as make_plan
-from expost.tuning.request import parsed
+from expost.tuning.request.tune_request import parsed
 
 
 def plan_command(

@@ -28,7 +28,7 @@ from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, vis
 from expost.errors import InvalidInput
 from expost.files import read_small, require_private
 from expost.server.client import Connection, connect
-from expost.tuning.request import parsed
+from expost.tuning.request.tune_request import parsed
 
 app = typer.Typer(no_args_is_help=True, help="Ask a server (expost serve).")
 ledger_app = typer.Typer(no_args_is_help=True, help="Budgets of the server.")

@@ -61,7 +61,7 @@ def schema(
 ) -> None:
     """Write the JSON Schema of a job file, or of a count, for editors and other programs."""
     from expost.analytics.request import count_schema
-    from expost.tuning.request import job_schema
+    from expost.tuning.request.tune_request import job_schema
 
     text = as_json_text(job_schema() if question.value == "tune" else count_schema())
     if out is None:

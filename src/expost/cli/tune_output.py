@@ -1,4 +1,4 @@
-"""What ``expost tune`` shows: the plan of a job, and its result.
+"""What ``expost tune`` shows: the plan of a job, what it may reach, and its result.
 
 Tests: ``tests/cli/test_tune_cli.py``, ``tests/cli/test_tune_plan.py``.
 """
@@ -22,16 +22,17 @@ from expost.certificates.words import (
     told_words,
 )
 from expost.cli.output import shown_up, visible
-from expost.cli.reach_table import duration, few_digits, reach_table
-from expost.privacy.base import RELATIONS
+from expost.privacy.guarantees import RELATIONS
 from expost.rationals import charge_text
-from expost.tuning.forecast import TYPICAL_SHARE, Forecast
-from expost.tuning.job_folder import CERTIFICATE, PICTURE
-from expost.tuning.learned_facts import LearnedFacts
-from expost.tuning.tuned import Tuned
+from expost.selection.attempts import ReachRow
+from expost.tuning.model.tuned import Tuned
+from expost.tuning.plan.job_plan import TYPICAL_SHARE, JobPlan
+from expost.tuning.plan.rehearsal import Pace
+from expost.tuning.request.bought_facts import LearnedFacts
+from expost.tuning.runs.run_attempts import CERTIFICATE, PICTURE
 
 
-def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> None:
+def announce(console: Console, job: JobPlan, twice_the_holdout: str = "") -> None:
     """Print the forecast: first the most that it may cost, then the chances, then the details.
 
     ``twice_the_holdout`` says how to score on twice as many rows.
@@ -80,7 +81,7 @@ def announce(console: Console, job: Forecast, twice_the_holdout: str = "") -> No
         )
 
 
-def _likely(job: Forecast) -> str:
+def _likely(job: JobPlan) -> str:
     """Return what a pass costs, as far as public numbers say."""
     typical = [row for row in job.reach if row.share == TYPICAL_SHARE]
     if typical and not job.reasons:
@@ -109,7 +110,7 @@ def _misses(prices: Sequence[float], together: float) -> str:
     )
 
 
-def _to_start(job: Forecast) -> str:
+def _to_start(job: JobPlan) -> str:
     """Return what a budget must hold for the first request."""
     needed = shown_up(job.needed_to_start.epsilon)
     which = "the worst case" if job.attempts == 1 else "the worst case of the first one"
@@ -191,3 +192,50 @@ def _render_comparison(table: Table, result: Tuned) -> None:
         "Papernot–Steinke", f"{shown_up(theirs)}  ({shown_up(known)} had the level been known)"
     )
     table.add_row("every setting", f"{shown_up(every)}  (composition up to this level)")
+
+
+def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
+    """Return what to expect, level by level, as a table for people."""
+    table = Table(
+        title="What to expect, if a share of the settings passes from a level on",
+        title_justify="left",
+    )
+    headings = (
+        "level ε",
+        "share",
+        "chance to pass",
+        "mean total ε",
+        "ε (90 %)",
+        "runs",
+    )
+    for heading in (*headings, *(() if pace is None else ("time",))):
+        table.add_column(heading, justify="right")
+    levels = sorted({row.level for row in rows})
+    shown = levels if len(levels) <= 4 else [levels[0], levels[len(levels) // 3], levels[-1]]
+    for row in rows:
+        if row.level not in shown or row.share not in (0.5, 0.1, 0.02):
+            continue
+        cells = [
+            f"{row.level:g}",
+            f"{100 * row.share:g} %",
+            f"{100 * row.p_pass:.4g} %" if row.p_pass < 0.9999 else "> 99.99 %",
+            f"{row.epsilon_mean:.3g}",
+            f"{row.epsilon_p90:.3g}",
+            few_digits(row.runs_mean),
+        ]
+        if pace is not None:
+            cells.append(duration(pace.seconds(row.runs_mean)))
+        table.add_row(*cells)
+    return table
+
+
+def few_digits(number: float) -> str:
+    """Return a number of runs: three digits, and no exponent."""
+    return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours."""
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"

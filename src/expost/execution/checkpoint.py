@@ -34,9 +34,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.failure import Raised, call_or_failure
+from expost.execution.calls import Raised, call_or_failure
 from expost.files import lock_file
-from expost.mechanisms.protocol import FAILED, Estimate
+from expost.mechanisms.discrete_noise import Estimate
+from expost.mechanisms.protocol import FAILED
 
 
 class Codec(Protocol):
@@ -255,7 +256,7 @@ class Checkpoint:
         """Append the finished output of a run; it is on the disk when this returns.
 
         ``run``: the place of the run. ``candidate``: the index of its candidate. Returns: the
-        output, or a :class:`~expost.execution.failure.Raised` if the codec cannot store it and read
+        output, or a :class:`~expost.execution.calls.Raised` if the codec cannot store it and read
         it back. The run is then recorded as failed: that an output cannot be stored depends on the
         data, so it must be an outcome and not an error.
         """
@@ -285,56 +286,6 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
         _sync_folder(self.path)
         self.close()
-
-
-class SelectionState:
-    """The draws of one selection, in memory or in a checkpoint file.
-
-    A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
-
-    ``draws``: the secret draws. ``checkpoint``: the file that holds them.
-    """
-
-    def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-        self.draws = dict(draws)
-        self.checkpoint = checkpoint
-
-    @classmethod
-    def open(
-        cls,
-        path: str | Path | None,
-        codec: Codec,
-        identify: Callable[[bytes], str],
-        draw: Callable[[], Mapping[str, Any]],
-    ) -> SelectionState:
-        """Make new draws, or resume from the file at ``path``; see :meth:`Checkpoint.open`."""
-        if path is None:
-            return cls(draw())
-        checkpoint = Checkpoint.open(path, codec, identify, draw)
-        return cls(checkpoint.draws, checkpoint)
-
-    @property
-    def reservation_id(self) -> str | None:
-        """The reservation that belongs to these draws; None if they are in memory only."""
-        return None if self.checkpoint is None else self.checkpoint.reservation_id
-
-    @property
-    def reservation_secret(self) -> str | None:
-        """The secret of that reservation; None if the draws are in memory only."""
-        return None if self.checkpoint is None else self.checkpoint.reservation_secret
-
-    def finish(self) -> None:
-        """Erase the file: the selection is over, or was refused before anything ran."""
-        if self.checkpoint is not None:
-            self.checkpoint.erase()
-            self.checkpoint = None
-
-    def __enter__(self) -> SelectionState:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.checkpoint is not None:
-            self.checkpoint.close()
 
 
 def _create(

@@ -3,7 +3,7 @@
 A *wave* always has the same public number of tasks, and all tasks have the same name. Runs are
 assigned to the tasks in turn; some tasks may have no runs. A task that is lost with its worker is
 submitted again with the same seeds, so it gives the same outputs and not a second draw. This
-module never looks at outputs.
+module never looks at outputs. All that a worker does is :func:`work`.
 
 Tests: ``tests/execution/test_executors.py``, ``tests/integrations/test_ray.py``,
 ``tests/integrations/test_dask.py``.
@@ -11,17 +11,24 @@ Tests: ``tests/execution/test_executors.py``, ``tests/integrations/test_ray.py``
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Generator, Sequence
+import pickle
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
 from expost.errors import InvalidInput, WorkersLost
-from expost.execution.worker import Task, here, unpacked, work
-from expost.mechanisms.protocol import Call
-from expost.randomness.source import RunKey
+from expost.execution.calls import Raised, call_or_failure, failure_as_text, make_outputs
+from expost.mechanisms.protocol import FAILED, Call
+from expost.randomness.source import RunKey, source_of_run
 
 LOOK_AHEAD = 32
 """Number of runs made together under a rule that may stop at the first pass; public."""
@@ -234,3 +241,140 @@ def _lost(future: Future[Any]) -> str | None:
         return "CancelledError"
     error = future.exception()
     return None if error is None else type(error).__name__
+
+
+_TOKEN = secrets.token_hex(16)
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """Runs for one worker.
+
+    Which runs, and how many, is secret: a task has no name, no number and no repr.
+
+    ``calls``: the mechanisms to run. ``seeds``: the seed of each run's randomness. ``simulated``:
+    whether the randomness is seeded for a simulation. ``tell``: whether the texts of exceptions are
+    sent back for the curator. ``home``: the process that made the task, from :func:`here`.
+    """
+
+    calls: tuple[Call, ...]
+    seeds: tuple[bytes, ...]
+    simulated: bool
+    tell: bool
+    home: tuple[str, int]
+
+
+@dataclass(frozen=True, repr=False)
+class Made:
+    """The outputs of a task.
+
+    It has no repr: a pool that fails to send it writes its repr to a log.
+    """
+
+    outputs: list[Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Packed:
+    """An output as bytes, for another process."""
+
+    content: bytes
+
+
+def here() -> tuple[str, int]:
+    """Return a value that identifies this process."""
+    return _TOKEN, os.getpid()
+
+
+def work(task: Task, data: Any) -> Made:
+    """Return the outputs of a task. This is all that a worker does.
+
+    Candidates' exceptions and prints do not leave it: failures are converted to text, and in
+    another process the standard streams go to the null device while the task runs. There, outputs
+    are packed one by one: one that cannot be sent is a failure of its own run only.
+    """
+    away = task.home != here()
+    sources = [partial(source_of_run, seed, simulated=task.simulated) for seed in task.seeds]
+    with _silenced() if away else nullcontext():
+        outputs = make_outputs(task.calls, data, sources)
+        return Made(
+            [failure_as_text(_packed(output) if away else output, task.tell) for output in outputs]
+        )
+
+
+def unpacked(output: Any) -> Any:
+    """Return an output that came from a worker; one that cannot be unpacked is a failure."""
+    # A worker of this selection wrote it.
+    return call_or_failure(pickle.loads, output.content) if isinstance(output, Packed) else output
+
+
+def _packed(output: Any) -> Any:
+    """Return an output as bytes, or a failure if that is not possible."""
+    if output is FAILED or isinstance(output, Raised):
+        return output
+    content = call_or_failure(pickle.dumps, output)
+    if isinstance(content, Raised):
+        # Pools that came with cloudpickle can send more.
+        content = call_or_failure(_by_value, output)
+    return content if isinstance(content, Raised) else Packed(content)
+
+
+def _by_value(output: Any) -> bytes:
+    """Return an output as bytes, with functions and classes of a main module by value."""
+    return bytes(importlib.import_module("cloudpickle").dumps(output))
+
+
+class _Silence:
+    """Sends standard output and error of this process to the null device while tasks run.
+
+    Several tasks may run as threads of one worker, so they are counted.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.saved: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """Redirect the streams if this is the first task."""
+        with self.lock:
+            self.depth += 1
+            if self.depth == 1:
+                _flush()
+                null = os.open(os.devnull, os.O_WRONLY)
+                for descriptor in (1, 2):
+                    with suppress(OSError):  # a worker may have closed it
+                        self.saved.append((descriptor, os.dup(descriptor)))
+                        os.dup2(null, descriptor)
+                os.close(null)
+
+    def end(self) -> None:
+        """Restore the streams if this was the last task."""
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                _flush()  # text that a candidate left in a buffer goes to the null device, too
+                while self.saved:
+                    descriptor, original = self.saved.pop()
+                    os.dup2(original, descriptor)
+                    os.close(original)
+
+
+_silence = _Silence()
+
+
+def _flush() -> None:
+    """Flush standard output and error; ignore errors."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Discard what candidates print: others can read a worker's logs, and prints show what ran."""
+    _silence.begin()
+    try:
+        yield
+    finally:
+        _silence.end()

@@ -2,7 +2,7 @@
 
 The order of outcomes is fixed before data is read: a higher score wins, ties go to the earlier
 run; NaN, a missing score and a candidate that raised rank lowest. A candidate that raises is an
-outcome and is never retried (:mod:`expost.execution.failure`).
+outcome and is never retried (:mod:`expost.execution.calls`).
 
 Run number j (its place in the list of runs) has its own randomness, derived from the key of the
 selection (:mod:`expost.randomness.source`). So its output does not depend on where it is made, on
@@ -14,19 +14,27 @@ Tests: ``tests/execution/test_engine.py``, ``tests/execution/test_executors.py``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from expost.errors import CheckpointMismatch
-from expost.execution.checkpoint import Checkpoint
+from expost.execution.calls import (
+    OnFailure,
+    Score,
+    call_or_failure,
+    make_outputs,
+    rate,
+    settle_failure,
+    together_key,
+)
+from expost.execution.checkpoint import Checkpoint, Codec
 from expost.execution.dispatch import LOOK_AHEAD, Batches, Dispatcher, Executor
-from expost.execution.failure import OnFailure, Score, call_or_failure, rate, settle_failure
-from expost.execution.worker import make_outputs, together_key
 from expost.mechanisms.protocol import FAILED, NOTHING, Call
 from expost.randomness.source import RunKey
 
@@ -257,6 +265,56 @@ class _Outputs:
         """Make one wave of runs on the executor."""
         missing = self._missing(first)
         return dispatcher.make([(number, self._runs[number].call) for number in missing])
+
+
+class SelectionState:
+    """The draws of one selection, in memory or in a checkpoint file.
+
+    A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
+
+    ``draws``: the secret draws. ``checkpoint``: the file that holds them.
+    """
+
+    def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+        self.draws = dict(draws)
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path | None,
+        codec: Codec,
+        identify: Callable[[bytes], str],
+        draw: Callable[[], Mapping[str, Any]],
+    ) -> SelectionState:
+        """Make new draws, or resume from the file at ``path``; see :meth:`Checkpoint.open`."""
+        if path is None:
+            return cls(draw())
+        checkpoint = Checkpoint.open(path, codec, identify, draw)
+        return cls(checkpoint.draws, checkpoint)
+
+    @property
+    def reservation_id(self) -> str | None:
+        """The reservation that belongs to these draws; None if they are in memory only."""
+        return None if self.checkpoint is None else self.checkpoint.reservation_id
+
+    @property
+    def reservation_secret(self) -> str | None:
+        """The secret of that reservation; None if the draws are in memory only."""
+        return None if self.checkpoint is None else self.checkpoint.reservation_secret
+
+    def finish(self) -> None:
+        """Erase the file: the selection is over, or was refused before anything ran."""
+        if self.checkpoint is not None:
+            self.checkpoint.erase()
+            self.checkpoint = None
+
+    def __enter__(self) -> SelectionState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.close()
 
 
 def _beats(rule: ReleaseRule, later: Outcome, earlier: Outcome) -> bool:

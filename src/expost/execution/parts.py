@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from expost.execution.failure import PartsLost, Raised
+from expost.execution.calls import PartsLost, Raised
+from expost.execution.dispatch import Task, here, unpacked, work
 from expost.execution.processes import Processes
-from expost.execution.worker import Task, here, unpacked, work
 from expost.randomness.source import SEED_BYTES, Randomness
 
 MOST_TRIES = 3
@@ -233,12 +233,12 @@ class _Calls:
 
 
 def task_of(calls: Callable[[Any, Randomness], Any]) -> Task:
-    """Return a task for :func:`expost.execution.worker.work`; it draws nothing."""
+    """Return a task for :func:`expost.execution.dispatch.work`; it draws nothing."""
     return Task((calls,), (bytes(SEED_BYTES),), True, False, here())
 
 
 def part_result(output: Any) -> Any:
-    """Return the result of a task, or a :class:`~expost.execution.failure.Raised`."""
+    """Return the result of a task, or a :class:`~expost.execution.calls.Raised`."""
     return unpacked(output.outputs[0])
 
 

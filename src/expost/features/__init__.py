@@ -3,7 +3,7 @@
 A linear model on good features needs far less ε than a model that must learn them. All features
 here are stateless transformers with scikit-learn's interface. The features of a row do not depend
 on other rows, bit for bit; every row has a norm of at most 1 and a constant column; and no row
-makes them fail (:mod:`expost.features.base`).
+makes them fail (:mod:`expost.features.feature_map`).
 
 =================================  =================================================================
 pictures                           :class:`OrientedGradients`
@@ -17,7 +17,6 @@ from a file                        :func:`features_from_dict`
 =================================  =================================================================
 """
 
-from expost.features.base import Features
 from expost.features.choice import auto_features, features_from_dict
 from expost.features.columns import (
     Bins,
@@ -29,6 +28,7 @@ from expost.features.columns import (
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
+from expost.features.feature_map import Features
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients

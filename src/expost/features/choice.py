@@ -10,7 +10,6 @@ from math import prod
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.features.base import Features
 from expost.features.columns import (
     Bins,
     Booleans,
@@ -21,6 +20,7 @@ from expost.features.columns import (
     SignedLogarithm,
 )
 from expost.features.combined import Chain, Columns
+from expost.features.feature_map import Features
 from expost.features.fourier import RandomFourier
 from expost.features.functions import Encoder, Function
 from expost.features.pictures import OrientedGradients, picture_shape

@@ -31,7 +31,14 @@ import numpy as np
 
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, column_list, is_real, number_block, whole_number
+from expost.features.feature_map import (
+    Cells,
+    Features,
+    column_list,
+    is_real,
+    number_block,
+    whole_number,
+)
 from expost.tables.cells import day_numbers, label_indices, label_text, truth_values
 
 _MISSING = "missing"

@@ -15,7 +15,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, column_list
+from expost.features.feature_map import Cells, Features, column_list
 from expost.tables.cells import frame_of
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, is_real, number_block, whole_number
+from expost.features.feature_map import Cells, Features, is_real, number_block, whole_number
 
 _INPUT_BITS = 24
 _LEAST_BITS = 6

@@ -25,8 +25,8 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
-from expost.features.base import (
+from expost.execution.calls import call_or_failure
+from expost.features.feature_map import (
     Cells,
     Features,
     json_parameter,

@@ -6,7 +6,7 @@ matters little. A linear model on these features reaches 98 % on MNIST without p
 (``tests/features/test_public_data.py``).
 
 All numbers up to the sums over a cell are whole numbers below 2^53, so the sums are exact in any
-order (:mod:`expost.features.base`).
+order (:mod:`expost.features.feature_map`).
 
 Tests: ``tests/features/test_pictures.py``.
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.features.base import Cells, Features, fold, number_block, unit, whole_number
+from expost.features.feature_map import Cells, Features, fold, number_block, unit, whole_number
 
 _PIXEL, _DIRECTION, _WINDOW = 2.0**12, 2.0**10, 2.0**6  # whole numbers per 1
 _SOFTEN = 0.3  # share of the mean norm of cells that is added to the norm of a cell

@@ -79,8 +79,8 @@ def train_with_opacus(
         raise MissingExtra("opacus", "opacus") from None
     from expost.training._torch.module_state import STATE_BYTES, generator_state
     from expost.training._torch.modules import LOSSES, one_thread, outputs_of
-    from expost.training.data import LOSSES as NAMES
-    from expost.training.data import check_rows, check_training_data
+    from expost.training.configuration import LOSSES as NAMES
+    from expost.training.configuration import check_rows, check_training_data
 
     source = require_protection(randomness, simulation=simulation)
     if not simulation and configuration.noise_multiplier == 0:

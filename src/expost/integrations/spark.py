@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import Raised
+from expost.execution.calls import Raised
+from expost.execution.dispatch import work
 from expost.execution.parts import count_try, part_result, task_of
-from expost.execution.worker import work
 from expost.rationals import count_of
 
 __all__ = ["SparkExecutor"]

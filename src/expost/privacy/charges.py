@@ -22,8 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.privacy.base import Guarantee
-from expost.privacy.guarantees import RenyiDP, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee, RenyiDP, guarantee_from_dict
 from expost.rationals import Number, count_of, exact, round_up
 
 _SCALED = ("epsilon", "rho", "epsilons")  # δ covers all outcomes together and is never scaled

@@ -51,10 +51,17 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidGuarantee, InvalidInput
-from expost.privacy.base import as_json, check_list, check_loss, check_orders, set_fields
 from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.loss_distribution import covers, training_loss
-from expost.rationals import count_of, round_up
+from expost.rationals import (
+    as_json,
+    check_list,
+    check_loss,
+    check_orders,
+    count_of,
+    round_up,
+    set_fields,
+)
 
 _RELATIVE = 6e-15
 _TERMS = 80

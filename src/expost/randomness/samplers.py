@@ -2,7 +2,7 @@
 
 A word is the beginning of a uniform real number. If it differs from every table entry, the draw is
 the same for *all* continuations. If it equals an entry (probability 2^-64 per entry), or lies
-beyond the table, :func:`~expost.randomness.inverse_cdf.invert` continues with more bits. The
+beyond the table, :func:`~expost.randomness.coins.invert` continues with more bits. The
 distribution is therefore exact, although nearly every draw costs one look-up.
 
 Tests: ``tests/randomness/test_samplers.py`` and ``tests/statistical/test_samplers.py``.
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from expost.arrays import Integers
 from expost.errors import InvalidInput
 from expost.randomness import coins
-from expost.randomness.inverse_cdf import (
+from expost.randomness.coins import (
     ZERO,
     FoldedGaussianLaw,
     GeometricLaw,

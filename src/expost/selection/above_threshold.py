@@ -21,7 +21,8 @@ from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
 from expost.selection.candidate import Candidate, all_copies, check_flag, group_equal, level_places
-from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
+from expost.selection.drop_law import pure_levels, pure_rates
+from expost.selection.random_dropping import DroppingSelector
 from expost.selection.selector import Draws, require_kind
 
 

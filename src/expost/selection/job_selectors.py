@@ -18,7 +18,7 @@ from expost.privacy.guarantees import ZCDP, ApproxDP, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
-from expost.selection.drop_coins import DropLaw
+from expost.selection.drop_law import DropLaw
 from expost.selection.noise_path import PathSearch
 from expost.selection.selector import Draws, Selector
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.calls import call_or_failure, settle_failure
 from expost.execution.engine import Outcome, ReleaseRule, Run
-from expost.execution.failure import call_or_failure, settle_failure
 from expost.mechanisms.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,

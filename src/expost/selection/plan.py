@@ -37,9 +37,9 @@ from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.profiles import GaussianProfile
 from expost.rationals import count_of, exact_positive
 from expost.selection.candidate import Candidate, never_run
-from expost.selection.drop_level import log_keep_probability, probability_nothing
+from expost.selection.drop_law import log_keep_probability, probability_nothing
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.renyi.profile_charges import price_by_profiles
+from expost.selection.renyi.sharp_charges import price_by_profiles
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
 from expost.selection.run_counts import RunCounts, run_counts
 

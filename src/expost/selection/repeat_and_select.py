@@ -24,11 +24,11 @@ from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
-from expost.randomness.inverse_cdf import poisson, truncated_negative_binomial
+from expost.randomness.coins import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.table import ChargeKind
+from expost.selection.drop_law import ChargeKind
 from expost.selection.selector import Draws, Selector
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.rationals import Number, exact_positive
-from expost.selection.drop_coins import DropLaw
-from expost.selection.drop_level import (
+from expost.selection.drop_law import (
+    DropLaw,
     cell_edges,
     log_cell_masses,
     log_keep_probability,

@@ -24,7 +24,8 @@ from typing import Any, ClassVar
 from expost._version import __version__
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.checkpoint import Codec, JsonCodec, SelectionState
+from expost.execution.calls import OnFailure, Score
+from expost.execution.checkpoint import Codec, JsonCodec
 from expost.execution.dispatch import Executor, check_executor
 from expost.execution.engine import (
     Listeners,
@@ -33,9 +34,9 @@ from expost.execution.engine import (
     ReleaseRule,
     Run,
     RunProgress,
+    SelectionState,
     execute,
 )
-from expost.execution.failure import OnFailure, Score
 from expost.execution.identity import fingerprint, identity_of
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
@@ -48,8 +49,7 @@ from expost.selection.candidate import (
     check_flag,
     describe_candidate,
 )
-from expost.selection.grid import data_description, grid_of
-from expost.selection.release import Release, plain_json
+from expost.selection.release import Release, data_description, grid_of, plain_json
 
 Draws = dict[str, Any]
 """The secrets of one selection in plain JSON types: its coins and, under "key", the key of its

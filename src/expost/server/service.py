@@ -20,7 +20,7 @@ from typing import Any
 
 from expost.analytics.pricing import CountPrice
 from expost.budget.ledger_rows import canonical, check_memo
-from expost.certificates import report as release_report
+from expost.certificates import officer_report as release_report
 from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 from expost.server.administration import Administration

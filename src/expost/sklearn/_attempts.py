@@ -1,8 +1,9 @@
 """The candidates of a search: fit an estimator on one part of the rows, score it on the other.
 
-Metric, score, noise and split are those of ``expost.tune`` (:mod:`expost.tuning.metrics`,
-:mod:`expost.tuning.scoring`, :mod:`expost.tuning.rows`). Fit and score use disjoint rows, so a
-candidate satisfies the larger of the two guarantees. Everything else depends on public settings.
+Metric, score, noise and split are those of ``expost.tune`` (:mod:`expost.tuning.request.metrics`,
+:mod:`expost.tuning.model.scoring`, :mod:`expost.tuning.rows.job_rows`). Fit and score use disjoint
+rows, so a candidate satisfies the larger of the two guarantees. Everything else depends on public
+settings.
 
 Tests: ``tests/tuning/test_sklearn_search.py``, ``tests/tuning/test_sklearn_scoring.py``.
 """
@@ -17,17 +18,16 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
-from expost.privacy.base import ADD_REMOVE, REPLACE, ZERO_OUT
-from expost.privacy.guarantees import Guarantee
+from expost.execution.calls import call_or_failure
+from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.sklearn._conventions import guarantee_of, parameter
 from expost.sklearn._rows import inside_selection
-from expost.tuning.candidates import ScoredModel
-from expost.tuning.metrics import LABELS, PROBABILITIES, Metric
-from expost.tuning.scoring import Score, free_rho, with_scoring
-from expost.tuning.settings import GoalSettings
+from expost.tuning.model.scoring import Score, free_rho, with_scoring
+from expost.tuning.request.metrics import LABELS, PROBABILITIES, Metric
+from expost.tuning.request.settings import GoalSettings
+from expost.tuning.runs.candidates import ScoredModel
 
 try:
     from sklearn.base import clone

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.privacy.guarantees import Guarantee
 from expost.sklearn._rows import check_gaps
 

@@ -25,9 +25,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.privacy.base import ADD_REMOVE, ZERO_OUT
 from expost.privacy.charges import warn_if_weak
-from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import count_of, exact_positive
 from expost.sklearn._rows import (
@@ -40,10 +39,9 @@ from expost.sklearn._rows import (
     refuses_values,
 )
 from expost.training.configuration import Configuration
-from expost.training.fleet import Fleet
-from expost.training.mechanism import resolved
-from expost.tuning.model import Model, Recipe
-from expost.tuning.table_schema import Column, TableSchema
+from expost.training.fleet import Fleet, resolved
+from expost.tuning.model.released_model import Model, Recipe
+from expost.tuning.rows.table_schema import Column, TableSchema
 
 try:
     from sklearn.base import BaseEstimator

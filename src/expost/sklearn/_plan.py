@@ -28,17 +28,15 @@ from expost.sklearn._conventions import (
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import inside_selection
 from expost.sklearn._settings import SearchAsJob
-from expost.tuning.feature_choice import features_for
-from expost.tuning.forecast import Forecast, forecast
-from expost.tuning.metrics import PublicFunction
-from expost.tuning.model import Model, Recipe
-from expost.tuning.noise_reduction import Finish
-from expost.tuning.pricing import order_for, weaknesses_of
-from expost.tuning.rows import JobRows, split_places, with_empty_places
-from expost.tuning.settings import Setting, Settings
-from expost.tuning.several_ways import plan_ways
-from expost.tuning.table_schema import TableSchema
-from expost.tuning.timing import Pace
+from expost.tuning.model.released_model import Model, Recipe
+from expost.tuning.plan.job_plan import JobPlan, plan_search
+from expost.tuning.plan.rehearsal import Pace
+from expost.tuning.plan.strategies import order_for, plan_strategies, weaknesses_of
+from expost.tuning.request.metrics import PublicFunction
+from expost.tuning.request.settings import Setting, Settings
+from expost.tuning.rows.job_rows import JobRows, split_places, with_empty_places
+from expost.tuning.rows.table_schema import TableSchema, features_for
+from expost.tuning.runs.path_training import Finish
 
 try:
     from sklearn.base import clone
@@ -53,7 +51,7 @@ class PlannedSearch:
     """A search that was checked and planned; ``rows``: of training, None if that is secret."""
 
     settings: Settings
-    planned: Forecast
+    planned: JobPlan
     data: dict[str, Any]
     template: Any
     rows: int | None
@@ -95,17 +93,17 @@ class SearchPlan(SearchAsJob):
             data |= _parts(X, targets, None if public is not None else out)
         order = order_for(settings, ledger, self.budget) if self._own else None
 
-        def by_attempts(part: Settings) -> Forecast:
+        def by_attempts(part: Settings) -> JobPlan:
             """Plan the attempts of Algorithm 2 (or 3) over the candidates."""
             assert grid is not None
             delta = part.privacy.delta or None
             level, candidates = grid.level_by(delta), grid.candidates(part.goal, delta)
-            return forecast(part, candidates, places, order or None, held, Pace(0.0, 0.0), level)
+            return plan_search(part, candidates, places, order or None, held, Pace(0.0, 0.0), level)
 
         if rows is None or recipe is None:
             planned = by_attempts(settings)
         else:
-            planned = plan_ways(settings, recipe, rows, order, by_attempts, score)
+            planned = plan_strategies(settings, recipe, rows, order, by_attempts, score)
         notes = weaknesses_of(planned, self.n_rows or n)
         if grid is not None and all(step.recipe is not None for step in planned.steps):
             notes.append("the grid is left out: one attempt may cost more than max_epsilon allows")

@@ -25,7 +25,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.tables.cells import cells_of, frame_of, list_cells, typed
 
 try:

@@ -32,12 +32,11 @@ from expost.sklearn._linear_model import DPLinearModel, randomness_of
 from expost.sklearn._plan import SearchPlan, estimator_of
 from expost.sklearn._rows import inside_selection, require_usable_rows, table_of
 from expost.sklearn._settings import named_by_parameters
-from expost.training.progress import progress_bar
+from expost.training.engines import progress_bar
 from expost.tuning.job import described_source, tell_after
-from expost.tuning.job_folder import CERTIFICATE
-from expost.tuning.model_file import MISSED_MODEL, MODEL
-from expost.tuning.run_attempts import make_attempts
-from expost.tuning.tuned import Tuned, conclude
+from expost.tuning.model.released_model import MISSED_MODEL, MODEL
+from expost.tuning.model.tuned import Tuned, conclude
+from expost.tuning.runs.run_attempts import CERTIFICATE, make_attempts
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin

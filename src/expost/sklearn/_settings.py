@@ -18,11 +18,11 @@ from expost.rationals import count_of
 from expost.sklearn._conventions import last_step, setting
 from expost.sklearn._linear_model import DPLinearModel
 from expost.sklearn._rows import check_bounds
-from expost.tuning.defaults import fill_goal
-from expost.tuning.metrics import LOSSES, METRICS, REGRESSION_METRICS, PublicFunction
-from expost.tuning.noise_reduction import MOMENTS
-from expost.tuning.request import TRAININGS, default_holdout
-from expost.tuning.settings import GoalSettings, Settings, read_settings
+from expost.tuning.request.defaults import fill_goal
+from expost.tuning.request.metrics import LOSSES, METRICS, REGRESSION_METRICS, PublicFunction
+from expost.tuning.request.settings import GoalSettings, Settings, read_settings
+from expost.tuning.request.tune_request import TRAININGS, default_holdout
+from expost.tuning.runs.path_training import MOMENTS
 
 try:
     from sklearn.base import is_regressor

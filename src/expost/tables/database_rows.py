@@ -2,8 +2,8 @@
 
 A copy is one version of the table: later changes do not reach a job that has begun. Its order is
 the engine's and may depend on any row, so whoever reads it must not let the order decide anything
-(:mod:`expost.tuning.rows` splits such rows by coins). Numbers become float64 and everything else
-becomes text inside the engine, by casts that fail at no row.
+(:mod:`expost.tuning.rows.job_rows` splits such rows by coins). Numbers become float64 and
+everything else becomes text inside the engine, by casts that fail at no row.
 
 Tests: ``tests/tuning/test_database_rows.py``.
 """

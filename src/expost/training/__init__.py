@@ -8,22 +8,17 @@ Linear models need numba (extra ``[native]``). torch modules and CUDA devices ne
 torch (extra ``[torch]``). Both are imported at use: importing this package loads neither.
 
 =============  =====================================================================================
-configuration  settings of a training, the plan that follows from them, and its guarantee
-fleet          training of many models: the public call
-mechanism      one training as a mechanism; candidates for a selector
-engines        the choice of the engine that trains, and the trained model
-data           checks of rows and targets, which do not depend on values
+configuration  settings of a training, the plan and the guarantee that follow, checks of its rows
+fleet          training of many models: the public call; one training as a mechanism
+engines        the choice of the engine that trains, the trained model, progress
 exact_noise    the exact rounded Gaussian: its lattice, the proof of its bounds, its fallback
-progress       a progress bar, and the count of processed examples
 _native        compiled CPU kernels; DP-SGD's clip factors are in ``_native/clipping.py``
-_torch         engines on torch; DP-SGD's clip factors are in ``_torch/clipping.py``
+_torch         engines on torch; DP-SGD's clip factors are in ``_torch/clipped_sums.py``
 =============  =====================================================================================
 """
 
 from expost.training.configuration import Configuration
-from expost.training.engines import Trained
-from expost.training.fleet import Fleet
-from expost.training.mechanism import DPSGD, candidates
-from expost.training.progress import progress_bar
+from expost.training.engines import Trained, progress_bar
+from expost.training.fleet import DPSGD, Fleet, candidates
 
 __all__ = ["DPSGD", "Configuration", "Fleet", "Trained", "candidates", "progress_bar"]

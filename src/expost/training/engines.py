@@ -8,19 +8,26 @@ Engines:
 - Other modules on a CPU: :mod:`expost.training._torch.modules`, one model per thread, each on one
   torch thread unless there are fewer models than threads.
 - CUDA: :mod:`expost.training._torch.model_group`, many models per step, with the sums of
-  :mod:`expost.training._torch.clipping` (linear models),
+  :mod:`expost.training._torch.clipped_sums` (linear models),
   :mod:`expost.training._torch.layer_chain` (chains of supported layers) or
   :mod:`expost.training._torch.modules` (other modules).
+
+**Progress.** The count of :class:`Meter` is that of expected examples (steps × expected batch),
+which are public. Under a selector, which models are trained is not public, so do not log the
+progress.
 
 Tests: ``tests/training/test_fleet.py``.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -37,7 +44,6 @@ from expost.training.configuration import (
     plans,
     promises,
 )
-from expost.training.progress import Meter
 
 DEFAULT_MEMORY = 4 << 30  # scratch memory of modules on a CPU, in bytes
 _STRIDE = 1e8  # multiply-adds between two reports of progress
@@ -90,7 +96,7 @@ class FleetRun:
 
     def train_linear(self, loss: str, outputs: int, X: Any, y: Any) -> list[Trained]:
         """Train one linear model per configuration."""
-        from expost.training.data import check_training_data
+        from expost.training.configuration import check_training_data
 
         rows, targets = check_training_data(X, y, loss, outputs, dimensions=2)
         check_class_weights(self.configurations, loss, outputs)
@@ -100,7 +106,7 @@ class FleetRun:
             flat = self._native_linear(loss, outputs, rows, targets, planned)
         else:
             need_device(self.device)
-            from expost.training._torch.clipping import LinearSums
+            from expost.training._torch.clipped_sums import LinearSums
 
             flat = self._batched(LinearSums(rows, targets, loss, outputs, self.device), planned)
         tables = [parameters.reshape(outputs, width) for parameters in flat]
@@ -122,7 +128,7 @@ class FleetRun:
             outputs_of,
             takes_integers,
         )
-        from expost.training.data import check_rows, check_training_data
+        from expost.training.configuration import check_rows, check_training_data
 
         shaped = check_rows(X, dimensions=None)
         whole = getattr(X, "dtype", None) is not None and np.asarray(X).dtype.kind in "iu"
@@ -186,7 +192,7 @@ class FleetRun:
         import torch
 
         from expost.training._native.keystream import poisson_sample, streams
-        from expost.training._native.update import (
+        from expost.training._native.noise import (
             noisy,
             settle_state,
             state_of,
@@ -261,9 +267,8 @@ class FleetRun:
         """Train linear models with the native kernel."""
         from expost.training._native import linear
         from expost.training._native.keystream import streams
-        from expost.training._native.noise import make_steps
-        from expost.training._native.update import settle_state, state_of, step_settings
-        from expost.training.data import LOSSES
+        from expost.training._native.noise import make_steps, settle_state, state_of, step_settings
+        from expost.training.configuration import LOSSES
 
         width = outputs * (rows.shape[1] + 1)
         norms = linear.row_norms(rows)
@@ -307,9 +312,8 @@ class FleetRun:
         from expost.training._native import network as network_kernel
         from expost.training._native.keystream import streams
         from expost.training._native.network import Network, Unsupported
-        from expost.training._native.noise import make_steps
-        from expost.training._native.update import settle_state, state_of, step_settings
-        from expost.training.data import LOSSES
+        from expost.training._native.noise import make_steps, settle_state, state_of, step_settings
+        from expost.training.configuration import LOSSES
 
         try:
             network = Network(module, rows.shape[1:])
@@ -436,3 +440,119 @@ def _own_generator() -> Iterator[None]:
 
     with torch.random.fork_rng():
         yield
+
+
+TrainingProgress = Callable[[float, float], None]
+"""Called with (examples processed, examples in total).
+
+Calls come from any thread, but never from two threads at once."""
+
+
+@contextmanager
+def progress_bar(
+    label: str = "training", *, unit: str | None = "examples"
+) -> Iterator[TrainingProgress]:
+    """Draw a progress bar on standard error, or in the cell of a notebook.
+
+    It shows the speed and the time left. In a notebook tqdm draws it, if it is installed.
+    Do not log it, and clear it before sharing a notebook: see the module's docstring.
+
+    Parameters
+    ----------
+    label : str
+        Text before the bar.
+    unit : str, optional
+        What is counted per second. None: no speed is shown.
+
+    Yields
+    ------
+    callable
+        The ``progress`` argument of :meth:`Fleet.train <expost.training.Fleet.train>`.
+
+    Examples
+    --------
+    ::
+
+        with progress_bar() as bar:
+            fleet.train(X, y, progress=bar)
+    """
+    if _in_notebook() and find_spec("tqdm") is not None:
+        with _notebook_bar(label, unit) as report:
+            yield report
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as display:
+        task = display.add_task(label, total=None, speed="")
+
+        def update(done: float, total: float) -> None:
+            elapsed = display.tasks[0].elapsed
+            speed = f"{done / elapsed:,.0f} {unit}/s" if elapsed and unit is not None else ""
+            display.update(task, completed=done, total=total, speed=speed)
+
+        yield update
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = sys.modules.get("IPython")
+    running = None if shell is None else shell.get_ipython()
+    return type(running).__name__ == "ZMQInteractiveShell"
+
+
+@contextmanager
+def _notebook_bar(label: str, unit: str | None) -> Iterator[TrainingProgress]:
+    """Draw the bar with tqdm, which finds the kind of notebook itself; it disappears at the end."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    with tqdm(desc=label, unit=f" {unit or ''}", unit_scale=bool(unit), leave=False) as bar:
+
+        def update(done: float, total: float) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield update
+
+
+class Meter:
+    """Counts expected examples across threads.
+
+    After ``stopped`` is set, each thread of the fleet ends at its next report.
+    """
+
+    def __init__(self, progress: TrainingProgress | None) -> None:
+        self._progress, self._lock = progress, threading.Lock()
+        self.done = self.total = 0.0
+        self.stopped = False
+
+    def start(
+        self, configurations: Sequence[Configuration], planned: Sequence[TrainingPlan]
+    ) -> None:
+        """Compute the total, which is known before the first step."""
+        self.total = sum(
+            plan.steps * float(configuration.batch_size)
+            for configuration, plan in zip(configurations, planned, strict=True)
+        )
+
+    def add(self, examples: float) -> None:
+        """Count processed examples and report progress."""
+        if self.stopped:
+            raise InterruptedError("the fleet was stopped")
+        if self._progress is not None:
+            with self._lock:
+                self.done += examples
+                self._progress(self.done, self.total)

@@ -172,8 +172,8 @@ def rounding_slack(rows: int) -> float:
     In any order, the error of a coordinate is at most (terms + additions)·ε·Σ|term|, on each of two
     neighbouring data sets. The terms of a row sum up to ``clip`` in absolute value, but for a layer
     whose norm is computed from Gram matrices: there to 2^{12}·``clip`` / positions at most, because
-    that norm contains the error of float32 (:mod:`expost.training._torch.layers`), with one term
-    per position.
+    that norm contains the error of float32 (:mod:`expost.training._torch.layer_chain`), with one
+    term per position.
     """
     chunks = -(-rows // MOST_ROWS)
     return 2.0 * (min(rows, MOST_ROWS) + chunks + 8) * EPS * rows * 2.0**12

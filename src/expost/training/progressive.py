@@ -48,7 +48,7 @@ import numpy as np
 
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
-from expost.privacy.base import ADD_REMOVE, ZERO_OUT
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.source import RunKey
 from expost.rationals import count_of

@@ -2,39 +2,24 @@
 
 Training needs the extra ``[torch]``.
 
-=================  ==============================================================================
-``job``            :func:`tune`: runs a whole job. :func:`plan_job`: its plan alone.
-``defaults``       :func:`default_job`: a job from rows and keywords, with public defaults.
-``example``        :data:`EXAMPLE`: a commented TOML file.
-``request``        :class:`.TuneRequest`: the one list of settings; reads TOML, keywords and texts.
-``setting_kinds``  What a setting may be: numbers, names, bounds, …, each with its JSON Schema.
-``settings``       :func:`read_settings`: checks that the settings of a request fit together.
-``pricing``        :func:`.price_job`: what a job may cost, from public facts.
-``factories``      Finds the function that makes a torch module; each job has its own.
-``table_schema``   :class:`TableSchema`: public facts about columns, and the encoding of rows.
-``tables``         Reads arrays, data frames and files; no row makes it fail.
-``missing_facts``  From settings to a schema; asks once for every public fact that is missing.
-``rows``           Loads, encodes and splits the rows: zero-out or add-remove neighbours.
-``model``          :class:`Model` and :func:`load_model`: the released model and its file.
-``model_file``     Writes and reads ``model.npz``; reading runs no code.
-``scoring``        Scores: noisy on held-out rows, exact on public rows.
-``candidates``     Every setting at every privacy level: DP-SGD, then a score.
-``confidence``     By how much a noisy score must exceed the goal.
-``rehearsal``      Runs every kind of candidate on made-up rows, before anything is charged.
-``timing``         How long runs take, measured by the rehearsal.
-``run_attempts``   Prices the planned attempts of a job and makes them in turn.
-``forecast``       What a job would cost and reach, before anything runs.
-``job_folder``     The job's folder: finished attempts, the checkpoint and the published files.
-``tuned``          :class:`Tuned`: the released model, its total cost and its certificate.
-=================  ==============================================================================
+===========  ====================================================================================
+``job``      :func:`tune` runs a whole job; :func:`plan_job` makes its plan alone.
+``request``  What is asked: :class:`.TuneRequest`, the one list of settings, from TOML, keywords and
+             options; :func:`read_settings` checks that they fit together; defaults; metrics.
+``rows``     Arrays, frames, files and databases become encoded rows; no row makes this fail.
+``plan``     :class:`.JobPlan`: what a job may cost and reach; which strategy comes first.
+``runs``     The requests: trainings that stop when they pass, and attempts over DP-SGD.
+``model``    Scores; :class:`Model` and its file; :class:`Tuned`, the result and its certificate.
+``example``  :data:`EXAMPLE`: a commented TOML file.
+===========  ====================================================================================
 """
 
-from expost.tuning.defaults import default_job
 from expost.tuning.example import EXAMPLE
 from expost.tuning.job import plan_job, tune
-from expost.tuning.model import Model, load_model
-from expost.tuning.settings import read_settings
-from expost.tuning.tuned import Tuned
+from expost.tuning.model.released_model import Model, load_model
+from expost.tuning.model.tuned import Tuned
+from expost.tuning.request.defaults import default_job
+from expost.tuning.request.settings import read_settings
 
 __all__ = [
     "EXAMPLE",

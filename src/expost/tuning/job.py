@@ -3,7 +3,7 @@
 The released model, its setting, its score and the charges of all attempts are together ex-post
 (ε̃, δ)-DP with ε̃ = ``spent.epsilon`` and δ = ``privacy.delta``: theorems (T1) and (T2) of
 docs/theory.md for each attempt, composed as in "Attempts in sequence", under the neighbours of
-:mod:`expost.tuning.rows`.
+:mod:`expost.tuning.rows.job_rows`.
 
 Assumed: DP-SGD keeps its promise (:mod:`expost.training`), feature bounds and classes are public
 knowledge, and what is not in the result (progress, failures, timing) stays with the curator.
@@ -25,31 +25,38 @@ from typing import Any, ParamSpec, TypeVar
 from expost import plots
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import ExpostError, MissingExtra
+from expost.execution.calls import OnFailure
 from expost.execution.dispatch import Executor, start_executor
-from expost.execution.failure import OnFailure
 from expost.execution.identity import identity_of
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate
 from expost.selection.release import Release
 from expost.training.engines import need_device
-from expost.tuning.candidates import FittedCodec, Hooks, ScoredModel
-from expost.tuning.defaults import default_job, is_data_file, settings_and_rows
-from expost.tuning.forecast import Forecast
-from expost.tuning.job_folder import CERTIFICATE, DATA, LEDGER, PICTURE, Journal, refuse_finished
-from expost.tuning.learned_facts import LearnedFacts, keywords_with, learn_missing
-from expost.tuning.model import Recipe
-from expost.tuning.pricing import order_for, plan_rows
-from expost.tuning.rehearsal import RowShape, rehearse
-from expost.tuning.request import TuneRequest
-from expost.tuning.rows import JobRows, load_rows
-from expost.tuning.run_attempts import Step, make_attempts
-from expost.tuning.settings import DataSettings, Settings, read_settings
-from expost.tuning.spread_rows import SpreadRows, in_parts
-from expost.tuning.tell import with_model
-from expost.tuning.timing import Pace
-from expost.tuning.tuned import Tuned, chosen_of, conclude, picture
+from expost.tuning.model.released_model import Recipe
+from expost.tuning.model.tuned import Tuned, chosen_of, conclude, picture
+from expost.tuning.plan.job_plan import JobPlan
+from expost.tuning.plan.rehearsal import Pace, RowShape, rehearse
+from expost.tuning.plan.strategies import order_for, plan_rows
+from expost.tuning.request.bought_facts import LearnedFacts, keywords_with, learn_missing
+from expost.tuning.request.defaults import default_job, is_data_file, settings_and_rows
+from expost.tuning.request.settings import DataSettings, Settings, read_settings
+from expost.tuning.request.tune_request import TuneRequest
+from expost.tuning.rows.job_rows import JobRows, load_rows
+from expost.tuning.rows.spread_rows import SpreadRows, in_parts
+from expost.tuning.runs.candidates import FittedCodec, Hooks, ScoredModel
+from expost.tuning.runs.path_training import with_model
+from expost.tuning.runs.run_attempts import (
+    CERTIFICATE,
+    DATA,
+    LEDGER,
+    PICTURE,
+    Journal,
+    Step,
+    make_attempts,
+    refuse_finished,
+)
 
-Before = Callable[[Forecast], None]
+Before = Callable[[JobPlan], None]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -62,7 +69,7 @@ class Prepared:
     account: Account
     rows: JobRows
     recipe: Recipe
-    forecast: Forecast
+    forecast: JobPlan
     in_parts: bool
 
 
@@ -163,7 +170,7 @@ def tune(
         example ``target``, ``at_least``, ``feature_bounds``, ``categories``, ``classes``,
         ``missing``, ``rows``, ``epsilons``, ``delta``; ``model`` is a kind, a function, a class or
         a name. What is left out has a default that depends on the number of places only
-        (:mod:`expost.tuning.defaults`). :func:`expost.default_job` shows them, and
+        (:mod:`expost.tuning.request.defaults`). :func:`expost.default_job` shows them, and
         :func:`expost.plan_job` shows what the job may cost.
 
     Returns
@@ -284,7 +291,7 @@ def plan_job(
     device: str = "cpu",
     on_planning: Callable[[], None] | None = None,
     **settings: Any,
-) -> Forecast:
+) -> JobPlan:
     """Return the plan of a job: what it may cost and how likely it passes. Nothing is charged.
 
     The checks are those of :func:`expost.tune`, and the model is rehearsed on made-up rows. No
@@ -297,7 +304,7 @@ def plan_job(
 
     Returns
     -------
-    Forecast
+    JobPlan
         Its ``as_dict()`` holds the chances, charges and times in plain types. It has an HTML form
         for notebooks.
 
@@ -381,7 +388,7 @@ def _with_facts(
     return (config, X, y, {}), learned
 
 
-def tell_after(planned: Forecast, releases: Sequence[Release | None]) -> Step | None:
+def tell_after(planned: JobPlan, releases: Sequence[Release | None]) -> Step | None:
     """Return the request for a score after misses: wanted, and a path released a model.
 
     Its price is that of a job in which every path missed, so none may be lost or left out.

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from expost.analytics.request import CountRequest, request_settings
-from expost.tuning.request import table_schema
+from expost.tuning.request.tune_request import table_schema
 
 
 def _storable(text: str) -> str:

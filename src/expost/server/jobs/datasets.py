@@ -25,9 +25,9 @@ from expost.server.database import ServerDatabase, datasets
 from expost.server.people.accounts import check_name
 from expost.server.problems import Conflict, NotFound
 from expost.tables.sources import open_source
-from expost.tuning.request import TuneRequest
-from expost.tuning.settings import DataSettings
-from expost.tuning.tables import head_and_places, head_as_dict
+from expost.tuning.request.settings import DataSettings
+from expost.tuning.request.tune_request import TuneRequest
+from expost.tuning.rows.job_tables import head_and_places, head_as_dict
 
 TABLE, ROWS = "table", "rows"
 MOST_KEYS = 100_000

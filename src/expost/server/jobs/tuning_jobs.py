@@ -1,7 +1,7 @@
 """Tuning at a server: a question against the public facts of the rows, its price, and its run.
 
-The price is that of the job itself (:mod:`expost.tuning.pricing`), from public facts. A job keeps
-its files in a folder of the server, so that it continues after a crash with the same draws.
+The price is that of the job itself (:mod:`expost.tuning.plan.strategies`), from public facts. A job
+keeps its files in a folder of the server, so that it continues after a crash with the same draws.
 Tests: ``tests/server/test_tuning.py``.
 """
 
@@ -23,16 +23,16 @@ from expost.privacy.guarantees import Guarantee
 from expost.selection.attempt_planner import plan_for_bar
 from expost.selection.plan import plan_levels as make_plan
 from expost.server.jobs.datasets import ROWS, head_of
-from expost.tuning.defaults import default_levels, fill_goal, fill_model, fill_search
 from expost.tuning.job import tune
-from expost.tuning.job_folder import CERTIFICATE
-from expost.tuning.metrics import METRICS, REGRESSION_METRICS
-from expost.tuning.model_file import MISSED_MODEL, MODEL
-from expost.tuning.pricing import order_for, price_job
-from expost.tuning.request import MAX_EPSILON, MODELS
-from expost.tuning.settings import AXES, read_settings
-from expost.tuning.settings import Settings as JobSettings
-from expost.tuning.tables import Table, head_from_dict
+from expost.tuning.model.released_model import MISSED_MODEL, MODEL
+from expost.tuning.plan.strategies import order_for, price_job
+from expost.tuning.request.defaults import default_levels, fill_goal, fill_model, fill_search
+from expost.tuning.request.metrics import METRICS, REGRESSION_METRICS
+from expost.tuning.request.settings import AXES, read_settings
+from expost.tuning.request.settings import Settings as JobSettings
+from expost.tuning.request.tune_request import MAX_EPSILON, MODELS
+from expost.tuning.rows.job_tables import Table, head_from_dict
+from expost.tuning.runs.run_attempts import CERTIFICATE
 
 _TABLES = ("model", "search", "goal", "privacy")
 _MOST_EPOCHS = 1000  # of one training: a longer one would keep a worker from others

@@ -38,8 +38,8 @@ from expost.server.people.accounts import Person
 from expost.server.people.roles import ALLOWED
 from expost.server.problems import ServerProblem
 from expost.server.service import Service
-from expost.tuning.metrics import LOSSES
-from expost.tuning.request import KEYS, MAX_EPSILON, parsed, tables_of
+from expost.tuning.request.metrics import LOSSES
+from expost.tuning.request.tune_request import KEYS, MAX_EPSILON, parsed, tables_of
 
 router = APIRouter()
 Fields = dict[str, Any]

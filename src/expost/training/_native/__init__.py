@@ -6,9 +6,8 @@ linear             training steps of linear, logistic and softmax regression
 network            training steps of convolutional and fully connected networks, and the translation
                    of a torch module into their table
 network_layers     the layers of such a network, the table that describes it, a thread's memory
-update             noise, division by the expected batch size, optimiser
 keystream          random numbers: ChaCha20 keystream, uniforms, Poisson samples
-noise              exact rounded Gaussian noise
+noise              exact rounded Gaussian noise, then the optimiser
 fixed_point        sums over rows that are exact in every order
 vector_products    matrix products in tiles, by vector instructions
 compiled           the compiler decorators

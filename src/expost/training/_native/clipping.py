@@ -11,7 +11,7 @@ known.
 - :func:`clipped_residual` returns the clipped gradient of a linear model with one output, as the
   number by which the row is multiplied.
 
-The equivalent for torch is :func:`expost.training._torch.clipping.clip_factors`. Arithmetic is
+The equivalent for torch is :func:`expost.training._torch.clipped_sums.clip_factors`. Arithmetic is
 float64, rounded to nearest. Tests: ``tests/training/test_clipping.py`` (both engines agree),
 ``tests/training/test_linear.py``, ``tests/training/test_modules.py`` (against Opacus) and
 ``tests/training/test_sensitivity.py`` (the effect of one row on a sum).

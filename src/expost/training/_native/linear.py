@@ -10,9 +10,9 @@ those of torch: squared error (prediction − y)², and binary and categorical c
 Rows may be float32 or float64. Products of rows and parameters are in the precision of the rows.
 Residuals, norms, clip factors and parameters are float64. A residual that overflowed is clipped
 like any other. A residual that is not a number adds nothing, and neither does a row whose target is
-NaN (:mod:`expost.training.data` marks rows that do not count in this way). Sums are in fixed point
-(:mod:`expost.training._native.fixed_point`). So no row moves the sum by more than the clipping
-norm, exactly.
+NaN (:mod:`expost.training.configuration` marks rows that do not count in this way). Sums are in
+fixed point (:mod:`expost.training._native.fixed_point`). So no row moves the sum by more than the
+clipping norm, exactly.
 
 Class weights are part of the loss: residuals are multiplied by the weight of the row's class before
 the norm is taken. ``class_weights`` is empty (:data:`NO_WEIGHTS`) if there are none.
@@ -38,7 +38,7 @@ from expost.training._native.fixed_point import (
     without_anchors,
 )
 from expost.training._native.keystream import Stream, poisson_sample
-from expost.training._native.update import StepSettings, TrainingState, noisy, update
+from expost.training._native.noise import StepSettings, TrainingState, noisy, update
 from expost.training._native.vector_products import (
     prefetch,
     row_products1,

@@ -64,7 +64,7 @@ from expost.training._native.network_layers import (
     linear_backward,
     linear_forward,
 )
-from expost.training._native.update import StepSettings, TrainingState, noisy, update
+from expost.training._native.noise import StepSettings, TrainingState, noisy, update
 from expost.training._native.vector_products import VECTOR
 from expost.training.exact_noise import Bound
 

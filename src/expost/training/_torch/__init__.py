@@ -1,21 +1,19 @@
 """DP-SGD with torch: any module on a CPU, and many models at once on CUDA.
 
 ===================  ===============================================================================
-clipping             clip factors, sums of clipped gradients, the sums of linear models
+clipped_sums         clip factors, sums of clipped gradients, the sums of linear models
 modules              sums of clipped gradients of any module
-module_taps          its gradients, vectorised over examples
+module_taps          its gradients, vectorised over examples; LSTM, GRU and RNN
 tapped_layers        layers that record their inputs and slopes
-tapped_convolutions  convolutions that do
-recurrent            LSTM, GRU and RNN by such layers
 gradient_parts       norms and sums of the recorded gradients
 layer_chain          sums of clipped gradients of chains of supported layers
-layers               these layers
 convolutions         convolutions of many models
 layer_kernels        CUDA kernels of these layers (Triton)
 convolution_kernels  CUDA kernels of convolutions and group normalisation (Triton)
 model_group          training steps of a group of models
 device_keystream     random numbers on a torch device
 noise_kernels        CUDA kernel of these random numbers (Triton)
-flat_parameters      parameters of a module as one vector
+module_state         what a module draws; its parameters as one vector
+reachable_state      what a module can reach and change, and how it is set back
 ===================  ===============================================================================
 """

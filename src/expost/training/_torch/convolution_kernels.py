@@ -9,7 +9,7 @@ and each high part with the other's low part. The error is that of float32, a fe
 place of the sum of absolute terms, not that of TF32. It affects which gradient is computed, not its
 norm: the norm is taken of the numbers that are summed afterwards.
 
-The same functions in plain torch are in :mod:`expost.training._torch.layers`.
+The same functions in plain torch are in :mod:`expost.training._torch.layer_chain`.
 Tests: ``tests/training/test_device_kernels.py`` (in Triton's interpreter if there is no CUDA
 device).
 """

@@ -118,3 +118,39 @@ def kernels_of(device: str) -> Any:
     except ImportError:
         return None
     return layer_kernels
+
+
+def ghost_square(patches: Tensor, slopes: Tensor, patch: int, outputs: int) -> Tensor:
+    """Return ‖Σ_p slope_p ⊗ patch_p‖² from Gram matrices (examples × p × p), never too small.
+
+    The terms may cancel, and the rounded result could then be far below the true norm. So the
+    largest possible error of these sums is added: (number of operations)·u·(Σ_p
+    ‖patch_p‖·‖slope_p‖)², where u is the precision. For products that underflow (below ``tiny``),
+    tiny·(width of a patch)·(Σ_p ‖slope_p‖)² is added, and the same with patches and slopes
+    exchanged. ``patch`` and ``outputs`` are the widths of patches and slopes.
+    """
+    positions, limits = patches.shape[1], torch.finfo(patches.dtype)
+    operations = patch + outputs + positions**2 + 4
+    lost = limits.tiny * patch, limits.tiny * outputs
+    longs, steeps = (
+        (gram.diagonal(dim1=1, dim2=2).to(torch.float64) + low).sqrt()
+        for gram, low in zip((patches, slopes), lost, strict=True)
+    )
+    error = operations * limits.eps / 2 * (longs * steeps).sum(1).square()
+    vanished = (
+        lost[0] * steeps.sum(1).square()
+        + lost[1] * longs.sum(1).square()
+        + limits.tiny * positions**2
+    )
+    square: Tensor = (patches * slopes).sum((1, 2), dtype=torch.float64) + error + vanished
+    return square
+
+
+def squared_norms(values: Tensor) -> Tensor:
+    """Return Σ x² over the last axis in float64, where no square of a float32 underflows."""
+    kernels = kernels_of("cuda") if values.is_cuda and values.dtype == torch.float32 else None
+    if kernels is not None:
+        sums: Tensor = kernels.squares(values)
+        return sums
+    norms: Tensor = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
+    return norms.square()

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from expost.arrays import Array
-from expost.training._torch.clipping import VANISHED
-from expost.training._torch.layers import ghost_square, squared_norms
+from expost.training._torch.clipped_sums import VANISHED
+from expost.training._torch.convolutions import ghost_square, squared_norms
 
 Tensor = torch.Tensor
 
@@ -143,7 +143,8 @@ class Outer(Part):
 class Positions(Part):
     """Inputs (models × examples × positions × width) and slopes (the same with outputs).
 
-    Only for float32 (see :func:`expost.training._torch.layers.ghost_square`) and matrix products.
+    Only for float32 (see :func:`expost.training._torch.convolutions.ghost_square`) and matrix
+    products.
     """
 
     def __init__(self, name: str, inputs: Tensor, slopes: Tensor) -> None:

@@ -4,7 +4,7 @@ Images have the channels first, and one program computes a part of one image. Po
 preceding ReLU: max(relu(x)) = relu(max(x)) holds for values and slopes, so a window whose largest
 value is not positive has slope 0. Sums over windows are gathered and never added atomically, so
 results are reproducible. The same functions in plain torch are in
-:mod:`expost.training._torch.layers`.
+:mod:`expost.training._torch.layer_chain`.
 Tests: ``tests/training/test_device_kernels.py`` (in Triton's interpreter if there is no CUDA
 device).
 """

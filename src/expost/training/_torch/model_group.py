@@ -5,7 +5,7 @@ drawn. At its end, progress is reported. A model leaves the group when its steps
 
 On CUDA a step is recorded as a graph, so that no time is lost between its operations. One graph is
 recorded for every number of models still training and every (rounded up) size of the largest
-sample. The clipped sums of a step are in :mod:`expost.training._torch.clipping`.
+sample. The clipped sums of a step are in :mod:`expost.training._torch.clipped_sums`.
 
 A coordinate of the noise that float64 does not decide (:mod:`expost.training.exact_noise`) needs
 the host. On a CPU that is done at once. On CUDA, the number of the first such step is noted and
@@ -25,11 +25,11 @@ import torch
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipping import ClippedSums, full_precision
+from expost.training._torch.clipped_sums import ClippedSums, full_precision
 from expost.training._torch.device_keystream import DeviceStream, lattices_of
 from expost.training.configuration import BETA1, BETA2, TINY, Configuration, TrainingPlan
+from expost.training.engines import Meter
 from expost.training.exact_noise import clip_bound, lattice_of
-from expost.training.progress import Meter
 
 DEFAULT_MEMORY = 4 << 30
 _SAMPLE_BYTES = 1 << 28  # memory for the samples of a stretch

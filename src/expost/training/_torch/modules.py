@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.training._torch.clipping import ClippedSums, clip_factors, cut
+from expost.training._torch.clipped_sums import ClippedSums, clip_factors, cut
 from expost.training._torch.convolutions import kernels_of
 from expost.training._torch.gradient_parts import Part
 from expost.training._torch.module_state import Parameters, WholeState, seed_draws

@@ -1,0 +1,1 @@
+"""What a job may cost and reach, before anything runs."""

@@ -1,0 +1,1 @@
+"""From rows, as they come, to what is trained on."""

@@ -1,0 +1,1 @@
+"""The requests of a job: candidates, paths and attempts."""
