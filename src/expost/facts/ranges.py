@@ -9,9 +9,8 @@ decided by what was released before, and by nothing else:
 2. *Tails.* From the outer quartiles outwards, intervals whose lengths are multiples of the distance
    between the quartile and the median, then powers of two. Where quartile and median are equal
    (most values are 0, say), powers of two from there.
-3. *Bounds.* Two looks at the points beyond which the wanted share of the cells seems to be. All
-   looks at a tail together are explained by shapes T·(1 − v/R)^k of what is beyond a distance v;
-   the bound is the median of where these shapes put the wanted share.
+3. *Bounds.* Four looks at the points beyond which the wanted share of the cells seems to be, by all
+   looks before (:mod:`expost.facts.tails`). The bound is where it seems to be after the last one.
 
 The wanted share is the quantile that was asked for and a margin of noise: what noise hides cannot
 be bounded. Everything but the looks is post-processing.
@@ -32,21 +31,13 @@ from expost.facts.tails import Tail
 Look = Callable[[Floats, float], tuple[Floats, float]]
 """A noisy look at disjoint counts with a precision 1/σ²: what is released, and the true σ."""
 
-SHARES = {"quartiles": 0.15, "middle": 0.15, "tails": 0.2, "bounds": 0.46, "histogram": 0.04}
+SHARES = {"quartiles": 0.15, "middle": 0.12, "tails": 0.2, "bounds": 0.51, "histogram": 0.02}
 """How the precision of a column is divided."""
 _QUARTILES = (0.25, 0.5, 0.75)
 _PER_OCTAVE = 32
 _INSIDE = 4  # further bisections between two public points
-_NEAR = (1.0, 1.5, 2.0)  # ends of intervals of a tail, in distances between quartile and median
-_OCTAVES = 44
-_POWERS = (1.0, 1.5, 2.0, 3.0, 5.0, 9.0)  # of the shapes that a tail may have
-_MISFIT = 0.08  # relative error of every shape
-_ATOM_SURPRISE = 0.3  # e-folds by which a tail is less common that is twice as long
-_SURPRISE = 0.7  # the same for one that is twice as long or as short as usual
-_MARGIN = 1.4  # standard deviations above the wanted quantile
-_LOOKS = (0.4, 0.6)
-_AT, _END = 0.5, 0.5
-_FIRST = 0.4  # of the precision of the bounds goes to the first of two looks
+_LOOKS = 4  # at the bounds
+_MARGIN = 1.8  # standard deviations above the wanted quantile
 _CELLS = 8  # of the histogram
 _HALF = [
     math.ldexp(1 + step / _PER_OCTAVE, power)
@@ -114,11 +105,11 @@ def find_range(
     targets = [quantiles[0] * cells + margin, (1 - quantiles[1]) * cells + margin]
     _look_beyond(numbers, look, tails, [0.0, 0.0], part["middle"])
     _look_at_intervals(numbers, look, tails, part["tails"])
-    for share in _LOOKS:
-        positions = [t.crossings(g, (_AT,))[0] for t, g in zip(tails, targets, strict=True)]
-        _look_beyond(numbers, look, tails, positions, share * part["bounds"])
-    positions = [t.crossings(g, (_END,))[0] for t, g in zip(tails, targets, strict=True)]
-    ends = [tail.point(p) for tail, p in zip(tails, positions, strict=True)]
+    for number in range(_LOOKS + 1):
+        distances = [tail.crossing(wanted) for tail, wanted in zip(tails, targets, strict=True)]
+        if number < _LOOKS:
+            _look_beyond(numbers, look, tails, distances, part["bounds"] / _LOOKS)
+    ends = [tail.point(distance) for tail, distance in zip(tails, distances, strict=True)]
     bounds = _usable(*ends, positive=low > 0, unit=unit, whole=whole)
     return _with_histogram(
         numbers, look, part["histogram"], bounds, median, max(targets) / cells, whole
@@ -168,13 +159,17 @@ def _middle(low: float, high: float, whole: bool) -> float:
 
 
 def _look_beyond(
-    numbers: DistinctNumbers, look: Look, tails: list[Tail], positions: list[float], precision: float
+    numbers: DistinctNumbers,
+    look: Look,
+    tails: list[Tail],
+    distances: list[float],
+    precision: float,
 ) -> None:
-    """Look at how many cells are beyond the positions of both tails."""
-    cuts = [tail.point(p) for tail, p in zip(tails, positions, strict=True)]
+    """Look at how many cells are beyond a distance in both tails."""
+    cuts = [tail.point(distance) for tail, distance in zip(tails, distances, strict=True)]
     counts, deviation = look(numbers.cut([cuts[0]], [cuts[1]]), precision)
-    for tail, p, count in zip(tails, positions, (counts[0], counts[2]), strict=True):
-        tail.note(p, math.inf, float(count), deviation**-2)
+    for tail, distance, count in zip(tails, distances, (counts[0], counts[2]), strict=True):
+        tail.note(distance, math.inf, float(count), deviation**-2)
 
 
 def _look_at_intervals(
