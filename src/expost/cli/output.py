@@ -45,7 +45,9 @@ _DEEPEST = 4  # levels of nesting that a table shows
 notes = Console(stderr=True, emoji=False, markup=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
-
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Also show settings, method and intermediate numbers.")
+]
 
 _PLAIN = {"ε": "epsilon", "δ": "delta", "ρ": "rho", "α": "alpha", "≥": ">=", "≤": "<="}
 _PLAIN |= {"±": "+/-", "–": "-", "−": "-", "…": "...", "′": "'", "’": "'", "“": '"', "”": '"'}

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
-from expost.certificates.officer_report import certainty_text
+from expost.certificates.meaning import certainty_text
 from expost.server.api.access import check_csrf, cookie_person, service_of
 from expost.server.pages import amounts
 from expost.server.people.accounts import Person

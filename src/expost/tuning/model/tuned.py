@@ -438,8 +438,7 @@ def picture(result: Tuned) -> dict[str, Any]:
         shown = min(max(sign * result.score, low), high)
         points.append((result.spent.epsilon, shown, noise, result.release.passed))
     methods = [("expost: this job", result.spent.epsilon)]
-    if job.attempts == 1:
-        methods.append(("expost: most expensive outcome", result.worst_case.epsilon))
+    methods.append(("expost: at most possible", result.worst_case.epsilon))
     if result.comparison is not None:
         methods += [
             (
