@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from expost.analytics import contribution
 from expost.analytics.contribution import GROUP, USER, GroupValues
-<<<<<<< HEAD
-from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
-=======
 from expost.analytics.count_result import CountResult
-from expost.analytics.learned_facts import learn_missing_bounds
->>>>>>> main
+from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,

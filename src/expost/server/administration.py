@@ -17,6 +17,7 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, attempts, requests
+from expost.server.jobs.buy_facts import with_bought_facts
 from expost.server.jobs.datasets import Datasets
 from expost.server.jobs.ledgers import Ledgers, make_budget
 from expost.server.jobs.states import REFUSED, Queue, iso_time
@@ -35,8 +36,10 @@ class Administration:
 
     @action
     def register(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Register a data set; its budget must exist."""
+        """Register a data set; its budget must exist, and pays for facts that are bought."""
         self._ledgers.check(str(facts.get("budget")))
+        check = self._datasets.check_new
+        facts = with_bought_facts(facts, self._ledgers.ledger, person.name, check)
         return self._datasets.add(facts, person.name)
 
     @action

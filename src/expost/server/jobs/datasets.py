@@ -55,6 +55,14 @@ class Datasets:
         document: dict[str, Any] = json.loads(row["document"])
         return document
 
+    def check_new(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the document of a new data set; refuse a name that is taken. Reads no row."""
+        document = check_dataset(facts)
+        same = sql.select(datasets.c.name).where(datasets.c.name == document["name"])
+        if self._store.row(same) is not None:
+            raise Conflict("there is a data set with this name already", "name", "another name")
+        return document
+
     def add(self, facts: Mapping[str, Any], by: str) -> dict[str, Any]:
         """Register a data set."""
         document = check_dataset(facts)
@@ -71,7 +79,10 @@ class Datasets:
                     retired=False,
                 )
             )
-            audit_log.record(connection, by, "register data set", public_facts(document))
+            shown = public_facts(document)
+            if "bought" in shown:  # its certificate is kept with the data set
+                shown["bought"] = shown["bought"]["charged"]
+            audit_log.record(connection, by, "register data set", shown)
 
         self._store.write(work)
         return document
@@ -109,6 +120,7 @@ def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
         "description": str(facts.get("description") or ""),
         "budget": check_name(str(facts["budget"]), "budget"),
         "source": facts.get("source"),
+        **({"bought": facts["bought"]} if "bought" in facts else {}),
     }
     if kind == ROWS:
         return document | _rows_facts(facts)
