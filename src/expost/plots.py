@@ -47,11 +47,7 @@ _STYLE: dict[str, Any] = {
 
 
 def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """Make a figure with panels side by side.
-
-    ``columns``: the number of panels. ``width``, ``height``: size of one panel in inches. Returns:
-    the figure; pass it to :func:`save`. Raises MissingExtra: matplotlib is not installed.
-    """
+    """Make a figure with panels of this size in inches, side by side; see :func:`save`."""
     with house_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -63,11 +59,7 @@ def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, 
 
 
 def check_path(path: Path | None) -> None:
-    """Refuse a file name that could not be written later.
-
-    ``path``: where the figure shall go; None is accepted and means no figure. Raises InvalidInput:
-    the ending is not that of a known format, or the folder does not exist.
-    """
+    """Refuse a file name that could not be written later; None means no figure."""
     if path is not None and path.suffix.lower() not in _FORMATS:
         raise InvalidInput("plot", str(path), "give a file name ending in " + ", ".join(_FORMATS))
     if path is not None and not path.resolve().parent.is_dir():
@@ -75,11 +67,7 @@ def check_path(path: Path | None) -> None:
 
 
 def save(drawn: Any, path: Path) -> None:
-    """Write a figure to a file.
-
-    ``drawn``: a figure made by :func:`figure`. ``path``: the file; its ending decides the format
-    (PNG, PDF or SVG).
-    """
+    """Write a figure to a file, whose ending decides the format (PNG, PDF or SVG)."""
     for axes in drawn.axes:
         legend = axes.get_legend()
         if legend is not None:
@@ -89,11 +77,7 @@ def save(drawn: Any, path: Path) -> None:
 
 
 def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> None:
-    """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched.
-
-    ``claimed``: the claimed loss of each outcome. ``shown``: what the runs of an audit show at
-    least.
-    """
+    """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched."""
     bars: list[Any] = list(axes.bar(range(len(shown)), shown, 0.5, color=INK[0]))
     for bar, value, limit in zip(bars, shown, claimed, strict=True):
         if value > limit:
@@ -109,10 +93,7 @@ def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> No
 
 
 def draw_audit(report: Any, path: Path) -> None:
-    """Draw what an audit claimed and measured, outcome by outcome.
-
-    ``report``: the result of :func:`expost.audit.audit`. ``path``: the file to write.
-    """
+    """Draw what an audit claimed and measured, outcome by outcome."""
     outcomes = report.outcomes
     names = ["nothing" if outcome.index is None else str(outcome.index) for outcome in outcomes]
     drawn, (axes,) = figure(1, width=max(5.0, min(12.0, 2.0 + 0.45 * len(names))))
@@ -156,11 +137,9 @@ def draw_tuning(
 ) -> None:
     """Draw what a released model cost, and its score.
 
-    ``path``: the file to write. ``methods``: ways to tune, and the ε of one request at ``delta``;
-    the first is this job's own charge. ``delta``: δ of one request. ``attempts``: for each attempt:
-    ε spent so far, the released score, the standard deviation of its noise, and whether it reached
-    the target. ``total_delta``: δ of all attempts together. ``metric``: name of the score.
-    ``target``: the value that the score had to reach.
+    ``methods``: ways to tune, and the ε of one request at ``delta``; the first is this job's own.
+    ``attempts``: for each, ε charged so far, the released score, the standard deviation of its
+    noise, and whether it reached the goal.
     """
     drawn, (left, right) = figure(2, width=5.2, height=3.4)
     with house_style():
@@ -214,11 +193,7 @@ def draw_tuning(
 
 
 def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
-    """Draw what a job with a bar is expected to cost, and how many runs it makes.
-
-    ``path``: the file to write. ``rows``: what to expect, by the level from which settings pass and
-    the share that does. ``delta``: the job's total δ.
-    """
+    """Draw what a job with a goal is expected to cost, and how many runs it makes."""
     shares = [share for share in (0.5, 0.1, 0.02) if any(row.share == share for row in rows)]
     drawn, (left, right) = figure(2)
     with house_style():
@@ -245,10 +220,7 @@ def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
 
 
 def draw_facts(facts: Any, path: Path) -> None:
-    """Draw a small histogram per column, with bars of two standard deviations of the noise.
-
-    ``facts``: the result of :func:`expost.describe`. ``path``: the file to write.
-    """
+    """Draw a small histogram per column, with bars of two standard deviations of the noise."""
     shown = [name for name, column in facts.items() if column.range or column.categories]
     across, down = min(4, max(1, len(shown))), max(1, math.ceil(len(shown) / 4))
     drawn, _ = figure(1, width=2.6 * across, height=2.0 * down)
@@ -276,10 +248,7 @@ def draw_facts(facts: Any, path: Path) -> None:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Apply the style of the package, and nothing of the user's, until the end of the block.
-
-    Raises MissingExtra: matplotlib is not installed.
-    """
+    """Apply the style of the package, and nothing of the user's, until the end of the block."""
     try:
         from matplotlib import style
     except ImportError:
@@ -298,13 +267,7 @@ def draw_ledger(
     held: Sequence[float],
     worst: Sequence[float],
 ) -> None:
-    """Draw how a budget was spent, entry by entry, and write the figure.
-
-    ``path``: the file; its ending determines the format. ``name``: name of the budget. ``unit``:
-    symbol of the amounts, for example ``"ε"``. ``limit``: the limit of the budget. ``settled``,
-    ``held``: the settled and the held amount after each entry. ``worst``: the sum of the worst
-    cases of all requests after each entry. Raises MissingExtra: matplotlib is not installed.
-    """
+    """Draw how a budget was used, entry by entry: settled, held, and the sum of worst cases."""
     used = [paid + waiting for paid, waiting in zip(settled, held, strict=True)]
     drawn, (axes,) = figure(1, width=6)
     for values, ink, line, label in (

@@ -32,12 +32,9 @@ _LARGEST = Fraction(sys.float_info.max)
 
 
 def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
-    """Return ``value`` as an exact rational.
+    """Return a number as an exact rational; a float is the binary fraction that it stores.
 
-    ``value``: the number; NumPy scalars are accepted too. A float stands for the binary fraction
-    that it stores. ``np.longdouble`` is refused: it has more digits than a float. ``field``: name
-    of the argument, for the error message. ``error``: the exception to raise. Returns: exactly
-    ``value``. Raises InvalidInput: ``value`` is not a finite real number. Booleans are refused.
+    Booleans are refused, and ``np.longdouble``, which has more digits than a float.
     """
     if isinstance(value, np.integer):
         return Fraction(int(value))
@@ -60,11 +57,7 @@ def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 def exact_positive(
     value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 ) -> Fraction:
-    """Return ``value`` as an exact rational and require that it is positive.
-
-    Returns: exactly ``value``. Raises InvalidInput: ``value`` is missing, not a finite real number,
-    or not positive.
-    """
+    """Return a number as an exact rational and require that it is positive."""
     if value is None:
         raise error(field, value, "give a number > 0")
     result = exact(value, field, error=error)
@@ -76,11 +69,7 @@ def exact_positive(
 def exact_normal(
     value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 ) -> Fraction:
-    """Return ``value`` as an exact rational and require that a float holds it with full precision.
-
-    Returns: exactly ``value``. Raises InvalidInput: ``value`` is not positive, is below the
-    smallest normal float (2.3e-308), or above the largest.
-    """
+    """Return a number as an exact rational that a float holds with full precision."""
     result = exact_positive(value, field, error=error)
     if not _SMALLEST_NORMAL <= result <= _LARGEST:
         raise error(
@@ -122,8 +111,6 @@ def decimal_up(value: float, digits: int) -> Decimal:
     """Return the smallest decimal with so many digits that reads as at least ``value``.
 
     A float is taken as its shortest decimal, so 0.1 and 1e-05 stay as they are.
-
-    ``digits``: number of significant digits.
     """
     text = str(value) if isinstance(value, int) else repr(float(value))
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(text)
@@ -139,11 +126,8 @@ def charge_text(value: float, digits: int = 6) -> str:
 def pad_up(value: float, magnitude: float | None = None) -> float:
     """Return an upper bound of a real number that was evaluated in floating point.
 
-    ``value``: the result of the floating-point evaluation. ``magnitude``: sum of the absolute
-    values of the terms that were added to get ``value``. The default is ``abs(value)``. Returns:
-    ``value`` plus 2**-44 of ``magnitude``, rounded up.
-
-    The margin is more than a hundred times the error of a dozen roundings and calls of exp or log.
+    ``magnitude``: sum of the absolute values of the terms that were added. The margin, 2**-44 of
+    it, is more than a hundred times the error of a dozen roundings and calls of exp or log.
     """
     scale = abs(value) if magnitude is None else magnitude
     return math.nextafter(value + scale * 2.0**-44, math.inf)
@@ -152,13 +136,7 @@ def pad_up(value: float, magnitude: float | None = None) -> float:
 def count_of(
     value: object, field: str, *, at_least: int, error: type[InvalidInput] = InvalidInput
 ) -> int:
-    """Return ``value`` as a Python int and require that it is a whole number ≥ ``at_least``.
-
-    ``value``: the number. Python and NumPy integers are accepted; booleans and floats are refused.
-    ``field``: name of the argument, for the error message. ``at_least``: the smallest valid number.
-    ``error``: the exception to raise. Raises InvalidInput: ``value`` is not an integer, or is less
-    than ``at_least``.
-    """
+    """Return a Python or NumPy integer as an int ≥ ``at_least``; refuse booleans and floats."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise error(field, value, f"give a whole number ≥ {at_least}")
     return int(value)

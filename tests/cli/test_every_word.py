@@ -116,7 +116,7 @@ def spoken(result: Tuned, goal: GoalSettings, params: dict[str, Any], beyond: bo
     With ``beyond`` noise carried the score and its bounds beyond the range of the metric.
     """
     sign = 1.0 if goal.larger_is_better else -1.0
-    metric, bar = goal.measure, goal.target
+    metric, bar = goal.measure, goal.least_score
     assert bar is not None
     step = 0.07 * metric.spread
     lead = 3 * metric.spread if beyond else 0.123456 * step

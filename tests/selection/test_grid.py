@@ -19,7 +19,7 @@ from expost import (
     RandomDropping,
     RenyiDP,
 )
-from expost.certificates.prices import charges_of_grid, rebuild
+from expost.certificates.document import charges_of_grid, rebuild
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import ZERO_OUT
 from expost.selection.held_out import HeldOut
@@ -92,7 +92,7 @@ COUNT = CountWithRows(("secret-row",))
 
 
 def held_out(**settings: Any) -> HeldOut:
-    return HeldOut.for_levels(COUNT, LEVELS, bar=7, **{"confidence": 0.9, **settings})
+    return HeldOut.for_levels(COUNT, LEVELS, goal=7, **{"confidence": 0.9, **settings})
 
 
 PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {

@@ -61,6 +61,8 @@ def test_an_owner_buys_groups_bounds_and_the_cap(server: Server) -> None:
 def test_the_form_buys_facts_or_reads_a_file(server: Server) -> None:
     client = sign_in(server, "olga")
     form = table(server) | {"groups": "city", "values": "spend", "csrf": csrf(client)}
+    shown = client.post("/register", data=form | {"learn_facts": "0.5", "preview": "1"})
+    assert "bought privately when this is registered" in shown.text
     refused = client.post("/register", data=form)
     assert "lower and an upper bound" in refused.text
     assert entries(server) == []

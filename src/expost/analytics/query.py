@@ -253,10 +253,10 @@ def run_request(
     progress = Progress() if progress is None else progress
     request = _capped(request, progress, randomness)
     groups, values = _values(request, progress, randomness)
-    refinement = _refinement(request, progress, groups, values, randomness)
+    refinement = refinement_of(request, progress, groups, values, randomness)
     progress.refinement = refinement
     for answer in refinement:
-        progress.answers.append(_published(request, answer))
+        progress.answers.append(in_data_units(request, answer))
         if released is not None:
             released(progress.answers[-1], round_up(progress.spent))
     return _result(request, progress, charges, evidence, randomness.simulated)
@@ -283,7 +283,7 @@ def _values(
     )
     if limit is not None:
         progress.side += price
-        progress.dropped = _removed(
+        progress.dropped = removed_by_caps(
             request,
             contribution.removed_share(
                 values, limit, price, request.law, request.wanted.confidence, randomness
@@ -322,7 +322,7 @@ def _capped(request: CheckedCount, progress: Progress, randomness: Randomness) -
     return request
 
 
-def _removed(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
+def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, Any]:
     """The share that caps removed, and the bias that counts against the wanted relative error.
 
     ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
@@ -351,7 +351,7 @@ def _odds(share: float) -> float:
     return share / max(1e-9, 1 - share)
 
 
-def _refinement(
+def refinement_of(
     request: CheckedCount,
     progress: Progress,
     groups: list[Any],
@@ -383,7 +383,7 @@ def _name(group: str, request: CheckedCount) -> Any:
     return tuple(group.split(SEPARATOR)) if len(request.by) > 1 else group
 
 
-def _published(request: CheckedCount, answer: Answer) -> Answer:
+def in_data_units(request: CheckedCount, answer: Answer) -> Answer:
     """An answer in the unit of the data; counts are never negative."""
     unit = float(request.measure.grid / request.finer)
     numbers = [number * unit for number in (answer.estimate, answer.low, answer.high)]
@@ -421,7 +421,7 @@ def _result(
     spent = charged.size if shared else progress.spent
     return CountResult(
         answers=tuple(progress.answers),
-        unanswered=tuple(_published(request, answer) for answer in refinement.unanswered),
+        unanswered=tuple(in_data_units(request, answer) for answer in refinement.unanswered),
         spent=round_up(spent),
         remaining=round_down(max(Fraction(0), request.total - spent)),
         unit="epsilon" if request.delta is None else "rho",
@@ -433,7 +433,7 @@ def _result(
         dropped_share=progress.dropped,
         guarantee=request.guarantee,
         keys=None if progress.selection is None else progress.selection.as_dict(),
-        warnings=_warnings(request, progress),
+        warnings=warnings_of_caps(request, progress),
         query=describe_request(request),
         source=request.source,
         public=_public(request, progress),
@@ -446,7 +446,7 @@ def _result(
     )
 
 
-def _warnings(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
+def warnings_of_caps(request: CheckedCount, progress: Progress) -> tuple[str, ...]:
     """What the released share of removed values says, if the share is known well enough.
 
     An interval that is wider than its estimate says nothing. Where nothing is removed, noise must

@@ -101,7 +101,7 @@ def request_of_options(
         ("max_rows_per_user", ("auto",)),
     ):
         if name in asked:
-            asked[name] = _parse_cap(name, asked[name], *words)
+            asked[name] = parse_cap(name, asked[name], *words)
     if "keys" in asked:
         asked["keys"] = read_keys(asked["keys"], asked.get("by", ()))
     if "prior" in asked:
@@ -159,7 +159,7 @@ def count_command(
     if plot is not None:
         plots.check_path(plot)
     check_out(out)
-    _check_certificate(certificate)
+    check_certificate(certificate)
     request = request_of_options(options, sum_column, mean_column)
     if facts is not None:
         fill_stated_facts(request, facts)
@@ -248,7 +248,7 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
         notes.print(f"figure: {plot}")
 
 
-def _check_certificate(path: Path | None) -> None:
+def check_certificate(path: Path | None) -> None:
     """Refuse a certificate that could not be written later."""
     if path is None:
         return
@@ -394,7 +394,7 @@ def split_bounds(arguments: list[str]) -> list[str]:
     return words
 
 
-def _parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
+def parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
     """A cap as a number or as one of some words."""
     if text is None or text in words:
         return text

@@ -369,7 +369,7 @@ def tune_command(
     stop_early: Annotated[
         bool,
         typer.Option(
-            help="Stop at the first model that passes the bar. Without this, the time taken "
+            help="Stop at the first model that reaches the goal. Without this, the time taken "
             "depends only on the random draws and not on the data."
         ),
     ] = True,

@@ -117,8 +117,7 @@ class Together(Protocol):
     """A mechanism that can be run together with others of the same ``together_key``.
 
     An example is a fleet of trainings. Each output must have the law that it has when it is run
-    alone. It must depend on its own randomness only, not on the runs made with it: those differ
-    from one cluster to another.
+    alone. It must depend on its own randomness only: the runs made with it differ between clusters.
     """
 
     together_key: Hashable
@@ -126,13 +125,10 @@ class Together(Protocol):
     def run_together(
         self, calls: Sequence[Any], data: Any, randomness: Sequence[Randomness]
     ) -> Sequence[Any]:
-        """Run several mechanisms at once.
+        """Return one output per call, ``FAILED`` for a call that fails.
 
-        ``calls``: the mechanisms to run, all with the same ``together_key``. ``data``: the data of
-        the selection. ``randomness``: one source per call, in the same order. Returns: one output
-        per call. A call that fails gives ``FAILED``. If ``run_together`` raises, its outputs are
-        discarded, and each mechanism is called alone with a fresh copy of its own randomness, so
-        that only those fail that fail by themselves.
+        If it raises, its outputs are discarded, and each mechanism is called alone with a fresh
+        copy of its own randomness, so that only those fail that fail by themselves.
         """
         ...
 
@@ -140,12 +136,7 @@ class Together(Protocol):
 def make_outputs(
     calls: Sequence[Call], data: Any, sources: Sequence[Callable[[], Randomness]]
 ) -> list[Any]:
-    """Return one output per call, or a :class:`~expost.execution.calls.Raised` in its place.
-
-    ``calls``: the mechanisms; those with the same ``together_key`` are run together. ``data``: the
-    data of the selection. ``sources``: one per call: returns the source of that run, from its
-    beginning.
-    """
+    """Return one output, or a :class:`Raised`, per call; ``sources`` start the runs' randomness."""
     outputs: list[Any] = [None] * len(calls)
     for group in _groups(calls):
         first = group[0]
@@ -181,7 +172,7 @@ def _together(
     """Run calls together; if that raises, run each alone, from the beginning of its own source.
 
     Without this, the failure of one candidate would be an outcome of the others: it would be
-    released at their price, and would depend on which runs an executor puts together.
+    released at their charge, and would depend on which runs an executor puts together.
     """
 
     def make() -> list[Any]:

@@ -17,13 +17,21 @@ import pickle
 import secrets
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from expost.errors import InvalidInput, WorkersLost
 from expost.execution.calls import Raised, call_or_failure, failure_as_text, make_outputs
@@ -33,7 +41,7 @@ from expost.randomness.source import RunKey, source_of_run
 LOOK_AHEAD = 32
 """Number of runs made together under a rule that may stop at the first pass; public."""
 
-_MOST_TRIES = 3
+MOST_TRIES = 3
 
 Batches = Generator[list[tuple[int, Any]], None, None]
 """Lists of (place, output) of runs that were made together, in the order in which they finish."""
@@ -42,12 +50,8 @@ Batches = Generator[list[tuple[int, Any]], None, None]
 class Executor(Protocol):
     """Any ``concurrent.futures.Executor``.
 
-    Two more attributes are used if the executor has them:
-
-    ``tasks``
-        the number of tasks in a wave;
-    ``share(data)``
-        a context manager that returns a handle; ``submit`` accepts the handle in place of the data.
+    It may have ``tasks``, the number of tasks in a wave, and ``share(data)``, a context manager
+    that returns a handle; ``submit`` accepts the handle in place of the data.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
@@ -82,10 +86,7 @@ def start_executor(name: str, device: str = "cpu") -> AbstractContextManager[Any
 
 
 def tasks_of(executor: Any) -> int:
-    """Return the number of tasks in a wave.
-
-    This is the executor's ``tasks``, else its number of workers, else the number of cores.
-    """
+    """Return the number of tasks in a wave: its ``tasks``, else its workers, else the cores."""
     return int(
         getattr(executor, "tasks", None)
         or getattr(executor, "_max_workers", None)
@@ -98,9 +99,6 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
     """Refuse an executor that does not work, before anything is charged.
 
     All candidates are sent to a worker as a test; their list is public.
-
-    ``executor``: what the caller passed. ``calls``: the mechanisms of all candidates. Raises
-    InvalidInput: the executor has no usable ``submit``, or its workers cannot load the candidates.
     """
     if not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
@@ -134,10 +132,7 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
 
 
 def _arrive(calls: Sequence[Any]) -> None:
-    """Run in a worker as a test: the candidates could be loaded there.
-
-    A mechanism with a method ``check_here`` may refuse the worker.
-    """
+    """Run in a worker as a test: load the candidates; their ``check_here`` may refuse it."""
     for call in calls:
         check = getattr(call, "check_here", None)
         if check is not None:
@@ -145,13 +140,9 @@ def _arrive(calls: Sequence[Any]) -> None:
 
 
 class Dispatcher:
-    """Makes the runs of one selection on an executor.
+    """Makes the runs of one selection on an executor; leaving the block releases shared data.
 
-    A context manager; leaving the block releases shared data.
-
-    ``executor``: where the runs are made. ``data``: the data of the selection. ``key``: key of the
-    runs' randomness. ``tell``: whether the texts of candidates' exceptions are sent back for the
-    curator.
+    ``tell``: whether the texts of candidates' exceptions are sent back for the curator.
     """
 
     def __init__(self, executor: Executor, data: Any, key: RunKey, *, tell: bool) -> None:
@@ -172,55 +163,18 @@ class Dispatcher:
         """Make one wave; yield (place, output) of the runs of each task when it ends."""
         self._share()
         assigned = [runs[first :: self.tasks] for first in range(self.tasks)]
-        tries = [0] * len(assigned)
-        running: dict[Future[Any], int] = {}
-        try:
-            for number in range(len(assigned)):
-                self._submit(assigned, number, tries, running)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number = running.pop(future)
-                    if _lost(future) is None:
-                        yield [
-                            (run, unpacked(output))
-                            for (run, _), output in zip(
-                                assigned[number], future.result().outputs, strict=True
-                            )
-                        ]
-                    else:
-                        self._count_loss(number, tries, _lost(future))
-                        self._submit(assigned, number, tries, running)
-        finally:
-            for future in running:
-                future.cancel()
 
-    def _submit(
-        self,
-        assigned: Sequence[Sequence[tuple[int, Call]]],
-        number: int,
-        tries: list[int],
-        running: dict[Future[Any], int],
-    ) -> None:
-        """Submit a task; try again if the executor refuses it."""
-        calls = tuple(call for _, call in assigned[number])
-        seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
-        task = Task(calls, seeds, self._key.simulated, self._tell, here())
-        while True:
-            try:
-                running[self._executor.submit(work, task, self._handle)] = number
-                return
-            except Exception as error:
-                lost = type(error).__name__
-            self._count_loss(number, tries, lost)
+        def submit(number: int) -> Future[Any]:
+            calls = tuple(call for _, call in assigned[number])
+            # A task that is sent again has the same seeds: not a second draw.
+            seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
+            task = Task(calls, seeds, self._key.simulated, self._tell, here())
+            return self._executor.submit(work, task, self._handle)
 
-    def _count_loss(self, number: int, tries: list[int], lost: str | None) -> None:
-        """Count the loss of a task; raise after the last try.
-
-        Only the type of the error is shown: its text may come from a candidate.
-        """
-        tries[number] += 1
-        if tries[number] >= _MOST_TRIES:
-            raise WorkersLost(_MOST_TRIES, str(lost))
+        with closing(resubmitted(submit, len(assigned), lost_kind, WorkersLost)) as results:
+            for number, made in results:
+                runs_of = (run for run, _ in assigned[number])
+                yield list(zip(runs_of, map(unpacked, made.outputs), strict=True))
 
     def _share(self) -> None:
         """Share the data with the workers, once."""
@@ -235,7 +189,54 @@ class Dispatcher:
         self._opened = True
 
 
-def _lost(future: Future[Any]) -> str | None:
+def resubmitted(
+    submit: Callable[[int], Future[Any]],
+    count: int,
+    lost: Callable[[Future[Any]], str | None],
+    error: type[WorkersLost],
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield (task, result) of ``count`` tasks as they end; submit a lost one again.
+
+    ``lost`` says why a task has no result. Only the type of an error is shown: its text may come
+    from a candidate. After three tries of one task ``error`` is raised.
+    """
+    tries = [0] * count
+    running: dict[Future[Any], int] = {}
+
+    def start(number: int) -> None:
+        while True:
+            try:
+                running[submit(number)] = number
+                return
+            except Exception as problem:
+                kind = type(problem).__name__
+            count_try(tries, number, kind, error)
+
+    try:
+        for number in range(count):
+            start(number)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number = running.pop(future)
+                kind = lost(future)
+                if kind is None:
+                    yield number, future.result()
+                    continue
+                count_try(tries, number, kind, error)
+                start(number)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def count_try(tries: list[int], number: int, kind: str, error: type[WorkersLost]) -> None:
+    """Count a lost task; raise after the last try."""
+    tries[number] += 1
+    if tries[number] >= MOST_TRIES:
+        raise error(MOST_TRIES, kind)
+
+
+def lost_kind(future: Future[Any]) -> str | None:
     """Return the type of error because of which a task has no result, or None if it has one."""
     if future.cancelled():
         return "CancelledError"
@@ -243,18 +244,28 @@ def _lost(future: Future[Any]) -> str | None:
     return None if error is None else type(error).__name__
 
 
+class OwnedExecutor(ABC):
+    """A context manager that shuts its workers down."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End or leave the workers."""
+
+
 _TOKEN = secrets.token_hex(16)
 
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """Runs for one worker.
+    """Runs for one worker. Which runs, and how many, is secret: no name, no number and no repr.
 
-    Which runs, and how many, is secret: a task has no name, no number and no repr.
-
-    ``calls``: the mechanisms to run. ``seeds``: the seed of each run's randomness. ``simulated``:
-    whether the randomness is seeded for a simulation. ``tell``: whether the texts of exceptions are
-    sent back for the curator. ``home``: the process that made the task, from :func:`here`.
+    ``tell``: whether the texts of exceptions are sent back. ``home``: the process that made it.
     """
 
     calls: tuple[Call, ...]
@@ -266,10 +277,7 @@ class Task:
 
 @dataclass(frozen=True, repr=False)
 class Made:
-    """The outputs of a task.
-
-    It has no repr: a pool that fails to send it writes its repr to a log.
-    """
+    """The outputs of a task; no repr, because a pool that fails to send it logs its repr."""
 
     outputs: list[Any]
 
@@ -325,10 +333,7 @@ def _by_value(output: Any) -> bytes:
 
 
 class _Silence:
-    """Sends standard output and error of this process to the null device while tasks run.
-
-    Several tasks may run as threads of one worker, so they are counted.
-    """
+    """Sends standard output and error to the null device while tasks (threads, counted) run."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

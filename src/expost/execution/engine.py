@@ -63,12 +63,7 @@ class Run:
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """The outcome of a selection.
-
-    ``index``: place of the winner in the list of candidates; None if nothing is released.
-    ``value``: its output, ``FAILED``, or ``NOTHING``. ``score``: its score, if it has one.
-    ``passed``: whether it reached the goal; None if there is no goal.
-    """
+    """The outcome of a selection: the winner's index (None: nothing), output, score and pass."""
 
     index: int | None
     value: Any
@@ -78,11 +73,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Listeners:
-    """Callbacks for the curator; what they receive is secret.
-
-    ``progress``: called with (outputs made, runs drawn). ``on_failure``: called with (candidate
-    index, exception).
-    """
+    """Callbacks for the curator; what they receive is secret."""
 
     progress: RunProgress | None = None
     on_failure: OnFailure | None = None
@@ -90,11 +81,9 @@ class Listeners:
 
 @dataclass(frozen=True)
 class OutcomeRule:
-    """Which run is released, and what it takes to pass.
+    """Which run is released, and what it takes to pass; whole numbers are compared exactly.
 
-    ``release``: a rule that looks for a pass stops at the first one, unless ``stop_early`` is
-    false. ``score``: function of an output; None takes the output as the number. ``at_least``: the
-    score that a run must reach to pass. Whole numbers are compared with it exactly.
+    A rule that looks for a pass stops at the first one, unless ``stop_early`` is false.
     """
 
     release: ReleaseRule
@@ -115,14 +104,13 @@ def execute(
 ) -> Outcome:
     """Make the runs that were drawn and choose the outcome.
 
-    ``checkpoint``: its outputs are not made again. New outputs are recorded before they are looked
-    at. ``settled``: whether the selection was settled in the ledger before. Then no new outputs are
-    made, because they would not be paid for. ``executor``: makes the runs; by default this process
-    does. Raises CheckpointMismatch: the selection is settled, and the checkpoint lacks an output
-    that is needed.
+    ``checkpoint``: its outputs are not made again; new ones are recorded before they are looked at.
+    ``settled``: whether the selection was settled in the ledger before. Then no new outputs are
+    made, because they would not be paid for: CheckpointMismatch if one is needed.
     """
     chosen: Outcome | None = None
     rule, at_least = choice.release, choice.at_least
+    # How far runs are made ahead is public: it does not depend on outputs.
     ahead = None if rule is ReleaseRule.BEST or not choice.stop_early else LOOK_AHEAD
     with _Outputs(runs, data, key, ahead, listeners, checkpoint, settled, executor) as outputs:
         if not choice.stop_early and not settled:
@@ -136,6 +124,7 @@ def execute(
                 return outcome
             if chosen is None or _beats(rule, outcome, chosen):
                 chosen = outcome
+    # A failed last look releases nothing; it is charged as the last level all the same.
     if rule is ReleaseRule.FIRST_PASS_OR_LAST and chosen is not None and chosen.value is FAILED:
         chosen = None
     if chosen is None or rule is ReleaseRule.FIRST_PASS_OR_NOTHING:
@@ -271,8 +260,6 @@ class SelectionState:
     """The draws of one selection, in memory or in a checkpoint file.
 
     A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
-
-    ``draws``: the secret draws. ``checkpoint``: the file that holds them.
     """
 
     def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:

@@ -54,9 +54,7 @@ def _bernoulli_exp_fraction(numerator: int, denominator: int, randomness: Random
 
 
 def geometric(x: Fraction, randomness: Randomness) -> int:
-    """Return k ≥ 0 with probability (1−e^{−x})·e^{−xk}.
-
-    ``x``: greater than 0.
+    """Return k ≥ 0 with probability (1−e^{−x})·e^{−xk}, for x > 0.
 
     Let x = s/t. U + tV, where U ∈ [0, t) has weight e^{−U/t} and V counts successes of probability
     e^{−1}, is geometric with continuation probability e^{−1/t}. Its quotient by s is geometric with
@@ -74,10 +72,7 @@ def geometric(x: Fraction, randomness: Randomness) -> int:
 
 
 def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
-    """Return an integer y with probability proportional to e^{−|y|/scale}.
-
-    ``scale``: greater than 0.
-    """
+    """Return an integer y with probability proportional to e^{−|y|/scale}, for scale > 0."""
     rate = 1 / scale
     while True:
         magnitude = geometric(rate, randomness)
@@ -87,10 +82,7 @@ def discrete_laplace(scale: Fraction, randomness: Randomness) -> int:
 
 
 def discrete_gaussian(variance: Fraction, randomness: Randomness) -> int:
-    """Return an integer y with probability proportional to e^{−y²/(2·variance)}.
-
-    ``variance``: greater than 0. The variance of the draw itself is slightly different.
-    """
+    """Return an integer y with probability proportional to e^{−y²/(2·variance)}."""
     scale = isqrt(variance.numerator // variance.denominator) + 1
     centre = variance / scale
     while True:
@@ -109,18 +101,12 @@ class Law(Protocol):
     """A probability distribution on the outcomes 0, 1, 2, …"""
 
     def masses(self, precision: int) -> Iterator[Bracket]:
-        """Yield brackets of P(0), P(1), …; stop after the last possible outcome.
-
-        ``precision``: about how many digits the brackets have.
-        """
+        """Yield brackets, of about so many digits, of P(0), P(1), … up to the last outcome."""
         ...
 
 
 class Arithmetic:
-    """Arithmetic on brackets of non-negative numbers, rounded outwards.
-
-    ``precision``: number of decimal digits.
-    """
+    """Arithmetic on brackets of non-negative numbers with so many digits, rounded outwards."""
 
     def __init__(self, precision: int) -> None:
         self.down = Context(precision, ROUND_FLOOR, MIN_EMIN, MAX_EMAX, traps=[])
@@ -176,10 +162,7 @@ def arithmetic(precision: int) -> Arithmetic:
 
 @dataclass(frozen=True)
 class GeometricLaw:
-    """P(k) ∝ e^{−rate·k} on 0, 1, …, or on 0, …, size−1.
-
-    ``rate``: greater than 0. ``size``: number of outcomes; without it there is no largest outcome.
-    """
+    """P(k) ∝ e^{−rate·k} on 0, 1, …, or on 0, …, size−1."""
 
     rate: Fraction
     size: int | None = None
@@ -200,12 +183,9 @@ class GeometricLaw:
 
 @dataclass(frozen=True)
 class KeepLaw:
-    """Outcome 0 with probability (p_b/p_a)·((1−p_a)/(1−p_b))², else outcome 1.
+    """The coin of noise reduction: 0 with probability (p_b/p_a)·((1−p_a)/(1−p_b))², else 1.
 
-    Here p_a = e^{−coarse} and p_b = e^{−fine}. This is the coin of noise reduction
-    (``mechanisms.noise_paths``).
-
-    ``coarse``, ``fine``: rates with 0 < coarse < fine.
+    Here p_a = e^{−coarse} and p_b = e^{−fine}, with 0 < coarse < fine.
     """
 
     coarse: Fraction
@@ -264,10 +244,8 @@ class PoissonLaw:
 class TruncatedNegativeBinomialLaw:
     """Truncated negative binomial distribution of K ≥ 1, as used by Papernot and Steinke.
 
-    P(K = 1) = (1−γ)·η/(γ^{−η} − 1) and P(K = k+1)/P(K = k) = (1−γ)(k+η)/(k+1).
-    Outcome 0 stands for K = 1, so that the outcomes start at 0 like those of the other classes.
-
-    ``shape``: η > −1; η = 0 is the logarithmic distribution. ``gamma``: γ with 0 < γ < 1.
+    P(K = 1) = (1−γ)·η/(γ^{−η} − 1) and P(K = k+1)/P(K = k) = (1−γ)(k+η)/(k+1), for η > −1 and
+    0 < γ < 1; η = 0 is the logarithmic distribution. Outcome 0 stands for K = 1.
     """
 
     shape: Fraction
@@ -299,8 +277,6 @@ class FoldedGaussianLaw:
     """Discrete Gaussian: P(Y = y) ∝ e^{−y²/(2·variance)}.
 
     The outcomes 0, 1, 2, 3, 4, … stand for y = 0, −1, 1, −2, 2, …
-
-    ``variance``: greater than 0.
     """
 
     variance: Fraction
@@ -329,10 +305,7 @@ def _gaussian_weights(variance: Fraction, precision: int) -> Iterator[Bracket]:
 
 @lru_cache(maxsize=64)
 def _gaussian_total(variance: Fraction, precision: int) -> Bracket:
-    """The sum of all weights.
-
-    The tail after y is at most weight(y)·r/(1−r), r = e^{−1/(2·variance)}·(last ratio).
-    """
+    """The sum of all weights; the tail after y is at most weight(y)·r/(1−r), r the last ratio."""
     a = arithmetic(precision)
     total = (ONE, ONE)
     negligible = Decimal((0, (1,), -precision))
@@ -366,9 +339,8 @@ def invert(
 ) -> int:
     """Return one exact draw of ``law``.
 
-    ``prefix``: the first bits of the uniform real, where they are known already. ``prefix_bits``:
-    how many bits ``prefix`` has. ``chunk``: how many bits are drawn at a time. ``digits``: the
-    least number of decimal digits to compute with.
+    ``prefix``: the first ``prefix_bits`` bits of the uniform real, where they are known already.
+    ``chunk``: bits drawn at a time. ``digits``: the least number of decimal digits.
     """
     known, bits = prefix, prefix_bits
     if bits == 0:
@@ -399,9 +371,7 @@ def _locate(law: Law, known: int, bits: int, digits: int) -> int | None:
 
 
 def binomial_exp(trials: int, x: Fraction, randomness: Randomness) -> int:
-    """Return the number of successes among ``trials`` coins of probability e^{−x}.
-
-    ``trials``: number of coins, ≥ 0. ``x``: at least 0.
+    """Return the number of successes among ``trials`` coins of probability e^{−x}, x ≥ 0.
 
     The time grows with the result, not with ``trials``. The trials are divided into blocks that
     have about 32 expected successes each; the size of a block depends on x alone.
@@ -434,11 +404,7 @@ def truncated_negative_binomial(shape: Fraction, gamma: Fraction, randomness: Ra
 
 
 def subset(size: int, count: int, randomness: Randomness) -> list[int]:
-    """Return a uniformly random set of distinct whole numbers (Floyd's algorithm).
-
-    ``size``: the numbers are at least 0 and below ``size``. ``count``: how many numbers to return,
-    at most ``size``.
-    """
+    """Return ``count`` distinct whole numbers below ``size``, a uniform subset (Floyd)."""
     chosen: set[int] = set()
     for bound in range(size - count, size):
         pick = randomness.below(bound + 1)

@@ -18,7 +18,6 @@ Shared parts
 
 Planning
     ``plan``                what a tuning job would cost, from public numbers
-    ``run_counts``          how many runs to expect
     ``attempts``            tuning to a goal: levels, attempts, chances and what to expect
     ``attempt_planner``     which attempts to make, in which order
 

@@ -14,16 +14,21 @@ the first level, and a function that grows by its value at the last level.
 Tests: ``tests/statistical/test_selectors.py`` (the draws against the enumerated law),
 ``tests/theorems/test_pure.py`` and ``tests/theorems/test_renyi.py`` (the guarantees of that law),
 ``tests/theorems/test_plan.py``, ``tests/selection/test_renyi_charges.py`` (sums over levels).
+
+For planning only: how many runs there will be (:func:`run_counts`), and how many copies of a
+candidate find a good output (:func:`repeats_for`, ``theorem:goodness-guarantee``). No guarantee
+depends on them.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from math import ceil, expm1, log
+from math import ceil, exp, expm1, log
 from typing import Any
 
 import numpy as np
@@ -34,7 +39,7 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.guarantees import PureDP, RenyiDP
 from expost.randomness.coins import binomial_exp, geometric, subset
 from expost.randomness.source import Randomness
-from expost.rationals import Number, exact, round_down, round_up
+from expost.rationals import Number, exact, exact_positive, round_down, round_up
 from expost.selection.candidate import Candidate, CandidateGroup
 
 METHODS = ("sharp", "closed-form", "paper")
@@ -64,7 +69,9 @@ class ChargeKind:
         if delta is not None:
             if not 0 < exact(delta, "delta") < 1:
                 raise InvalidInput(
-                    "delta", delta, "give 0 < delta < 1; Rényi promises imply nothing at delta = 0"
+                    "delta",
+                    delta,
+                    "give 0 < delta < 1; Rényi guarantees imply nothing at delta = 0",
                 )
             if round_down(exact(delta, "delta")) == 0:
                 raise InvalidInput(
@@ -86,6 +93,7 @@ class DropLaw:
 
     def draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> list[int]:
         """Draw the kept copies."""
+        # One level for all candidates: the coins are dependent, as the proof needs.
         level = self.minimum + geometric(self.overhead, randomness)
         kept: list[int] = []
         for group, rate in zip(self.groups, self.rates, strict=True):
@@ -194,6 +202,7 @@ def probability_nothing(
     rate, count = np.asarray(rates, dtype=float), np.asarray(copies, dtype=float)
     if not rate.all():  # copies of rate 0 are kept at every level
         return 0.0, 0.0
+    # The product grows with k: first levels bound it from below, last levels from above.
     edges = cell_edges(float(rate.max()) + overhead, overhead, growth)
     masses = np.exp(log_cell_masses(edges, overhead, 0.0))
     firsts = minimum + edges
@@ -246,3 +255,110 @@ class LevelLattice:
             ),
             nothing=probability_nothing(overhead, rate, count, minimum)[1],
         )
+
+
+_EXACT_UP_TO = 2000  # copies; above it the number kept at a level is taken as Poisson or normal
+
+
+@dataclass(frozen=True, eq=False)
+class RunCounts:
+    """The distribution of the number of runs, given that something is kept."""
+
+    copies: int
+    mean: float
+    mean_per_draw: float
+    nothing: float
+    values: Floats
+    cumulative: Floats
+
+    def quantile(self, chance: float) -> int:
+        """Return the smallest number of runs that is not exceeded with this probability."""
+        index = int(np.searchsorted(self.cumulative, chance))
+        return int(self.values[min(index, len(self.values) - 1)])
+
+
+def run_counts(law: DropLaw) -> RunCounts:
+    """Return the distribution of the number of runs under a drop law, given at least one."""
+    overhead, rates = float(law.overhead), np.array([float(rate) for rate in law.rates])
+    copies = np.array([float(group.copies) for group in law.groups])
+    keep = [math.exp(log_keep_probability(overhead, rate, law.minimum)) for rate in rates]
+    per_draw = float(copies @ keep)
+    nothing = sum(probability_nothing(overhead, rates, copies, law.minimum)) / 2
+    edges = cell_edges(float(rates.max()) + overhead, overhead, 1.04)
+    masses = np.exp(log_cell_masses(edges, overhead, 0.0))
+    middles = law.minimum + np.floor((edges + np.append(edges[1:], edges[-1] + 1)) / 2 - 0.5)
+    keeping = np.exp(-rates[:, None] * middles)
+    exact = law.copies <= _EXACT_UP_TO
+    values, table = _exact(copies, keeping) if exact else _approximate(copies, keeping)
+    cumulative = masses @ table
+    above_zero = cumulative - cumulative[0]
+    total = max(1.0 - cumulative[0], 1e-300)
+    mean = per_draw / max(1.0 - nothing, 1e-300)
+    return RunCounts(
+        law.copies, mean, per_draw, nothing, values, np.minimum(above_zero / total, 1.0)
+    )
+
+
+def _exact(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
+    """Return P(N ≤ n) at each level for n = 0 … copies.
+
+    Uses the discrete Fourier transform of the generating function.
+    """
+    size = int(copies.sum()) + 1
+    # The generating function Π(1 + p(z−1))^T at the roots of unity, inverted by one FFT.
+    roots = np.exp(-2j * np.pi * np.arange(size // 2 + 1) / size)
+    transform = np.ones((keeping.shape[1], len(roots)), dtype=complex)
+    for count, chance in zip(copies, keeping, strict=True):
+        transform *= (1 + chance[:, None] * (roots[None, :] - 1)) ** count
+    masses = np.clip(np.fft.irfft(transform, size, axis=1), 0.0, 1.0)
+    return np.arange(size, dtype=float), np.minimum(np.cumsum(masses, axis=1), 1.0)
+
+
+def _approximate(copies: Floats, keeping: Floats) -> tuple[Floats, Floats]:
+    """Return P(N ≤ n) at each level on a logarithmic list of n.
+
+    N is taken as Poisson for means below 50 and as normal above.
+    """
+    total = float(copies.sum())
+    values = np.unique(np.concatenate([np.arange(200.0), np.ceil(np.geomspace(200.0, total, 400))]))
+    mean = copies @ keeping
+    variance = np.maximum((copies[:, None] * keeping * (1 - keeping)).sum(axis=0), 1e-12)
+    table = np.empty((len(mean), len(values)))
+    for row, (centre, spread) in enumerate(zip(mean, variance, strict=True)):
+        if centre < 50:
+            log_mass = -centre + np.arange(200) * math.log(max(centre, 1e-300)) - _log_factorials()
+            reached = np.minimum(np.cumsum(np.exp(log_mass)), 1.0)
+            table[row] = np.append(reached, np.ones(len(values) - 200))
+        else:
+            scaled = (values + 0.5 - centre) / math.sqrt(2 * spread)
+            table[row] = [0.5 * math.erfc(-deviation) for deviation in scaled]
+    return values, table
+
+
+def _log_factorials() -> Floats:
+    """Return ln n! for n = 0 … 199."""
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, 200.0)))])
+
+
+def repeats_for(
+    success: Number,
+    failure: Number,
+    epsilon: Number,
+    overhead: Number,
+    drop_rate: Number | None = None,
+) -> int:
+    """Return the number of copies with which a good output is found with probability 1 − β."""
+    alpha, beta = exact_positive(success, "success"), exact_positive(failure, "failure")
+    if alpha >= 1 or beta >= 1:
+        raise InvalidInput(
+            "success, failure", (success, failure), "give probabilities strictly between 0 and 1"
+        )
+    rate = exact_positive(epsilon if drop_rate is None else drop_rate, "epsilon")
+    # ln(2/β): half of β for a high drop level, half for no good run among the copies kept.
+    logarithm = log(2.0) - log(beta)
+    log_copies = (
+        float(rate / exact_positive(overhead, "overhead")) * logarithm + log(logarithm) - log(alpha)
+    )
+    if log_copies < 600:
+        return ceil(Fraction(exp(log_copies) * (1 + 1e-12)))
+    return int(2 ** ceil(log_copies / log(2.0)))

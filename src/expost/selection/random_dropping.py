@@ -171,13 +171,13 @@ class RandomDropping(DroppingSelector):
     2ε_i + ε′. ε̃(nothing) = 0, because then nothing has run. Sums are exact and rounded up. Tests:
     ``tests/theorems/test_pure.py``.
 
-    *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md). Candidates promise RenyiDP,
+    *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md). Guarantees are RenyiDP,
     ZCDP or PureDP, with or without a privacy profile. x is a multiple of a rational step h, so the
     same exact coins are used. Charges are the least of what is proven, rounded up. Tests:
     ``tests/theorems/test_renyi.py``, ``tests/theorems/test_profile_charges.py``.
 
-    *Assumptions.* Each candidate keeps its promise, calls are independent, and the score depends on
-    the output alone.
+    *Assumptions.* Each candidate keeps its guarantee, calls are independent, and the score depends
+    on the output alone.
     """
 
     overhead: Number

@@ -4,7 +4,7 @@ A certificate contains nothing that a selection keeps secret: no drop level, coi
 timings or losing outputs. It contains the public grid, from which its charge can be computed again
 (``expost certificate verify``), and can be signed (``expost certificate sign``).
 
-The grid is everything that the charges depend on (:mod:`expost.certificates.prices` computes them
+The grid is everything that the charges depend on (:mod:`expost.certificates.document` computes them
 again). It holds the selector with its settings as exact numbers, and for each candidate its
 guarantee, its copies and its drop rate. Equal ones are stored once. It holds no mechanisms,
 parameters or data.
@@ -311,7 +311,7 @@ def _outcome(value: Any) -> str:
     return str(value) if isinstance(value, (int, float, str)) else type(value).__name__
 
 
-OWN = "expost."  # the price of a selector that is defined elsewhere cannot be computed again
+OWN = "expost."  # the charges of a selector that is defined elsewhere cannot be computed again
 
 
 def grid_of(selector: Any, candidates: Sequence[Candidate]) -> dict[str, Any] | None:
@@ -376,7 +376,7 @@ def written(value: Any) -> Any:
 
 
 def _kind(mechanisms: Sequence[Any]) -> str:
-    """The kind of the mechanisms, as far as a price depends on it."""
+    """The kind of the mechanisms, as far as a charge depends on it."""
     if all(isinstance(mechanism, Query) for mechanism in mechanisms):
         return "queries"
     laws = {m.law if isinstance(m, DiscreteNoise) else "any" for m in mechanisms}

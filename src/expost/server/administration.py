@@ -17,9 +17,15 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, attempts, requests
-from expost.server.jobs.buy_facts import with_bought_facts
-from expost.server.jobs.datasets import Datasets
+from expost.server.jobs.buy_facts import (
+    filled_from_file,
+    with_bought_facts,
+    with_stand_ins,
+    without_stand_ins,
+)
+from expost.server.jobs.datasets import Datasets, check_dataset
 from expost.server.jobs.ledgers import Ledgers, make_budget
+from expost.server.jobs.prices import check_budget
 from expost.server.jobs.states import REFUSED, Queue, iso_time
 from expost.server.people.accounts import ANALYST, OWNER, People, Person
 from expost.server.people.roles import action
@@ -36,11 +42,42 @@ class Administration:
 
     @action
     def register(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Register a data set; its budget must exist, and pays for facts that are bought."""
+        """Register a data set; its budget must exist and be able to pay for questions.
+
+        It also pays for facts that are bought.
+        """
+        self._datasets.check_name(str(facts.get("name")))
+        document = self.preview(person, self._bought(person, facts))
+        self._datasets.add(document, person.name)
+        return document
+
+    @action
+    def preview(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a data set as they would be registered, with its columns."""
         self._ledgers.check(str(facts.get("budget")))
-        check = self._datasets.check_new
-        facts = with_bought_facts(facts, self._ledgers.ledger, person.name, check)
-        return self._datasets.add(facts, person.name)
+        filled = filled_from_file(facts)
+        document = check_dataset(with_stand_ins(filled))
+        check_budget(document, self._ledgers.ledger.standing(document["budget"]).filter.budget)
+        return without_stand_ins(document, filled)
+
+    @action
+    def change_dataset(self, person: Person, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the facts of a data set; its name, kind and budget stay."""
+        present = self._datasets.get(name)
+        fixed = {key: present[key] for key in ("name", "kind", "budget")}
+        fixed |= {"bought": present["bought"]} if "bought" in present else {}
+        facts = self._bought(person, dict(facts) | fixed)
+        document = self.preview(person, facts | {"version": present["version"] + 1})
+        self._datasets.change(document, person.name)
+        return document
+
+    def _bought(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a data set with those that are to be bought; refused before."""
+        filled = filled_from_file(facts)
+        if filled.get("learn_facts") is None:
+            return filled
+        self.preview(person, filled)
+        return with_bought_facts(filled, self._ledgers.ledger, person.name)
 
     @action
     def retire(self, person: Person, name: str) -> dict[str, Any]:
@@ -64,6 +101,12 @@ class Administration:
         """Take away a person's access."""
         self._people.disable(name, person.name)
         return {"name": name, "disabled": True}
+
+    @action
+    def enable_person(self, person: Person, name: str) -> dict[str, Any]:
+        """Let a person return; they need a new token."""
+        self._people.enable(name, person.name)
+        return {"name": name, "disabled": False}
 
     @action
     def tokens(self, person: Person) -> list[dict[str, Any]]:
@@ -117,6 +160,8 @@ class Administration:
 
         terms = budget_of(epsilon)
         limits = {who: budget_of(cap) for who, cap in (caps or {}).items()}
+        for who, cap in limits.items():
+            _check_cap(who, cap, terms)
         self._ledgers.open_budget(name, terms, limits, renews)
         detail = {"name": name, "terms": terms.as_dict(), "renews": renews}
         self._act(person, "open budget", detail | {"caps": dict(caps or {})})
@@ -142,6 +187,8 @@ class Administration:
             terms = make_budget(present.kind, epsilon, known, orders, present.neighbours)
         elif not analyst:
             raise InvalidInput("epsilon", None, "a budget needs a limit")
+        if analyst and terms is not None:
+            _check_cap(analyst, terms, present)
         self._ledgers.ledger.change_budget(terms, reason, name=name, analyst=analyst)
         limit = None if terms is None else terms.as_dict()
         detail = {"name": name, "analyst": analyst, "limit": limit, "reason": reason}
@@ -255,3 +302,9 @@ class Administration:
         problems = [*self._ledgers.problems(), *audit_log.problems(self.store)]
         counted = {"entries": self._ledgers.entry_count(), "acts": audit_log.count_acts(self.store)}
         return {"valid": not problems, "problems": problems} | counted
+
+
+def _check_cap(analyst: str, cap: Budget, terms: Budget) -> None:
+    """Refuse a cap above the limit of its budget: it would limit nothing."""
+    if any(most > limit for most, limit in zip(cap.limits, terms.limits, strict=True)):
+        raise InvalidInput("caps", analyst, "give at most the limit of the budget")

@@ -127,12 +127,14 @@ class Problem:
 
     def _charges(self, factors: Floats, index: int, order: float, shift: float) -> Floats:
         """Return the Rényi charges at one order and one shift, padded up."""
+        # Algorithm 2: only earlier copies compete (cumsum); the winner is not its own competitor.
         weighted = self.copies[:, None] * factors
         others = (
             np.cumsum(weighted, axis=0) if self.earlier_only else weighted.sum(axis=0)[None, :]
         ) - factors
         others = np.maximum(others * (1 + 1e-12), 0.0)
         log_moment = log_sum(self.lattice.log_masses + others)
+        # Drawn again until something is kept: divide by 1 − P_⊥, which is the same for all data.
         if self.conditioned:
             log_moment = log_moment - math.log1p(-self.lattice.nothing)
         divergence = self.curves[:, index]
@@ -147,6 +149,7 @@ class Problem:
             )[0]
             nothing = shift * self.overhead + (log_nothing - self.log_weight_nothing) / (order - 1)
             charges = np.append(charges, nothing)
+        # 2^{−44} of the terms that were added; 1e3 bounds the logarithms, as in rationals.pad_up.
         magnitude = (
             shift * (self.overhead + float(self.rates.max()))
             + float(divergence.max())
@@ -200,6 +203,7 @@ def sharpest_charges(
     """
     allowed = list(range(len(problem.orders))) if indices is None else list(indices)
     search = _Search(problem, allowed)
+    # A few outcomes drive the search; every point that is evaluated counts for all of them.
     spread = np.linspace(0, problem.outcomes - 1, min(problem.outcomes, _DRIVERS))
     starts = {
         driver: point
@@ -289,6 +293,7 @@ class _Search:
 
 def log_sum(rows: Floats) -> Floats:
     """Return ln Σ exp along the last axis."""
+    # Subtract the peak first: exp of a large logarithm would overflow.
     peak = rows.max(axis=-1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     with np.errstate(over="ignore", divide="ignore"):
@@ -309,6 +314,7 @@ _rows: dict[tuple[Profile, bytes], dict[float, Floats]] = {}
 
 def log_ratios(profile: Profile, gaps: Floats, keeping: Floats) -> Floats:
     """Return upper bounds of ln ρ(u) for one profile."""
+    # A profile is convex in e^ε: each chord below γs gives a valid ρ, and the least is taken.
     ends = gaps[:, None] * np.array([*_CHORDS, 1.0])
     deltas = tabulated(profile, ends * (1 - _PAD))
     last, u = deltas[:, -1:], keeping[None, :]
@@ -351,6 +357,7 @@ def losses(problem: Problem, shift: float, moments: Floats) -> Floats:
 def log_targets(problem: Problem, moments: Floats) -> Floats:
     """Return ln of the δ_i(ε_i) that each group may have: I_i·δ_i(ε_i) is its share of δ."""
     assert problem.log_delta is not None
+    # Rounded down: a smaller δ_i(ε_i) needs a larger ε_i.
     kept = math.log1p(-problem.lattice.nothing) if problem.conditioned else 0.0
     return problem.log_weights + problem.log_delta + kept - moments[: len(problem.rates)] - _PAD
 
@@ -397,6 +404,7 @@ def least_epsilon(profile: Profile, log_deltas: Floats) -> Floats:
     It is the point where the chord between two points of the table reaches δ, rounded up.
     """
     grid, deltas = _table(profile)  # type: ignore[arg-type]
+    # Rounded down, so that the ε at which the chord reaches it is not too small.
     wanted = np.exp(log_deltas) * (1 - _PAD)
     after = np.searchsorted(-deltas, -wanted)  # the first point with δ ≤ wanted
     index = np.clip(after, 1, len(grid) - 1)

@@ -1,9 +1,9 @@
-"""From candidates with Rényi promises to a table of charges.
+"""From candidates with Rényi guarantees to a table of charges.
 
 The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
 each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
 
-Pure and zCDP promises take part with the curves that they imply. The drop rates γ_j are free; by
+Pure and zCDP guarantees take part with the curves that they imply. The drop rates γ_j are free; by
 default they are proportional to the candidates' divergences. The drop level is a multiple of a
 step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin is
 exact. Charges are rounded up.
@@ -67,6 +67,7 @@ def rate_renyi(groups: Sequence[CandidateGroup], claim: ChargeKind) -> Rated:
     orders, curves = _common_curves(groups, claim.orders)
     natural = _natural_rates(orders, curves, claim)
     rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
+    # The largest natural shift ε/γ sets the scale of the lattice.
     shift = max(float(own) / float(rate) for own, rate in zip(natural, rates, strict=True))
     octave = math.floor(math.log2(shift)) if shift > 0 else 0
     # Fourth octaves only: lists that differ a little share the step, and with it their bounds.
@@ -80,7 +81,9 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
         return exact(group.drop_rate, "drop_rate")
     if natural <= 0:
         raise InvalidCandidate(
-            "guarantee", group.guarantee, "it promises 0: give the candidate a drop_rate > 0"
+            "guarantee",
+            group.guarantee,
+            "it states a loss of 0: give the candidate a drop_rate > 0",
         )
     return Fraction(float(natural))
 
@@ -88,18 +91,18 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
 def _common_curves(
     groups: Sequence[CandidateGroup], extra: Sequence[float]
 ) -> tuple[Floats, Floats]:
-    """Return all promises as curves on the same orders.
+    """Return all guarantees as curves on the same orders.
 
     A curve that does not list an order uses its next larger one, which has a larger divergence.
     """
-    promises = [group.guarantee for group in groups]
-    if any(promise.shared_delta for promise in promises):
+    guarantees = [group.guarantee for group in groups]
+    if any(guarantee.shared_delta for guarantee in guarantees):
         raise InvalidCandidate(
             "guarantee",
             "ApproxDP",
-            "an (ε, δ) promise implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
+            "an (ε, δ) guarantee implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
         )
-    curves = [curve for promise in promises if (curve := promise.as_renyi()) is not None]
+    curves = [curve for guarantee in guarantees if (curve := guarantee.as_renyi()) is not None]
     tables = {curve.orders for curve in curves} or {DEFAULT_ORDERS}
     last = min(table[-1] for table in tables)
     if any(order > last for order in extra):
@@ -113,7 +116,9 @@ def _common_curves(
             stacklevel=2,
         )
     orders = tuple(sorted(wanted))
-    return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
+    return np.array(orders), np.array(
+        [guarantee.to_renyi(orders).epsilons for guarantee in guarantees]
+    )
 
 
 def _natural_rates(orders: Floats, curves: Floats, claim: ChargeKind) -> Floats:
@@ -190,7 +195,7 @@ def renyi_problem(
 
 @lru_cache(maxsize=4096)
 def _profile(guarantee: Guarantee) -> Profile:
-    """Return the profile of a promise; remembered, because its fields are checked every time."""
+    """Return the profile of a guarantee; remembered, because its fields are checked every time."""
     return guarantee.as_profile()
 
 
@@ -232,6 +237,7 @@ def _weights(
     """
     if weights is None:
         runs = np.append(np.log(copies) + log_keep, 0.0 if weigh_nothing else -np.inf)
+        # 2^{−40} more than the sum: the weights must add up to at most 1 in spite of rounding.
         log_total = float(np.logaddexp.reduce(runs)) + 2.0**-40
         return log_keep - log_total, -log_total if weigh_nothing else -math.inf
     given = check_weights(weights, candidates)
@@ -324,6 +330,7 @@ def standalone_charges(problem: Problem) -> Priced:
     best = price_by_profiles(problem)
     best = best.or_less(sharpest_charges(problem, known=best.charges))
     best = best.or_less(_composition(problem, np.log(problem.copies) + problem.log_weights))
+    # All or none: this bound holds for all outcomes together and has no shares of δ.
     everything = _composition(problem, np.zeros(groups), whole=True)
     if float(everything.charges[0]) < float(best.charges[:groups].min()):
         best = best.or_less(everything)
@@ -373,6 +380,7 @@ def charges_at_order(problem: Problem, index: int) -> Priced:
     if problem.method == "paper":
         return here
     later = range(index + 1, len(problem.orders))
+    # Orders nearer than 1.2 times differ little from this one.
     ahead = [
         later_index
         for later_index in later

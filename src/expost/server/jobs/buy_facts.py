@@ -7,7 +7,7 @@ which analysts may see. Tests: ``tests/server/test_buy_facts.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from expost.budget.charging import Account
@@ -23,31 +23,45 @@ _STAND_IN = [0.0, 1.0]
 _PLACES = 1000  # of a job that is never run: only its facts are bought
 
 
-def with_bought_facts(
-    given: Mapping[str, Any],
-    ledger: Ledger,
-    owner: str,
-    check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-) -> dict[str, Any]:
-    """Return what an owner states about a data set, with what is missing filled in.
-
-    First from ``facts``, the content of a file of facts; what is still missing is bought for ε =
-    ``learn_facts``: of a table the groups of columns without keys, the bounds of columns without
-    bounds, and the rows per person if no cap is stated. ``check`` refuses what is not valid.
-    """
+def filled_from_file(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an owner states, with what is missing from ``facts``, the content of a file."""
     facts = dict(given)
-    epsilon, stated = facts.pop("learn_facts", None), facts.pop("facts", None)
-    if stated is not None:
-        facts = _filled(facts, stated_facts(stated))
-    if epsilon is None:
-        return facts
-    budget = str(facts["budget"])
+    stated = facts.pop("facts", None)
+    return facts if stated is None else _filled(facts, stated_facts(stated))
+
+
+def with_stand_ins(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts that can be checked before those that are to be bought are known."""
+    rest = {key: value for key, value in facts.items() if key != "learn_facts"}
+    if facts.get("learn_facts") is None or facts.get("kind") == "rows":
+        return rest
+    values = facts.get("values") or {}
+    return rest | {"values": {name: known or _STAND_IN for name, known in values.items()}}
+
+
+def without_stand_ins(document: dict[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checked document in which bounds that are to be bought are None."""
+    unknown = {name for name, known in (facts.get("values") or {}).items() if known is None}
+    if not unknown:
+        return document
+    shown = {n: None if n in unknown else known for n, known in document["values"].items()}
+    return document | {"values": shown}
+
+
+def with_bought_facts(facts: Mapping[str, Any], ledger: Ledger, owner: str) -> dict[str, Any]:
+    """Return what an owner states, with what is missing bought for ε = ``learn_facts``.
+
+    Of a table these are the groups of columns without keys, the bounds of columns without bounds,
+    and the rows per person if no cap is stated. The caller has checked all else.
+    """
+    rest = {key: value for key, value in facts.items() if key != "learn_facts"}
+    epsilon, budget = facts["learn_facts"], str(facts["budget"])
     if ledger.kind_of(budget) != "approx":
         raise InvalidInput("budget", budget, "facts are charged in (ε, δ): give an approx budget")
     account = Account(ledger, budget, owner, f"facts for data set {facts['name']}")
     if facts.get("kind") == "rows":
-        return _rows(facts, epsilon, account, check)
-    return _table(facts, epsilon, account, check)
+        return _rows(rest, epsilon, account)
+    return _table(rest, epsilon, account)
 
 
 def _filled(facts: dict[str, Any], stated: StatedFacts) -> dict[str, Any]:
@@ -64,18 +78,12 @@ def _filled(facts: dict[str, Any], stated: StatedFacts) -> dict[str, Any]:
     return {"max_rows_per_user": cap, **filled} if cap and same else filled
 
 
-def _table(
-    facts: dict[str, Any],
-    epsilon: float,
-    account: Account,
-    check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-) -> dict[str, Any]:
+def _table(facts: dict[str, Any], epsilon: float, account: Account) -> dict[str, Any]:
     """Buy the groups and the bounds of a table that nobody stated."""
     groups, values = dict(facts.get("groups") or {}), dict(facts.get("values") or {})
     unknown = [name for name, known in [*groups.items(), *values.items()] if known is None]
     if not unknown:
         raise InvalidInput("learn_facts", epsilon, "all facts are stated: there is nothing to buy")
-    check(facts | {"values": {name: known or _STAND_IN for name, known in values.items()}})
     bought = describe(
         facts["source"],
         epsilon=epsilon,
@@ -94,14 +102,8 @@ def _table(
     return facts | {"bought": bought.certificate()}
 
 
-def _rows(
-    facts: dict[str, Any],
-    epsilon: float,
-    account: Account,
-    check: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-) -> dict[str, Any]:
+def _rows(facts: dict[str, Any], epsilon: float, account: Account) -> dict[str, Any]:
     """Buy the facts of rows that models are tuned on."""
-    check(facts)
     most = {"learn_facts": epsilon, "max_epsilon": 2 * epsilon + 1, "delta": 10 * DELTA}
     job = job_with_defaults({"at_least": 0.5, **most}, _PLACES, path=facts.get("source"))
     job["data"] |= facts.get("data") or {}
