@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from expost.analytics import contribution
 from expost.analytics.contribution import GROUP, USER, GroupValues
 from expost.analytics.count_result import CountResult
-from expost.analytics.learned_facts import learn_missing_bounds
+from expost.analytics.learned_facts import fill_stated_facts, learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
@@ -54,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     randomness: Randomness | None
     simulation: bool
     learn_facts: float | None
+    facts: str | Path | None
 
 
 class CountOptions(CountRequest, RunOptions, total=False):
@@ -117,6 +119,9 @@ def count(data: Any, **options: Unpack[CountOptions]) -> CountResult:
     learn_facts : float, optional
         Buy the bounds (of a sum or a mean) or the groups that are not given for this ε, which is
         part of ``epsilon``, and a tenth of ``delta`` (1e-7 without one). See ``docs/facts.md``.
+    facts : str or Path, optional
+        A file of facts (``expost describe --out``): bounds, groups and the cap of rows per person
+        that are not given come from it. Its charge is its own.
     on_ignored : callable, optional
         Called with whether rows without user or group were ignored. This is not private: one row
         decides it, and it is a query of its own. It is for the curator of the table only; keep it
@@ -194,6 +199,8 @@ def _ask(data: Any, options: dict[str, Any]) -> CountResult:
         raise InvalidInput("ledger", None, "a budget and an analyst belong to a ledger: pass one")
     account = Account(how["ledger"], how["budget"], how["analyst"] or "", how["memo"])
     account.check_simulation(source.simulated)
+    if how["facts"] is not None:
+        fill_stated_facts(options, how["facts"])
     facts = None
     if how["learn_facts"] is not None:
         facts = learn_missing_bounds(data, options, how["learn_facts"], account, source)

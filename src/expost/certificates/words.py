@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
-from expost.certificates.document import COUNT, FACTS, QUERY, TUNING, Record
-from expost.certificates.meaning import person_words
+from expost.certificates.document import COUNT, FACTS, QUERY, TUNING, Record, person_words
 from expost.certificates.query_words import part_words, rows_words
 from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
