@@ -122,8 +122,8 @@ def _row(task: str, method: str, epsilon: float, spent: Sequence[float], rows: A
         "epsilon": epsilon,
         "spent": float(np.mean(spent)),
         "spent_95": float(np.quantile(spent, _SURE)),
-        "answered": float(np.mean([row[0] for row in rows])),
-        "right": float(np.mean([row[1] for row in rows])),
+        "answered": float(np.mean([row[0] for row in rows])) if rows else 0.0,
+        "right": float(np.mean([row[1] for row in rows])) if rows else 0.0,
         "coverage": float(covered.mean()) if len(covered) else None,
     }
 
@@ -172,7 +172,7 @@ def products_by_month(runs: int) -> list[Row]:
 
 
 def top_products(runs: int) -> list[Row]:
-    """The top 10 of 40 products with 95 % confidence, one product per person at most."""
+    """The top 10 of 40 products with 95 % confidence, at most twelve products per person."""
     pairs, task, generator = orders(months=1), "top 10 products", np.random.default_rng(2)
     most = 12
     counts = [pairs.capped(most, generator) for _ in range(5)]

@@ -354,8 +354,8 @@ def share_of_removed(
 
 
 def _known(share: Mapping[str, float], within: float) -> bool:
-    """Whether the share of dropped pairs is known to a third of the wanted error."""
-    return share["high"] - share["low"] <= 2 * within / 3
+    """Whether the share of dropped pairs is known to half of the wanted error."""
+    return share["high"] - share["low"] <= within
 
 
 def _too_much(share: Mapping[str, float], within: float) -> bool:
@@ -373,7 +373,7 @@ def removed_by_caps(request: CheckedCount, share: dict[str, Any]) -> dict[str, A
     ``bias`` (of rows and sums, relative to the value) or ``shift`` (of a mean) is the estimate if
     that is known to within the wanted error, else the part of it that is certain at the confidence
     of the interval. Counts of users are divided by the share of pairs that the cap keeps
-    (``corrected``), if that is known to a third of the wanted error and at least 1 − within/2. If
+    (``corrected``), if that is known to half of the wanted error and at least 1 − within/2. If
     not, a cap may have moved a count by more than the wanted error, and none is answered.
     """
     measure, within = request.measure, request.wanted.within

@@ -403,11 +403,9 @@ def error_words(query: Record) -> str:
     """Return the error that was wanted."""
     within, most = query["within"], query["plus_minus"]
     if query.get("top") is not None:
-        sure = f"{100 * query['confidence']:g} % confidence"
-        return f"the {query['top']} largest groups, with {sure}; ties in any order"
+        return f"the {query['top']} largest groups, with {100 * query['confidence']:g} % confidence"
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
-    goal = f"; {query['answered']} groups were enough" if query.get("answered") else ""
-    return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group{goal}"
+    return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
 
 
 def answers_words(document: Record) -> str:
