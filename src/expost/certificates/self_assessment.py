@@ -100,7 +100,7 @@ def _report(release: Record) -> dict[str, Any]:
     tuned = certificate["kind"] == TUNING
     query = certificate.get("query", {})
     request = {
-        "id": identity_of(certificate),
+        "id": _identity(certificate),
         "person": "",
         "created": None,
         "published": _date(certificate),
@@ -116,7 +116,7 @@ def _report(release: Record) -> dict[str, Any]:
     )
 
 
-def identity_of(certificate: Record) -> str:
+def _identity(certificate: Record) -> str:
     """Return the first ledger entry of a certificate, or else a digest of it."""
     paid = _paid(certificate)
     digest = hashlib.sha256(document_text(certificate).encode()).hexdigest()[:32]
