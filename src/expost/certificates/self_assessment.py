@@ -136,8 +136,8 @@ def _date(certificate: Record) -> str | None:
 def _correctness(certificate: Record, verdict: Record) -> str:
     """What was computed again, and what was not."""
     problems = [str(problem) for problem in verdict["problems"]]
-    found = "wrong: " + "; ".join(problems) if problems else "correct"
-    text = f"By {certificate['theorem']}. Computed again from the certificate: {found}."
+    outcome = "wrong: " + "; ".join(problems) if problems else "correct"
+    text = f"By {certificate['theorem']}. Computed again from the certificate: {outcome}."
     left = list(verdict.get("not_checked") or ())
     return text + (f" Not checked: {'; '.join(left)}." if left else "")
 

@@ -29,6 +29,7 @@ from expost.budget.signing import load_public, signature_problem
 from expost.certificates.document import (
     COUNT,
     FACTS,
+    QUERY,
     TUNING,
     Record,
     charges_of_grid,
@@ -45,7 +46,7 @@ from expost.facts.describe import facts_price_problems, total_problems
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP, guarantee_from_dict
-from expost.selection.job_selectors import Tell
+from expost.selection.above_threshold import Tell
 
 _ROUNDING = Fraction(1, 2**48)  # sums of rounded numbers are compared up to this part
 _UNREADABLE = (
@@ -147,6 +148,7 @@ def _price_problems(document: Record) -> Iterator[str]:
     try:
         kind = read_certificate(document)["kind"]
         checks = {COUNT: _count_problems, FACTS: _facts_problems, TUNING: _tuning_problems}
+        checks[QUERY] = _query_problems
         yield from checks.get(kind, _selection_problems)(document)
     except KeyError as error:
         yield f"the key {str(error.args[0])!r} is missing"
@@ -183,17 +185,42 @@ def _count_problems(document: Record) -> Iterator[str]:
     The charge is the sum of the m largest group costs and of the shares for m, for the share of
     dropped pairs and for finding groups (docs/counting.md, What it costs).
     """
-    (unit,), public = document["spent"], document["public"]
     yield from _source_problems(document)
     yield from _bought_problems(document, document["guarantee"])
+    yield from _answers_problems(document, _dearest(document, document["max_groups_per_user"]))
+
+
+def _query_problems(document: Record) -> Iterator[str]:
+    """Yield how the charge of a query differs from what its parts cost.
+
+    The charge is the sum over the parts, each with its m largest group costs and its share for
+    what the caps removed, and of the shares for caps and groups (docs/query.md, What it costs).
+    """
+    yield from _source_problems(document)
+    needed = Fraction(0)
+    for part in document["parts"]:
+        cost = _dearest(part, document["max_groups_per_user"]) + Fraction(part["share_of_dropped"])
+        stated = Fraction(part["spent"])
+        if not cost * (1 - _ROUNDING) <= stated <= cost * (1 + _ROUNDING):
+            yield f"the charge of {part['of']} is not that of its answers"
+        needed += cost
+    yield from _answers_problems(document, needed)
+
+
+def _dearest(record: Record, most: int | None) -> Fraction:
+    """Return the sum of the m largest group costs."""
+    answers = [*record["answers"], *record["unanswered"]]
+    costs = sorted((Fraction(answer["spent"]) for answer in answers), reverse=True)
+    return sum(costs if most is None else costs[:most], Fraction(0))
+
+
+def _answers_problems(document: Record, needed: Fraction) -> Iterator[str]:
+    """Yield how the charge differs from what the answers cost, with the shares of the total."""
+    (unit,), public = document["spent"], document["public"]
     charges = Charges.from_dict(document["charges"])
     price = _charge(charges, document["index"])
     if price.as_dict() != document["charged"]:
         yield "the charge is not the price of the outcome"
-    answers = [*document["answers"], *document["unanswered"]]
-    costs = sorted((Fraction(answer["spent"]) for answer in answers), reverse=True)
-    most = document["max_groups_per_user"]
-    needed = sum(costs if most is None else costs[:most], Fraction(0))
     needed += sum((Fraction(share) for share in public["shares"].values()), Fraction(0))
     spent, total = Fraction(document["spent"][unit]), Fraction(public["total"])
     if Fraction(document["worst_case"][unit]) != total or needed > total * (1 + _ROUNDING):
@@ -385,7 +412,7 @@ def _claims(document: Record) -> list[_Claim]:
 
 def _claim(record: Record) -> _Claim:
     """Return what the certificate of one request claims."""
-    stated, entry = record["kind"] in (COUNT, FACTS), record["ledger"]
+    stated, entry = record["kind"] in (COUNT, QUERY, FACTS), record["ledger"]
     charges = Charges.from_dict(record["charges"]) if stated else charges_of_grid(record["grid"])
     source = entry.get("source") if isinstance(entry, Mapping) else None
     records = (record, {**record, "value": None})  # JSON may not hold the value

@@ -212,7 +212,7 @@ def remote_evidence(
         views = [view for view in server.requests() if view["release"]]
         names = [view["id"] for view in views if str(view["published"]).startswith(begins)]
     packed = [server.record(name) for name in names]
-    kept = [each for each in packed if str(each["request"]["published"]).startswith(begins)]
+    kept = [one for one in packed if str(one["request"]["published"]).startswith(begins)]
     write_pack(out, kept, [release["verdict"] for release in kept], key)
 
 
