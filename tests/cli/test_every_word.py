@@ -333,7 +333,7 @@ def section(report: dict[str, Any], heading: str) -> str:
 OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missed": (
         WAYS["progressive"] | {"goal": {"at_least": 0.94}},
-        ["The goal was missed: the last model is released as missed", "what to try a lower goal"],
+        ["The goal was missed: the last model is released as missed", "what to try - a lower goal"],
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},
@@ -397,7 +397,7 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
 def test_every_charge_of_a_page_is_rounded_up() -> None:
     """Catches a page that shows less than was charged, or more than is left."""
     pytest.importorskip("fastapi")
-    from expost.certificates.meaning import certainty_text
+    from expost.certificates.document import certainty_text
     from expost.server.pages.amounts import amount, limit, loss_text
 
     generator = np.random.default_rng(1)

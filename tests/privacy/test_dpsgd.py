@@ -17,9 +17,8 @@ import pytest
 from expost.errors import InvalidInput
 from expost.integrations.dp_accounting import dpsgd_guarantee, event_guarantee
 from expost.privacy import dpsgd
-from expost.privacy.conversions import DEFAULT_ORDERS, INTEGER_ORDERS
 from expost.privacy.dpsgd import RENYI, calibrate_noise, dpsgd_curve, dpsgd_curves, gaussian_for
-from expost.privacy.profiles import DPSGDProfile
+from expost.privacy.profiles import DEFAULT_ORDERS, INTEGER_ORDERS, DPSGDProfile
 
 accounting = pytest.importorskip("dp_accounting")
 
@@ -238,7 +237,7 @@ def test_noise_never_overshoots_and_is_the_least(delta: float) -> None:
 
 
 def test_the_promise_of_calibrated_noise_keeps_the_target() -> None:
-    """By the loss distribution: the promise converts to at most ε, and ε is nearly used."""
+    """By the loss distribution: the guarantee converts to at most ε, and ε is nearly used."""
     rates, steps, targets = random_targets(12)
     noises = calibrate_noise(sampling_rates=rates, steps=steps, epsilons=targets, delta=1e-6)
     for rate, count, target, noise in zip(rates, steps, targets, noises, strict=True):

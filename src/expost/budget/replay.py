@@ -32,7 +32,6 @@ from expost.budget.ledger_rows import (
     UPGRADE,
     Entry,
     broken_link,
-    canonical,
 )
 from expost.budget.limits import (
     Budget,
@@ -44,6 +43,7 @@ from expost.budget.limits import (
     exact_amounts,
 )
 from expost.errors import ExpostError
+from expost.files import canonical
 from expost.privacy.charges import Charges
 
 _STATUS = {RESERVE: "open", SETTLE: "settled", ABANDON: "abandoned"}
@@ -197,14 +197,14 @@ class Replay:
             return f"changes the kind of the budget {entry.budget!r}"
         known = self.filters.get(account)
         self.filters[account] = (
-            Filter(terms, *self._charged(entry.budget, entry.analyst, len(terms.limits)))
+            Filter(terms, *self.charged(entry.budget, entry.analyst, len(terms.limits)))
             if known is None
             else replace(known, budget=terms)
         )
         return None
 
-    def _charged(self, budget: str, analyst: str, size: int) -> tuple[Coordinates, Coordinates]:
-        """The sums of an analyst's settled and held charges."""
+    def charged(self, budget: str, analyst: str, size: int) -> tuple[Coordinates, Coordinates]:
+        """Return the sums of an analyst's settled and held charges."""
         zero: Coordinates = (Fraction(0),) * size
         settled = held = zero
         for job in self.jobs.values():

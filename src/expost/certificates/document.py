@@ -12,12 +12,16 @@ ledger, which stores the digest of the charges. A tuning job composes its reques
 three functions before and after it runs: :func:`composed`, :func:`worst_in_turn` and
 :func:`in_epsilon_delta`.
 
+What a charge means for one person is one sentence on every screen and report
+(:func:`person_words`).
+
 Tests: ``tests/certificates/``, ``tests/selection/test_grid.py``, ``tests/tuning/test_missed.py``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -27,18 +31,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from expost.budget.ledger_rows import canonical
 from expost.budget.signing import load_document
 from expost.errors import ExpostError, InvalidRelease
+from expost.files import canonical
 from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict
-from expost.rationals import round_down
-from expost.selection.above_threshold import AboveThreshold
+from expost.rationals import charge_text, round_down
+from expost.selection.above_threshold import AboveThreshold, PlannedAttempt, PlannedPath, Tell
 from expost.selection.candidate import Candidate, never_run
 from expost.selection.doubling import Doubling
 from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
-from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
 from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
 from expost.selection.noise_reduction import NoiseReduction
 from expost.selection.random_dropping import RandomDropping
@@ -476,3 +479,45 @@ def _read(value: Any) -> Any:
         law = dict(value)
         return _LAWS[law.pop("law")](**{name: _read(setting) for name, setting in law.items()})
     return value
+
+
+_LARGE = 10_000  # characters of a part of a document that is written on one line
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON text: indented, but each large part on one line."""
+    parts = []
+    for key, value in document.items():
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        if len(text) <= _LARGE:
+            text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+        name = json.dumps(key, ensure_ascii=False)
+        parts.append(f"  {name}: " + text.replace("\n", "\n  "))
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
+def certainty_text(epsilon: float) -> str:
+    """Return e^ε/(1 + e^ε) in per cent, rounded up, with enough digits to stay below 100."""
+    percent = 100 / (1 + math.exp(-min(epsilon, 700.0)))
+    for digits in range(1, 5):
+        shown = math.ceil(percent * 10**digits - 1e-8) / 10**digits  # 3/4 may end a bit above 75
+        if shown < 100:
+            return f"{shown:.{digits}f}"
+    return "100"
+
+
+def person_words(epsilon: float, delta: float = 0.0, unit: str = "person") -> str:
+    """Return what a charge means for one person, or one row: the same sentence at every door.
+
+    By Bayes' rule, even odds become at most e^ε if what was released is at most e^ε times as likely
+    with the person as without. With δ > 0 the odds exceed e^(ε + t) with a probability of at most
+    δ / (1 − e^(−t)), for every t > 0. Rounded up.
+    Test: ``tests/certificates/test_person_words.py``.
+    """
+    text = (
+        f"someone undecided before whether one {unit} is in the data can be at most "
+        f"{certainty_text(epsilon)} % certain afterwards"
+    )
+    if delta:
+        text += f"; this limit may fail with a small probability (about δ = {charge_text(delta)})"
+    return text

@@ -46,7 +46,7 @@ from expost.facts.describe import facts_price_problems, total_problems
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP, guarantee_from_dict
-from expost.selection.job_selectors import Tell
+from expost.selection.above_threshold import Tell
 
 _ROUNDING = Fraction(1, 2**48)  # sums of rounded numbers are compared up to this part
 _UNREADABLE = (

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from expost.budget.signing import document_text
+from expost.certificates.document import document_text
 from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import require_protection
@@ -189,7 +189,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     n_attempts_ : int
         How many requests were made.
     privacy_spent_ : Guarantee or None
-        The realised charge of all requests together; None in a simulation.
+        The actual charge of all requests together; None in a simulation.
     release_ : Release
         The release; its ``spent`` is the charge of all requests together. :meth:`certificate` and
         :meth:`save` write it down.

@@ -24,8 +24,8 @@ from expost.arrays import Array
 from expost.errors import InvalidInput
 from expost.execution.checkpoint import NpzCodec
 from expost.mechanisms.protocol import FAILED
-from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import Guarantee, RenyiDP
+from expost.privacy.profiles import DEFAULT_ORDERS
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
 from expost.training.configuration import (
@@ -249,6 +249,7 @@ def make_candidates(
     secret = settings.data.rows is not None  # the actual number of rows
     guarantees: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
+    # One table of orders: a selection compares and composes the curves order by order.
     curves = _common(guarantees_of(planned, settings.data.relation))
     featured: dict[str, tuple[Recipe, FeatureRows | None, int]] = {}
     for (epsilon, point), configuration, plan, training in zip(
