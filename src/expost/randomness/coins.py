@@ -105,8 +105,8 @@ class Law(Protocol):
         ...
 
 
-class Arithmetic:
-    """Arithmetic on brackets of non-negative numbers with so many digits, rounded outwards."""
+class BracketArithmetic:
+    """BracketArithmetic on brackets of non-negative numbers with so many digits, rounded outwards."""
 
     def __init__(self, precision: int) -> None:
         self.down = Context(precision, ROUND_FLOOR, MIN_EMIN, MAX_EMAX, traps=[])
@@ -155,9 +155,9 @@ class Arithmetic:
 
 
 @lru_cache(maxsize=32)
-def arithmetic(precision: int) -> Arithmetic:
+def arithmetic(precision: int) -> BracketArithmetic:
     """Return the (stateless) arithmetic for a precision."""
-    return Arithmetic(precision)
+    return BracketArithmetic(precision)
 
 
 @dataclass(frozen=True)
