@@ -106,7 +106,7 @@ class Law(Protocol):
 
 
 class BracketArithmetic:
-    """BracketArithmetic on brackets of non-negative numbers with so many digits, rounded outwards."""
+    """Arithmetic on brackets of non-negative numbers with so many digits, rounded outwards."""
 
     def __init__(self, precision: int) -> None:
         self.down = Context(precision, ROUND_FLOOR, MIN_EMIN, MAX_EMAX, traps=[])
