@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from expost._version import __version__
 
 if TYPE_CHECKING:
+    from expost.analytics.quantiles import quantile
     from expost.analytics.query import count, mean, sum
     from expost.budget import Account, ApproxBudget, Ledger, PureBudget, RenyiBudget, ZCDPBudget
     from expost.certificates.document import read_certificate
@@ -118,6 +119,7 @@ __all__ = [
     "load_model",
     "mean",
     "plan_job",
+    "quantile",
     "read_certificate",
     "sum",
     "tune",
@@ -125,6 +127,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "expost.analytics.quantiles": "quantile",
     "expost.analytics.query": "count mean sum",
     "expost.budget": "Account ApproxBudget Ledger PureBudget RenyiBudget ZCDPBudget",
     "expost.certificates.document": "read_certificate",

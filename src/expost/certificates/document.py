@@ -20,6 +20,7 @@ from expost.privacy.guarantees import guarantee_from_dict
 from expost.selection.release import SCHEMA, Release, plain_json
 
 SELECTION, COUNT, FACTS, TUNING = "selection", "count", "facts", "tuning"
+QUANTILE = "quantile"
 
 Record = Mapping[str, Any]
 """A document or a part of one, which may be damaged."""
@@ -61,6 +62,7 @@ class Document(TypedDict, total=False):
     answers: list[dict[str, Any]]
     unanswered: list[dict[str, Any]]
     dropped_share: dict[str, Any] | None
+    histogram: list[dict[str, Any]]  # of quantiles
     guarantee: dict[str, Any]
     charges: dict[str, Any]
     charged: dict[str, Any]
@@ -102,6 +104,8 @@ def read_certificate(source: str | Path | Record) -> Document:
         raise InvalidRelease("certificate", "the file", "it is nested too deeply") from None
     if record.get("kind") == COUNT:
         check_count(record)
+    elif record.get("kind") == QUANTILE:
+        _check_quantile(record)
     elif record.get("kind") == FACTS:
         _check_facts(record)
     elif record.get("kind") in (SELECTION, TUNING):
@@ -120,10 +124,35 @@ def check_count(record: Record) -> None:
         raise InvalidRelease("schema", record["schema"], f"certificates of counts have {SCHEMA}")
     keys = {"group", "estimate", "low", "high", "spent"}
     for answers in (record["answers"], record["unanswered"]):
-        if not isinstance(answers, list) or not all(
-            isinstance(answer, dict) and set(answer) == keys for answer in answers
-        ):
-            raise InvalidRelease("answers", "the file", "not a list of answers")
+        _check_answers(answers, keys)
+    _check_amounts(record)
+
+
+def _check_quantile(record: Record) -> None:
+    """Refuse what is not a certificate of quantiles."""
+    needed = [key for key in _COUNT_KEYS if key != "dropped_share"]
+    missing = [key for key in (*needed, "histogram") if key not in record]
+    if missing:
+        raise InvalidRelease("certificate", missing[0], "this key is missing")
+    if record["schema"] != SCHEMA:
+        raise InvalidRelease("schema", record["schema"], f"certificates of quantiles have {SCHEMA}")
+    keys = {"group", "at", "estimate", "low", "high", "rank_low", "rank_high", "spent"}
+    for answers in (record["answers"], record["unanswered"]):
+        _check_answers(answers, keys)
+    _check_answers(record["histogram"], {"group", "start", "end", "share", "low", "high", "spent"})
+    _check_amounts(record)
+
+
+def _check_answers(answers: Any, keys: set[str]) -> None:
+    """Refuse what is not a list of answers with these keys."""
+    if not isinstance(answers, list) or not all(
+        isinstance(answer, dict) and set(answer) == keys for answer in answers
+    ):
+        raise InvalidRelease("answers", "the file", "not a list of answers")
+
+
+def _check_amounts(record: Record) -> None:
+    """Refuse a charge that is no amount of ε or ρ, or above the worst case."""
     guarantee_from_dict(record["guarantee"] if isinstance(record["guarantee"], dict) else {})
     spent, worst = record["spent"], record["worst_case"]
     sound = isinstance(spent, dict) and isinstance(worst, dict) and len(spent) == 1

@@ -29,6 +29,7 @@ from expost.budget.signing import load_public, signature_problem
 from expost.certificates.document import (
     COUNT,
     FACTS,
+    QUANTILE,
     TUNING,
     Record,
     grids_of,
@@ -149,6 +150,7 @@ def _price_problems(document: Record) -> Iterator[str]:
     try:
         kind = read_certificate(document)["kind"]
         checks = {COUNT: _count_problems, FACTS: _facts_problems, TUNING: _tuning_problems}
+        checks |= {QUANTILE: _quantile_problems}
         yield from checks.get(kind, _selection_problems)(document)
     except KeyError as error:
         yield f"the key {str(error.args[0])!r} is missing"
@@ -185,15 +187,34 @@ def _count_problems(document: Record) -> Iterator[str]:
     The charge is the sum of the m largest group costs and of the shares for m, for the share of
     dropped pairs and for finding groups (docs/counting.md, What it costs).
     """
-    (unit,), public = document["spent"], document["public"]
     yield from _source_problems(document)
     yield from _bought_problems(document, document["guarantee"])
+    answers = [*document["answers"], *document["unanswered"]]
+    yield from _cost_problems(document, [Fraction(answer["spent"]) for answer in answers])
+
+
+def _quantile_problems(document: Record) -> Iterator[str]:
+    """Yield how the charge of quantiles differs from what their groups cost.
+
+    The charge is the sum of the m largest group costs and of the shares for caps and groups
+    (docs/quantiles.md, What it costs). Every answer states what its group cost.
+    """
+    yield from _source_problems(document)
+    costs = [Fraction(cost) for cost in document["public"]["group_costs"]]
+    answers = [*document["answers"], *document["unanswered"], *document["histogram"]]
+    if not {Fraction(answer["spent"]) for answer in answers} <= set(costs):
+        yield "an answer states another cost than its group has"
+    yield from _cost_problems(document, costs)
+
+
+def _cost_problems(document: Record, listed: list[Fraction]) -> Iterator[str]:
+    """Yield how the charge differs from what groups of these costs are charged."""
+    (unit,), public = document["spent"], document["public"]
     charges = Charges.from_dict(document["charges"])
     price = _charge(charges, document["index"])
     if price.as_dict() != document["charged"]:
         yield "the charge is not the price of the outcome"
-    answers = [*document["answers"], *document["unanswered"]]
-    costs = sorted((Fraction(answer["spent"]) for answer in answers), reverse=True)
+    costs = sorted(listed, reverse=True)
     most = document["max_groups_per_user"]
     needed = sum(costs if most is None else costs[:most], Fraction(0))
     needed += sum((Fraction(share) for share in public["shares"].values()), Fraction(0))
@@ -387,7 +408,7 @@ def _claims(document: Record) -> list[_Claim]:
 
 def _claim(record: Record) -> _Claim:
     """Return what the certificate of one request claims."""
-    stated, entry = record["kind"] in (COUNT, FACTS), record["ledger"]
+    stated, entry = record["kind"] in (COUNT, FACTS, QUANTILE), record["ledger"]
     charges = Charges.from_dict(record["charges"]) if stated else charges_of_grid(record["grid"])
     source = entry.get("source") if isinstance(entry, Mapping) else None
     records = (record, {**record, "value": None})  # JSON may not hold the value

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
-from expost.certificates.document import COUNT, FACTS, TUNING, Record
+from expost.certificates.document import COUNT, FACTS, QUANTILE, TUNING, Record
 from expost.privacy.base import RELATIONS, persons_words
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
-TITLES |= {FACTS: "Certificate of facts about a table"}
+TITLES |= {FACTS: "Certificate of facts about a table", QUANTILE: "Certificate of quantiles"}
 METHODS = {
     "above-threshold": "a search over settings, each kept or dropped at random, that stops at the "
     "first model whose noisy score passes",
@@ -72,7 +72,7 @@ def certificate_words(document: Record, *, verbose: bool = False) -> list[Row]:
     list of Row
         Names and lines of text, without line breaks and control characters.
     """
-    kinds = {COUNT: _count, FACTS: _facts, TUNING: _tuning}
+    kinds = {COUNT: _count, FACTS: _facts, TUNING: _tuning, QUANTILE: _count}
     rows = kinds.get(document.get("kind", ""), _selection)
     said = []
     for name, make in rows(document, verbose).items():
@@ -117,7 +117,7 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
 
 
 def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
-    """The rows of counts, sums or means."""
+    """The rows of counts, sums, means or quantiles."""
     return {
         "question": lambda: question_words(document["query"]),
         "data": lambda: document["source"],
@@ -277,6 +277,11 @@ def method_words(document: Record) -> list[str]:
         law = {"laplace": "discrete Laplace", "gaussian": "discrete Gaussian"}
         noise = law.get(document["public"].get("noise", ""), "discrete")
         return [f"{noise} noise of each group is reduced step by step; the last step is paid"]
+    if document.get("kind") == QUANTILE:
+        return [
+            "values drawn by the exponential mechanism from disjoint intervals, then checked by "
+            "noisy histograms; what was drawn and looked at is paid"
+        ]
     if document.get("kind") == FACTS:
         return ["noisy looks at counts of disjoint parts, with a fixed total precision"]
     requests = (document.get("requests") or {}).get("made") or [document]
@@ -355,6 +360,8 @@ def _score(document: Record) -> str | None:
 def question_words(query: Record) -> str:
     """Return what was asked."""
     measure = _MEASURES.get(query["kind"], query["kind"])
+    if query["kind"] == QUANTILE:
+        measure = _quantile_words(query)
     text = f"number of {measure}" if query["column"] is None else f"{measure} of {query['column']}"
     if query["user"] is not None:
         text += f" (a person is a value of {query['user']})"
@@ -368,8 +375,22 @@ def question_words(query: Record) -> str:
     return text
 
 
+def _quantile_words(query: Record) -> str:
+    """Which quantiles and bins were asked for."""
+    ranks = ", ".join(f"{rank:g}" for rank in query["at"])
+    parts = [f"quantile{'s' * (len(query['at']) != 1)} at {ranks}"] if ranks else []
+    if query["bins"]:
+        parts.append(f"histogram with {len(query['bins']) - 1} bins")
+    return " and ".join(parts)
+
+
 def error_words(query: Record) -> str:
     """Return the error that was wanted."""
+    if query["kind"] == QUANTILE:
+        sure = f"with {100 * query['confidence']:g} % confidence per quantile and group"
+        if query["within_rank"] is None:
+            return f"no goal: the best values for the ε, and rank intervals {sure}"
+        return f"ranks and shares within {query['within_rank']:g}, {sure}"
     within, most = query["within"], query["plus_minus"]
     wanted = f"{100 * within:g} % of the value" if within is not None else f"± {most:g}"
     return f"within {wanted}, with {100 * query['confidence']:g} % confidence per group"
@@ -378,7 +399,8 @@ def error_words(query: Record) -> str:
 def answers_words(document: Record) -> str:
     """Return how many groups reached the error."""
     answered = len(document["answers"])
-    return f"{answered:,} of {answered + len(document['unanswered']):,} groups reached this error"
+    of = "quantiles of groups" if document.get("kind") == QUANTILE else "groups"
+    return f"{answered:,} of {answered + len(document['unanswered']):,} {of} reached this error"
 
 
 def _groups(public: Record) -> str:

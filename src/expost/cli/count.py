@@ -107,7 +107,7 @@ def request_of_options(
         ("max_rows_per_user", ("auto",)),
     ):
         if name in asked:
-            asked[name] = _parse_cap(name, asked[name], *words)
+            asked[name] = parse_cap(name, asked[name], *words)
     if "keys" in asked:
         asked["keys"] = read_keys(asked["keys"], asked.get("by", ()))
     if "prior" in asked:
@@ -155,7 +155,7 @@ def count_command(
     """Answers per group, each within the wanted error, as many groups as the budget allows."""
     if plot is not None:
         plots.check_path(plot)
-    _check_files(out, certificate)
+    check_files(out, certificate)
     request = request_of_options(options, sum_column, mean_column)
     if request["kind"] != "count" and "bounds" not in request and learn_facts is None:
         raise InvalidInput(
@@ -235,7 +235,8 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
         notes.print(f"figure: {plot}")
 
 
-def _check_files(out: Path | None, certificate: Path | None) -> None:
+def check_files(out: Path | None, certificate: Path | None) -> None:
+    """Refuse to write over a file, or into a folder that does not exist."""
     for name, path in (("out", out), ("certificate", certificate)):
         if path is None:
             continue
@@ -374,8 +375,8 @@ def split_bounds(arguments: list[str]) -> list[str]:
     return words
 
 
-def _parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
-    """A cap as a number or as one of some words."""
+def parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
+    """Return a cap as a number or as one of some words."""
     if text is None or text in words:
         return text
     try:

@@ -33,6 +33,7 @@ from expost.cli.output import (
     visible,
 )
 from expost.cli.plan import plan_command
+from expost.cli.quantile import quantile_command
 from expost.cli.request_options import schema
 from expost.cli.serve import serve
 from expost.cli.tune import tune_command
@@ -130,6 +131,7 @@ app.command("plan")(plan_command)
 app.command("tune")(tune_command)
 app.command("describe")(describe_command)
 app.command("count", cls=CountCommand)(count_command)
+app.command("quantile", cls=CountCommand)(quantile_command)
 app.command()(schema)
 app.command("audit")(audit_command)
 app.command()(serve)
