@@ -24,10 +24,10 @@ share of 1 − confidence. The shares of all attempts that are allowed add up to
 answer of any attempt, however it is chosen, has its interval with the stated confidence. A rank is
 answered if its interval lies within the wanted error of it.
 
-**Strategy.** Sizes are looked at until they are known to about a tenth. Groups whose attempt fits
-into an equal share of the total are tried first, then the others, largest first, with what is left.
-What cannot be answered is drawn and looked at as well as is free: up to the cost of the m-th most
-expensive group, so that the charge does not rise.
+**Strategy.** Sizes are looked at until they are known to some percent, or surely too small. Groups
+whose attempt fits into an equal share of the total are tried first, then the others, largest first,
+with what is left. What cannot be answered is drawn and looked at as well as is free: up to the cost
+of the m-th most expensive group, so that the charge does not rise.
 Tests: ``tests/analytics/test_quantile_run.py`` (never overspends, joint law by enumeration,
 coverage).
 """
@@ -60,7 +60,7 @@ from expost.analytics.quantile_search import (
     CellCounts,
     Source,
     distance_bound,
-    levels_of,
+    tree_levels,
     search,
 )
 from expost.analytics.refinement import LAWS
@@ -70,6 +70,7 @@ from expost.rationals import round_down, round_up
 
 SHARES = (0.8, 0.15, 0.05)  # of the chance of a miss, per attempt
 _SIZE_PART, _FIRST_SIZE = 32, 2**20  # the size of a group costs at most 1/32 of its share
+_SURE, _LARGEST = 4, 1e15  # a size that is below by so many scales is too small; no larger group
 _KNOWN = 40  # a size of so many scales is known well enough
 _OF_ERROR = 0.36  # of the wanted error is the half-width of the look, the rest for the search
 _SEARCH = 1.75  # rates of draws; both found by trial, any are valid
@@ -139,7 +140,7 @@ class QuantileJob:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PlannedSearch:
     """What one attempt does: the targets, the rate per level (an ε), the rate of the look."""
 
     targets: tuple[Fraction, ...]
@@ -184,7 +185,7 @@ class _Group:
 
 def plan_attempt(
     job: QuantileJob, ranks: Sequence[Fraction], size: float, miss: float, before: int = 0
-) -> Attempt:
+) -> PlannedSearch:
     """Return the attempt that answers ``ranks`` of a group of this size with good chances.
 
     ``before``: how many attempts were made; later ones have higher rates.
@@ -192,7 +193,7 @@ def plan_attempt(
     assert job.within is not None
     targets = tuple(job.targets(ranks))
     rows = max(1e-9, job.within * size) / job.most_rows / (1 + before / 2)
-    levels = levels_of(len(targets))
+    levels = tree_levels(len(targets))
     cells = len(targets) * (2 if job.pairs else 1) + 1
     each_side = (cells - 1) // len(targets)
     width = max(
@@ -202,7 +203,7 @@ def plan_attempt(
     look = _look_rate(job.law, width, _OF_ERROR * rows)
     per_level = _SEARCH * -math.log(1 - job.confidence) * _BLUNT ** (levels - 1) / rows
     rate = _rounded(per_level, 1.05)
-    return Attempt(targets, rate, look, draws_cost(job.law, levels, rate) + look)
+    return PlannedSearch(targets, rate, look, draws_cost(job.law, levels, rate) + look)
 
 
 def _look_rate(law: str, width: float, rows: float) -> Fraction:
@@ -246,11 +247,12 @@ class QuantileRun:
                 spent, at = round_up(group.cost), float(wanted)
                 known = group.cells.get(rank)
                 if known is None:
-                    ends = (float(end * grid) for end in (self.job.low, self.job.high))
+                    ends = float(self.job.low * grid), float(self.job.high * grid)
                     answer = QuantileAnswer(name, at, math.nan, *ends, 0.0, 1.0, spent)
                 else:
-                    values = (float(unit * grid) for unit in known.units)
-                    ranks = (known.rank_low, known.rank_high)
+                    cell, first, last = known.units
+                    values = float(cell * grid), float(first * grid), float(last * grid)
+                    ranks = known.rank_low, known.rank_high
                     answer = QuantileAnswer(name, at, *values, *ranks, spent)
                 told[0 if rank in group.answered else 1].append(answer)
         return told
@@ -306,15 +308,27 @@ class QuantileRun:
         sizes = np.array([rows.size for rows in self._rows], dtype=np.int64)
         estimates = levels.estimates(sizes * FINER, self._source.randomness) / FINER
         scales = levels.scales / FINER
-        self._size_levels = len(costs)
+        self._size_levels, needed = len(costs), self._least_size(share)
         self._costs = [Fraction(costs[-1])] * len(sizes)  # until it is known how far each went
         for index, group in enumerate(self._groups):
             for level, cost in enumerate(costs):
                 group.cost = Fraction(cost)
                 group.size, group.spread = float(estimates[level, index]), float(scales[level])
-                if job.within is not None and group.size >= _KNOWN * group.spread:
+                known = group.size >= _KNOWN * group.spread
+                hopeless = group.size + _SURE * group.spread < needed
+                if job.within is not None and (known or hopeless):
                     break
         self._costs = sorted(group.cost for group in self._groups)
+
+    def _least_size(self, share: Fraction) -> float:
+        """About the size from which on an attempt at a group fits into its share; 0 if any does."""
+        job, size = self.job, 1.0
+        if job.within is None or not job.ranks:
+            return 0.0
+        miss = (1 - job.confidence) * SHARES[0]
+        while size < _LARGEST and plan_attempt(job, job.ranks, size, miss).cost > share:
+            size *= 1.25
+        return size / 1.25
 
     def _allowance(self, index: int) -> Fraction:
         """The most that a group may cost in all, so that the charge stays within the total."""
@@ -348,7 +362,7 @@ class QuantileRun:
         if job.bins and not group.bins_answered:
             self._look_at_bins(index, limit)
 
-    def _attempt(self, index: int, attempt: Attempt, miss: float) -> None:
+    def _attempt(self, index: int, attempt: PlannedSearch, miss: float) -> None:
         """Search, look, and keep what is better than before."""
         group, job = self._groups[index], self.job
         self._pay(index, attempt.cost)
@@ -381,6 +395,8 @@ class QuantileRun:
         at = int(np.searchsorted(look.edges, cell, side="left"))
         above = int(np.searchsorted(look.edges, cell + 1, side="right")) - 1
         low, high = rank_bounds(look, above, at, miss / 2)
+        if low > high:  # the value has many rows: P(< x) is below the rank, P(≤ x) above it
+            low, high = min(low, wanted), max(high, wanted)
         known = Known((cell, *value_bounds(look, wanted, miss / 2)), low, high)
         before = group.cells.get(rank)
         group.cells[rank] = known if before is None else before.merged(known, wanted)
@@ -403,7 +419,7 @@ class QuantileRun:
     def _without_goal(self, index: int, amount: Fraction) -> None:
         """Spend an amount on the best values that it buys."""
         group, job = self._groups[index], self.job
-        levels = levels_of(len(job.ranks))
+        levels = tree_levels(len(job.ranks))
         look = amount * _LOOK_PART if levels > 1 else _NO
         per_level = (amount - look) / max(1, levels)
         rate = per_level if job.law == "laplace" else _root_down(8 * per_level)

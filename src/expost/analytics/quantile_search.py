@@ -45,6 +45,7 @@ from expost.randomness.weighted_choice import weighted_choice
 from expost.rationals import round_down
 
 MOST_CELLS = 2**20
+_SHORT = 10**6
 _CELL = 2**10  # the least mass of one cell, so that all masses are at most 2^32
 
 
@@ -121,7 +122,7 @@ class Source:
         return base_measure(self.low, self.high)
 
 
-def levels_of(ranks: int) -> int:
+def tree_levels(ranks: int) -> int:
     """Return how many levels the tree of this many ranks has: ⌈log₂(ranks + 1)⌉."""
     return ranks.bit_length()
 
@@ -150,7 +151,8 @@ def _tree(
             cells[first:last] = [start] * (last - first)
             continue
         index = _middle(ranks, first, last, (below + above) / 2)
-        share = (ranks[index] - below) / (above - below)
+        # Any share is valid; a short one keeps the scores of 2^43 rows inside 64 bits.
+        share = ((ranks[index] - below) / (above - below)).limit_denominator(_SHORT)
         yield index, (start, end), share
         cell = cells[index]
         pending.append((first, index, (start, cell), below, ranks[index]))
@@ -159,11 +161,11 @@ def _tree(
 
 def _middle(ranks: Sequence[Fraction], first: int, last: int, middle: Fraction) -> int:
     """The rank nearest to the middle among those that keep the tree as low as it can be."""
-    levels = levels_of(last - first)
+    levels = tree_levels(last - first)
     fits = [
         index
         for index in range(first, last)
-        if max(levels_of(index - first), levels_of(last - index - 1)) < levels
+        if max(tree_levels(index - first), tree_levels(last - index - 1)) < levels
     ]
     return min(fits, key=lambda index: abs(ranks[index] - middle))
 
