@@ -20,8 +20,8 @@ from expost.analytics.quantile_search import (
     base_measure,
     distance_bound,
     draw_cell,
-    tree_levels,
     search,
+    tree_levels,
 )
 
 LAST = 3  # cells 0 … 3

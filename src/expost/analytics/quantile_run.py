@@ -60,8 +60,8 @@ from expost.analytics.quantile_search import (
     CellCounts,
     Source,
     distance_bound,
-    tree_levels,
     search,
+    tree_levels,
 )
 from expost.analytics.refinement import LAWS
 from expost.analytics.refinement_noise import geometric_grid
@@ -140,7 +140,7 @@ class QuantileJob:
 
 
 @dataclass(frozen=True)
-class PlannedSearch:
+class QuantileAttempt:
     """What one attempt does: the targets, the rate per level (an ε), the rate of the look."""
 
     targets: tuple[Fraction, ...]
@@ -185,7 +185,7 @@ class _Group:
 
 def plan_attempt(
     job: QuantileJob, ranks: Sequence[Fraction], size: float, miss: float, before: int = 0
-) -> PlannedSearch:
+) -> QuantileAttempt:
     """Return the attempt that answers ``ranks`` of a group of this size with good chances.
 
     ``before``: how many attempts were made; later ones have higher rates.
@@ -203,7 +203,7 @@ def plan_attempt(
     look = _look_rate(job.law, width, _OF_ERROR * rows)
     per_level = _SEARCH * -math.log(1 - job.confidence) * _BLUNT ** (levels - 1) / rows
     rate = _rounded(per_level, 1.05)
-    return PlannedSearch(targets, rate, look, draws_cost(job.law, levels, rate) + look)
+    return QuantileAttempt(targets, rate, look, draws_cost(job.law, levels, rate) + look)
 
 
 def _look_rate(law: str, width: float, rows: float) -> Fraction:
@@ -362,7 +362,7 @@ class QuantileRun:
         if job.bins and not group.bins_answered:
             self._look_at_bins(index, limit)
 
-    def _attempt(self, index: int, attempt: PlannedSearch, miss: float) -> None:
+    def _attempt(self, index: int, attempt: QuantileAttempt, miss: float) -> None:
         """Search, look, and keep what is better than before."""
         group, job = self._groups[index], self.job
         self._pay(index, attempt.cost)
