@@ -2,7 +2,7 @@
 
 Which rows a user keeps in a group, and which groups, is chosen as for sums (``contribution``): by a
 hash of the user's own rows and a fresh salt. So one user changes nobody else's rows, and the counts
-of at most m groups, by at most r rows each. Test: ``tests/analytics/test_cell_counts.py``.
+of at most m groups, by at most r rows each. Test: ``tests/analytics/test_quantiles.py``.
 """
 
 from __future__ import annotations
