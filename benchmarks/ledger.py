@@ -15,10 +15,9 @@ from pathlib import Path
 from benchmarks.measure import Row, interleaved
 from expost import Charges, PureDP
 from expost.budget.budgets import PureBudget
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger
 from expost.budget.ledger_rows import RESERVE, SETTLE, Entry, canonical, digest
-from expost.budget.limits import amount_of
+from expost.budget.limits import Filter, amount_of
 from expost.budget.reservation_rows import request_digest, secret_digest
 
 FEW, MANY = 1_000, 1_000_000

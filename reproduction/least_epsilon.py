@@ -51,7 +51,12 @@ from expost.randomness.source import SimulationRandomness
 from expost.selection.held_out import HeldOut
 from expost.selection.noise_path import Path as LevelPath
 from expost.selection.noise_path import PathLevel, path_levels
-from expost.training.progressive import ProgressivePath, TrainingRows, TrainingWalk
+from expost.training.progressive import (
+    LinearTraining,
+    ProgressivePath,
+    TrainingRows,
+    TrainingWalk,
+)
 from expost.tuning.rows.table_schema import FeatureRows
 from expost.tuning.runs.candidates import ScoredModel
 from expost.tuning.runs.path_training import PublicRows, step_of
@@ -114,6 +119,7 @@ def searches_of(problem: Problem, bars: Sequence[float]) -> Searches:
             finish = replace(path.finish, rows=features)  # type: ignore[type-var]
             path = replace(path, rows=features, finish=finish)
             count = None if count is None else replace(count, rows=features)
+            assert isinstance(path.training, LinearTraining)
             train = train or TrainingRows.of(*features(data), path.training)
         trainings.append(Training(path, levels, strategy.levels, count))
     rules: dict[float, tuple[HeldOut | None, ...]] = {}
@@ -138,8 +144,8 @@ def searches_of(problem: Problem, bars: Sequence[float]) -> Searches:
             for key in keys
         )
         first = next((rule for rule in rules[bar] if rule is not None), None)
-        assert wanted.target is not None
-        goals[bar] = wanted.target if first is None else first.report.bar  # type: ignore[union-attr]
+        assert wanted.least_score is not None
+        goals[bar] = wanted.least_score if first is None else first.report.least  # type: ignore[union-attr]
     return Searches(data, train, tuple(trainings), rules, looks, goals, tuple(bars))
 
 

@@ -84,7 +84,7 @@ class Problem:
 
     def at(self, bar: float) -> Settings:
         """Return the settings with another bar."""
-        return replace(self.settings, goal=replace(self.settings.goal, bar=bar))
+        return replace(self.settings, goal=replace(self.settings.goal, value=bar))
 
     def strategies(self, bar: float, public: bool) -> tuple[Strategy, ...]:
         """Return the ways of a job; with ``public`` all looks, else those that can pass."""

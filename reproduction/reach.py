@@ -39,9 +39,9 @@ import numpy as np
 from expost.arrays import Floats
 from expost.errors import InvalidInput
 from expost.selection.candidate import Candidate
-from expost.selection.plan import gaussian_promise, plan_levels
+from expost.selection.plan import gaussian_guarantee, plan_levels
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
+from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_guarantee
 from expost.tuning.plan.job_plan import dropping
 from expost.tuning.plan.strategies import DELTA_SHARE, SHARE
 from reproduction.table3.bank import Bank
@@ -105,7 +105,7 @@ def reach_table(
 def _problem(problem: TableProblem, curves: str) -> TableProblem:
     """Return the problem with the promises that were asked for, cheapest first in each level."""
     if curves == "gaussian":
-        promises = {level: gaussian_promise(level, GAUSSIAN_DELTA) for level in problem.levels}
+        promises = {level: gaussian_guarantee(level, GAUSSIAN_DELTA) for level in problem.levels}
         listed = tuple(
             Candidate(each.mechanism, each.params, guarantee=promises[each.params["epsilon"]])
             for each in problem.candidates
@@ -198,7 +198,7 @@ class _TunedLevels:
 def _tuned(problem: TableProblem, shape: float, mean: float) -> _TunedLevels:
     law = TruncatedNegativeBinomial.with_mean(shape, mean)
     levels = ladder(problem.levels)
-    promises = {level: worst_promise(problem.level(level)) for level in levels}
+    promises = {level: worst_guarantee(problem.level(level)) for level in levels}
     _, costs = tuned_levels(problem, promises, law)
     counts = np.arange(1, 200_000)
     steps = np.log(counts[:-1] + shape) - np.log(counts[1:]) + math.log1p(-float(law.gamma))

@@ -31,7 +31,7 @@ from expost import (
     TruncatedNegativeBinomial,
 )
 from expost.errors import InvalidInput
-from expost.selection.plan import gaussian_promise
+from expost.selection.plan import gaussian_guarantee
 from expost.selection.renyi.sharp_charges import sharpest_charges
 from reproduction.counterexamples.attacks import Game, MechanismFamily
 from reproduction.counterexamples.search import simulate_attack
@@ -242,7 +242,7 @@ def profiled(
     """Attack (ε̃, δ) claims over candidates with the exact profile of Gaussian noise."""
     delta = 1e-6
     for epsilon in (0.2, 1.0):
-        noise = MechanismFamily(gaussian_promise(epsilon, delta))
+        noise = MechanismFamily(gaussian_guarantee(epsilon, delta))
         what = f"(ε̃, {delta:g}), Gaussian noise of ε = {epsilon:g}, 200 candidates"
         game = Game(RandomDropping(0.1 * epsilon, delta=delta), noise, (200,))
         yield attacked(f"Algorithm 3, {what}", "(T3)", game)

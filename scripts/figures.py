@@ -11,7 +11,6 @@ from pathlib import Path
 from reproduction.cli import draw_figure1
 
 from expost import plots
-from expost.selection.attempt_planner import plan_for_bar
 from expost.selection.plan import Plan, plan_levels
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
@@ -73,10 +72,9 @@ def main() -> None:
     job = plan_levels(epsilons, 162, delta=1e-6, overhead=0.05)
     charges(FIGURES / "charges.png", job)
     certainty(FIGURES / "certainty.png")
-    levels = [level.epsilon for level in job.levels]
-    promises = [each.guarantee for each in job.candidates]
-    bar = plan_for_bar(levels, promises, 162, delta=1e-6)
-    plots.draw_reach(FIGURES / "plan.png", bar.reach, delta=1e-6)
+    goal = job.to_goal().goal
+    assert goal is not None
+    plots.draw_reach(FIGURES / "plan.png", goal.reach, delta=1e-6)
     draw_figure1(FIGURES / "figure1.png")
 
 

@@ -1,6 +1,6 @@
 """Write tables of the documents from docs/results/*.json (``python -m scripts.fill_documents``).
 
-The documents are docs/reproduction.md, docs/counting.md and benchmarks/README.md.
+The documents are the README, pages of docs/ and benchmarks/README.md.
 Tests: ``tests/test_figures.py``.
 """
 
@@ -342,6 +342,23 @@ def passed_is_true() -> str:
     return "\n".join(lines)
 
 
+def screen(name: str) -> str:
+    """Return a command and what it printed (scripts/screens.py)."""
+    shown = json.loads((DOCS / "results" / "screens.json").read_text(encoding="utf-8"))[name]
+    return f"```console\n$ {shown['command']}\n{shown['output']}\n```"
+
+
+SCREENS = {
+    "README.md": ("tune",),
+    "docs/index.md": ("tune",),
+    "docs/quickstart/data-scientist.md": ("customers",),
+    "docs/quickstart/analyst.md": ("count",),
+    "docs/quickstart/privacy-officer.md": ("verify", "ledger"),
+    "docs/facts.md": ("describe",),
+}
+"""The screens of each page."""
+
+
 def fill(page: Path, marker: str, content: str) -> None:
     """Replace the text between a marker and its end."""
     text = page.read_text(encoding="utf-8")
@@ -354,6 +371,9 @@ def fill(page: Path, marker: str, content: str) -> None:
 
 def main() -> None:
     """Write all tables."""
+    for page, names in SCREENS.items():
+        for name in names:
+            fill(DOCS.parent / page, f"screen-{name}", screen(name))
     fill(DOCS / "reproduction.md", "table1", rendered(1))
     fill(DOCS / "reproduction.md", "table2", rendered(2))
     for task in ("mnist", "gisette", "twitter", "twitter-blog"):

@@ -6,6 +6,8 @@ it, and trains several models at once without it.
 
 Modules and tests that are loaded are left out of garbage collection, which would otherwise look at
 all of them again and again: nearly a tenth of the time of tests of tables.
+
+Examples of Hypothesis have no deadline: how long one takes depends on the load of the machine.
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ from __future__ import annotations
 import gc
 import os
 
+from hypothesis import settings
+
 for _name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 
 def pytest_collection_finish() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from expost import DiscreteLaplace, PureDP, Query, errors
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget
-from expost.budget.filter import Filter
+from expost.budget.limits import Filter
 from expost.errors import (
     BudgetRefused,
     ExpostError,

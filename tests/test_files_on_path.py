@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MOST = {"select": 23, "count": 23, "tune": 97, "server": 48}
+MOST = {"select": 15, "count": 22, "tune": 86, "server": 44}
 SLOW = ("tune", "server")
 
 

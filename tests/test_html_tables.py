@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import expost
-from expost import ApproxDP, Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
+from expost import ApproxDP, Candidate, DiscreteLaplace, Query, RandomDropping
 from expost.analytics.count_plan import plan_count as plan_query
 from expost.html_tables import HtmlTable, Loss, guarantee_text, html_summary, shown
-from expost.selection.attempt_planner import plan_for_bar
 from expost.selection.plan import plan_levels
 from tests.tuning.jobs import clouds, job
 
@@ -87,9 +86,12 @@ def test_a_tuned_model_and_its_forecast() -> None:
 
 
 def test_plans() -> None:
-    assert "level ε" in page(plan_levels([1, 2], 4, delta=1e-6, overhead=0.1)).text
-    bar = plan_for_bar([1.0, 2.0], [PureDP(1), PureDP(2)], 4, delta=1e-6, attempts=2)
-    assert "price of a miss" in page(bar).text
+    plan = plan_levels([1, 2], 4, delta=1e-6, overhead=0.1)
+    assert "level ε" in page(plan).text
+    assert "charge of a miss" not in page(plan).text
+    text = page(plan.to_goal(attempts=2)).text
+    assert "level ε" in text
+    assert "charge of a miss" in text
     assert "Groups by size" in page(plan_query(groups=10, epsilon=1.0)).text
 
 

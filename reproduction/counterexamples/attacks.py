@@ -37,8 +37,7 @@ from expost.randomness.source import Randomness
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
 from expost.selection.doubling import Doubling
-from expost.selection.drop_coins import DroppingSelector
-from expost.selection.random_dropping import RandomDropping
+from expost.selection.random_dropping import DroppingSelector, RandomDropping
 from expost.selection.repeat_and_select import RepeatAndSelect
 from expost.selection.selector import Selector
 

@@ -45,7 +45,7 @@ from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.selection.candidate import Candidate
 from expost.selection.doubling import Doubling
-from expost.selection.repeat_and_select import RunCount, TruncatedNegativeBinomial, worst_promise
+from expost.selection.repeat_and_select import RunCount, TruncatedNegativeBinomial, worst_guarantee
 from reproduction.simulated_paths import simulate_gaussian_paths
 from reproduction.table3.problem import TableProblem, Trial, TrialOutcome
 from reproduction.table3.tasks import DELTA, Split, task_named
@@ -85,7 +85,7 @@ def doubling(problem: TableProblem, trials: int, source: SimulationRandomness) -
 
     It is the cheapest one among those that pass most often.
     """
-    promises = {level: worst_promise(problem.level(level)) for level in ladder(problem.levels)}
+    promises = {level: worst_guarantee(problem.level(level)) for level in ladder(problem.levels)}
     return min((_doubling(problem, promises, *law, trials, source) for law in LAWS), key=_ranked)
 
 

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.errors import InvalidInput
+from expost.privacy.conversions import tight_epsilon
 from expost.privacy.dpsgd import RENYI, calibrate_noise
-from expost.privacy.guarantees import RenyiDP, tight_epsilon
+from expost.privacy.guarantees import RenyiDP
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.training.configuration import Configuration, plans, promises
+from expost.training.configuration import Configuration, guarantees_of, plans
 from reproduction.table3.bank import Bank
 from reproduction.table3.tasks import DELTA, GridSetting, TableTask
 
@@ -188,7 +189,7 @@ def _curves(grid: Sequence[tuple[float, GridSetting]], bank: Bank) -> list[Renyi
         plan._replace(noise_multiplier=noise)
         for plan, noise in zip(planned, noises.tolist(), strict=True)
     ]
-    found = [curve for curve in promises(noisy) if curve is not None]
+    found = [curve for curve in guarantees_of(noisy) if curve is not None]
     orders = sorted(set.intersection(*(set(curve.orders) for curve in found)))
     cut = {id(curve): curve.on(orders) for curve in found}
     return [cut[id(curve)] for curve in found]

@@ -35,7 +35,7 @@ from expost.privacy.charges import Charges
 from expost.randomness.source import SimulationRandomness
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate
-from expost.selection.drop_coins import DropLaw
+from expost.selection.drop_law import DropLaw
 from expost.selection.plan import plan_levels
 from expost.selection.random_dropping import RandomDropping
 from reproduction.table3.bank import Bank

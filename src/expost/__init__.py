@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from expost.execution.processes import Processes
     from expost.facts.describe import Facts, describe
     from expost.facts.mechanism import ColumnFacts
-    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
-    from expost.mechanisms.protocol import FAILED, NOTHING, Estimate, Mechanism
+    from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Estimate, Query
+    from expost.mechanisms.protocol import FAILED, NOTHING, Mechanism
     from expost.privacy import ZCDP, ApproxDP, Charges, PureDP, RenyiDP
     from expost.randomness.source import Randomness, SimulationRandomness
     from expost.selection.above_threshold import AboveThreshold
@@ -138,8 +138,8 @@ _HOMES = {
     "expost.execution.processes": "Processes",
     "expost.facts.describe": "Facts describe",
     "expost.facts.mechanism": "ColumnFacts",
-    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Query",
-    "expost.mechanisms.protocol": "Estimate FAILED Mechanism NOTHING",
+    "expost.mechanisms.discrete_noise": "DiscreteGaussian DiscreteLaplace Estimate Query",
+    "expost.mechanisms.protocol": "FAILED Mechanism NOTHING",
     "expost.privacy": "ApproxDP Charges PureDP RenyiDP ZCDP",
     "expost.randomness.source": "Randomness SimulationRandomness",
     "expost.selection.above_threshold": "AboveThreshold",

@@ -32,10 +32,9 @@ _position = threading.Lock()
 
 
 def lock_file(descriptor: int, *, alone: bool = True, wait: bool = False) -> None:
-    """Lock an open file until it is unlocked or closed.
+    """Lock an open file until it is unlocked or closed; BlockingIOError if it may not wait.
 
-    ``alone`` False shares the lock with others who share it. Raises BlockingIOError: somebody else
-    holds the lock, and ``wait`` is False.
+    ``alone`` False shares the lock with others who share it.
     """
     if fcntl is not None:
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
@@ -100,9 +99,6 @@ def require_private(path: Path, field: str) -> None:
 
     Whoever could read the file may have the secret already, so it is not used until its owner says
     that it may be.
-
-    ``field``: what the error names as refused. Raises InvalidInput: others have access. The message
-    names the file, its mode and the command that mends it. Raises OSError: the file is not there.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077 and os.name == "posix":  # elsewhere a mode does not say who has access
@@ -121,10 +117,6 @@ def read_small(path: str | Path, field: str, encoding: str = "utf-8") -> str:
     """Return the text of a regular file of at most 64 MiB.
 
     Reading a device or a pipe may never end, and may take all memory.
-
-    ``field``: what the error names as refused. ``encoding``: how the text is encoded. Raises
-    InvalidInput: the file is a device, a pipe or a socket, or is too large. Raises OSError: it
-    cannot be read. Raises UnicodeDecodeError: it is no text in this encoding.
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():

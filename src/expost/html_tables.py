@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from expost.privacy.base import Guarantee
+from expost.privacy.guarantees import Guarantee
 from expost.rationals import decimal_up
 
 _DIGITS = 4
@@ -41,12 +41,7 @@ class HtmlTable:
 
 
 def html_summary(title: str, facts: Mapping[str, Any], *tables: HtmlTable) -> str:
-    """Return an HTML summary: a title, a list of facts, and tables.
-
-    ``title``: what the object is. ``facts``: names and values; a value may be a number, a text, a
-    guarantee, a mapping or None. ``*tables``: further tables. Of a long table only the first rows
-    are shown. Returns: HTML in which every text is escaped.
-    """
+    """Return a title, a list of facts and the first rows of tables as HTML, all text escaped."""
     listed = "".join(
         f"<tr><th style='text-align:left'>{_text(name)}</th>"
         f"<td style='text-align:left'>{shown(value)}</td></tr>"

@@ -23,10 +23,10 @@ __all__ = [
     "check_path",
     "draw_audit",
     "draw_bars",
-    "draw_counts",
     "draw_reach",
     "draw_tuning",
     "figure",
+    "house_style",
     "save",
 ]
 
@@ -47,12 +47,8 @@ _STYLE: dict[str, Any] = {
 
 
 def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """Make a figure with panels side by side.
-
-    ``columns``: the number of panels. ``width``, ``height``: size of one panel in inches. Returns:
-    the figure; pass it to :func:`save`. Raises MissingExtra: matplotlib is not installed.
-    """
-    with _style():
+    """Make a figure with panels of this size in inches, side by side; see :func:`save`."""
+    with house_style():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -63,11 +59,7 @@ def figure(columns: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, 
 
 
 def check_path(path: Path | None) -> None:
-    """Refuse a file name that could not be written later.
-
-    ``path``: where the figure shall go; None is accepted and means no figure. Raises InvalidInput:
-    the ending is not that of a known format, or the folder does not exist.
-    """
+    """Refuse a file name that could not be written later; None means no figure."""
     if path is not None and path.suffix.lower() not in _FORMATS:
         raise InvalidInput("plot", str(path), "give a file name ending in " + ", ".join(_FORMATS))
     if path is not None and not path.resolve().parent.is_dir():
@@ -75,25 +67,17 @@ def check_path(path: Path | None) -> None:
 
 
 def save(drawn: Any, path: Path) -> None:
-    """Write a figure to a file.
-
-    ``drawn``: a figure made by :func:`figure`. ``path``: the file; its ending decides the format
-    (PNG, PDF or SVG).
-    """
+    """Write a figure to a file, whose ending decides the format (PNG, PDF or SVG)."""
     for axes in drawn.axes:
         legend = axes.get_legend()
         if legend is not None:
             legend.set_frame_on(False)
-    with _style():
+    with house_style():
         drawn.savefig(path, dpi=160)
 
 
 def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> None:
-    """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched.
-
-    ``claimed``: the claimed loss of each outcome. ``shown``: what the runs of an audit show at
-    least.
-    """
+    """Draw one bar per lower bound and one mark per claim; bars above their mark are hatched."""
     bars: list[Any] = list(axes.bar(range(len(shown)), shown, 0.5, color=INK[0]))
     for bar, value, limit in zip(bars, shown, claimed, strict=True):
         if value > limit:
@@ -109,14 +93,11 @@ def draw_bars(axes: Any, claimed: Sequence[float], shown: Sequence[float]) -> No
 
 
 def draw_audit(report: Any, path: Path) -> None:
-    """Draw what an audit claimed and measured, outcome by outcome.
-
-    ``report``: the result of :func:`expost.audit.audit`. ``path``: the file to write.
-    """
+    """Draw what an audit claimed and measured, outcome by outcome."""
     outcomes = report.outcomes
     names = ["nothing" if outcome.index is None else str(outcome.index) for outcome in outcomes]
     drawn, (axes,) = figure(1, width=max(5.0, min(12.0, 2.0 + 0.45 * len(names))))
-    with _style():
+    with house_style():
         draw_bars(
             axes,
             [outcome.claimed for outcome in outcomes],
@@ -156,14 +137,12 @@ def draw_tuning(
 ) -> None:
     """Draw what a released model cost, and its score.
 
-    ``path``: the file to write. ``methods``: ways to tune, and the ε of one request at ``delta``;
-    the first is this job's own charge. ``delta``: δ of one request. ``attempts``: for each attempt:
-    ε spent so far, the released score, the standard deviation of its noise, and whether it reached
-    the target. ``total_delta``: δ of all attempts together. ``metric``: name of the score.
-    ``target``: the value that the score had to reach.
+    ``methods``: ways to tune, and the ε of one request at ``delta``; the first is this job's own.
+    ``attempts``: for each, ε charged so far, the released score, the standard deviation of its
+    noise, and whether it reached the goal.
     """
     drawn, (left, right) = figure(2, width=5.2, height=3.4)
-    with _style():
+    with house_style():
         names, values = zip(*methods, strict=True)
         colours = [INK[0], *["#999999"] * (len(values) - 1)]
         left.barh(names, values, 0.6, color=colours)
@@ -180,10 +159,10 @@ def draw_tuning(
         left.margins(x=0.18)
         left.grid(axis="y", visible=False)
         left.set(xlabel=f"ε at δ = {charge_text(delta)} (smaller is more private)")
-        left.set_title("Cost of one request, by method", loc="left")
+        left.set_title("What it cost, and what it could have cost", loc="left")
         for passed, colour, marker, label in (
-            (True, INK[0], "o", "released" if target is None else "target reached"),
-            (False, INK[3], "s", "target missed"),
+            (True, INK[0], "o", "released" if target is None else "goal reached"),
+            (False, INK[3], "s", "goal missed"),
         ):
             chosen = [attempt for attempt in attempts if (attempt[3] is not False) is passed]
             if chosen:
@@ -199,7 +178,7 @@ def draw_tuning(
                 )
         if target is not None:
             right.axhline(
-                target, color="black", linewidth=0.8, linestyle="--", label=f"target {target:g}"
+                target, color="black", linewidth=0.8, linestyle="--", label=f"goal {target:g}"
             )
         right.set(
             xlabel=f"ε spent so far, at δ = {charge_text(total_delta)}",
@@ -207,21 +186,17 @@ def draw_tuning(
             xlim=(0, 1.25 * max([attempt[0] for attempt in attempts], default=1.0)),
         )
         right.margins(y=0.25)
-        right.set_title("Released model (± 2 standard deviations)", loc="left")
+        right.set_title("The released model (± 2 standard deviations)", loc="left")
         if right.get_legend_handles_labels()[0]:
             right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     save(drawn, path)
 
 
 def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
-    """Draw what a job with a bar is expected to cost, and how many runs it makes.
-
-    ``path``: the file to write. ``rows``: what to expect, by the level from which settings pass and
-    the share that does. ``delta``: the job's total δ.
-    """
+    """Draw what a job with a goal is expected to cost, and how many runs it makes."""
     shares = [share for share in (0.5, 0.1, 0.02) if any(row.share == share for row in rows)]
     drawn, (left, right) = figure(2)
-    with _style():
+    with house_style():
         for colour, marker, share in zip(INK, "os^", shares, strict=False):
             chosen = [row for row in rows if row.share == share]
             levels = [row.level for row in chosen]
@@ -244,68 +219,13 @@ def draw_reach(path: Path, rows: Sequence[Any], *, delta: float) -> None:
     save(drawn, path)
 
 
-def draw_counts(result: Any, path: Path) -> None:
-    """Draw released counts, sums or means with their intervals, largest first.
-
-    Counts are drawn on a logarithmic axis, where values below ½ are shown as ½. Groups that were
-    not looked at are left out.
-
-    ``result``: the result of :func:`expost.count`, :func:`expost.sum` or :func:`expost.mean`.
-    ``path``: the file to write.
-    """
-    drawn, (axes,) = figure(1, width=8)
-    kind, column = result.query["kind"], result.query["column"]
-    what = {"count": "users", "rows": "rows"}.get(kind, f"{kind} of {column}")
-    least = -math.inf if kind in ("sum", "mean") else 0.5
-    looked_at = [(answer, True) for answer in result.answers] + [
-        (answer, False) for answer in result.unanswered if answer.spent > 0
-    ]
-    ordered = sorted(looked_at, key=lambda pair: -pair[0].estimate)
-    with _style():
-        for answered, colour, marker, label in (
-            (True, INK[0], "o", "answered"),
-            (False, INK[3], "s", "not answered (wider interval)"),
-        ):
-            chosen = [
-                (at, answer) for at, (answer, state) in enumerate(ordered) if state is answered
-            ]
-            if not chosen:
-                continue
-            values = [max(answer.estimate, least) for _, answer in chosen]
-            pairs = [(value, answer) for value, (_, answer) in zip(values, chosen, strict=True)]
-            below = [max(value - max(answer.low, least), 0.0) for value, answer in pairs]
-            above = [max(answer.high - value, 0.0) for value, answer in pairs]
-            axes.errorbar(
-                [at for at, _ in chosen],
-                values,
-                yerr=[below, above],
-                fmt=marker,
-                color=colour,
-                elinewidth=0.8,
-                markersize=3,
-                label=label,
-            )
-        scale = "linear" if least < 0 else "log"
-        axes.set(yscale=scale, xlabel="groups, largest first")
-        axes.set_ylabel(what, parse_math=False)
-        error = f"{result.within:.0%}" if result.within is not None else f"±{result.plus_minus:g}"
-        title = f"{what[0].upper()}{what[1:]} per group, {len(result.answers)} within {error}"
-        axes.set_title(title, loc="left", parse_math=False)
-        if ordered:
-            axes.legend(fontsize=8)
-    save(drawn, path)
-
-
 def draw_facts(facts: Any, path: Path) -> None:
-    """Draw a small histogram per column, with bars of two standard deviations of the noise.
-
-    ``facts``: the result of :func:`expost.describe`. ``path``: the file to write.
-    """
+    """Draw a small histogram per column, with bars of two standard deviations of the noise."""
     shown = [name for name, column in facts.items() if column.range or column.categories]
     across, down = min(4, max(1, len(shown))), max(1, math.ceil(len(shown) / 4))
     drawn, _ = figure(1, width=2.6 * across, height=2.0 * down)
     drawn.clear()
-    with _style():
+    with house_style():
         panels = drawn.subplots(down, across, squeeze=False).ravel()
         for axes in panels[len(shown) :]:
             axes.set_axis_off()
@@ -327,7 +247,7 @@ def draw_facts(facts: Any, path: Path) -> None:
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def house_style() -> Iterator[None]:
     """Apply the style of the package, and nothing of the user's, until the end of the block."""
     try:
         from matplotlib import style
@@ -347,13 +267,7 @@ def draw_ledger(
     held: Sequence[float],
     worst: Sequence[float],
 ) -> None:
-    """Draw how a budget was spent, entry by entry, and write the figure.
-
-    ``path``: the file; its ending determines the format. ``name``: name of the budget. ``unit``:
-    symbol of the amounts, for example ``"ε"``. ``limit``: the limit of the budget. ``settled``,
-    ``held``: the settled and the held amount after each entry. ``worst``: the sum of the worst
-    cases of all requests after each entry. Raises MissingExtra: matplotlib is not installed.
-    """
+    """Draw how a budget was used, entry by entry: settled, held, and the sum of worst cases."""
     used = [paid + waiting for paid, waiting in zip(settled, held, strict=True)]
     drawn, (axes,) = figure(1, width=6)
     for values, ink, line, label in (
@@ -364,6 +278,7 @@ def draw_ledger(
         axes.step(range(len(values)), values, where="post", color=ink, linestyle=line, label=label)
     axes.axhline(limit, color="black", linewidth=0.8, label="budget")
     axes.set(xlabel="entry", ylabel=unit)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title(f"Spending of {name}", loc="left")
     drawn.legend(loc="outside lower center", ncols=2, fontsize=8)  # never over the lines
     save(drawn, path)

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
+from itertools import pairwise
 from numbers import Rational
+from typing import Any
 
 import numpy as np
 
-from expost.errors import InvalidInput
+from expost.errors import InvalidGuarantee, InvalidInput
 
 Number = int | float | Fraction | Decimal
 """The types that users may pass for a privacy parameter."""
@@ -29,12 +32,9 @@ _LARGEST = Fraction(sys.float_info.max)
 
 
 def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput) -> Fraction:
-    """Return ``value`` as an exact rational.
+    """Return a number as an exact rational; a float is the binary fraction that it stores.
 
-    ``value``: the number; NumPy scalars are accepted too. A float stands for the binary fraction
-    that it stores. ``np.longdouble`` is refused: it has more digits than a float. ``field``: name
-    of the argument, for the error message. ``error``: the exception to raise. Returns: exactly
-    ``value``. Raises InvalidInput: ``value`` is not a finite real number. Booleans are refused.
+    Booleans are refused, and ``np.longdouble``, which has more digits than a float.
     """
     if isinstance(value, np.integer):
         return Fraction(int(value))
@@ -57,11 +57,7 @@ def exact(value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 def exact_positive(
     value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 ) -> Fraction:
-    """Return ``value`` as an exact rational and require that it is positive.
-
-    Returns: exactly ``value``. Raises InvalidInput: ``value`` is missing, not a finite real number,
-    or not positive.
-    """
+    """Return a number as an exact rational and require that it is positive."""
     if value is None:
         raise error(field, value, "give a number > 0")
     result = exact(value, field, error=error)
@@ -73,11 +69,7 @@ def exact_positive(
 def exact_normal(
     value: Number, field: str, *, error: type[InvalidInput] = InvalidInput
 ) -> Fraction:
-    """Return ``value`` as an exact rational and require that a float holds it with full precision.
-
-    Returns: exactly ``value``. Raises InvalidInput: ``value`` is not positive, is below the
-    smallest normal float (2.3e-308), or above the largest.
-    """
+    """Return a number as an exact rational that a float holds with full precision."""
     result = exact_positive(value, field, error=error)
     if not _SMALLEST_NORMAL <= result <= _LARGEST:
         raise error(
@@ -119,8 +111,6 @@ def decimal_up(value: float, digits: int) -> Decimal:
     """Return the smallest decimal with so many digits that reads as at least ``value``.
 
     A float is taken as its shortest decimal, so 0.1 and 1e-05 stay as they are.
-
-    ``digits``: number of significant digits.
     """
     text = str(value) if isinstance(value, int) else repr(float(value))
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(text)
@@ -136,11 +126,8 @@ def charge_text(value: float, digits: int = 6) -> str:
 def pad_up(value: float, magnitude: float | None = None) -> float:
     """Return an upper bound of a real number that was evaluated in floating point.
 
-    ``value``: the result of the floating-point evaluation. ``magnitude``: sum of the absolute
-    values of the terms that were added to get ``value``. The default is ``abs(value)``. Returns:
-    ``value`` plus 2**-44 of ``magnitude``, rounded up.
-
-    The margin is more than a hundred times the error of a dozen roundings and calls of exp or log.
+    ``magnitude``: sum of the absolute values of the terms that were added. The margin, 2**-44 of
+    it, is more than a hundred times the error of a dozen roundings and calls of exp or log.
     """
     scale = abs(value) if magnitude is None else magnitude
     return math.nextafter(value + scale * 2.0**-44, math.inf)
@@ -149,13 +136,57 @@ def pad_up(value: float, magnitude: float | None = None) -> float:
 def count_of(
     value: object, field: str, *, at_least: int, error: type[InvalidInput] = InvalidInput
 ) -> int:
-    """Return ``value`` as a Python int and require that it is a whole number ≥ ``at_least``.
-
-    ``value``: the number. Python and NumPy integers are accepted; booleans and floats are refused.
-    ``field``: name of the argument, for the error message. ``at_least``: the smallest valid number.
-    ``error``: the exception to raise. Raises InvalidInput: ``value`` is not an integer, or is less
-    than ``at_least``.
-    """
+    """Return a Python or NumPy integer as an int ≥ ``at_least``; refuse booleans and floats."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise error(field, value, f"give a whole number ≥ {at_least}")
     return int(value)
+
+
+def as_json(value: Any) -> Any:
+    """Return a field of a guarantee or of a profile as JSON holds it."""
+    if isinstance(value, tuple):
+        return [as_json(part) for part in value]
+    return value.as_dict() if hasattr(value, "as_dict") else value
+
+
+def set_fields(instance: object, **values: object) -> None:
+    """Set fields of a frozen record while it is created."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def check_loss(value: Number, field: str) -> float:
+    """Return a privacy loss as a float, rounded up; require 0 ≤ loss < infinity."""
+    result = round_up(exact(value, field, error=InvalidGuarantee))
+    if not 0 <= result < math.inf:
+        raise InvalidGuarantee(field, value, "give a finite number ≥ 0")
+    return result
+
+
+def check_list(values: object, field: str) -> Sequence[Any]:
+    """Return a list, tuple or array as a sequence; require at least one element."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, (list, tuple)) or not values:
+        raise InvalidGuarantee(field, values, "give a non-empty list of numbers")
+    return values
+
+
+def check_orders(values: object) -> tuple[float, ...]:
+    """Return Rényi orders as floats, rounded down; require finite orders > 1 that ascend."""
+    listed = check_list(values, "orders")
+    orders = tuple(
+        round_down(exact(value, "orders", error=InvalidGuarantee)) for value in listed
+    )  # a curve at a lower order claims less
+    if any(not 1 < order < math.inf for order in orders):
+        raise InvalidGuarantee("orders", values, "give finite orders > 1")
+    if any(a >= b for a, b in pairwise(orders)):
+        raise InvalidGuarantee(
+            "orders", values, "give the orders in ascending order, without repetition"
+        )
+    return orders
+
+
+def apply_up(function: Callable[[Fraction, Fraction], Fraction], a: float, b: float) -> float:
+    """Apply ``function`` to the exact values of two floats and round the result up."""
+    return round_up(function(Fraction(a), Fraction(b)))

@@ -26,7 +26,7 @@ from expost.analytics.refinement_noise import (
 )
 from expost.errors import InvalidInput
 from expost.mechanisms.discrete_noise import laplace_paths
-from expost.randomness.inverse_cdf import KeepLaw
+from expost.randomness.coins import KeepLaw
 from expost.randomness.samplers import keep_coins
 from tests.analytics import laws
 

@@ -93,7 +93,7 @@ def test_opacus_itself_with_its_noise_off_is_caught():
         return train
 
     without, with_canary = training_data()
-    promise = Configuration(1.0, 1, 10, 1.0, noise_multiplier=3.0).promise(40)
+    promise = Configuration(1.0, 1, 10, 1.0, noise_multiplier=3.0).guarantee(40)
     options = {"runs": 120, "claim": promise, "delta": 1e-5, "simulation_seed": 3}
     assert audit(trainer(0.0), without, with_canary, **options).verdict == "violated"
     assert audit(trainer(3.0), without, with_canary, **options).verdict == "consistent"

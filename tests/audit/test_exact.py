@@ -36,7 +36,7 @@ from expost import (
 )
 from expost.audit.empirical import audit
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
-from expost.budget.filter import Filter
+from expost.budget.limits import Filter
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.mechanisms.protocol import NOTHING
 from tests.oracle.audit import audit_claim, exact_audit

@@ -160,7 +160,7 @@ def test_edit_settle_restore(ledger, path):
     edit(path, "UPDATE expost_reservations SET charges = ?", cheap)
     ledger.settle(job, 0)
     edit(path, "UPDATE expost_reservations SET charges = ?", canonical(TABLE.as_dict()))
-    assert any("not settled at the price" in problem for problem in ledger.verify())
+    assert any("not settled at the charge" in problem for problem in ledger.verify())
 
 
 # Fool verify.

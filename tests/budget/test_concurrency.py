@@ -27,10 +27,9 @@ import pytest
 import expost.budget.store
 from expost import Candidate, Charges, PureDP, RandomDropping
 from expost.budget.budgets import PureBudget, budget_from_dict
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation
 from expost.budget.ledger_rows import LedgerRows
-from expost.budget.limits import amount_of
+from expost.budget.limits import Filter, amount_of
 from expost.budget.transactions import GroupCommit
 from expost.errors import BudgetRefused, CheckpointMismatch, LedgerError
 

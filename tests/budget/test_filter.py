@@ -29,8 +29,7 @@ from expost.budget.budgets import (
     as_budget,
     budget_from_dict,
 )
-from expost.budget.filter import Filter
-from expost.budget.limits import Budget, Coordinates
+from expost.budget.limits import Budget, Coordinates, Filter
 from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput
 from expost.privacy.guarantees import Guarantee
 from tests.work import lines_run

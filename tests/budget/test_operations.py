@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from expost import ZCDP, ApproxDP, Charges, PureDP
-from expost.budget import changes, totals
+from expost.budget import totals
 from expost.budget.budgets import PureBudget
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger
+from expost.budget.limits import Filter
 from expost.budget.replay import Period, Replay
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 
@@ -324,13 +324,13 @@ def test_commands_of_others_do_not_run(tmp_path, monkeypatch):
     path, started = tmp_path / "ledger.db", []
     ledger = Ledger.create(path, PureDP(1))
     ledger.set_alert(0.1, "true")
-    monkeypatch.setattr(changes.subprocess, "Popen", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(totals.subprocess, "Popen", lambda *a, **k: started.append(a))
     path.chmod(0o666)
     ledger.reserve(PureDP(0.2))
     assert started == []
-    assert not changes._trusted(None)  # a server
-    monkeypatch.setenv(changes.ALLOW_VARIABLE, "1")
-    changes.start_alerts([changes.Alert("b", "0.1", "true")], None)
+    assert not totals._trusted(None)  # a server
+    monkeypatch.setenv(totals.ALLOW_VARIABLE, "1")
+    totals.start_alerts([totals.Alert("b", "0.1", "true")], None)
     assert len(started) == 1
 
 

@@ -63,7 +63,7 @@ def test_help_lists_the_exit_codes():
     text = " ".join(expost("--help").stdout.split())
     assert EXIT_CODES == (
         "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 the budget refuses, "
-        "4 unexpected error, 5 finished but the bar was missed."
+        "4 unexpected error, 5 finished but the goal was missed."
     )
     assert EXIT_CODES in text
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from expost import ApproxDP, PureDP
+from expost.analytics.answer_files import round_answer
 from expost.budget.ledger import Ledger
 from tests.cli.counting import SIZES, count, expost, files
 
@@ -121,7 +122,7 @@ def test_the_table_shows_names_as_they_are(count):
     done = count()
     assert done.code == 0
     assert "[red]small" in done.out
-    assert "ε = 20" in " ".join(done.out.split())  # lines are folded where they end
+    assert " of 20. The other" in " ".join(done.out.split())  # lines are folded
     assert "90% interval" in done.out
 
 
@@ -315,7 +316,7 @@ def rows_of(path: Path) -> list[list[str]]:
 class TestOut:
     """Answers on disk as they are released."""
 
-    HEADER = ("group", "estimate", "low", "high", "spent", "answered")
+    HEADER = ("g", "estimate", "low", "high", "spent", "answered")
 
     def test_all_of_them(self, count, tmp_path):
         done = count("--json", "--out", tmp_path / "answers.csv")
@@ -327,9 +328,22 @@ class TestOut:
         assert [row[0] for row in rows if row[-1] == "no"] == [
             answer["group"] for answer in done.document["unanswered"]
         ]
-        assert [float(row[1]) for row in rows if row[-1] == "yes"] == [
-            each["estimate"] for each in done.document["answers"]
+        assert [int(row[1]) for row in rows if row[-1] == "yes"] == [
+            round_answer(answer["estimate"], answer["low"], answer["high"], whole=True).estimate
+            for answer in done.document["answers"]
         ]
+
+    def test_a_suffix_decides(self, count, tmp_path):
+        """Files by suffix; another one is refused before the table is opened."""
+        for name in ("boss.xlsx", "a.parquet", "a.json", "a.md", "a.png"):
+            done = count("--json", "--out", tmp_path / name)
+            assert done.code == 0, done.err
+            assert (tmp_path / name).stat().st_size > 100
+            assert name in done.err
+        done = count("--by", "no such column", "--out", tmp_path / "a.txt")
+        assert done.code == 2
+        assert ".xlsx" in done.err
+        assert not (tmp_path / "a.txt").exists()
 
     def test_an_existing_file_is_refused(self, count, tmp_path):
         """Catches answers that were paid for being overwritten."""

@@ -54,16 +54,18 @@ class TestSpent:
 
     def test_the_rest_goes_back(self, count, tmp_path):
         Ledger.create(tmp_path / "l.db", PureDP(50), "visits")
-        text = words(count("--ledger", tmp_path / "l.db").out)
+        text = words(count("--ledger", tmp_path / "l.db", "--verbose").out)
         assert " of 20. The other " in text
-        assert "of this request goes back to the budget." in text
+        assert "goes back to the budget." in text
         assert "Before the data were read, at most ε = 20 was guaranteed" in text
         assert "remains" not in text
 
     def test_without_a_ledger_nothing_goes_back(self, count):
         text = words(count().out)
-        assert "of this request was not used." in text
+        assert "was not used." in text
         assert "budget." not in text
+        assert "% certain afterwards." in text
+        assert "Before the data were read" not in text  # --verbose shows it
 
     def test_gaussian_noise_has_its_unit(self, count):
         text = words(count("--delta", 1e-6).out)

@@ -116,7 +116,7 @@ def spoken(result: Tuned, goal: GoalSettings, params: dict[str, Any], beyond: bo
     With ``beyond`` noise carried the score and its bounds beyond the range of the metric.
     """
     sign = 1.0 if goal.larger_is_better else -1.0
-    metric, bar = goal.measure, goal.target
+    metric, bar = goal.measure, goal.least_score
     assert bar is not None
     step = 0.07 * metric.spread
     lead = 3 * metric.spread if beyond else 0.123456 * step
@@ -178,7 +178,7 @@ def screens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screens
     def show(result: Tuned, encoding: str) -> tuple[str, str]:
         monkeypatch.setattr(tune_command, "tune_model", lambda *_, **__: result)
         Path("release.json").write_text(result.certificate() + "\n", encoding="utf-8")
-        screen = run(encoding, "tune", "job.toml", "--out", "out")
+        screen = run(encoding, "tune", "job.toml", "--out", "out", "--verbose")
         return screen, run(encoding, "certificate", "release.json", "--verbose")
 
     return show
@@ -199,15 +199,13 @@ def expected_words(result: Tuned) -> list[str]:
         f"{goal['certified']} {'≥' if larger else '≤'} {goal['value']:g}",
         f"{within(bounds.noisy):.4g}",
         f"{side} {bound_text(within(bounds.on_scoring_rows), larger)} on the scoring rows",
-        f"({100 * bounds.confidence:g} % confidence each)",
+        f"({100 * goal['confidence']:g} % confidence each)",
     ]
     if bounds.on_population is None:
         words.append(f"no bound for new rows: {bounds.why_none}")
     else:
         new = bound_text(within(bounds.on_population), larger)
         words.append(f"{side} {new} on new rows of the same population")
-    if bounds.confidence > goal["confidence"]:
-        words.append(f"{100 * goal['confidence']:g} % holds for the whole job")
     return words
 
 
@@ -335,11 +333,11 @@ def section(report: dict[str, Any], heading: str) -> str:
 OUTCOMES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missed": (
         WAYS["progressive"] | {"goal": {"at_least": 0.94}},
-        ["The goal was missed: the last model is released as missed", "passed no"],
+        ["The goal was missed: the last model is released as missed", "what to try a lower goal"],
     ),
     "the best": (
         WAYS["dp-sgd"] | {"goal": {"at_least": None, "maximize": True}},
-        ["Tuned: the best score", "noisy score"],
+        ["Done: the best model of one search", "of its noise)"],
     ),
     "all axes": (
         WAYS["dp-sgd"]
@@ -383,8 +381,10 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
     paid = result.spent.epsilon
     numbers = re.compile(r"ε = ([0-9.e+-]+[0-9])")
     screen, shown = screens(result, "utf-8")
-    assert float(re.findall(r"ε spent ([0-9.]+)", screen)[0]) >= paid
-    assert float(re.findall(r"ε at worst ([0-9.]+)", screen)[0]) >= result.worst_case.epsilon
+    assert float(re.findall(r"cost ε = ([0-9.]+)", screen)[0]) >= paid
+    assert (
+        float(re.findall(r"at most ([0-9.]+) was possible", screen)[0]) >= result.worst_case.epsilon
+    )
     assert min(float(each) for each in numbers.findall(shown)) >= min(
         each.spent.as_approx().epsilon for each in result.attempts
     )
@@ -397,7 +397,7 @@ def test_charges_are_never_shown_below_what_was_paid(results, screens: Screens, 
 def test_every_charge_of_a_page_is_rounded_up() -> None:
     """Catches a page that shows less than was charged, or more than is left."""
     pytest.importorskip("fastapi")
-    from expost.certificates.officer_report import certainty_text
+    from expost.certificates.meaning import certainty_text
     from expost.server.pages.amounts import amount, limit, loss_text
 
     generator = np.random.default_rng(1)

@@ -37,7 +37,14 @@ def test_the_plan_of_a_toml_file(tmp_path: Path, run: Run) -> None:  # noqa: F81
     assert done.returncode == 0, done.stderr
     headings = ("level ε", "share", "chance to pass", "mean total ε", "ε (90 %)", "runs", "time")
     assert any(all(each in line for each in headings) for line in done.stdout.splitlines())
-    for word in ("The job", "rows.npz", "What to expect", "Plan", "Ledger: epsilon = 3", "nothing"):
+    for word in (
+        "The job",
+        "rows.npz",
+        "If the settings are good enough",
+        "Plan",
+        "Ledger: epsilon = 3",
+        "nothing",
+    ):
         assert word in done.stdout
     assert [entry.action for entry in ledger.entries()] == ["create"]
     assert {path.name for path in tmp_path.iterdir()} == {*before, "job.toml", "rows.npz"}

@@ -42,7 +42,8 @@ def rows(tmp_path: Path) -> Path:
 
 def test_from_a_table_to_a_certificate(tmp_path: Path, rows: Path, run: Run) -> None:  # noqa: F811
     ledger = Ledger.create(tmp_path / "ledger.db", ApproxBudget(100, 0.01, "zero-out"))
-    done = run("rows.csv", *FACTS, *GOAL, "--ledger", "ledger.db", "--out", "out", "--json")
+    goal = (*GOAL, "--ledger", "ledger.db", "--out", "out", "--json", "--verbose")
+    done = run("rows.csv", *FACTS, *goal)
     assert done.returncode in (0, 5), done.stderr
     document = json.loads(done.stdout)
     assert document["neighbours"] == "zero-out"

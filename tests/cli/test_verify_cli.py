@@ -14,7 +14,7 @@ import pytest
 from expost import Candidate, DiscreteLaplace, PureDP, Query, RandomDropping
 from expost.budget.charging import Account
 from expost.budget.ledger import Ledger
-from expost.certificates.prices import charges_of_grid
+from expost.certificates.document import charges_of_grid
 from tests.cli.test_ledger_cli import expost  # noqa: F401  (a fixture)
 
 CANDIDATES = [Candidate(DiscreteLaplace(Query(len), e), {"epsilon": e}) for e in (0.1, 0.2)]

@@ -39,10 +39,11 @@ from expost import (
     SimulationRandomness,
 )
 from expost.errors import ExpostError
+from expost.execution.calls import Raised
+from expost.execution.dispatch import Made, Task
 from expost.execution.engine import Outcome, Run
-from expost.execution.worker import Made, Raised, Task
 from expost.randomness.source import RunKey
-from expost.selection.grid import grid_of
+from expost.selection.release import grid_of
 from expost.selection.selector import Selector
 from tests.contracts.doors import never_dropped
 
@@ -285,12 +286,12 @@ def test_failures_leave_no_trace(selector: Selector) -> None:
     assert leaks(release, []) == []
 
 
-@pytest.mark.parametrize("place", ["drop_coins", "above_threshold"])
+@pytest.mark.parametrize("place", ["drop_law", "above_threshold"])
 def test_the_drop_level_is_not_in_a_release(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The level is made recognisable: every geometric draw of the selector gives this number."""
     level = 987_654_321
     monkeypatch.setattr(f"expost.selection.{place}.geometric", lambda rate, randomness: level)
-    scene = mechanisms(RandomDropping(1)) if place == "drop_coins" else queries()
+    scene = mechanisms(RandomDropping(1)) if place == "drop_law" else queries()
     release = scene.release()
     assert release.index is not None
     assert leaks(release, scene.losers, level) == []

@@ -18,9 +18,8 @@ import pytest
 from expost import Candidate, PureDP, RandomDropping
 from expost.budget.ledger import Ledger
 from expost.errors import InvalidInput, WorkersLost
-from expost.execution.dispatch import LOOK_AHEAD, tasks_of
+from expost.execution.dispatch import LOOK_AHEAD, Task, here, tasks_of, work
 from expost.execution.processes import Processes
-from expost.execution.worker import Task, here, work
 from expost.selection.selector import Selector
 from tests.contracts.test_secrets import everything_said
 from tests.execution.elsewhere import (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from expost.errors import WorkersLost
-from expost.execution.failure import Raised, call_or_failure
+from expost.execution.calls import Raised, call_or_failure
 from expost.execution.parts import Parts, for_each
 from expost.execution.processes import Processes
 from tests.execution.parts_contract import PartsContract, fail, filled, summed

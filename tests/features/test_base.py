@@ -236,7 +236,7 @@ def test_a_pipeline_keeps_the_guarantee_of_its_last_step() -> None:
     from sklearn.pipeline import make_pipeline
 
     from expost.sklearn import DPLogisticRegression
-    from expost.sklearn._conventions import guarantee_of
+    from expost.sklearn._rows import guarantee_of
 
     last = DPLogisticRegression(epsilon=1.0, feature_bounds=(-1, 1), classes=(0, 1))
     pipeline = make_pipeline(OrientedGradients("8x8"), RandomFourier(8, 1.5), last)

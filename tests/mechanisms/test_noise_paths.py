@@ -31,7 +31,7 @@ from expost.mechanisms.discrete_noise import (
     laplace_paths,
 )
 from expost.randomness import coins, samplers
-from expost.randomness.inverse_cdf import KeepLaw
+from expost.randomness.coins import KeepLaw
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.randomness.bit_tree import assert_law, enumerate_law, rational
 from tests.statistical.goodness import alike, pooled_p_value

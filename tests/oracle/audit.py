@@ -26,7 +26,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.failure import Score
+from expost.execution.calls import Score
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.selection.candidate import Candidate

@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from expost.arrays import Floats
-from expost.selection.drop_coins import DropLaw
-from expost.selection.drop_level import log_cell_masses
+from expost.selection.drop_law import DropLaw, log_cell_masses
 
 ROUNDING = 1e-10
 _CHUNK = 1 << 21  # size of the arrays that are processed at a time

@@ -15,16 +15,14 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.failure import Score, rate
-from expost.mechanisms.discrete_noise import DiscreteLaplace, Query
-from expost.mechanisms.protocol import Estimate
+from expost.execution.calls import Score, rate
+from expost.mechanisms.discrete_noise import DiscreteLaplace, Estimate, Query
 from expost.rationals import exact
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
 from expost.selection.doubling import Doubling
-from expost.selection.drop_coins import DroppingSelector
 from expost.selection.noise_reduction import NoiseReduction
-from expost.selection.random_dropping import RandomDropping
+from expost.selection.random_dropping import DroppingSelector, RandomDropping
 from expost.selection.repeat_and_select import RepeatAndSelect
 from expost.selection.selector import Selector
 from tests.oracle import dropping_laws

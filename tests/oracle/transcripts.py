@@ -10,7 +10,7 @@ forms):
 * *against what was settled*: charging each transcript the sum of its realised charges is ex-post
   valid (pure and Rényi budgets).
 
-Requests run one after another; :mod:`expost.budget.filter` argues that concurrent reservations are
+Requests run one after another; :mod:`expost.budget.limits` argues that concurrent reservations are
 covered too. Brackets and rounding are as in :mod:`tests.oracle.audit`, with the brackets of
 the requests multiplied. Tests: ``tests/audit/test_exact.py``.
 """
@@ -25,8 +25,7 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.budget.budgets import PureBudget, RenyiBudget, as_budget
-from expost.budget.filter import Filter
-from expost.budget.limits import Budget, Coordinates
+from expost.budget.limits import Budget, Coordinates, Filter
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee

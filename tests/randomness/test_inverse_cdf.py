@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import binomial, exp, factorial, jtheta, log, mpf, rf
 
-from expost.randomness import inverse_cdf
-from expost.randomness import inverse_cdf as laws_module
-from expost.randomness.inverse_cdf import (
+from expost.randomness import coins
+from expost.randomness.coins import (
     BinomialLaw,
     Bracket,
     FoldedGaussianLaw,
@@ -133,12 +132,12 @@ def test_brackets_do_not_depend_on_the_callers_decimal_context(law: Law) -> None
     to have set.
     """
     wanted, drawn = list(islice(law.masses(46), 12)), invert(law, SimulationRandomness(1))
-    laws_module._gaussian_total.cache_clear()
+    coins._gaussian_total.cache_clear()
     with localcontext() as context:
         context.prec, context.rounding, context.Emin, context.Emax = 5, "ROUND_UP", -3, 3
         assert list(islice(law.masses(46), 12)) == wanted
         assert invert(law, SimulationRandomness(1)) == drawn
-    laws_module._gaussian_total.cache_clear()
+    coins._gaussian_total.cache_clear()
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
@@ -246,8 +245,8 @@ def test_inversion_is_exact_when_the_digits_do_not_tell(law: Law) -> None:
 
 
 def small_steps(monkeypatch: pytest.MonkeyPatch, block_mean: int) -> None:
-    monkeypatch.setattr(inverse_cdf, "invert", partial(invert, chunk=2))
-    monkeypatch.setattr(inverse_cdf, "_BLOCK_MEAN", block_mean)
+    monkeypatch.setattr(coins, "invert", partial(invert, chunk=2))
+    monkeypatch.setattr(coins, "_BLOCK_MEAN", block_mean)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mpmath import exp, mpf
 
 from expost.errors import InvalidInput
 from expost.randomness import samplers
-from expost.randomness.inverse_cdf import (
+from expost.randomness.coins import (
     BinomialLaw,
     FoldedGaussianLaw,
     GeometricLaw,

@@ -10,7 +10,7 @@ import pytest
 
 from expost import SimulationRandomness
 from expost.randomness import weighted_choice as module
-from expost.randomness.inverse_cdf import invert
+from expost.randomness.coins import invert
 from expost.randomness.weighted_choice import ExponentialLaw, weighted_choice
 
 

@@ -30,7 +30,7 @@ from expost.cli import main as command
 from expost.errors import InvalidInput
 from expost.randomness.source import SimulationRandomness
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_promise
+from expost.selection.repeat_and_select import TruncatedNegativeBinomial, worst_guarantee
 from reproduction import cli as experiment
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -208,7 +208,7 @@ def test_doubling_pays_for_every_level_so_far():
     """If the second level passes: both curves together, at half of δ, for the best law."""
     problem = problem_of({0.1: [[0.1]], 0.2: [[0.9]]})
     made = baselines.doubling(problem, 4, SimulationRandomness(7))
-    promises = [worst_promise(problem.level(level)) for level in (0.1, 0.2)]
+    promises = [worst_guarantee(problem.level(level)) for level in (0.1, 0.2)]
     costs = []
     for shape, mean in baselines.LAWS:
         law = TruncatedNegativeBinomial.with_mean(shape, mean)

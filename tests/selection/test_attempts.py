@@ -16,7 +16,7 @@ from expost.selection.attempt_planner import (
     PureEstimates,
     RenyiEstimates,
     plan_attempts,
-    plan_for_bar,
+    plan_goal,
 )
 from expost.selection.attempts import (
     Attempt,
@@ -144,7 +144,7 @@ def test_a_planned_schedule_is_cheaper_than_simple_ones(planned: tuple[Ladder, S
 
 
 def test_reach_rows_hold_together(planned: tuple[Ladder, Schedule]) -> None:
-    plan = plan_for_bar(LEVELS, planned[0].promises, 60, delta=DELTA)
+    plan = plan_goal(planned[0], DELTA)
     rows = {(row.level, row.share): row for row in plan.reach}
     for row in plan.reach:
         assert 0 <= row.p_pass <= 1

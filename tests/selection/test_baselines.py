@@ -39,7 +39,7 @@ from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
 from expost.privacy.profiles import GaussianProfile
 from expost.rationals import exact
-from expost.selection.repeat_and_select import RunCount, geometric_runs, logarithmic_runs
+from expost.selection.repeat_and_select import RunCount
 from tests.theorems import finite
 from tests.theorems.finite_renyi import ORDERS, Array, exact_curves, log_moment, random_pair
 
@@ -94,8 +94,8 @@ def test_poisson_curves_are_dp_accountings(noise: float, mean: float) -> None:
 
 
 def test_named_laws_have_the_mean_they_promise() -> None:
-    assert geometric_runs(7.0).mean == pytest.approx(7, rel=1e-12)
-    assert logarithmic_runs(7.0).mean == pytest.approx(7, rel=1e-9)
+    assert TruncatedNegativeBinomial(1, 1 / 7).mean == pytest.approx(7, rel=1e-12)
+    assert TruncatedNegativeBinomial.with_mean(0, 7.0).mean == pytest.approx(7, rel=1e-9)
     for shape in (-0.9, -0.5, 0.5, 3):
         assert TruncatedNegativeBinomial.with_mean(shape, 20.0).mean == pytest.approx(20, rel=1e-9)
 
@@ -115,7 +115,7 @@ def test_negative_shapes_are_priced() -> None:
 
 
 def test_claims_are_conversions_of_one_curve() -> None:
-    runs, candidates = geometric_runs(10.0), [candidate(gaussian_curve(4.0))]
+    runs, candidates = TruncatedNegativeBinomial(1, 1 / 10), [candidate(gaussian_curve(4.0))]
     whole = RepeatAndSelect(runs).charges(candidates)[0]
     assert RepeatAndSelect(runs, delta=1e-5).charges(candidates)[0] == whole.to_approx(1e-5)
     assert RepeatAndSelect(runs, order=(3, 12)).charges(candidates)[0] == whole.on((3, 12))
@@ -129,9 +129,13 @@ def test_promises_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InvalidInput):
         RepeatAndSelect(Poisson(3)).charges([candidate(ApproxDP(1, 1e-6))])
     with pytest.raises(InvalidCandidate):
-        RepeatAndSelect(geometric_runs(3.0), delta=1e-6).charges([candidate(ApproxDP(1, 1e-6))])
+        RepeatAndSelect(TruncatedNegativeBinomial(1, 1 / 3), delta=1e-6).charges(
+            [candidate(ApproxDP(1, 1e-6))]
+        )
     with pytest.raises(InvalidInput):
-        RepeatAndSelect(geometric_runs(3.0), order=1000).charges([candidate(gaussian_curve(1.0))])
+        RepeatAndSelect(TruncatedNegativeBinomial(1, 1 / 3), order=1000).charges(
+            [candidate(gaussian_curve(1.0))]
+        )
 
 
 # The law of the best of K runs, exactly.
@@ -207,7 +211,7 @@ def test_approximate_charges_are_nearly_met() -> None:
 
     Some of K runs find it with probability about E[K]·δ.
     """
-    delta, runs = 1e-6, geometric_runs(10.0)
+    delta, runs = 1e-6, TruncatedNegativeBinomial(1, 1 / 10)
     here, there = np.array([[[1 - delta, delta]]]), np.array([[[1.0, 0.0]]])
     law, other = (
         finite.repeat_and_select(

@@ -19,12 +19,12 @@ from expost import (
     RandomDropping,
     RenyiDP,
 )
-from expost.certificates.prices import charges_of_grid, rebuild
+from expost.certificates.document import charges_of_grid, rebuild
 from expost.errors import InvalidRelease
 from expost.privacy.guarantees import ZERO_OUT
-from expost.selection.grid import OWN, data_description, grid_of
 from expost.selection.held_out import HeldOut
 from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
+from expost.selection.release import OWN, data_description, grid_of
 from expost.selection.selector import Selector
 from tests.contracts.doors import DOORS, every_door
 
@@ -92,7 +92,7 @@ COUNT = CountWithRows(("secret-row",))
 
 
 def held_out(**settings: Any) -> HeldOut:
-    return HeldOut.for_levels(COUNT, LEVELS, bar=7, **{"confidence": 0.9, **settings})
+    return HeldOut.for_levels(COUNT, LEVELS, goal=7, **{"confidence": 0.9, **settings})
 
 
 PATHS: dict[str, tuple[PathSearch, list[Candidate]]] = {

@@ -162,7 +162,7 @@ def test_outputs_below_the_bar_rarely_pass_however_many_looks(steps: int, monoto
     rule = HeldOut.for_levels(
         lambda output, data: bar - 1,
         epsilons,
-        bar=bar,
+        goal=bar,
         confidence=0.9,
         steps=steps,
         monotone=monotone,
@@ -185,7 +185,7 @@ def just_below(output: Any, data: Any) -> int:
 def test_an_output_below_the_bar_rarely_passes() -> None:
     path = NoisePath(lambda data: [0.0], 1, lambda values, scale: 0.0)
     epsilons = [0.2, 0.4, 0.8, 1.6]
-    rule = HeldOut.for_levels(just_below, epsilons, bar=80, confidence=0.9)
+    rule = HeldOut.for_levels(just_below, epsilons, goal=80, confidence=0.9)
     search = PathSearch(held_out=rule)
     candidates = path.levels(epsilons, delta=1e-5)
     passed = 0
@@ -202,7 +202,7 @@ def test_an_output_below_the_bar_rarely_passes() -> None:
 def test_charge_is_the_level_and_the_value_says_what_was_seen() -> None:
     path = NoisePath(lambda data: [0.0], 1, lambda values, scale: "model")
     epsilons = [0.2, 0.4]
-    rule = HeldOut.for_levels(lambda output, data: 1000, epsilons, bar=10, confidence=0.9)
+    rule = HeldOut.for_levels(lambda output, data: 1000, epsilons, goal=10, confidence=0.9)
     search = PathSearch(held_out=rule)
     release = search.select(
         path.levels(epsilons, delta=1e-5),
@@ -218,7 +218,7 @@ def test_charge_is_the_level_and_the_value_says_what_was_seen() -> None:
 
 def test_levels_that_the_proof_does_not_cover_are_refused() -> None:
     path = NoisePath(lambda data: [0.0], 1, lambda values, scale: 0.0)
-    rule = HeldOut.for_levels(just_below, [0.2, 0.4], bar=80, confidence=0.9)
+    rule = HeldOut.for_levels(just_below, [0.2, 0.4], goal=80, confidence=0.9)
     for candidates in (
         path.levels([0.2, 0.5], delta=1e-5),  # other levels than the rates belong to
         path.levels(rhos=[0.2, 0.4]),  # for which there are GaussianCounts
@@ -243,7 +243,7 @@ RHOS = (0.02, 0.05, 0.3)
 def test_gaussian_looks_have_the_law_of_their_level() -> None:
     """n_i − f_i is a rounded Gaussian of variance c²/(2(ρ_i − ρ_{i−1})), whatever f_i is."""
     rule = GaussianCounts.for_levels(
-        lambda output, data: output, RHOS, bar=1000, confidence=0.9, steps=3
+        lambda output, data: output, RHOS, goal=1000, confidence=0.9, steps=3
     )
     source, before = SimulationRandomness(5), 0.0
     for look, rho in enumerate(RHOS):
@@ -263,7 +263,7 @@ def test_gaussian_looks_have_the_law_of_their_level() -> None:
 def test_gaussian_noise_is_added_before_rounding() -> None:
     """On a lattice of step above 1 (σ > 2^16) the count's last digits must not show."""
     rule = GaussianCounts.for_levels(
-        lambda output, data: output, [1e-12], bar=0, confidence=0.9, steps=1
+        lambda output, data: output, [1e-12], goal=0, confidence=0.9, steps=1
     )
     assert rule.deviations[0] > 2**17
     seen = {rule.look(0, 12_345, None, SimulationRandomness(seed)).count for seed in range(20)}
@@ -273,7 +273,7 @@ def test_gaussian_noise_is_added_before_rounding() -> None:
 @pytest.mark.parametrize("steps", [1, 1000])
 def test_gaussian_margins_bound_a_wrong_pass_and_are_no_wider(steps: int) -> None:
     rule = GaussianCounts.for_levels(
-        lambda output, data: 0, RHOS, bar=500, confidence=0.9, steps=steps
+        lambda output, data: 0, RHOS, goal=500, confidence=0.9, steps=steps
     )
     for deviation, threshold in zip(rule.deviations, rule.thresholds, strict=True):
         margin = threshold - 500
@@ -290,7 +290,7 @@ def test_the_wider_margin_allows_half_as_many_wrong_passes() -> None:
     rule = GaussianCounts.for_levels(
         lambda output, data: 0,
         RHOS,
-        bar=500,
+        goal=500,
         confidence=0.9,
         steps=100,
         report=lambda *seen: told.append(seen),
@@ -309,7 +309,7 @@ def test_levels_in_rho_without_room_are_left_out() -> None:
     kept = useful_rhos(rhos, room=300, confidence=0.9)
     assert set(kept) < set(rhos)
     assert kept[-1] == rhos[-1]
-    rule = GaussianCounts.for_levels(just_below, kept, bar=80, confidence=0.9)
+    rule = GaussianCounts.for_levels(just_below, kept, goal=80, confidence=0.9)
     assert max(rule.thresholds) - 80 <= 300
     before = rhos[rhos.index(kept[0]) - 1]
     assert gaussian_margins(look_deviations([before]), 1 - 0.1 / 25)[0] > 300
@@ -319,7 +319,7 @@ def test_levels_in_rho_without_room_are_left_out() -> None:
 
 def test_gaussian_counts_are_for_levels_in_rho() -> None:
     path = NoisePath(lambda data: [0.0], 1, lambda values, scale: "model")
-    rule = GaussianCounts.for_levels(lambda output, data: 900, RHOS, bar=10, confidence=0.9)
+    rule = GaussianCounts.for_levels(lambda output, data: 900, RHOS, goal=10, confidence=0.9)
     charges = PathSearch(held_out=rule).charges(path.levels(rhos=RHOS))
     assert [charges[look] for look in range(3)] == [ZCDP(rho) for rho in RHOS]
     assert charges.nothing == ZCDP(RHOS[-1])
@@ -345,7 +345,7 @@ def test_gaussian_counts_are_for_levels_in_rho() -> None:
 
 def test_an_output_below_the_bar_rarely_passes_in_rho() -> None:
     rule = GaussianCounts.for_levels(
-        just_below, [1e-4 * 1.8**number for number in range(12)], bar=80, confidence=0.9
+        just_below, [1e-4 * 1.8**number for number in range(12)], goal=80, confidence=0.9
     )
     source, passed = SimulationRandomness(11), 0
     for _ in range(600):

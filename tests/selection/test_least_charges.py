@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from expost import AboveThreshold, Candidate, RandomDropping
 from expost.errors import InvalidInput
 from expost.privacy.guarantees import Guarantee
-from expost.selection.drop_coins import DroppingSelector
-from expost.selection.plan import level_promises
+from expost.selection.plan import level_guarantees
+from expost.selection.random_dropping import DroppingSelector
 from expost.selection.renyi.sharp_charges import SHIFT_GRID, Problem, sharpest_charges
 
 DELTA = 1e-6
@@ -31,7 +31,7 @@ def unused(data: object, randomness: object) -> object:
 
 @cache
 def promise(epsilon: float, sampling: tuple[float | None, float | None]) -> Guarantee:
-    return level_promises([epsilon], DELTA, *sampling)[0]
+    return level_guarantees([epsilon], DELTA, *sampling)[0]
 
 
 def listed(

@@ -15,14 +15,14 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import Guarantee
-from expost.selection.drop_coins import DroppingSelector
-from expost.selection.drop_level import (
+from expost.selection.drop_law import (
+    METHODS,
     LevelLattice,
     log_cell_masses,
     log_keep_probability,
     probability_nothing,
 )
-from expost.selection.renyi.competitor_bounds import METHODS
+from expost.selection.random_dropping import DroppingSelector
 from tests.work import lines_run, peak_bytes
 
 DELTA = 1e-6

@@ -22,7 +22,7 @@ ANN = Person("ann", "analyst")
 
 def main(home: str, database: str, name: str, count: int) -> None:
     url = None if database == "-" else database
-    service = Service(ServerSettings(Path(home), database=url, tick=0.0, lease=5.0))
+    service = Service(ServerSettings(Path(home), database=url, tick=0.0, pricers=0, lease=5.0))
     service.runner.start()
 
     def ask(number: int) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def die(owner: Any, name: str, number: int, when: str) -> None:
 
 
 def settings_of(folder: Path) -> ServerSettings:
-    return ServerSettings(folder / "server", tick=0.0, threads=1, lease=5.0)
+    return ServerSettings(folder / "server", tick=0.0, threads=1, pricers=0, lease=5.0)
 
 
 def ask_and_run(folder: Path) -> None:

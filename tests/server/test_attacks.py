@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import sqlite3
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from expost.errors import InvalidInput
-from expost.server import service as services
 from expost.server.database import requests
 from expost.server.jobs import states, tuning_jobs
 from expost.server.jobs.runner import Runner
@@ -73,29 +71,6 @@ class TestOneRequestStopsAnother:
             monkeypatch.setattr(runner, "_complete", broken)
             runner._complete_all()
             assert len(seen) == 2
-
-    def test_few_plans_at_a_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A plan takes seconds; forty of them would take all threads of the server."""
-        monkeypatch.setattr(services, "_PLAN_SECONDS", 0.01)
-        go = threading.Event()
-        monkeypatch.setattr(
-            tuning_jobs, "plan_document", lambda *_, **__: {"waited": go.wait(timeout=20)}
-        )
-        with open_server(tmp_path, threads=0) as server:
-            asked = {"epsilons": [1.0], "configurations": 1}
-            busy = [
-                threading.Thread(target=server.service.plan, args=(ANN, asked))
-                for _ in range(services._MOST_PLANS)
-            ]
-            for each in busy:
-                each.start()
-            time.sleep(0.1)
-            assert server.call("ann", "POST", "/api/plan", asked).status_code == 503
-            assert server.call("ann", "GET", "/api/datasets").status_code == 200
-            go.set()
-            for each in busy:
-                each.join()
-            assert server.call("ann", "POST", "/api/plan", asked).status_code == 200
 
 
 def test_numbers_and_texts_that_are_not_json(tmp_path: Path) -> None:

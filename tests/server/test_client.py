@@ -16,7 +16,7 @@ import uvicorn
 from typer.testing import CliRunner
 
 import expost
-from expost.analytics.query import CountResult
+from expost.analytics.count_result import CountResult
 from expost.certificates.document import read_certificate
 from expost.cli.main import app as command
 from expost.errors import BudgetRefused, InvalidInput

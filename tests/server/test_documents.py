@@ -143,4 +143,4 @@ def test_words_follow_the_numbers() -> None:
     assert "every outcome" in text
     assert "what was released" in documents.meaning_of(1.0, 0.0, ex_post=True)
     assert "1e-06" in documents.meaning_of(1.0, 1e-6)
-    assert "100.0 %" in documents.meaning_of(900.0, 0.0)
+    assert "100 %" in documents.meaning_of(900.0, 0.0)

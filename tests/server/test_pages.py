@@ -38,6 +38,7 @@ PAGES: dict[str, set[str]] = {
     "/people": {OWNER, AUDITOR},
     "/tokens": EVERYBODY,
     "/register": {OWNER},
+    "/datasets/{name}/edit": {OWNER},
 }
 EXAMPLES = ("/ask/digits", "/budgets/models")
 """Second examples of a route that has an entry."""
@@ -48,6 +49,8 @@ FORMS: dict[str, tuple[set[str], dict[str, str], int]] = {
     "/budgets/{name}": ({OWNER}, {"epsilon": "6", "reason": "more people"}, 303),
     "/people": ({OWNER}, {"name": "zoe", "role": "analyst"}, 303),
     "/people/{name}/disable": ({OWNER}, {}, 404),
+    "/people/{name}/enable": ({OWNER}, {}, 404),
+    "/datasets/{name}/edit": ({OWNER}, {"user": "person", "preview": "1"}, 200),
     "/tokens": ({OWNER}, {"person": "ann", "days": "3", "note": NASTY}, 200),
     "/tokens/{id}/revoke": (EVERYBODY, {}, 404),
     "/register": ({OWNER}, {"name": "fresh", "budget": "visits", "user": "person"}, 303),
@@ -195,9 +198,9 @@ def test_form(server: Server, who: str, path: str) -> None:
     if status == 404:
         place = path.format(name="nobody", id="0" * 16)
     fields = dict(fields)
-    if path == "/register":
+    if path in ("/register", "/datasets/{name}/edit"):
         fields["source"] = str(server.folder / "visits.csv")
-        fields["groups"] = "city: Bern, Graz\n"
+        fields["groups"] = "city\nBern\nGraz\n"
         fields["values"] = "spend: 0, 100"
     for wrong in ({}, {"csrf": "x"}, {"csrf": csrf(sign_in(server, who))}):
         refused = client.post(place, data=fields | wrong)

@@ -119,7 +119,7 @@ def test_a_refused_form_keeps_what_was_entered(server: Server) -> None:
     client = sign_in(server, "olga")
     token = {"csrf": csrf(client)}
     source = str(server.folder / "visits.csv")
-    long = {"budget": "visits", "source": source, "user": "nobody", "groups": "city: Bern, Graz"}
+    long = {"budget": "visits", "source": source, "user": "nobody", "groups": "city\nBern\nGraz"}
     for path, fields, status in (
         ("/register", long | {"name": "kept", "description": "a long story"}, 422),
         ("/register", long | {"name": "visits", "user": "person"}, 409),

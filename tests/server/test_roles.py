@@ -18,7 +18,7 @@ from expost.server.people.accounts import ANALYST, AUDITOR, OWNER
 from expost.server.people.roles import ALLOWED
 from expost.server.service import Service
 from tests.server import test_pages
-from tests.server.running_server import JOB, QUESTION, Server, open_server
+from tests.server.running_server import JOB, QUESTION, Server, open_server, visits
 
 EVERYBODY = {OWNER, ANALYST, AUDITOR}
 NUMBERS = count()
@@ -38,7 +38,12 @@ def endpoint(roles: set[str], body: Any = None, status: int = 200, own: bool = F
     return Endpoint(frozenset(roles), body, status, own)
 
 
-OPEN = {("GET", "/api/health"), ("POST", "/api/first"), ("POST", "/api/session")}
+OPEN = {
+    ("GET", "/api/health"),
+    ("GET", "/api/ready"),
+    ("POST", "/api/first"),
+    ("POST", "/api/session"),
+}
 """Endpoints that need no token: each proves the caller in another way, or tells nothing."""
 
 PAGES: set[tuple[str, str]] = {
@@ -62,6 +67,10 @@ ENDPOINTS = {
     ("POST", "/api/datasets"): endpoint({OWNER}, lambda: _dataset(), 201),
     ("GET", "/api/datasets/{name}"): endpoint(EVERYBODY),
     ("DELETE", "/api/datasets/{name}"): endpoint({OWNER}, status=404),
+    ("POST", "/api/datasets/preview"): endpoint({OWNER}, lambda: _dataset()),
+    ("PUT", "/api/datasets/{name}"): endpoint(
+        {OWNER}, lambda: visits(_SERVERS["folder"] / "visits.csv")
+    ),
     ("POST", "/api/price"): endpoint({OWNER, ANALYST}, lambda: QUESTION),
     ("POST", "/api/plan"): endpoint(
         {OWNER, ANALYST}, lambda: {"epsilons": [0.5, 1.0], "configurations": 4}
@@ -90,6 +99,7 @@ ENDPOINTS = {
     ("GET", "/api/people"): endpoint({OWNER, AUDITOR}),
     ("POST", "/api/people"): endpoint({OWNER}, lambda: _person(), 201),
     ("DELETE", "/api/people/{name}"): endpoint({OWNER}, status=404),
+    ("POST", "/api/people/{name}/enable"): endpoint({OWNER}, status=404),
     ("GET", "/api/tokens"): endpoint(EVERYBODY),
     ("POST", "/api/tokens"): endpoint({OWNER}, lambda: {"person": "ann"}, 201),
     ("DELETE", "/api/tokens/{id}"): endpoint(EVERYBODY, status=404),

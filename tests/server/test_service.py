@@ -203,7 +203,7 @@ def _release_now(self: Queue, identity: str, worker: str, pause: float) -> None:
     self._store.change(
         requests.update()
         .where(requests.c.id == identity)
-        .values(state="queued", worker=None, lease=0.0)
+        .values(state="queued", worker=None, lease=0.0, tries=requests.c.tries + 1)
     )
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pytest
 
-from expost.randomness.inverse_cdf import Arithmetic
+from expost.randomness.coins import Arithmetic
 
 
 @pytest.fixture(autouse=True, scope="module")

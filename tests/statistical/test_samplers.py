@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pytest
 from scipy import special, stats
 
-from expost.randomness import coins, inverse_cdf, samplers
+from expost.randomness import coins, samplers
 from expost.randomness.source import Randomness, SimulationRandomness
 from tests.statistical.goodness import alike, fit, fit_between
 
@@ -120,7 +120,7 @@ def test_discrete_gaussian(variance: Fraction) -> None:
 def test_binomial(trials: int, x: Fraction) -> None:
     """Would catch a wrong success probability; the last one is a sum of several blocks."""
     count = FEW if trials != 500 else FEW // 6
-    draws = repeated(lambda r: inverse_cdf.binomial_exp(trials, x, r), count, 107)
+    draws = repeated(lambda r: coins.binomial_exp(trials, x, r), count, 107)
     assert (
         fit(draws, lambda k: stats.binom.pmf(k, trials, np.exp(-float(x))), 0, trials + 1)
         > FALSE_ALARM
@@ -130,7 +130,7 @@ def test_binomial(trials: int, x: Fraction) -> None:
 @pytest.mark.parametrize("mean", [Fraction(3, 2), Fraction(75)])
 def test_poisson(mean: Fraction) -> None:
     """Would catch a wrong mean; the second is a sum of three blocks."""
-    draws = repeated(lambda r: inverse_cdf.poisson(mean, r), FEW // 2, 108)
+    draws = repeated(lambda r: coins.poisson(mean, r), FEW // 2, 108)
     assert fit(draws, lambda k: stats.poisson.pmf(k, float(mean)), 0, 400) > FALSE_ALARM
 
 
@@ -138,7 +138,7 @@ def test_poisson(mean: Fraction) -> None:
 def test_truncated_negative_binomial(shape: Fraction) -> None:
     """Would catch a wrong shape or γ."""
     draws = repeated(
-        lambda r: inverse_cdf.truncated_negative_binomial(shape, Fraction(1, 5), r), FEW, 109
+        lambda r: coins.truncated_negative_binomial(shape, Fraction(1, 5), r), FEW, 109
     )
     assert fit(draws, papernot_steinke_law(float(shape), 0.2), 1, 120) > FALSE_ALARM
 
@@ -146,7 +146,7 @@ def test_truncated_negative_binomial(shape: Fraction) -> None:
 def test_subset() -> None:
     """Would catch a favoured set."""
     source = SimulationRandomness(110)
-    counts = Counter(tuple(inverse_cdf.subset(6, 3, source)) for _ in range(FEW))
+    counts = Counter(tuple(coins.subset(6, 3, source)) for _ in range(FEW))
     assert (
         stats.chisquare([counts[chosen] for chosen in combinations(range(6), 3)]).pvalue
         > FALSE_ALARM

@@ -16,7 +16,7 @@ from itertools import islice, repeat
 import numpy as np
 
 from expost import Candidate, RenyiDP
-from expost.selection.drop_coins import DropLaw
+from expost.selection.drop_law import DropLaw
 
 Array = np.ndarray
 

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from expost import Candidate, PureDP, RandomDropping
-from expost.selection.drop_level import log_keep_probability, probability_nothing
-from expost.selection.run_counts import repeats_for, run_counts
+from expost.selection.drop_law import (
+    log_keep_probability,
+    probability_nothing,
+    repeats_for,
+    run_counts,
+)
 from tests.theorems import finite
 from tests.theorems.cases import BATCH, random_cases
 from tests.theorems.finite import Array

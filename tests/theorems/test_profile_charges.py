@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from expost import AboveThreshold, RandomDropping
-from expost.selection.drop_coins import DroppingSelector
-from expost.selection.renyi import profile_charges
-from expost.selection.renyi.profile_charges import (
+from expost.selection.random_dropping import DroppingSelector
+from expost.selection.renyi import sharp_charges
+from expost.selection.renyi.sharp_charges import (
+    Problem,
     least_epsilon,
     log_moments,
     log_ratios,
@@ -27,7 +28,6 @@ from expost.selection.renyi.profile_charges import (
     price_by_profiles,
     tabulated,
 )
-from expost.selection.renyi.sharp_charges import Problem
 from tests.theorems.finite_renyi import (
     Array,
     Instance,
@@ -222,12 +222,12 @@ def test_mutant_that_forgets_what_the_profile_leaves_over_is_rejected(
     epsilons = np.full(2, 0.5)
     assert case.used(shift, epsilons).max() <= 1 + SLACK
     monkeypatch.setattr(
-        profile_charges, "log_ratios", lambda profile, gaps, kept: np.zeros((len(gaps), len(kept)))
+        sharp_charges, "log_ratios", lambda profile, gaps, kept: np.zeros((len(gaps), len(kept)))
     )
-    profile_charges._rows.clear()
+    sharp_charges._rows.clear()
     assert case.used(shift, epsilons).max() > 1 + SLACK
     monkeypatch.undo()
-    profile_charges._rows.clear()
+    sharp_charges._rows.clear()
 
 
 def test_mutant_that_forgets_the_chance_to_be_kept_is_rejected() -> None:

@@ -21,7 +21,8 @@ import pytest
 from expost import AboveThreshold, Charges, RandomDropping
 from expost.errors import InvalidInput
 from expost.selection.candidate import group_equal
-from expost.selection.drop_coins import DropLaw, DroppingSelector
+from expost.selection.drop_law import DropLaw
+from expost.selection.random_dropping import DroppingSelector
 from expost.selection.renyi.competitor_bounds import Competitors, highest
 from expost.selection.renyi.sharp_charges import Problem
 from tests.theorems.finite_renyi import (

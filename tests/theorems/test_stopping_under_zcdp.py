@@ -49,7 +49,7 @@ class Search:
         path = NoisePath(len, 1, lambda values, scale: values)
         self.deviations = path_deviations(path_levels(path.levels(rhos=RHOS)))
         self.rule = GaussianCounts.for_levels(
-            lambda output, data: 0, RHOS, bar=0, confidence=0.9, steps=steps
+            lambda output, data: 0, RHOS, goal=0, confidence=0.9, steps=steps
         )
         self.steps = steps
         #: The count at each look depends on all that the path has released so far.

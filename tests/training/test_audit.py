@@ -47,7 +47,7 @@ def observed(model, noise, data, seed, n, trials):
     scores = [
         np.ravel(next(iter(each.parameters.values())))[COLUMNS - 1] * (batch / 10) for each in found
     ]
-    return np.array(scores), found[0].promise
+    return np.array(scores), found[0].guarantee
 
 
 def epsilon_lower_bound(without, with_canary):
@@ -90,7 +90,10 @@ def test_without_noise_the_attack_wins():
     found, promise = audit("logistic", 0)
     assert promise is None
     small = (
-        Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).promise(ROWS).to_approx(DELTA).epsilon
+        Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0)
+        .guarantee(ROWS)
+        .to_approx(DELTA)
+        .epsilon
     )
     assert found > small + 1
 
@@ -103,7 +106,7 @@ def test_with_too_little_noise_the_attack_notices():
     assert (
         found
         > Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0)
-        .promise(ROWS)
+        .guarantee(ROWS)
         .to_approx(DELTA)
         .epsilon
     )
@@ -125,5 +128,5 @@ def test_a_network_keeps_its_promise_too(trials):
 
 def test_fewer_trainings_of_a_network_show_too_little_noise():
     found, _ = audit(network, 0.3, FEWER)
-    promise = Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).promise(ROWS)
+    promise = Configuration(1.0, 2, 10, 1.0, noise_multiplier=3.0).guarantee(ROWS)
     assert found > promise.to_approx(DELTA).epsilon

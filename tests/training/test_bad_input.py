@@ -252,7 +252,7 @@ def test_no_protection_only_in_a_simulation():
         Fleet("linear", [SETTINGS, silent]).train(X, Y)
     with pytest.raises(SimulationOnly):
         Fleet("linear", [SETTINGS]).train(X, Y, randomness=SimulationRandomness(0))
-    assert Fleet("linear", [silent]).train(X, Y, simulation=True)[0].promise is None
+    assert Fleet("linear", [silent]).train(X, Y, simulation=True)[0].guarantee is None
 
 
 def test_whole_numbers_and_booleans_are_fine_as_rows():

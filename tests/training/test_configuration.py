@@ -7,7 +7,7 @@ import pytest
 
 from expost.errors import InvalidInput
 from expost.training import DPSGD, Configuration, candidates
-from expost.training.configuration import plans, promises
+from expost.training.configuration import guarantees_of, plans
 from expost.training.exact_noise import rounding_slack
 
 
@@ -53,7 +53,7 @@ def test_the_promise_is_dp_accountings_for_what_is_executed(n, batch, noise, epo
     from expost.integrations.dp_accounting import dpsgd_guarantee
 
     settings = configuration(epochs=epochs, batch_size=batch, noise_multiplier=noise)
-    promise, orders = settings.promise(n), (2, 3, 8, 16, 32, 64)
+    promise, orders = settings.guarantee(n), (2, 3, 8, 16, 32, 64)
     theirs = dpsgd_guarantee(batch / n, noise, math.ceil(epochs * n / batch), orders)
     for order, epsilon in zip(theirs.orders, theirs.epsilons, strict=True):
         assert epsilon <= promise.at(order) <= epsilon * (1 + 1e-9) + 1e-9
@@ -61,7 +61,7 @@ def test_the_promise_is_dp_accountings_for_what_is_executed(n, batch, noise, epo
 
 def test_calibrated_noise_keeps_the_target_and_not_much_less():
     settings = configuration(noise_multiplier=None, epsilon=0.5, delta=1e-6)
-    assert 0.4999 < settings.promise(10_000).to_approx(1e-6).epsilon <= 0.5
+    assert 0.4999 < settings.guarantee(10_000).to_approx(1e-6).epsilon <= 0.5
 
 
 def test_a_grid_is_planned_as_each_alone_and_equal_plans_share_a_promise():
@@ -75,9 +75,9 @@ def test_a_grid_is_planned_as_each_alone_and_equal_plans_share_a_promise():
     for together, alone in zip(planned, (each.plan(5000) for each in grid), strict=True):
         assert together[:2] == alone[:2]
         assert together.noise_multiplier == pytest.approx(alone.noise_multiplier, rel=1e-9)
-    found = promises(planned)
+    found = guarantees_of(planned)
     assert found[0] is found[4]
-    assert found[-1] == grid[-1].promise(5000)
+    assert found[-1] == grid[-1].guarantee(5000)
     for settings, promise in zip(grid[:-1], found, strict=False):
         assert (
             settings.epsilon * 0.9999
@@ -118,7 +118,7 @@ def test_a_rate_above_one_and_a_promise_without_noise_are_refused():
     with pytest.raises(InvalidInput, match="sampling rate > 1"):
         configuration().plan(99)
     with pytest.raises(InvalidInput, match="without noise"):
-        configuration(noise_multiplier=0).promise(1000)
+        configuration(noise_multiplier=0).guarantee(1000)
 
 
 def test_the_rounding_of_sums_on_cuda_is_charged():
@@ -130,9 +130,11 @@ def test_the_rounding_of_sums_on_cuda_is_charged():
     assert there.sensitivity == 1 + rounding_slack(60_000)
     assert there.noise_multiplier == 2.0
     assert there.charged_noise < 2.0 / (1 + rounding_slack(60_000) * (1 - 1e-9))
-    weaker = given.promise(60_000, device="cuda")
-    assert all(a < b for a, b in zip(given.promise(60_000).epsilons, weaker.epsilons, strict=True))
-    assert weaker == configuration(noise_multiplier=there.charged_noise).promise(60_000)
+    weaker = given.guarantee(60_000, device="cuda")
+    assert all(
+        a < b for a, b in zip(given.guarantee(60_000).epsilons, weaker.epsilons, strict=True)
+    )
+    assert weaker == configuration(noise_multiplier=there.charged_noise).guarantee(60_000)
 
 
 def test_noise_for_cuda_is_calibrated_with_the_rounding():
@@ -140,13 +142,13 @@ def test_noise_for_cuda_is_calibrated_with_the_rounding():
     here, there = given.plan(60_000), given.plan(60_000, device="cuda")
     assert there.noise_multiplier > here.noise_multiplier * there.sensitivity
     assert there.charged_noise >= here.noise_multiplier
-    assert given.promise(60_000, device="cuda").to_approx(1e-6).epsilon <= 0.5
+    assert given.guarantee(60_000, device="cuda").to_approx(1e-6).epsilon <= 0.5
 
 
 def test_a_mechanism_on_cuda_promises_what_is_charged_there():
     given = configuration(noise_multiplier=2.0)
     found = DPSGD("linear", given, 60_000, device="cuda").guarantee
-    assert found == given.promise(60_000, device="cuda", neighbours="add-remove")
+    assert found == given.guarantee(60_000, device="cuda", neighbours="add-remove")
     assert given.plan(60_000, device="cuda", neighbours="add-remove").sensitivity == (
         1 + rounding_slack(4 * 60_000)
     )

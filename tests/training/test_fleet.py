@@ -56,7 +56,7 @@ def test_os_entropy_differs_every_time():
 def test_mixed_settings_each_get_their_own_promise_and_parameters():
     trained = train(MIXED)
     assert [each.configuration for each in trained] == MIXED
-    assert [each.promise for each in trained] == [each.promise(200) for each in MIXED]
+    assert [each.guarantee for each in trained] == [each.guarantee(200) for each in MIXED]
     assert all(np.isfinite(weights([each])).all() for each in trained)
 
 

@@ -162,7 +162,7 @@ def test_without_noise_and_clipping_a_full_batch_is_plain_descent(model, optimis
         rule.zero_grad()
         (LOSSES[model](module(torch.tensor(X)), torch.tensor(y)) / len(X)).backward()
         rule.step()
-    assert trained.promise is None
+    assert trained.guarantee is None
     for name, parameter in module.named_parameters():
         assert np.allclose(
             trained.parameters[name], parameter.detach().numpy(), rtol=1e-10, atol=1e-11

@@ -28,7 +28,7 @@ def test_a_mechanism_promises_what_it_executes():
     assert isinstance(mechanism, Mechanism)
     trained = mechanism(data(), Randomness())
     assert isinstance(trained, Trained)
-    assert trained.promise == mechanism.guarantee
+    assert trained.guarantee == mechanism.guarantee
     assert mechanism.guarantee.to_approx(1e-5).epsilon <= 0.5
     assert mechanism.configuration.noise_multiplier == pytest.approx(
         GRID[0].plan(100).noise_multiplier, rel=1e-9
@@ -41,7 +41,7 @@ def test_another_number_of_rows_changes_no_promise(rows):
     mechanism = DPSGD("logistic", GRID[0], 100)
     X, y = data()
     trained = mechanism((np.resize(X, (rows, 3)), np.resize(y, rows)), Randomness())
-    assert trained.promise == mechanism.guarantee
+    assert trained.guarantee == mechanism.guarantee
     assert mechanism.guarantee.neighbours == "add-remove"
 
 

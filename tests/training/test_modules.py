@@ -213,7 +213,7 @@ def test_same_seed_same_result_and_mixed_settings(factory):
         found = Fleet(factory, settings).train(
             X, y, randomness=SimulationRandomness(seed), simulation=True, **options
         )
-        assert [each.promise for each in found] == [each.promise(60) for each in settings]
+        assert [each.guarantee for each in found] == [each.guarantee(60) for each in settings]
         return np.concatenate(
             [value.ravel() for each in found for value in each.parameters.values()]
         )

@@ -96,7 +96,7 @@ def spread_shift() -> np.ndarray:
 def test_the_claim_of_the_attacked_step():
     """ε = 0.191 at δ = 1e-5 for one step of all rows at this noise (0.21 by Rényi curves)."""
     settings = Configuration(1.0, 1, 10, CLIP, noise_multiplier=NOISE)
-    assert settings.promise(10).to_approx(1e-5).epsilon == pytest.approx(0.191, abs=0.001)
+    assert settings.guarantee(10).to_approx(1e-5).epsilon == pytest.approx(0.191, abs=0.001)
 
 
 def test_the_attack_catches_the_old_sampler():

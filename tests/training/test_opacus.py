@@ -90,7 +90,7 @@ def _both(data, optimiser, noise, runs=30):
         )
         for seed in range(runs)
     ]
-    assert all(peer.promise == settings.promise(len(X)) for peer in peers)
+    assert all(peer.guarantee == settings.guarantee(len(X)) for peer in peers)
     return fleet, losses(peers, X, y)
 
 

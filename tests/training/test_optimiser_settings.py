@@ -199,7 +199,7 @@ def test_defaults_change_no_bit_and_ones_are_no_weights(schedule):
         for each in (plain, ones)
     ]
     assert (flat(found[0][0]) == flat(found[1][0])).all()
-    assert plain.promise(ROWS) == ones.promise(ROWS)
+    assert plain.guarantee(ROWS) == ones.guarantee(ROWS)
 
 
 @pytest.mark.parametrize("weight", [1e-6, 0.3, 7.0, 1e6])

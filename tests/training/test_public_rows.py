@@ -50,7 +50,7 @@ def test_the_same_plan_for_any_number_of_rows(model: str) -> None:
         (found,) = fleet(model, settings).train(
             *data(rows), randomness=SimulationRandomness(1), simulation=True, rows=100
         )
-        assert found.promise == settings.promise(100, neighbours="add-remove")
+        assert found.guarantee == settings.guarantee(100, neighbours="add-remove")
         assert all(np.isfinite(each).all() for each in found.parameters.values())
 
 
@@ -76,10 +76,10 @@ def test_which_rows_can_be_summed_exactly_is_public() -> None:
 def test_relations() -> None:
     settings = Configuration(0.1, 2, 20, 1.0, noise_multiplier=2.0)
     (found,) = Fleet("logistic", [settings]).train(*data(100))
-    assert found.promise == settings.promise(100)
-    assert found.promise is not None
-    assert found.promise.neighbours == "zero-out"
-    assert settings.promise(100, neighbours="add-remove").as_zero_out() == found.promise
+    assert found.guarantee == settings.guarantee(100)
+    assert found.guarantee is not None
+    assert found.guarantee.neighbours == "zero-out"
+    assert settings.guarantee(100, neighbours="add-remove").as_zero_out() == found.guarantee
     with pytest.raises(InvalidInput, match="neighbours"):
         plans([settings], 100, neighbours="replace")
     with pytest.raises(InvalidInput, match="rows"):

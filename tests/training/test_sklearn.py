@@ -180,13 +180,15 @@ def test_what_a_fit_promises_is_known_before():
     X, y = np.eye(8), [0, 1] * 4
     model = DPLogisticRegression(**CLASSIFIER)
     promise = model.privacy_guarantee(8)
-    assert promise == model.fit(X, y).promise_
+    assert promise == model.fit(X, y).guarantee_
     assert promise.to_approx(1e-9) == model.privacy_spent_
     with pytest.raises(InvalidInput, match="n"):
         model.privacy_guarantee()
     counted = DPLogisticRegression(**CLASSIFIER, n_rows=20)
-    assert counted.privacy_guarantee() == counted.privacy_guarantee(8) == counted.fit(X, y).promise_
-    assert counted.promise_.neighbours == "add-remove"
+    assert (
+        counted.privacy_guarantee() == counted.privacy_guarantee(8) == counted.fit(X, y).guarantee_
+    )
+    assert counted.guarantee_.neighbours == "add-remove"
 
 
 def test_columns_by_name():
@@ -212,7 +214,7 @@ def test_a_seeded_model_reports_no_privacy():
     settings = {**CLASSIFIER, "simulation": True}
     seeded = DPLogisticRegression(random_state=1, **settings).fit(np.eye(4), [0, 1, 0, 1])
     assert seeded.privacy_spent_ is None
-    assert seeded.promise_ is None
+    assert seeded.guarantee_ is None
     assert seeded.simulated_
     fresh = DPLogisticRegression(**settings).fit(np.eye(4), [0, 1, 0, 1])
     assert fresh.privacy_spent_ is not None

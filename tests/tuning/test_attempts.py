@@ -10,7 +10,7 @@ import pytest
 import expost
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.ledger import Ledger
-from expost.certificates.prices import composed
+from expost.certificates.document import composed
 from expost.errors import BudgetRefused, InvalidInput
 from expost.mechanisms.protocol import NOTHING
 from expost.privacy.guarantees import ApproxDP, RenyiDP

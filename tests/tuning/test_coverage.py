@@ -21,7 +21,7 @@ import expost
 from expost.randomness.source import SimulationRandomness
 from expost.training import progressive
 from expost.training.engines import Trained
-from expost.tuning import tuned
+from expost.tuning.model import tuned
 from expost.tuning.plan import strategies as jobs
 from expost.tuning.rows.job_rows import JobRows, held_out
 from expost.tuning.runs.candidates import TrainAndScore

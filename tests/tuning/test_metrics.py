@@ -71,7 +71,7 @@ def test_one_row_moves_the_sum_by_at_most_the_sensitivity(
 ) -> None:
     """Over hostile rows; the bound is reached, so it is not wasteful either."""
     if not bar:
-        goal = GoalSettings(**{**vars(goal), "bar": None})
+        goal = GoalSettings(**{**vars(goal), "value": None})
     score = Score(goal, 0.1, centred)
     merits = [int(score.metric.merits(*row, score._steps).sum()) for row in rows_of(goal)]
     steps = score._steps

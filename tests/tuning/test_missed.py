@@ -18,7 +18,7 @@ pytest.importorskip("pandas")
 import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
-from expost.certificates.prices import worst_in_turn
+from expost.certificates.document import worst_in_turn
 from expost.certificates.verify import verify_certificate
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges

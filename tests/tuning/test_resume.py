@@ -15,7 +15,7 @@ import expost
 from expost.budget.budgets import ApproxBudget
 from expost.budget.ledger import Ledger
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.checkpoint import SelectionState
+from expost.execution.engine import SelectionState
 from expost.randomness.source import SimulationRandomness
 from expost.selection.release import Release
 from expost.tuning.job import Journal
@@ -197,7 +197,7 @@ def test_another_job_does_not_go_on_here(tmp_path: Path, monkeypatch: pytest.Mon
 
     X, y = clouds()
     other = job(goal={"at_least": 0.6}, privacy={"delta": 1e-5})
-    assert refusal(other, X, y) == "with other settings (the bar, privacy.delta)"
+    assert refusal(other, X, y) == "with other settings (the goal, privacy.delta)"
     bounds = job(data={"feature_bounds": [0, 2]})
     assert refusal(bounds, X, y) == "with other settings (data.feature_bounds)"
     assert refusal(job(), X, y, ledger=ledger) == "that has no ledger"

@@ -7,10 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from expost.mechanisms.protocol import Estimate
+from expost.mechanisms.discrete_noise import Estimate
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.randomness.source import SimulationRandomness
-from expost.training.configuration import promises
+from expost.training.configuration import guarantees_of
 from expost.tuning.model import scoring
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import Score, free_rho, with_scoring
@@ -37,7 +37,7 @@ def test_scoring_is_free_and_a_little_more_would_not_be() -> None:
         assert isinstance(mechanism, TrainAndScore)
         rho = mechanism.score.rho
         assert rho is not None
-        training = promises([mechanism.configuration.plan(240)])[0]
+        training = guarantees_of([mechanism.configuration.plan(240)])[0]
         assert training is not None
         assert isinstance(mechanism.guarantee, RenyiDP)
         from_two = [order for order in mechanism.guarantee.orders if order >= 2]

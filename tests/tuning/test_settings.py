@@ -24,7 +24,7 @@ def test_a_job_is_read(tmp_path: Path) -> None:
     settings = read(tmp_path, TOML)
     assert settings.search.epsilons == (1.0, 4.0)
     assert len(settings.search.settings) == 2
-    assert settings.goal.target == 0.7
+    assert settings.goal.least_score == 0.7
     assert settings.data.path == tmp_path / "rows.npz"
     assert settings.privacy.scoring == "private"
 
@@ -125,7 +125,7 @@ def test_regression_needs_public_bounds() -> None:
         "data": {"classes": None, "target_bounds": [0, 10]},
         "goal": wanted,
     }
-    assert read_settings(job(**changes), given_data=True).goal.target == -2
+    assert read_settings(job(**changes), given_data=True).goal.least_score == -2
     for table, key, value in (
         ("data", "target_bounds", [10, 0]),
         ("goal", "loss_bound", None),

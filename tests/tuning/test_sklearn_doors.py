@@ -297,6 +297,6 @@ class TestRelation:
         """Catches a sampling rate or a batch that follows the actual number of rows."""
         X, y = clouds()
         promises = [
-            classifier(n_rows=300, batch_size=1e9).fit(X[:k], y[:k]).promise_ for k in (50, 300)
+            classifier(n_rows=300, batch_size=1e9).fit(X[:k], y[:k]).guarantee_ for k in (50, 300)
         ]
         assert promises[0] == promises[1]

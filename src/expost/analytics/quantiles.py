@@ -7,7 +7,7 @@ are those of :func:`expost.mean`. Tests: ``tests/analytics/test_quantiles.py``.
 
 from __future__ import annotations
 
-import json
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ import numpy as np
 
 from expost._version import __version__
 from expost.analytics import contribution
+from expost.analytics.answer_files import csv_cells, write_document
 from expost.analytics.cell_counts import count_cells, kept_rows, run_cells, run_users
 from expost.analytics.pricing import CheckedCount, CountPrice, outcome_of
 from expost.analytics.quantile_request import (
@@ -36,9 +37,8 @@ from expost.analytics.quantile_search import CellCounts, Source
 from expost.analytics.query import Progress, choose_caps
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
-from expost.privacy.base import persons_words
 from expost.privacy.charges import Charges, ShareCharges
-from expost.privacy.guarantees import Guarantee
+from expost.privacy.guarantees import Guarantee, persons_words
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
 from expost.selection.release import SCHEMA
@@ -144,9 +144,39 @@ class QuantileResult:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write the certificate as JSON."""
-        text = json.dumps(self.certificate(), indent=2, allow_nan=False, ensure_ascii=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        """Write the answers: .json holds everything, .csv one table with a column per key."""
+        path = Path(path)
+        check_quantile_file(path, both=bool(self.query["at"] and self.query["bins"]))
+        if path.suffix == ".json":
+            write_document(self.as_dict(), path)
+            return
+        keys = list(self.query["by"]) or ["group"]
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            rows = csv.writer(stream)
+            header, answers = self._table()
+            rows.writerow([*keys, *header])
+            for answer in answers:
+                group = answer.pop("group")
+                names = group if isinstance(group, list) else [group]
+                rows.writerow(csv_cells([*names, *answer.values()]))
+
+    def _table(self) -> tuple[list[str], list[dict[str, Any]]]:
+        """The header without the keys, and the rows of a CSV file."""
+        told = self._released()
+        if not self.query["at"]:
+            return ["start", "end", "share", "low", "high", "spent"], told["histogram"]
+        rows = [{**answer, "answered": True} for answer in told["answers"]]
+        rows += [{**answer, "answered": False} for answer in told["unanswered"]]
+        names = ["at", "estimate", "low", "high", "rank_low", "rank_high", "spent", "answered"]
+        return names, rows
+
+
+def check_quantile_file(path: Path, *, both: bool) -> None:
+    """Refuse a file name that cannot hold the answers; ``both`` quantiles and bins: two tables."""
+    if path.suffix not in (".csv", ".json"):
+        raise InvalidInput("out", str(path), "give a file name ending in .csv or .json")
+    if both and path.suffix == ".csv":
+        raise InvalidInput("out", str(path), "quantiles and bins are two tables: use .json")
 
 
 def quantile(

@@ -8,24 +8,20 @@ Tests: ``tests/analytics/test_query.py``.
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from expost._version import __version__
 from expost.analytics import contribution
 from expost.analytics.contribution import GROUP, USER, GroupValues
+from expost.analytics.count_result import CountResult
 from expost.analytics.learned_facts import learn_missing_bounds
 from expost.analytics.means import MeanRefinement
 from expost.analytics.pricing import (
     AUTO,
-    THEOREM,
     CheckedCount,
     describe_request,
     outcome_of,
@@ -37,142 +33,12 @@ from expost.analytics.refinement import Answer, Refinement
 from expost.analytics.request import CountRequest, check_request
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidInput
-from expost.facts.describe import Facts
-from expost.privacy.base import persons_words
 from expost.privacy.charges import Charges, ShareCharges
-from expost.privacy.guarantees import ApproxDP, Guarantee
 from expost.randomness.source import Randomness, require_protection
 from expost.rationals import round_down, round_up
-from expost.selection.release import SCHEMA
 from expost.tables.typed_columns import SEPARATOR, fetch
 
 Released = Callable[[Answer, float], None]
-
-
-@dataclass(frozen=True)
-class CountResult:
-    """What was released."""
-
-    answers: tuple[Answer, ...]
-    unanswered: tuple[Answer, ...]
-    spent: float
-    remaining: float
-    unit: str
-    within: float | None
-    plus_minus: float | None
-    confidence: float
-    factor: float
-    max_groups_per_user: int | None
-    dropped_share: Mapping[str, float] | None
-    guarantee: Guarantee
-    keys: Mapping[str, Any] | None
-    warnings: tuple[str, ...]
-    query: Mapping[str, Any]
-    source: str
-    public: Mapping[str, Any]
-    simulated: bool
-    charges: Charges = field(repr=False)
-    outcome: int | None = field(repr=False)
-    ledger: Mapping[str, Any] | None = field(default=None, compare=False)
-    facts: Facts | None = None
-
-    @property
-    def total(self) -> ApproxDP | None:
-        """What facts that were bought and everything else guarantee together; None without."""
-        if self.facts is None:
-            return None
-        epsilon, delta = vars(self.guarantee)["epsilon"], vars(self.guarantee).get("delta", 0.0)
-        return ApproxDP(epsilon, delta) + self.facts.guarantee
-
-    @property
-    def charged(self) -> Guarantee:
-        """The charge that a ledger settles."""
-        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
-
-    @property
-    def protects(self) -> str:
-        """Who is protected, in words."""
-        return persons_words(self.max_groups_per_user)
-
-    def _repr_html_(self) -> str:
-        """Return the answers for a notebook."""
-        from expost.certificates.words import certificate_words
-        from expost.html_tables import HtmlTable, Loss, html_summary
-
-        columns = ["group", "estimate", "low", "high", f"spent ({self.unit})"]
-        tables = [
-            HtmlTable(
-                caption,
-                columns,
-                [
-                    (answer.group, answer.estimate, answer.low, answer.high, Loss(answer.spent))
-                    for answer in of
-                ],
-            )
-            for caption, of in (("Answered", self.answers), ("Not answered", self.unanswered))
-            if of
-        ]
-        words = {name: list(lines) for name, lines in certificate_words(self.certificate())}
-        return html_summary("Released values", words, *tables)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form of ``expost count``."""
-        return {
-            "answers": [answer.as_dict() for answer in self.answers],
-            "unanswered": [_plain(answer) for answer in self.unanswered],
-            "spent": self.spent,
-            "remaining": self.remaining,
-            "unit": self.unit,
-            "within": self.within,
-            "plus_minus": self.plus_minus,
-            "confidence": self.confidence,
-            "interval_factor": self.factor,
-            "max_groups_per_user": self.max_groups_per_user,
-            "protects": self.protects,
-            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
-            "guarantee": self.guarantee.as_dict(),
-            "keys": None if self.keys is None else dict(self.keys),
-            "warnings": list(self.warnings),
-            "query": dict(self.query),
-            "simulated": self.simulated,
-            **self._bought(),
-        }
-
-    def _bought(self) -> dict[str, Any]:
-        """Return the facts that were bought, and the total with them, for JSON."""
-        if self.facts is None or self.total is None:
-            return {}
-        return {"facts": self.facts.certificate(), "total": self.total.as_dict()}
-
-    def certificate(self) -> dict[str, Any]:
-        """Return the certificate: query, source, public facts, answers, charge and theorem."""
-        return {
-            "expost": __version__,
-            "schema": SCHEMA,
-            "kind": "count",
-            "query": dict(self.query),
-            "source": self.source,
-            "public": dict(self.public),
-            "max_groups_per_user": self.max_groups_per_user,
-            "answers": [answer.as_dict() for answer in self.answers],
-            "unanswered": [_plain(answer) for answer in self.unanswered],
-            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
-            "spent": {self.unit: self.spent},
-            "worst_case": {self.unit: self.public["total"]},
-            "guarantee": self.guarantee.as_dict(),
-            "ledger": None if self.ledger is None else dict(self.ledger),
-            "theorem": THEOREM,
-            "simulated": self.simulated,
-            "charges": self.charges.as_dict(),
-            "index": self.outcome,
-            "charged": self.charged.as_dict(),
-            **self._bought(),
-        }
-
-    def save(self, path: str | Path) -> None:
-        """Write the certificate as JSON."""
-        text = json.dumps(self.certificate(), indent=2, allow_nan=False, ensure_ascii=False)
-        Path(path).write_text(text + "\n", encoding="utf-8")
 
 
 class RunOptions(TypedDict, total=False):
@@ -624,11 +490,3 @@ def _how_capped(request: CheckedCount) -> str:
     if request.one_row:
         return "declared: one row per user"
     return "chosen privately" if request.chooses_cap else "given"
-
-
-def _plain(answer: Answer) -> dict[str, Any]:
-    """An answer for JSON, which has neither NaN nor infinity."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in answer.as_dict().items()
-    }

@@ -20,13 +20,11 @@ as violated), ``tests/audit/test_bounds.py``.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -36,7 +34,8 @@ from expost.audit.lower_bounds import judge
 from expost.audit.report import ApproxClaims, AuditReport, OutcomeFinding, claimed_numbers
 from expost.audit.subjects import Claim, OutputKey, Selection, Subject, as_subject
 from expost.errors import ExpostError, InvalidInput
-from expost.execution.failure import Score
+from expost.execution.calls import Score
+from expost.execution.processes import Processes
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import Number, count_of
@@ -105,42 +104,29 @@ def chunks(runs: int, first: int) -> list[Chunk]:
 
 
 class AuditWorkers:
-    """Run chunks: in this process for one worker, else in spawned processes.
-
-    Use it in a ``with`` statement.
-    """
+    """Run chunks: in this process for one worker, else in spawned processes. A context manager."""
 
     def __init__(self, setup: Setup, workers: int) -> None:
-        self._setup = setup
-        self._pool = None if workers == 1 else self._open(workers)
-
-    def _open(self, workers: int) -> ProcessPoolExecutor:
-        """Start the worker processes."""
-        try:
-            pickle.dumps(self._setup)
-        except Exception as error:  # pickle raises whatever an object's reduction raises
-            raise InvalidInput(
-                "workers",
-                workers,
-                f"the subject cannot be sent to another process ({type(error).__name__}): "
-                "define it at the top level of a module, or pass workers=1",
-            ) from None
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_begin, initargs=(self._setup,)
-        )
+        self._setup: Any = setup
+        self._pool = None if workers == 1 else Processes(workers)
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
+        if self._pool is not None:
+            self._open.enter_context(self._pool)
+            try:
+                self._setup = self._open.enter_context(self._pool.share(self._setup))
+            except Exception as error:  # pickle raises whatever an object's reduction raises
+                raise InvalidInput(
+                    "workers",
+                    self._pool.tasks,
+                    f"the subject cannot be sent to another process ({type(error).__name__}): "
+                    "define it at the top level of a module, or pass workers=1",
+                ) from None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
 
     def results(
         self, work: Callable[..., Any], todo: Sequence[Chunk], *arguments: Any
@@ -151,51 +137,27 @@ class AuditWorkers:
                 yield chunk, work(self._setup, chunk, *arguments)
             return
         waiting: dict[Future[Any], Chunk] = {
-            self._pool.submit(_work, work, chunk, arguments): chunk for chunk in todo
+            self._pool.submit(_work, work, self._setup, chunk, *arguments): chunk for chunk in todo
         }
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), _opened(future.result())
+                    yield waiting.pop(future), future.result()
         except BrokenProcessPool:
             raise ExpostError(
                 "a worker process of the audit ended unexpectedly; try workers=1 to see why"
             ) from None
 
 
-_setup: Setup | None = None
-
-
-def _begin(setup: Setup) -> None:
-    """Store the setup in a new worker process."""
-    global _setup
-    _setup = setup
-
-
-class _Refusal(NamedTuple):
-    """An error sent back from a worker: exceptions with their own fields cannot be pickled."""
-
-    field: str
-    value: str
-    valid: str
-
-
-def _work(work: Callable[..., Any], chunk: Chunk, arguments: tuple[Any, ...]) -> Any:
-    """Run a chunk in a worker process; return errors as values."""
-    assert _setup is not None
+def _work(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run a chunk in a worker process; another error than ours may not be picklable."""
     try:
-        return work(_setup, chunk, *arguments)
-    except InvalidInput as error:
-        return _Refusal(error.field, str(error.value), error.valid)
+        return work(*arguments)
+    except InvalidInput:
+        raise
     except Exception as error:
-        return _Refusal("subject", type(error).__name__, f"a run raised this error: {error}")
-
-
-def _opened(result: Any) -> Any:
-    """Raise the error that a worker returned, or pass its result on."""
-    if isinstance(result, _Refusal):
-        raise InvalidInput(*result)
-    return result
+        name = type(error).__name__
+        raise InvalidInput("subject", name, f"a run raised this error: {error}") from None
 
 
 FEWEST_RUNS = 50

@@ -71,14 +71,11 @@ CONSISTENT, VIOLATED = "consistent", "violated"
 
 @dataclass(frozen=True)
 class OutcomeFinding:
-    """What was found for one class of outcomes.
+    """What was found for one class of outcomes; bounds hold together at the confidence.
 
-    ``index``: index of the winning candidate. None: nothing was released. ``claimed``: the claimed
-    ε; for a Rényi guarantee, its value at ``order``. ``lower_bound``: lower bound of the true ε.
-    The bounds of all outcomes hold together at the confidence of the report. ``event``: the event
-    that gives the bound. ``side``: the data set on which the event is more likely: "data" or
-    "neighbour". ``runs``: counted runs that ended in this class, on the data and on the neighbour.
-    ``order``: the Rényi order, for Rényi guarantees.
+    ``claimed``: the claimed ε, at ``order`` for a Rényi guarantee. ``event`` gives the bound;
+    ``side`` is where it is more likely. ``runs``: counted runs of this class on the data and the
+    neighbour.
     """
 
     index: int | None
@@ -114,13 +111,10 @@ class OutcomeFinding:
 
 @dataclass(frozen=True)
 class JointFinding:
-    """What was found for all outcomes together.
+    """What was found for all outcomes together, against the largest value that the claim allows.
 
     The measured quantity is Σ (P − e^{ε̃}P′)₊, which may be at most δ, or the Rényi sum at
     ``order``, which may be at most 1.
-
-    ``limit``: the largest value that the claim allows: δ, or 1. ``lower_bound``: lower bound of the
-    quantity at the confidence of the report. ``order``: the Rényi order, for Rényi guarantees.
     """
 
     limit: float
@@ -199,11 +193,7 @@ class AuditReport:
         return self.verdict == VIOLATED
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form. The first three keys are stable.
-
-        The key ``corrected_for`` holds ``comparisons``; the other keys have the names of the
-        fields.
-        """
+        """Return the JSON form; its first three keys are stable."""
         return {
             "verdict": self.verdict,
             "confidence": self.confidence,

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from expost.errors import ExpostError, InvalidInput
-from expost.execution.failure import Raised, Score, call_or_failure
+from expost.execution.calls import Raised, Score, call_or_failure
 from expost.mechanisms.protocol import FAILED, Call
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP

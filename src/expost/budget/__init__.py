@@ -1,9 +1,9 @@
 """Privacy budgets: the rule that admits or refuses requests, and a durable ledger around it.
 
 Accounting
-    ``limits``            what a number stands for, and the interface of every budget
+    ``limits``            what a number stands for, the interface of every budget, and the filter
+                          that admits or refuses: pure state, no input or output
     ``budgets``           pure, approximate, zCDP and Rényi budgets
-    ``filter``            the admission rule; pure state, no input or output
 
 Ledger
     ``charging``          reserve, run, settle: the context manager that every caller uses
@@ -11,9 +11,8 @@ Ledger
     ``operations``        add budgets, change limits, set alerts, migrate, recover
     ``ledger_views``      everything that only reads
     ``reservation_rows``  the table of reservations
-    ``totals``            the table of totals, periods, and the writing of entries
-    ``changes``           new totals and caps; alerts when a budget is nearly used up
-    ``replay``            totals and prices recomputed from the entries, for ``Ledger.verify``
+    ``totals``            the table of totals, periods, alerts, and the writing of entries
+    ``replay``            totals and charges recomputed from the entries, for ``Ledger.verify``
     ``signing``           Ed25519 keys; signed heads and certificates
 
 Storage
@@ -25,10 +24,9 @@ Storage
 
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
 from expost.budget.charging import Account
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation, Standing
 from expost.budget.ledger_rows import Entry
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, Filter
 
 __all__ = [
     "Account",

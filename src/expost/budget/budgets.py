@@ -36,11 +36,17 @@ from expost.budget.limits import (
     guaranteed,
 )
 from expost.errors import InvalidGuarantee, InvalidInput
-from expost.privacy.base import check_relation, set_fields
 from expost.privacy.charges import Charges
 from expost.privacy.dpsgd import gaussian_for
-from expost.privacy.guarantees import ADD_REMOVE, ZCDP, ApproxDP, Guarantee, PureDP, RenyiDP
-from expost.rationals import pad_up, round_down
+from expost.privacy.guarantees import (
+    ADD_REMOVE,
+    ZCDP,
+    ApproxDP,
+    Guarantee,
+    PureDP,
+    RenyiDP,
+)
+from expost.rationals import pad_up, round_down, set_fields
 
 
 @dataclass(frozen=True)
@@ -131,11 +137,6 @@ class RenyiBudget(Budget):
         neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
             The neighbouring relation of all charges.
 
-        Returns
-        -------
-        RenyiBudget
-            The budget, with (``epsilon``, ``delta``) as its target.
-
         Raises
         ------
         InvalidInput
@@ -152,6 +153,7 @@ class RenyiBudget(Budget):
         check_delta_limit(delta)
         listed = RenyiDP(tuple(orders), (0.0,) * len(tuple(orders)), neighbours).orders
         if rule == "any":
+            # Σ w_α·δ_α ≤ δ with one δ_α for all orders; 2^{−40} less than rounding can take.
             share = (
                 delta / max(1.0, math.fsum(any_weight(order) for order in listed)) * (1 - 2.0**-40)
             )
@@ -161,6 +163,7 @@ class RenyiBudget(Budget):
                 math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
                 for order in listed
             ]
+            # The largest ρ whose curve αρ converts to ε at the best order (tight conversion).
             rho = max((epsilon - more) / order for order, more in zip(listed, gain, strict=True))
             limits = [rho * order for order in listed]
         # More than the lines above can lose to rounding.
@@ -198,7 +201,7 @@ class RenyiBudget(Budget):
         curve = charge.as_renyi(self.orders)
         return None if curve is None else tuple(amount_of(epsilon) for epsilon in curve.epsilons)
 
-    def _accepted(self) -> str:
+    def _accepts(self) -> str:
         return f"give RenyiDP charges at the orders {list(self.orders)}, or ZCDP or PureDP charges"
 
     def guarantee(self) -> Guarantee:
@@ -216,22 +219,9 @@ class RenyiBudget(Budget):
             "epsilons": [displayed(epsilon, up) for epsilon in amount],
         }
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "orders": list(self.orders),
-            "epsilons": list(self.epsilons),
-            "rule": self.rule,
-            "neighbours": self.neighbours,
-            "target": None if self.target is None else list(self.target),
-        }
-
 
 def any_weight(order: float) -> float:
-    """Return w_α, the weight of an order's δ_α in the δ of an ``any`` budget.
-
-    ``order``: the Rényi order α, above 1. Returns: w_α = (1/α)(1−1/α)^{α−1}.
-    """
+    """Return w_α = (1/α)(1−1/α)^{α−1}, the weight of an order's δ_α in the δ of an "any" budget."""
     return math.exp((order - 1) * math.log1p(-1 / order)) / order
 
 
@@ -255,33 +245,13 @@ class PureBudget(Budget):
     epsilon: float
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "pure"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            epsilon=check_limit(self.epsilon, "epsilon"),
-            neighbours=check_relation(self.neighbours),
-        )
-
-    @property
-    def limits(self) -> Coordinates:
-        return (amount_of(self.epsilon),)
+    _counted: ClassVar[tuple[str, ...]] = ("epsilon",)
+    _guarantee: ClassVar[type[Guarantee]] = PureDP
+    _accepted: ClassVar[str] = "give PureDP charges"
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         pure = charge.as_pure()
         return None if pure is None else (amount_of(pure.epsilon),)
-
-    def _accepted(self) -> str:
-        return "give PureDP charges"
-
-    def guarantee(self) -> Guarantee:
-        return PureDP(guaranteed(self.limits[0]), self.neighbours)
-
-    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
-        return displayed(amount[0], up)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "epsilon": self.epsilon, "neighbours": self.neighbours}
 
 
 @dataclass(frozen=True)
@@ -303,18 +273,9 @@ class ApproxBudget(Budget):
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "approx"
     never_refunded: ClassVar[tuple[int, ...]] = (1,)
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self,
-            epsilon=check_limit(self.epsilon, "epsilon"),
-            delta=check_delta_limit(self.delta),
-            neighbours=check_relation(self.neighbours),
-        )
-
-    @property
-    def limits(self) -> Coordinates:
-        return (amount_of(self.epsilon), amount_of(self.delta))
+    _counted: ClassVar[tuple[str, ...]] = ("epsilon", "delta")
+    _guarantee: ClassVar[type[Guarantee]] = ApproxDP
+    _accepted: ClassVar[str] = "give PureDP or ApproxDP charges"
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         pair = charge.as_approx()
@@ -332,24 +293,6 @@ class ApproxBudget(Budget):
             )
         return super().worst(charges)
 
-    def _accepted(self) -> str:
-        return "give PureDP or ApproxDP charges"
-
-    def guarantee(self) -> Guarantee:
-        epsilon, delta = (guaranteed(limit) for limit in self.limits)
-        return ApproxDP(epsilon, delta, self.neighbours)
-
-    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
-        return {"epsilon": displayed(amount[0], up), "delta": displayed(amount[1], up)}
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "neighbours": self.neighbours,
-        }
-
 
 @dataclass(frozen=True)
 class ZCDPBudget(Budget):
@@ -366,59 +309,24 @@ class ZCDPBudget(Budget):
     rho: float
     neighbours: str = ADD_REMOVE
     kind: ClassVar[str] = "zcdp"
-
-    def __post_init__(self) -> None:
-        set_fields(
-            self, rho=check_limit(self.rho, "rho"), neighbours=check_relation(self.neighbours)
-        )
+    _counted: ClassVar[tuple[str, ...]] = ("rho",)
+    _guarantee: ClassVar[type[Guarantee]] = ZCDP
+    _accepted: ClassVar[str] = "give ZCDP charges"
 
     @classmethod
     def for_approx(cls, epsilon: float, delta: float, neighbours: str = ADD_REMOVE) -> ZCDPBudget:
-        """Return the budget with the largest ρ that implies (ε, δ) by the tight conversion.
-
-        Parameters
-        ----------
-        epsilon, delta : float
-            The guarantee that everything the budget admits must satisfy.
-        neighbours : {"add-remove", "replace", "zero-out"}, default "add-remove"
-            The neighbouring relation of all charges.
-
-        Returns
-        -------
-        ZCDPBudget
-            The budget.
-        """
+        """Return the budget with the largest ρ that implies (ε, δ) by the tight conversion."""
         # Lowered, so that what the budget guarantees (a little more than ρ) implies (ε, δ).
         rho = round_down(Fraction(gaussian_for(epsilon, delta).rho) * (1 - Fraction(1, 2**50)))
         return cls(rho, neighbours)
-
-    @property
-    def limits(self) -> Coordinates:
-        return (amount_of(self.rho),)
 
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         stated = charge.as_zcdp()
         return None if stated is None else (amount_of(stated.rho),)
 
-    def _accepted(self) -> str:
-        return "give ZCDP charges"
-
-    def guarantee(self) -> Guarantee:
-        return ZCDP(guaranteed(self.limits[0]), self.neighbours)
-
-    def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
-        return displayed(amount[0], up)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "rho": self.rho, "neighbours": self.neighbours}
-
 
 def as_budget(budget: Budget | Guarantee) -> Budget:
-    """Return a budget, or the budget that a guarantee describes.
-
-    ``budget``: a budget is returned as it is. ``PureDP(10)`` becomes ``PureBudget(10)``, and so on.
-    Raises InvalidInput: the argument is neither a budget nor a guarantee.
-    """
+    """Return a budget, or the one that a guarantee describes: PureBudget(10) for PureDP(10)."""
     if isinstance(budget, Budget):
         return budget
     if isinstance(budget, Guarantee):
@@ -436,11 +344,7 @@ def as_budget(budget: Budget | Guarantee) -> Budget:
 
 
 def budget_from_dict(record: Mapping[str, Any]) -> Budget:
-    """Return the budget that :meth:`Budget.as_dict` wrote.
-
-    ``record``: the JSON form of a budget. Raises InvalidInput: the kind is unknown, or a limit is
-    not valid.
-    """
+    """Return the budget that :meth:`Budget.as_dict` wrote."""
     kinds: dict[str, type[Budget]] = {
         cls.kind: cls for cls in (PureBudget, ApproxBudget, ZCDPBudget, RenyiBudget)
     }

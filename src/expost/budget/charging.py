@@ -1,4 +1,4 @@
-"""Charge a budget: reserve the worst case, run, settle at the realised charge.
+"""Charge a budget: reserve the worst case, run, settle at the actual charge.
 
 ``select``, ``count`` and ``tune`` all use :meth:`Account.reserve`::
 
@@ -29,49 +29,28 @@ from expost.privacy.guarantees import Guarantee
 
 
 class LedgerLike(Protocol):
-    """The methods of a ledger that charging uses.
+    """What charging uses of a :class:`Ledger`; any other object that has it works too.
 
-    :class:`expost.budget.ledger.Ledger` has them; any other object that has them works too.
+    Arguments of ``reserve`` and ``settle`` that are not set are not passed.
     """
 
     @property
     def identity(self) -> str:
         """A fingerprint of the ledger."""
-        ...
 
-    def reserve(
-        self,
-        charges: Charges,
-        memo: str = ...,
-        *,
-        budget: str | None = ...,
-        analyst: str = ...,
-        reservation_id: str | None = ...,
-        secret: str | None = ...,
-        request: object = ...,
-        source: object = ...,
-        resume: bool = ...,
-    ) -> Any:
-        """Record the worst case durably and return the reservation, or raise BudgetRefused.
+    @property
+    def reserve(self) -> Callable[..., Any]:
+        """Record the worst case durably and return the reservation, or raise BudgetRefused."""
 
-        The last four arguments are passed only if they are set.
-        """
-        ...
-
-    def settle(self, reservation: Any, outcome: object, *, release: object = ...) -> Guarantee:
-        """Replace the worst case by the charge of ``outcome`` and return that charge.
-
-        ``release`` is passed only if it is set.
-        """
-        ...
+    @property
+    def settle(self) -> Callable[..., Guarantee]:
+        """Replace the worst case by the charge of an outcome and return that charge."""
 
     def status_of(self, reservation: Any) -> str:
         """Return ``"open"``, ``"settled"`` or ``"abandoned"``."""
-        ...
 
     def kind_of(self, budget: str | None = ...) -> str:
         """Return the kind of a budget: ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``."""
-        ...
 
 
 LedgerOrPlace = LedgerLike | str | PathLike[str] | None
@@ -79,12 +58,7 @@ LedgerOrPlace = LedgerLike | str | PathLike[str] | None
 
 
 def open_ledger(ledger: LedgerOrPlace) -> LedgerLike | None:
-    """Return a ledger as it is, and open one that is given by its file name or URL.
-
-    ``ledger``: a ledger, a file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
-    Returns: the ledger; None if None was given. Raises LedgerError: there is no ledger at this
-    place, or it cannot be used. Raises InvalidInput: it is neither a ledger nor the place of one.
-    """
+    """Return a ledger as it is, and open one that is given by its file name or URL."""
     if ledger is None:
         return None
     if isinstance(ledger, (str, PathLike)):
@@ -99,10 +73,7 @@ def open_ledger(ledger: LedgerOrPlace) -> LedgerLike | None:
 
 
 class Reserved:
-    """A reservation in progress. Without a ledger it does nothing.
-
-    :meth:`Account.reserve` makes it; do not make one yourself.
-    """
+    """A reservation in progress, made by :meth:`Account.reserve`; nothing without a ledger."""
 
     def __init__(self, ledger: LedgerLike | None, reservation: Any) -> None:
         self._ledger, self._reservation = ledger, reservation
@@ -118,11 +89,7 @@ class Reserved:
         return self._ledger is not None and self._ledger.status_of(self._reservation) == "settled"
 
     def evidence(self) -> dict[str, Any] | None:
-        """Return what a certificate says about the ledger; None without a ledger.
-
-        Returns: the keys are ``ledger`` (the identity of the ledger), ``budget``, ``analyst``,
-        ``reservation`` and ``date`` (ISO 8601, UTC).
-        """
+        """Return what a certificate says about the ledger; None without a ledger."""
         if self._ledger is None:
             return None
         reservation = self._reservation
@@ -135,12 +102,9 @@ class Reserved:
         }
 
     def settle(self, outcome: object, release: object = None) -> None:
-        """Replace the worst case by the charge of an outcome.
+        """Replace the worst case by the charge of an outcome; None: nothing was released.
 
-        ``outcome``: the index of the released candidate, the release, or None if nothing was
-        released. ``release``: the certificate as a JSON document, or its digest. The entry stores
-        the digest. Raises LedgerError: the reservation was settled with another outcome, or
-        abandoned.
+        ``release``: the certificate as a JSON document, or its digest, which the entry stores.
         """
         if self._ledger is not None:
             more: dict[str, Any] = {} if release is None else {"release": release}
@@ -185,18 +149,7 @@ class Account:
         return None if self.ledger is None else [self.ledger.identity, self.budget, self.analyst]
 
     def check_simulation(self, simulated: bool) -> None:
-        """Refuse to charge a simulation, whose release has no privacy guarantee.
-
-        Parameters
-        ----------
-        simulated : bool
-            Whether the request uses seeded randomness.
-
-        Raises
-        ------
-        InvalidInput
-            The request is a simulation and there is a ledger.
-        """
+        """Refuse to charge a simulation, whose release has no privacy guarantee."""
         if self.ledger is not None and simulated:
             raise InvalidInput(
                 "ledger", self.ledger, "a simulation is not charged; call without a ledger"
@@ -219,14 +172,11 @@ class Account:
         ----------
         charges : Charges
             The charge of every outcome.
-        reservation_id : str, optional
-            An id of the caller's own. A second call for the same request with the same id and
-            secret returns the same reservation and holds nothing more, so that a selection can be
-            resumed.
-        secret : str, optional
-            The secret of the reservation, which the caller keeps with the id. With it, a
-            reservation that is settled already is returned for reading; see
-            :attr:`Reserved.already_settled`. The caller must not run anything then.
+        reservation_id, secret : str, optional
+            An id of the caller's own, and its secret. A second call for the same request with both
+            returns the same reservation and holds nothing more, so that a selection can be resumed.
+            One that is settled already is returned for reading (:attr:`Reserved.already_settled`);
+            the caller must not run anything then.
         request, source : object, optional
             Public descriptions of what is asked and of the data source, as JSON documents or their
             digests. The entry stores the digests.
@@ -241,11 +191,9 @@ class Account:
 
         Raises
         ------
-        BudgetRefused
-            The worst case does not fit into the budget. Nothing was changed.
-        InvalidInput
-            The ledger does not accept the request, for example because the charges are of
-            another kind. Nothing was changed.
+        BudgetRefused, InvalidInput
+            The worst case does not fit into the budget, or the ledger does not accept the request.
+            Nothing was changed.
         """
         reservation = None
         told = {"secret": secret, "request": request, "source": source}

@@ -47,11 +47,7 @@ _DRIVERS = ("sqlite", "sqlite+pysqlite", "postgresql", "postgresql+psycopg")
 
 
 class Location:
-    """The place of a ledger.
-
-    ``url``: a file name, ``sqlite:///file`` or ``postgresql://user@host/database``. Raises
-    LedgerError: the URL is not valid or names an unsupported database.
-    """
+    """The place of a ledger: a file name, sqlite:///file or postgresql://user@host/database."""
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self.sql = _sqlalchemy()
@@ -164,10 +160,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 class DatabaseFile:
     """The open file of a ledger, shared by all ledgers of this process that use it.
 
-    Use :meth:`open`; do not make one yourself.
-
-    ``descriptor``: a descriptor of the file, open for reading. ``path``: a name of the file.
-    ``local``: whether the file is on a local disk, where ``flock`` is a lock of its own.
+    Use :meth:`open`. ``local``: whether it is on a local disk, where ``flock`` is a lock of its
+    own.
     """
 
     _known: ClassVar[weakref.WeakValueDictionary[tuple[int, int], DatabaseFile]] = (

@@ -8,11 +8,11 @@ The ledger guarantees the following:
 * A request that never reports back stays charged at its worst case.
 * A reservation belongs to one request: its id cannot be used for a second run, and only the one who
   made it can settle it.
-* A changed row is detected, and every settled amount is the price of the recorded outcome
+* A changed row is detected, and every settled amount is the charge of the recorded outcome
   (:meth:`Ledger.verify`).
 
 ``docs/ledger.md`` lists what the ledger does not guarantee. It rests on the filter of
-:mod:`expost.budget.filter` (``theorem:rdp-filter``) and assumes that the charges of a request are
+:mod:`expost.budget.limits` (``theorem:rdp-filter``) and assumes that the charges of a request are
 valid for the mechanism that runs. Sums are exact. Tests: ``tests/budget/``.
 """
 
@@ -27,7 +27,6 @@ from os import PathLike
 from typing import Any
 
 from expost.budget import reservation_rows, totals
-from expost.budget.changes import Alert, reached_alerts, start_alerts
 from expost.budget.ledger_rows import (
     ABANDON,
     LONGEST_IDENTITY,
@@ -42,9 +41,8 @@ from expost.budget.ledger_rows import (
     outcome_text,
 )
 from expost.budget.ledger_views import OpenReservation
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, amount_texts
 from expost.budget.operations import LedgerOperations, checked_terms
-from expost.budget.replay import amount_texts
 from expost.budget.reservation_rows import (
     ABANDONED,
     OPEN,
@@ -55,7 +53,14 @@ from expost.budget.reservation_rows import (
     secret_digest,
 )
 from expost.budget.store import Store
-from expost.budget.totals import NO_ANALYST, Standing, check_renewal
+from expost.budget.totals import (
+    NO_ANALYST,
+    Alert,
+    Standing,
+    check_renewal,
+    reached_alerts,
+    start_alerts,
+)
 from expost.errors import LedgerError
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import Guarantee
@@ -95,16 +100,8 @@ class Ledger(LedgerOperations):
     def calling(self, before_entry: Callable[[str], None]) -> Ledger:
         """Return this ledger, with a function that is called before it reserves or settles.
 
-        Parameters
-        ----------
-        before_entry : callable
-            Called with the id of the reservation, for example to note it, or to wait: the time of
-            an entry may tell how long a request took.
-
-        Returns
-        -------
-        Ledger
-            A ledger on the same database.
+        It is called with the id of the reservation, for example to note it, or to wait: the time of
+        an entry may tell how long a request took.
         """
         ledger = copy(self)
         ledger._before_entry = before_entry
@@ -136,11 +133,6 @@ class Ledger(LedgerOperations):
             The limits hold for each period, and begin anew with the next one. Over several periods
             only the sum of their limits is guaranteed (:mod:`expost.budget.totals`).
 
-        Returns
-        -------
-        Ledger
-            The new ledger.
-
         Raises
         ------
         LedgerError
@@ -166,11 +158,6 @@ class Ledger(LedgerOperations):
             A file name, ``sqlite:///file`` or ``postgresql://user@host/database``.
         read_only : bool, default False
             Whether every attempt to write is refused. A file is then never written.
-
-        Returns
-        -------
-        Ledger
-            The ledger.
 
         Raises
         ------
@@ -267,6 +254,7 @@ class Ledger(LedgerOperations):
             check_ledger_name(analyst or "everybody", "analyst")
             name, _ = totals.find_budget(rows, budget, analyst)
             head, period, time = totals.renew(rows, head, name)
+            # The budget and the cap must both admit it; one transaction decides for both.
             filters = totals.filters_of(rows, name, analyst)
             worst = filters[0].budget.worst(table)
             nexts = [state.reserve(worst) for state in filters]
@@ -350,36 +338,20 @@ class Ledger(LedgerOperations):
                     "it cannot be settled with another outcome"
                 )
             filters = totals.filters_of(rows, row.budget, row.analyst)
-            realised = filters[0].budget.coordinates(charge)
-            detail: dict[str, Any] = {"spent": amount_texts(realised), "outcome": text}
+            amount = filters[0].budget.coordinates(charge)
+            detail: dict[str, Any] = {"spent": amount_texts(amount), "outcome": text}
             detail |= {} if certificate is None else {"release": certificate}
             totals.append(rows, head, SETTLE, (row.budget, row.analyst, row.id), detail)
-            reservation_rows.finish(rows, filters, row, realised, SETTLED, text)
+            reservation_rows.finish(rows, filters, row, amount, SETTLED, text)
             return charge
 
         return self._store.write(work)
 
     def abandon(self, reservation: Reservation | str) -> Guarantee:
-        """Close a request that will not report back. Its worst case stays charged for good.
+        """Close a request, or its id, that will not report back; return its worst case.
 
-        Nothing is refunded, because nobody can prove that no output was seen.
-
-        Parameters
-        ----------
-        reservation : Reservation or str
-            The reservation, or its id.
-
-        Returns
-        -------
-        Guarantee
-            The worst case, which is now charged.
-
-        Raises
-        ------
-        InvalidInput
-            There is no such reservation.
-        LedgerError
-            The reservation is settled already, or the database cannot be used.
+        The worst case stays charged for good. Nothing is refunded, because nobody can prove that no
+        output was seen. Raises LedgerError if the reservation is settled already.
         """
 
         def work(rows: LedgerRows) -> Guarantee:

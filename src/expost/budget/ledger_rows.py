@@ -270,10 +270,8 @@ _READS = ("SELECT", "PRAGMA", "SHOW", "SET", "BEGIN", "SAVEPOINT", "RELEASE", "R
 class LedgerRows:
     """Read and write rows inside one transaction.
 
-    Statements name their parameters as ``:name`` and go directly to the driver.
-
-    ``backend``: ``"sqlite"`` or ``"postgresql"``. ``connection``: the connection of the driver.
-    ``before_change``: called once, before the first statement that changes the database.
+    Statements name their parameters as ``:name`` and go directly to the driver. ``before_change``
+    is called once, before the first statement that changes the database.
     """
 
     def __init__(

@@ -11,23 +11,18 @@ from fractions import Fraction
 from typing import Any
 
 from expost.budget import reservation_rows, totals
-from expost.budget.changes import Alert, stored_alerts
 from expost.budget.ledger_rows import Entry, LedgerRows
 from expost.budget.limits import Coordinates
 from expost.budget.replay import Replay
 from expost.budget.reservation_rows import Reservation
 from expost.budget.store import Store
-from expost.budget.totals import NO_ANALYST, Standing
+from expost.budget.totals import NO_ANALYST, Alert, Standing, stored_alerts
 from expost.errors import InvalidInput
 
 
 @dataclass(frozen=True)
 class OpenReservation:
-    """A request that has not reported back, for people who look after a ledger.
-
-    ``reservation``: the reservation, without its secret. ``time``, ``memo``: when it was reserved,
-    and the note of the caller.
-    """
+    """A request that has not reported back: reservation without secret, time and memo."""
 
     reservation: Reservation
     time: str
@@ -35,13 +30,7 @@ class OpenReservation:
 
 
 class LedgerViews:
-    """The part of a ledger that only reads. Use :class:`expost.budget.ledger.Ledger`.
-
-    Parameters
-    ----------
-    store : Store
-        The connection to the database.
-    """
+    """The part of a ledger that only reads. Use :class:`expost.budget.ledger.Ledger`."""
 
     def __init__(self, store: Store) -> None:
         if not isinstance(store, Store):
@@ -108,16 +97,6 @@ class LedgerViews:
             Name of an analyst who has a cap.
         without : iterable of str, optional
             Ids of reservations that are left out, as if nobody had made them.
-
-        Returns
-        -------
-        Standing
-            The state of the budget or the cap.
-
-        Raises
-        ------
-        InvalidInput
-            There is no such budget, or the analyst has no cap.
         """
         with self._store.reading() as rows:
             return _standing(rows, budget, analyst, without)
@@ -137,20 +116,7 @@ class LedgerViews:
     def remaining(
         self, budget: str | None = None, analyst: str = NO_ANALYST
     ) -> float | dict[str, Any]:
-        """Return the largest worst case that still fits, rounded down.
-
-        Parameters
-        ----------
-        budget : str, optional
-            Name of the budget. It may be omitted if the ledger has only one.
-        analyst : str, optional
-            Name of an analyst who has a cap.
-
-        Returns
-        -------
-        float or dict
-            The amount, in the form of :meth:`Budget.describe`.
-        """
+        """Return the largest worst case that still fits, rounded down (:meth:`Budget.describe`)."""
         with self._store.reading() as rows:
             _, filter_ = totals.find_filter(rows, budget, analyst)
         return filter_.budget.describe(filter_.remaining, up=False)
@@ -187,13 +153,7 @@ class LedgerViews:
             }
 
     def entries(self, after: int | None = None) -> Iterator[Entry]:
-        """Yield all entries, oldest first.
-
-        Parameters
-        ----------
-        after : int, optional
-            Only entries with a larger number.
-        """
+        """Yield all entries, or those after a number, oldest first."""
         last = after
         while True:
             with self._store.reading() as rows:
@@ -220,12 +180,9 @@ class LedgerViews:
             return rows.entry(sequence)
 
     def verify(self) -> list[str]:
-        """Check the hash chain, all sums and prices, and that no budget was ever overspent.
+        """Check the hash chain, all sums and charges, and that no budget was ever overspent.
 
-        Returns
-        -------
-        list of str
-            One line per problem; empty if the ledger is sound.
+        Returns one line per problem; an empty list if the ledger is sound.
         """
         with self._store.reading(continued=False) as rows:
             rolled_back = self._store.rolled_back(rows)

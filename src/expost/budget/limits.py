@@ -1,6 +1,6 @@
-"""Amounts of a budget as exact rationals, read from decimals as people write them.
+"""Amounts as exact rationals, the interface of every budget, and the filter that admits requests.
 
-What a number stands for:
+**Amounts.** What a number stands for:
 
 * Text, ``Decimal``, ``int`` and ``Fraction``: exactly that number.
 * A float whose shortest decimal has at most 15 significant digits: that decimal. Every decimal with
@@ -10,26 +10,29 @@ What a number stands for:
   round up or are padded upwards (:mod:`expost.rationals`), and are never lowered here.
 
 Why this is sound: a float differs from its decimal by at most 2⁻⁵³ of itself. A charge computed
-with :func:`expost.rationals.pad_up` has a margin of 2⁻⁴⁴, and stays above the true price if it
+with :func:`expost.rationals.pad_up` has a margin of 2⁻⁴⁴, and stays above the true charge if it
 happens to have a short decimal. A mechanism that calibrates its noise to the binary value of a
 typed ε loses at most ε(1 + 2⁻⁵³). What a budget of ε admits therefore loses at most ε(1 + 2⁻⁵³) in
 all: less than the last digit of a float, and nothing else is rounded in favour of the analyst.
-Tests: ``tests/budget/test_amounts.py``.
 
-The interface of every budget: limits as exact rationals, and charges measured against them.
+**Budgets.** Each kind (:mod:`expost.budget.budgets`) turns a charge into *coordinates* (ε; ε and δ;
+ρ; or ε at each order). Limits are rounded down when a budget is made. Sums are exact. For display,
+charged amounts are rounded up and remaining amounts down. A budget adds charges for its own
+neighbouring relation. There is one exception, in :meth:`Budget.coordinates`: a budget for zero-out
+neighbours also takes charges for add-remove neighbours, which imply it
+(:meth:`expost.privacy.guarantees.Guarantee.as_zero_out`).
 
-Each kind of budget turns a charge into *coordinates* (ε; ε and δ; ρ; or ε at each order) and
-states which charges it accepts. The kinds are in :mod:`expost.budget.budgets` and
-:mod:`expost.budget.budgets`.
+**The filter** (``alg:rdp-filter``), for one-shot requests that may run side by side. A request is
+admitted if and only if settled + held + its worst case stays within the budget. It is then held at
+its worst case until it is settled at the charge of its released outcome. Held requests only make
+the test stricter than the one in the paper, and an analyst who receives an answer late is still an
+adaptive analyst. So ``theorem:rdp-filter`` (and its pure, approximate and zCDP forms) also covers
+requests that are still running. A refusal changes nothing. Time never frees anything: a request
+that never reports back keeps its worst case. The caller must reserve before it reads data, and must
+state charges that are valid for the mechanism. The state has constant size.
 
-Rounding: see :mod:`expost.budget.limits`. Limits are rounded down when a budget is made. Sums are
-exact. For display, spent amounts are rounded up and remaining amounts are rounded down. What a
-budget guarantees is its limit times 1 + 2⁻⁵³, rounded up (:func:`guaranteed`).
-
-Relations: a budget adds charges for its own neighbouring relation. There is one exception, in
-:meth:`Budget.coordinates`: a budget for zero-out neighbours also takes charges for add-remove
-neighbours, which imply it (:meth:`expost.privacy.base.Guarantee.as_zero_out`).
-Tests: ``tests/budget/test_filter.py``.
+Tests: ``tests/budget/test_amounts.py``, ``tests/budget/test_filter.py`` (adaptive adversaries by
+enumeration, mutants).
 """
 
 from __future__ import annotations
@@ -37,18 +40,19 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
-from expost.errors import InvalidGuarantee, InvalidInput
+from expost.errors import BudgetRefused, InvalidGuarantee, InvalidInput
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, Guarantee
-from expost.rationals import Number, exact, round_up
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, Guarantee, check_relation
+from expost.rationals import Number, as_json, exact, round_up, set_fields
 
 DIGITS = 15
 """Decimals of so many significant digits survive the way into a float and back."""
@@ -78,17 +82,13 @@ def binary_amounts() -> Iterator[None]:
 @lru_cache(maxsize=4096)
 def _typed(value: float) -> Fraction:
     text = repr(float(value))
+    # At most 15 digits: the decimal that was typed. More: a computed float, taken exactly.
     digits = text.lower().partition("e")[0].replace(".", "").lstrip("-0").rstrip("0")
     return Fraction(text) if len(digits) <= DIGITS else Fraction(value)
 
 
 def amount_from(value: Number | str, field: str) -> Fraction:
-    """Return the exact amount that a number or a text stands for.
-
-    ``value``: the number. A text is a decimal such as ``"0.1"`` or ``"1e-6"``. ``field``: name of
-    the argument, for the error message. Returns: the amount; −0 is 0. Raises InvalidInput: the
-    value is not a finite real number.
-    """
+    """Return the exact amount that a number, or a text such as ``"1e-6"``, stands for; −0 is 0."""
     if isinstance(value, str):
         text = value.strip()
         if len(text) > _LONGEST_TEXT or _DECIMAL.fullmatch(text) is None:
@@ -122,11 +122,9 @@ def _nearest(value: Fraction) -> float:
 
 
 def decimal_text(value: Fraction, *, up: bool = True) -> str:
-    """Return an amount as a decimal for people.
+    """Return an amount ≥ 0 as a decimal for people: exact with at most 15 digits, else 12 digits.
 
-    ``value``: the amount, not negative. ``up``: round up if the amount has no short decimal. Pass
-    False for amounts that remain. Returns: the exact decimal if it has at most 15 significant
-    digits, otherwise 12 digits.
+    ``up`` rounds up; pass False for amounts that remain.
     """
     if value == 0:
         return "0"
@@ -173,24 +171,33 @@ class Budget(ABC):
     rule: str = "all"
     never_refunded: ClassVar[tuple[int, ...]] = ()
 
+    _counted: ClassVar[tuple[str, ...]]
+    _guarantee: ClassVar[Callable[..., Guarantee]]
+    _accepted: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for name in self._counted:
+            check = check_delta_limit if name == "delta" else partial(check_limit, field=name)
+            set_fields(self, **{name: check(getattr(self, name))})
+        set_fields(self, neighbours=check_relation(self.neighbours))
+
     @property
-    @abstractmethod
     def limits(self) -> Coordinates:
         """The largest value that each coordinate may reach."""
+        return tuple(amount_of(getattr(self, name)) for name in self._counted)
 
     @abstractmethod
     def _coordinates(self, charge: Guarantee) -> Coordinates | None:
         """A charge in coordinates, or None if this kind of budget does not accept it."""
 
-    @abstractmethod
     def guarantee(self) -> Guarantee:
         """Return the guarantee that holds for everything this budget ever admits.
 
         Its numbers are the limits times 1 + 2⁻⁵³, rounded up: a mechanism may be calibrated to the
         binary value of a charge that is counted as a decimal (:mod:`expost.budget.limits`).
         """
+        return self._guarantee(*(guaranteed(limit) for limit in self.limits), self.neighbours)
 
-    @abstractmethod
     def describe(self, amount: Coordinates, *, up: bool = True) -> float | dict[str, Any]:
         """Return an amount as floats, for display and for JSON.
 
@@ -199,7 +206,7 @@ class Budget(ABC):
         amount : tuple of Fraction
             One exact number per limit.
         up : bool, default True
-            Round up, as spent amounts need. Pass False for amounts that remain.
+            Round up, as charged amounts need. Pass False for amounts that remain.
 
         Returns
         -------
@@ -207,31 +214,19 @@ class Budget(ABC):
             A float if the budget has one limit. Otherwise a dict with the keys ``epsilon`` and
             ``delta``, or ``orders`` and ``epsilons``.
         """
+        shown = [displayed(number, up) for number in amount]
+        return shown[0] if len(shown) == 1 else dict(zip(self._counted, shown, strict=True))
 
-    @abstractmethod
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON form, read back by :func:`expost.budget.budgets.budget_from_dict`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"kind": self.kind} | {name: as_json(value) for name, value in values.items()}
 
     def coordinates(self, charge: Guarantee) -> Coordinates:
-        """Measure a charge against this budget.
+        """Return the charge of one outcome in coordinates: one exact number per limit.
 
         A charge for add-remove neighbours is converted if the budget is for zero-out neighbours.
-
-        Parameters
-        ----------
-        charge : Guarantee
-            The charge of one outcome.
-
-        Returns
-        -------
-        tuple of Fraction
-            One exact number per limit.
-
-        Raises
-        ------
-        InvalidGuarantee
-            The charge is for another neighbouring relation, or of a kind that this budget cannot
-            add.
+        Raises InvalidGuarantee for a charge that this budget cannot add.
         """
         if (self.neighbours, charge.neighbours) == (ZERO_OUT, ADD_REMOVE):
             charge = charge.as_zero_out()
@@ -245,37 +240,21 @@ class Budget(ABC):
         measured = self._coordinates(charge)
         if measured is None:
             raise InvalidGuarantee(
-                "charge", charge, f"a {self.kind} budget cannot add it; {self._accepted()}"
+                "charge", charge, f"a {self.kind} budget cannot add it; {self._accepts()}"
             )
         return measured
 
     def worst(self, charges: Charges) -> Coordinates:
-        """Return what a request must reserve: the largest charge in each coordinate.
-
-        Parameters
-        ----------
-        charges : Charges
-            The charge of every outcome.
-
-        Returns
-        -------
-        tuple of Fraction
-            The maximum over the outcomes, taken coordinate by coordinate.
-
-        Raises
-        ------
-        InvalidGuarantee
-            A charge cannot be measured against this budget.
-        """
+        """Return what a request must reserve: the largest charge in each coordinate."""
         outcomes = dict.fromkeys((*charges.levels, charges.nothing))
         return tuple(
             max(column)
             for column in zip(*(self.coordinates(charge) for charge in outcomes), strict=True)
         )
 
-    @abstractmethod
-    def _accepted(self) -> str:
+    def _accepts(self) -> str:
         """Which charges this budget accepts, for error messages."""
+        return self._accepted
 
 
 def _remedy(budget: str, charge: str) -> str:
@@ -322,3 +301,100 @@ def guaranteed(limit: Fraction) -> float:
 def displayed(value: Fraction, up: bool) -> float:
     """An exact amount as a float whose decimal is not below it, or not above it."""
     return float_above(value) if up else float_below(value)
+
+
+def add(first: Coordinates, second: Coordinates) -> Coordinates:
+    """Return the sum of two amounts."""
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+def exact_amounts(amounts: Sequence[str]) -> Coordinates:
+    """Return the exact amounts that :func:`amount_texts` wrote."""
+    parts = (text.partition("/") for text in amounts)
+    return tuple(Fraction(int(above), int(below or 1)) for above, _, below in parts)
+
+
+def amount_texts(amounts: Coordinates) -> list[str]:
+    """Return exact amounts as texts such as ``"1/4"``."""
+    return [str(amount) for amount in amounts]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A budget with the amounts settled and held against it. Every operation returns a new state.
+
+    Parameters
+    ----------
+    budget : Budget
+        The limits, and the rule that compares amounts with them.
+    settled : tuple of Fraction
+        The sum of the charges of finished requests, one number per limit.
+    held : tuple of Fraction
+        The sum of the worst cases of running requests, one number per limit.
+    name : str, default "budget"
+        The name shown in refusals.
+    """
+
+    budget: Budget
+    settled: Coordinates
+    held: Coordinates
+    name: str = "budget"
+
+    @classmethod
+    def empty(cls, budget: Budget, name: str = "budget") -> Filter:
+        """Return the state of a new budget: nothing settled, nothing held."""
+        zero = (Fraction(0),) * len(budget.limits)
+        return cls(budget, zero, zero, name)
+
+    @property
+    def remaining(self) -> Coordinates:
+        """The largest worst case that fits in each coordinate; never negative."""
+        return tuple(
+            max(Fraction(0), limit - used)
+            for limit, used in zip(self.budget.limits, self._used(), strict=True)
+        )
+
+    def admits(self, worst: Coordinates) -> bool:
+        """Return whether a request with this worst case may run."""
+        used = zip(self._used(), worst, self.budget.limits, strict=True)
+        fits = [before + more <= limit for before, more, limit in used]
+        return all(fits) if self.budget.rule == "all" else any(fits)
+
+    def reserve(self, worst: Coordinates) -> Filter:
+        """Return the state that holds a worst case, or raise BudgetRefused."""
+        if not self.admits(worst):
+            describe = self.budget.describe
+            raise BudgetRefused(
+                self.name, describe(worst), describe(self.remaining, up=False), describe(self.held)
+            )
+        return replace(self, held=add(self.held, worst))
+
+    def settle(self, worst: Coordinates, charge: Coordinates, *, earlier: bool = False) -> Filter:
+        """Return the state in which a held worst case is replaced by the charge of the outcome.
+
+        ``earlier``: the request was admitted in an earlier period, whose limit it was held against.
+        Its charge belongs to that period, so that it ends to be held and nothing more.
+        """
+        if any(part > most for part, most in zip(charge, worst, strict=True)):
+            raise InvalidInput(
+                "charge",
+                self.budget.describe(charge),
+                "the charge of an outcome cannot exceed the reserved worst case",
+            )
+        # One δ covers all outcomes: refunding it would let an analyst repeat until a failure.
+        if any(charge[number] != worst[number] for number in self.budget.never_refunded):
+            raise InvalidInput(
+                "charge",
+                self.budget.describe(charge),
+                "δ covers all outcomes together; settling cannot lower it",
+            )
+        if any(less > held for less, held in zip(worst, self.held, strict=True)):
+            raise InvalidInput(
+                "worst", self.budget.describe(worst), "this amount is not held; reserve it first"
+            )
+        held = tuple(before - less for before, less in zip(self.held, worst, strict=True))
+        settled = self.settled if earlier else add(self.settled, charge)
+        return replace(self, settled=settled, held=held)
+
+    def _used(self) -> Coordinates:
+        return add(self.settled, self.held)

@@ -1,14 +1,13 @@
-"""Migrate ledgers of expost 0.1 (schema 1), and recover files after a crash under another name.
+"""What people do who look after a ledger: add budgets, change limits, set alerts, migrate.
 
-A migration keeps a copy of the old ledger, checks that it is sound, and changes it in one
-transaction: a crash leaves either the old or the new ledger. The entries stay as they are, so the
-hash chain still holds, and an entry ``upgrade`` is added to it. Reservations that are open have no
-secret; they cannot be settled, only abandoned.
-Tests: ``tests/budget/test_upgrade.py``, ``tests/budget/test_file_names.py``.
+A migration of a ledger of expost 0.1 (schema 1) keeps a copy of the old ledger, checks that it is
+sound, and changes it in one transaction: a crash leaves either the old or the new ledger. The
+entries stay as they are, so the hash chain still holds, and an entry ``upgrade`` is added to it.
+Reservations that are open have no secret; they cannot be settled, only abandoned. A new limit is an
+entry with its reason.
 
-What people do who look after a ledger: add budgets, change limits, set alerts, migrate.
-
-Tests: ``tests/budget/test_operations.py``, ``tests/budget/test_upgrade.py``.
+Tests: ``tests/budget/test_operations.py``, ``tests/budget/test_upgrade.py``,
+``tests/budget/test_file_names.py``.
 """
 
 from __future__ import annotations
@@ -18,31 +17,46 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
 
 from expost.budget import totals
 from expost.budget.budgets import as_budget
-from expost.budget.changes import change_limit, set_alert
 from expost.budget.database_file import journal_of
 from expost.budget.ledger_rows import (
+    ABANDON,
     ALERTS,
+    CHANGE,
     OPEN_INDEX,
     RESERVATIONS,
     RESERVE,
     SCHEMA_VERSION,
+    SETTLE,
     TOTALS,
     UPGRADE,
     LedgerRows,
     canonical,
     check_cap,
     check_ledger_name,
+    check_memo,
 )
 from expost.budget.ledger_views import LedgerViews, problems_of
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, Coordinates, Filter, add, exact_amounts
 from expost.budget.replay import Replay
 from expost.budget.store import Store
-from expost.budget.totals import NO_ANALYST, all_entries, append, check_renewal
-from expost.errors import LedgerError
+from expost.budget.totals import (
+    NO_ANALYST,
+    all_entries,
+    append,
+    check_renewal,
+    filters_of,
+    find_budget,
+    insert_total,
+    readable,
+    renewal_of,
+    set_alert,
+)
+from expost.errors import InvalidInput, LedgerError
 from expost.privacy.guarantees import Guarantee
 from expost.rationals import Number
 
@@ -205,20 +219,8 @@ class LedgerOperations(LedgerViews):
     def upgrade(url: str | Path) -> str:
         """Migrate a ledger of expost 0.1 to the schema of this version; see ``docs/ledger.md``.
 
-        Parameters
-        ----------
-        url : str or Path
-            The ledger.
-
-        Returns
-        -------
-        str
-            Where the copy of the old ledger is.
-
-        Raises
-        ------
-        LedgerError
-            There is nothing to migrate, the ledger is not sound, or it is in use.
+        Returns where the copy of the old ledger is. Raises LedgerError if there is nothing to
+        migrate, the ledger is not sound, or it is in use.
         """
         return upgrade_ledger(url)
 
@@ -226,18 +228,9 @@ class LedgerOperations(LedgerViews):
     def recover(url: str | Path) -> None:
         """Take a SQLite ledger into use again after a crash under another name.
 
-        This is possible only if the file is sound as it is. A journal beside this name that does
-        not belong to the last write is removed.
-
-        Parameters
-        ----------
-        url : str or Path
-            The ledger.
-
-        Raises
-        ------
-        LedgerError
-            The last write left the file unfinished; open it once under the name that was used.
+        This is possible only if the file is sound as it is; otherwise it must be opened once under
+        the name that was used. A journal beside this name that does not belong to the last write is
+        removed.
         """
         recover_ledger(url)
 
@@ -249,26 +242,7 @@ class LedgerOperations(LedgerViews):
         caps: Mapping[str, Budget | Guarantee] | None = None,
         renews: str | None = None,
     ) -> None:
-        """Add another budget, one per data set.
-
-        Parameters
-        ----------
-        name : str
-            Name of the budget, not used in this ledger before.
-        budget : Budget or Guarantee
-            The limit.
-        caps : mapping, optional
-            A limit for each named analyst inside the budget.
-        renews : {"day", "week", "month", "quarter", "year"}, optional
-            As in :meth:`create`.
-
-        Raises
-        ------
-        LedgerError
-            The name is in use, or the database cannot be used.
-        InvalidInput
-            A name or a limit is not valid.
-        """
+        """Add another budget, one per data set; the arguments are those of :meth:`create`."""
         terms, limits = checked_terms(name, budget, caps)
         every = check_renewal(renews)
         self._store.write(lambda rows: totals.add_budget(rows, name, terms, limits, every))
@@ -313,7 +287,7 @@ class LedgerOperations(LedgerViews):
         share : number or str
             The share of the limit, for example 0.8.
         command : str
-            The command, run by the shell (:mod:`expost.budget.changes`). An empty text removes the
+            The command, run by the shell (:mod:`expost.budget.totals`). An empty text removes the
             alert at this share.
         budget : str, optional
             Name of the budget. It may be omitted if the ledger has only one.
@@ -331,3 +305,68 @@ def checked_terms(
     for who, cap in limits.items():
         check_cap(terms, who, cap)
     return terms, limits
+
+
+def change_limit(
+    rows: LedgerRows, terms: Budget | None, reason: str, budget: str | None, analyst: str
+) -> None:
+    """Change a limit; ``terms`` None removes a cap."""
+    check_memo(reason)
+    if not reason.strip():
+        raise InvalidInput("reason", None, "say why the limit is changed")
+    head = rows.lock_head()
+    name, filters = find_budget(rows, budget, analyst)
+    whole = filters[0].budget
+    if analyst:
+        check_ledger_name(analyst, "analyst")
+    if terms is None and not analyst:
+        raise InvalidInput("budget", None, "a budget cannot be removed; give a new limit")
+    if terms is None and len(filters) == 1:
+        raise InvalidInput("analyst", analyst, f"budget {name!r} has no cap for this analyst")
+    if terms is not None:
+        check_cap(whole, analyst or "everybody", terms)
+    detail = {"terms": None if terms is None else terms.as_dict()}
+    append(rows, head, CHANGE, (name, analyst, ""), detail, reason)
+    if terms is None:
+        rows.change(
+            "DELETE FROM expost_totals WHERE budget = :b AND analyst = :a", b=name, a=analyst
+        )
+    elif analyst and len(filters) == 1:
+        _add_cap(rows, terms, name, analyst)
+    else:
+        rows.change(
+            "UPDATE expost_totals SET terms = :t WHERE budget = :b AND analyst = :a",
+            t=canonical(terms.as_dict()),
+            b=name,
+            a=analyst,
+        )
+
+
+def _add_cap(rows: LedgerRows, terms: Budget, budget: str, analyst: str) -> None:
+    """Write a cap for an analyst who had none. What was charged before counts in full."""
+    settled, held = _charged(rows, budget, analyst, len(terms.limits))
+    renewal = renewal_of(rows, budget)
+    every, period = ("", "") if renewal is None else (renewal.every, renewal.period)
+    insert_total(rows, Filter(terms, settled, held), budget, analyst, every, period)
+    assert filters_of(rows, budget, analyst)
+
+
+def _charged(
+    rows: LedgerRows, budget: str, analyst: str, size: int
+) -> tuple[Coordinates, Coordinates]:
+    """The sums of an analyst's settled and held charges, from the entries."""
+    settled: Coordinates = (Fraction(0),) * size
+    waiting: dict[str, Coordinates] = {}
+    with readable(f"the entries of budget {budget!r}"):
+        for entry in all_entries(rows):
+            if (entry.budget, entry.analyst) != (budget, analyst):
+                continue
+            if entry.action == RESERVE:
+                waiting[entry.reservation] = exact_amounts(entry.facts["worst"])
+            elif entry.action in (SETTLE, ABANDON):
+                del waiting[entry.reservation]
+                settled = add(settled, exact_amounts(entry.facts["spent"]))
+    held: Coordinates = (Fraction(0),) * size
+    for worst in waiting.values():
+        held = add(held, worst)
+    return settled, held

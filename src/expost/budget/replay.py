@@ -1,6 +1,6 @@
 """The totals and reservations of a ledger, recomputed from its entries.
 
-``Ledger.verify`` compares the result with the tables. It also computes prices again: every worst
+``Ledger.verify`` compares the result with the tables. It also computes charges again: every worst
 case and every settled amount must be what the recorded charges say. Amounts are exact; nothing is
 rounded. Entries that expost 0.1 wrote are checked with the meaning that floats had then
 (:func:`expost.budget.limits.binary_amounts`).
@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Any
 
 from expost.budget.budgets import budget_from_dict
-from expost.budget.filter import Filter
 from expost.budget.ledger_rows import (
     ABANDON,
     ALERT,
@@ -35,7 +34,15 @@ from expost.budget.ledger_rows import (
     broken_link,
     canonical,
 )
-from expost.budget.limits import Budget, Coordinates, binary_amounts
+from expost.budget.limits import (
+    Budget,
+    Coordinates,
+    Filter,
+    add,
+    amount_texts,
+    binary_amounts,
+    exact_amounts,
+)
 from expost.errors import ExpostError
 from expost.privacy.charges import Charges
 
@@ -79,7 +86,7 @@ class ReplayedRequest:
             self.secret,
         )
 
-    def wrong_prices(self, charges: Charges) -> Iterator[str]:
+    def wrong_charges(self, charges: Charges) -> Iterator[str]:
         """Yield which amounts are not what the recorded charges say."""
         with _meaning(self.binary):
             if self.terms.worst(charges) != self.worst:
@@ -93,7 +100,7 @@ class ReplayedRequest:
         charge = charges.nothing if index is None else charges[index]
         with _meaning(self.finished_binary):
             if self.terms.coordinates(charge) != self.spent:
-                yield "it was not settled at the price of its outcome"
+                yield "it was not settled at the charge of its outcome"
 
 
 @dataclass
@@ -233,6 +240,7 @@ class Replay:
             period=facts.get("period", ""),
             binary=self.binary,
         )
+        # Held even if it does not fit: the table of totals holds it, too.
         accounts = self._places(entry)
         fits = all(self.filters[account].admits(worst) for account in accounts)
         for account in accounts:
@@ -317,7 +325,7 @@ class Replay:
                 if "charges" not in wrong:
                     yield from (
                         f"reservation {identity}: {problem}"
-                        for problem in _wrong_prices(job, charges[identity])
+                        for problem in _wrong_charges(job, charges[identity])
                     )
 
     def compare_alerts(self, rows: Sequence[Any]) -> Iterator[str]:
@@ -327,12 +335,12 @@ class Replay:
             yield "alerts: do not match the entries"
 
 
-def _wrong_prices(job: ReplayedRequest, charges: str) -> list[str]:
+def _wrong_charges(job: ReplayedRequest, charges: str) -> list[str]:
     """Which amounts of a reservation are not what its recorded charges say."""
     try:
-        return list(job.wrong_prices(_parsed(charges)))
+        return list(job.wrong_charges(_parsed(charges)))
     except (ExpostError, ValueError, KeyError, TypeError, ArithmeticError) as error:
-        return [f"its price cannot be computed ({type(error).__name__})"]
+        return [f"its charge cannot be computed ({type(error).__name__})"]
 
 
 @lru_cache(maxsize=8)  # few, because a table of charges may be long
@@ -343,22 +351,6 @@ def _parsed(charges: str) -> Charges:
 def _meaning(binary: bool) -> AbstractContextManager[None]:
     """What floats stand for: binary fractions in entries of expost 0.1, otherwise decimals."""
     return binary_amounts() if binary else nullcontext()
-
-
-def add(first: Coordinates, second: Coordinates) -> Coordinates:
-    """Return the sum of two amounts."""
-    return tuple(a + b for a, b in zip(first, second, strict=True))
-
-
-def exact_amounts(amounts: Sequence[str]) -> Coordinates:
-    """Return the exact amounts that :func:`amount_texts` wrote."""
-    parts = (text.partition("/") for text in amounts)
-    return tuple(Fraction(int(above), int(below or 1)) for above, _, below in parts)
-
-
-def amount_texts(amounts: Coordinates) -> list[str]:
-    """Return exact amounts as texts such as ``"1/4"``."""
-    return [str(amount) for amount in amounts]
 
 
 def _digest(charges: Any) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 
-from expost.budget.filter import Filter
 from expost.budget.ledger_rows import (
     LONGEST_IDENTITY,
     LedgerRows,
@@ -20,8 +19,7 @@ from expost.budget.ledger_rows import (
     check_ledger_name,
     digest,
 )
-from expost.budget.limits import Budget, Coordinates
-from expost.budget.replay import amount_texts
+from expost.budget.limits import Budget, Coordinates, Filter, amount_texts
 from expost.budget.totals import amounts, book_earlier, readable, renewal_of, update_totals
 from expost.errors import InvalidInput, LedgerError
 from expost.privacy.charges import Charges
@@ -211,19 +209,19 @@ def finish(
     rows: LedgerRows,
     filters: list[Filter],
     row: StoredReservation,
-    realised: Coordinates,
+    charge: Coordinates,
     status: str,
     outcome: str | None,
 ) -> None:
-    """Replace the worst case by the realised charge in the totals, and close the reservation.
+    """Replace the worst case by the actual charge in the totals, and close the reservation.
 
     The charge is booked in the period in which the request was admitted.
     """
     earlier = admitted_earlier(rows, row)
-    nexts = [state.settle(row.worst, realised, earlier=earlier) for state in filters]
+    nexts = [state.settle(row.worst, charge, earlier=earlier) for state in filters]
     update_totals(rows, nexts, row.budget, row.analyst)
     if earlier:
-        book_earlier(rows, realised, row.budget, row.analyst)
+        book_earlier(rows, charge, row.budget, row.analyst)
     rows.change(
         "UPDATE expost_reservations SET status = :s, outcome = :o WHERE id = :i",
         s=status,

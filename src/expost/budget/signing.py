@@ -52,12 +52,7 @@ class SigningKey:
 
     @classmethod
     def create(cls, path: str | Path) -> SigningKey:
-        """Make a new key and write it to a file that only its owner can read.
-
-        ``path``: the file of the private key, which must not exist. The public key is written to
-        the same name with ``.pub`` added. Raises InvalidInput: a file exists already, or cannot be
-        written.
-        """
+        """Make a new key in a file that only its owner can read; the public key goes to .pub."""
         _ed25519()
         seed, file = os.urandom(_KEY_BYTES), Path(path)
         key = cls(seed)
@@ -67,10 +62,7 @@ class SigningKey:
 
     @classmethod
     def load(cls, path: str | Path) -> SigningKey:
-        """Read a private key from a file that :meth:`create` wrote.
-
-        A file that others than its owner can read or write is refused.
-        """
+        """Read a private key; a file that others than its owner can read or write is refused."""
         return cls(_read_key(Path(path), "private"))
 
     @property
@@ -84,10 +76,7 @@ class SigningKey:
         return key_fingerprint(self.public)
 
     def sign(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a document with a signature under the key ``signature``.
-
-        ``document``: a JSON document. A signature that it has already is replaced.
-        """
+        """Return a document with a signature under the key ``signature``, replacing an old one."""
         content = _unsigned(document)
         value = self._key.sign(_signed_bytes(content))
         signature = {
@@ -114,11 +103,10 @@ def key_fingerprint(public: str) -> str:
 
 
 def signature_problem(document: Mapping[str, Any], public: str | None = None) -> str | None:
-    """Say what is wrong with the signature of a document.
+    """Say what is wrong with the signature of a document; None if it is valid.
 
-    ``public``: the public key that must have signed it, in hexadecimal. Without it, the key inside
-    the document is used, which shows only that the document was not changed since it was signed by
-    somebody. Returns: none if the signature is valid.
+    ``public``: the public key that must have signed it. Without it, the key inside the document is
+    used, which shows only that the document was not changed since it was signed by somebody.
     """
     signature = document.get("signature")
     if not isinstance(signature, Mapping):
@@ -153,11 +141,7 @@ def fingerprint_of_text(public: str) -> str:
 
 
 def signed_head(ledger: LedgerViews, key: SigningKey, time: str) -> dict[str, Any]:
-    """Return the signed head of a ledger, to be kept elsewhere.
-
-    ``time``: the present time, as ISO 8601 text. Returns: the identity of the ledger, the number
-    and the hash of its last entry, the time, and the signature.
-    """
+    """Return the signed head of a ledger at a time (ISO 8601), to be kept elsewhere."""
     sequence, last = ledger.head()
     return key.sign(
         {
@@ -173,11 +157,9 @@ def signed_head(ledger: LedgerViews, key: SigningKey, time: str) -> dict[str, An
 def head_problems(
     ledger: LedgerViews, document: Mapping[str, Any], public: str | None = None
 ) -> list[str]:
-    """Say why a ledger does not continue a signed head.
+    """Say why a ledger does not continue a signed head, one line per problem.
 
-    ``ledger``: the ledger. :meth:`Ledger.verify` checks the chain itself. ``document``: what
-    :func:`signed_head` returned, at an earlier time. ``public``: the public key that must have
-    signed it. Returns: one line per problem; empty if the ledger continues that head.
+    :meth:`Ledger.verify` checks the chain itself.
     """
     wrong = signature_problem(document, public)
     if wrong is not None:

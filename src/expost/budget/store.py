@@ -66,14 +66,9 @@ on_fork(
 
 
 class Store:
-    """A connection to the tables of a ledger.
+    """A connection to the tables of a ledger; safe after a fork: a child opens its own.
 
-    It is safe to use after a fork, because a child process opens its own connections.
-
-    ``url``: a file name, ``sqlite:///file`` or ``postgresql://user@host/database``. ``read_only``:
-    whether writing is refused, also by the database itself. Raises LedgerError: the URL is not
-    valid or names an unsupported database. The message does not repeat the URL, which may hold a
-    password.
+    No message repeats the URL, which may hold a password.
     """
 
     def __init__(self, url: str | os.PathLike[str], *, read_only: bool = False) -> None:

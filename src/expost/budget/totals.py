@@ -1,8 +1,13 @@
-"""Budgets that renew: when a period begins.
+"""The table of totals: the state of every budget and cap, periods, alerts, and new entries.
 
-A renewing budget limits what is admitted in each calendar period (UTC). A person whose data stay in
-the data set over several periods is protected by the sum over these periods, not by the limit of
-one of them: after n periods the total is at most n times the limit.
+For each budget, and for each analyst's cap inside it, one row holds the terms and the amounts that
+are settled and held, and for budgets that renew the present period and what was settled in earlier
+ones. Amounts are stored as exact rationals; nothing is rounded. Every function works on the rows of
+a transaction that the caller opened.
+
+**Periods.** A renewing budget limits what is admitted in each calendar period (UTC). A person whose
+data stay in the data set over several periods is protected by the sum over these periods, not by
+the limit of one of them: after n periods the total is at most n times the limit.
 
 A charge belongs to the period in which its request was admitted, which the entry of the reservation
 names: the worst case was held against that period's limit. A request that is still open when a
@@ -10,30 +15,37 @@ period begins is held in the new period, too, until it is settled; this only mak
 requests stricter.
 
 The time is that of the server (PostgreSQL) or of the client (SQLite). A clock that is set forward
-renews early, and the entry shows it. Tests: ``tests/budget/test_operations.py``.
+renews early, and the entry shows it.
 
-The table of totals, and the writing of entries.
+**Alerts.** A command runs when a budget is used up to a given share. The share counts what is
+settled and held, in the coordinate that is used most (for the rule "any" of Rényi budgets, least).
+A command is started when a reservation reaches the share, after the reservation is durable. It gets
+no data: only names and the share, in its environment. Nobody waits for it, and its failure changes
+nothing. A command is stored in the ledger, so whoever can write the ledger can choose it. It is
+therefore started only if the ledger is a file that nobody but its owner (this user or root) can
+write, or if ``EXPOST_LEDGER_ALERTS=1`` is set.
 
-For each budget, and for each analyst's cap inside it, one row holds the terms and the amounts that
-are settled and held, and for budgets that renew the present period and what was settled in earlier
-ones. Amounts are stored as exact rationals; nothing is rounded. Every function works on the rows of
-a transaction that the caller opened.
 Tests: ``tests/budget/test_ledger.py``, ``tests/budget/test_operations.py``.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from expost.budget.budgets import budget_from_dict
-from expost.budget.filter import Filter
 from expost.budget.ledger_rows import (
+    ALERT,
     CAP,
     CREATE,
     RENEW,
@@ -43,9 +55,18 @@ from expost.budget.ledger_rows import (
     canonical,
     check_ledger_name,
 )
-from expost.budget.limits import Budget, Coordinates
-from expost.budget.replay import add, amount_texts, exact_amounts
+from expost.budget.limits import (
+    Budget,
+    Coordinates,
+    Filter,
+    add,
+    amount_from,
+    amount_texts,
+    decimal_text,
+    exact_amounts,
+)
 from expost.errors import InvalidInput, LedgerError
+from expost.rationals import Number
 
 NEVER = ""
 PERIODS = ("day", "week", "month", "quarter", "year")
@@ -96,12 +117,7 @@ _FILTERS = (
 
 @dataclass(frozen=True)
 class Renewal:
-    """The period of a budget that renews.
-
-    ``every``: ``"day"``, ``"week"``, ``"month"``, ``"quarter"`` or ``"year"``. ``period``: the
-    first day of the period of the last request, as ISO text. ``past``: what was settled in earlier
-    periods.
-    """
+    """How often a budget renews, the first day of its period, and what was settled before."""
 
     every: str
     period: str
@@ -297,6 +313,7 @@ def renew(rows: LedgerRows, head: tuple[int, str], budget: str) -> tuple[tuple[i
     accounts = rows.all(
         "SELECT analyst, settled, past FROM expost_totals WHERE budget = :b", b=budget
     )
+    # What is held stays held in the new period: it may still be charged.
     for who, settled, past in accounts:
         rows.change(
             "UPDATE expost_totals SET settled = :s, past = :z, period = :p "
@@ -382,3 +399,107 @@ def amounts(text: str) -> Coordinates:
 def _terms(text: str) -> Budget:
     """The budget that stored terms describe."""
     return budget_from_dict(json.loads(text))
+
+
+ALLOW_VARIABLE = "EXPOST_LEDGER_ALERTS"
+
+
+_LONGEST_COMMAND = 2000
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A command, run by the shell, when a budget is used up to a share (a decimal as text)."""
+
+    budget: str
+    share: str
+    command: str
+
+
+def check_share(share: Number | str) -> Fraction:
+    """Return the share of an alert; refuse one that is never reached."""
+    part = amount_from(share, "share")
+    if not 0 < part <= 1:
+        raise InvalidInput("share", share, "give a number with 0 < share ≤ 1, for example 0.8")
+    return part
+
+
+def set_alert(rows: LedgerRows, budget: str | None, share: Number | str, command: str) -> Alert:
+    """Store an alert, or replace the one at the same share; an empty command removes it."""
+    part = check_share(share)
+    if not isinstance(command, str) or len(command) > _LONGEST_COMMAND or "\x00" in command:
+        raise InvalidInput(
+            "command", "…", f"give a command of at most {_LONGEST_COMMAND} characters"
+        )
+    head = rows.lock_head()
+    name, _ = find_budget(rows, budget, "")
+    alert = Alert(name, decimal_text(part), command)
+    append(rows, head, ALERT, (name, "", ""), {"share": alert.share, "command": command})
+    rows.run("DELETE FROM expost_alerts WHERE budget = :b AND share = :s", b=name, s=alert.share)
+    if command:
+        rows.change(
+            "INSERT INTO expost_alerts VALUES (:b, :s, :c)", b=name, s=alert.share, c=command
+        )
+    return alert
+
+
+def stored_alerts(rows: LedgerRows, budget: str) -> list[Alert]:
+    """The alerts of a budget."""
+    stored = rows.all(
+        "SELECT budget, share, command FROM expost_alerts WHERE budget = :b ORDER BY share",
+        b=budget,
+    )
+    return [Alert(*map(str, row)) for row in stored]
+
+
+def used_share(state: Filter) -> Fraction:
+    """Return the share of a budget that is settled or held."""
+    parts = [
+        (settled + held) / limit
+        for settled, held, limit in zip(state.settled, state.held, state.budget.limits, strict=True)
+    ]
+    return max(parts) if state.budget.rule == "all" else min(parts)
+
+
+def reached_alerts(rows: LedgerRows, budget: str, before: Filter, after: Filter) -> list[Alert]:
+    """The alerts whose share lies between two states of a budget."""
+    low, high = used_share(before), used_share(after)
+    return [
+        alert
+        for alert in stored_alerts(rows, budget)
+        if low < amount_from(alert.share, "share") <= high
+    ]
+
+
+def start_alerts(alerts: list[Alert], file: Path | None) -> None:
+    """Start the commands without waiting for them. Errors are ignored."""
+    if not alerts or not _trusted(file):
+        return
+    for alert in alerts:
+        told = {"EXPOST_ALERT_BUDGET": alert.budget, "EXPOST_ALERT_SHARE": alert.share}
+        try:
+            subprocess.Popen(  # noqa: S602 - the command is from the owner of the file
+                alert.command,
+                shell=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env=os.environ | told,
+            )
+        except (OSError, ValueError):
+            continue
+
+
+def _trusted(file: Path | None) -> bool:
+    """Whether commands that are stored in this ledger may run on this machine."""
+    if os.environ.get(ALLOW_VARIABLE) == "1":
+        return True
+    if file is None:
+        return False
+    try:
+        facts = file.stat()
+    except OSError:
+        return False
+    shared = facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return not shared and hasattr(os, "geteuid") and facts.st_uid in (0, os.geteuid())

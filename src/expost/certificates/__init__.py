@@ -2,9 +2,8 @@
 
 What to read, in this order:
 
-``document``  what a certificate is: plain JSON with a version and a kind
-``prices``    the charges of a grid, and of requests made in turn, computed again
-``verify``    is the charge right, and do signature, model and ledger agree?
-``words``     which words a certificate becomes, at every door
-``report``    a release in words for privacy officers, and for a public registry
+``document``        what a certificate is, and its charges, computed again
+``verify``          is the charge right, and do signature, model and ledger agree?
+``words``           which words a certificate becomes, at every door
+``officer_report``  a release in words for privacy officers, and for a public registry
 """

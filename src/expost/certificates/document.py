@@ -3,21 +3,53 @@
 A document is built from the record of a result, by one function per kind:
 ``Release.as_dict`` (selection), ``CountResult.certificate`` (count), ``Facts.certificate`` (facts)
 and :func:`tuning_document`.
-It contains nothing that a selection keeps secret. Tests: ``tests/certificates/``.
+It contains nothing that a selection keeps secret.
+
+**Charges are computed again** from a certificate: of one grid, and of requests made in turn. A grid
+is priced with the code that priced the selection, so a certificate whose charge was changed
+no longer matches its grid. That the grid is the one that ran is shown by a signature or by the
+ledger, which stores the digest of the charges. A tuning job composes its requests with the same
+three functions before and after it runs: :func:`composed`, :func:`worst_in_turn` and
+:func:`in_epsilon_delta`.
+
+Tests: ``tests/certificates/``, ``tests/selection/test_grid.py``, ``tests/tuning/test_missed.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from fractions import Fraction
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from expost.budget.ledger_rows import canonical
 from expost.budget.signing import load_document
-from expost.errors import InvalidRelease
-from expost.privacy.guarantees import guarantee_from_dict
+from expost.errors import ExpostError, InvalidRelease
+from expost.mechanisms.discrete_noise import DiscreteGaussian, DiscreteLaplace, Query
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ApproxDP, Guarantee, guarantee_from_dict
+from expost.rationals import round_down
+from expost.selection.above_threshold import AboveThreshold
+from expost.selection.candidate import Candidate, never_run
+from expost.selection.doubling import Doubling
+from expost.selection.held_out import GaussianCounts, HeldOut, look_deviations, rates_of
+from expost.selection.job_selectors import PlannedAttempt, PlannedPath, Tell
+from expost.selection.noise_path import NoisePath, PathLevel, PathSearch
+from expost.selection.noise_reduction import NoiseReduction
+from expost.selection.random_dropping import RandomDropping
 from expost.selection.release import SCHEMA, Release, plain_json
+from expost.selection.repeat_and_select import (
+    Poisson,
+    RepeatAndSelect,
+    RunCount,
+    TruncatedNegativeBinomial,
+)
+from expost.selection.selector import Selector
 
 SELECTION, COUNT, FACTS, TUNING = "selection", "count", "facts", "tuning"
 QUANTILE = "quantile"
@@ -262,3 +294,179 @@ def made_records(document: Record) -> list[dict[str, Any] | None]:
     grids = grids_of(document["requests"])
     records = document["requests"]["made"]
     return [record and {**record, "grid": grids[record["grid"]]} for record in records]
+
+
+SELECTORS: tuple[type[Selector], ...] = (
+    *(AboveThreshold, Doubling, NoiseReduction, PathSearch, RandomDropping, RepeatAndSelect),
+    *(PlannedAttempt, PlannedPath, Tell),
+)
+"""Every selector whose grid can be priced again; two of the same name differ in their settings."""
+_LAWS: dict[str, type[RunCount]] = {
+    law.__name__: law for law in (TruncatedNegativeBinomial, Poisson)
+}
+_MOST_CANDIDATES = 10_000_000
+
+
+def composed(charges: Sequence[Guarantee]) -> Guarantee:
+    """Return the charge of several requests: sums, exact and rounded up.
+
+    Of ex-post (ε̃, δ) charges both numbers add up. The first attempt of a job is charged with the
+    δ of all attempts that are allowed, so the sum over those that were made is the job's δ. Test:
+    ``tests/tuning/test_attempts.py``.
+    """
+    total = charges[0]
+    for charge in charges[1:]:
+        total = total + charge
+    return total
+
+
+def worst_in_turn(charges: Sequence[Charges]) -> Guarantee:
+    """Return the most that requests cost of which each is made only if those before it missed.
+
+    All but the last one that is made cost what a miss costs. Test: ``tests/tuning/test_missed.py``.
+    """
+    worst, missed = charges[0].worst_case, charges[0].nothing
+    for request in charges[1:]:
+        worst = worst.at_worst(missed + request.worst_case)
+        missed = missed + request.nothing
+    return worst
+
+
+def in_epsilon_delta(charge: Guarantee, delta: float, order: float | None, looks: int) -> ApproxDP:
+    """Return what a charge of a job means in (ε, δ), if nothing else is released.
+
+    A charge in ρ belongs to a look of a path. All that was released up to this look is ρ-zCDP, so
+    it is (ε, δ/looks)-DP, at an order of its own; the sum over the looks is the claim (docs/
+    theory.md, "Stopping under zCDP"). A Rényi charge is converted at the job's order.
+    """
+    pair, stated, curve = charge.as_approx(), charge.as_zcdp(), charge.as_renyi()
+    if pair is not None:
+        return pair
+    if stated is not None:
+        share = round_down(Fraction(delta) / looks)
+        return ApproxDP(stated.to_approx(share).epsilon, delta, charge.neighbours)
+    if curve is None or order is None:
+        raise InvalidRelease("spent", "the certificate's", "it is no charge of a tuning job")
+    return curve.on([order]).to_approx(delta)
+
+
+def charges_of_grid(grid: Mapping[str, Any] | None) -> Charges:
+    """Return what each outcome of a selection costs, computed from the grid in its certificate."""
+    if grid is None:
+        raise InvalidRelease("grid", None, "without it the charge cannot be computed again")
+    return _charges_of_text(canonical(grid))
+
+
+@lru_cache(maxsize=64)  # a job repeats its grid, and a certificate is priced by several checks
+def _charges_of_text(text: str) -> Charges:
+    selector, candidates = rebuild(json.loads(text))
+    with _readable():
+        return selector.charges(candidates)
+
+
+def rebuild(grid: Mapping[str, Any]) -> tuple[Selector, list[Candidate]]:
+    """Return the selector of a grid, and candidates that can be priced and not run."""
+    with _readable():
+        candidates = list(_candidates(grid))
+        return _selector(grid["selector"], candidates), candidates
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn what a damaged grid raises into an InvalidRelease."""
+    try:
+        yield
+    except KeyError as error:
+        raise InvalidRelease("grid", str(error.args[0]), "this key is missing") from None
+    except ExpostError as error:
+        raise InvalidRelease("grid", "the certificate's", str(error)) from None
+    except (ValueError, TypeError, IndexError, AttributeError, ArithmeticError):
+        raise InvalidRelease("grid", "the certificate's", "it cannot be read") from None
+
+
+def _candidates(grid: Mapping[str, Any]) -> Iterator[Candidate]:
+    """Yield candidates that can be priced and not run."""
+    guarantees = [guarantee_from_dict(record) for record in grid["guarantees"]]
+    kind = "path" if grid["selector"]["name"] == PathSearch.name else grid["mechanisms"]
+    levels = []
+    for number, repeats, drop_rate in grid["levels"]:
+        stated = guarantees[number]
+        mechanism = _mechanism(kind, stated)
+        own = getattr(mechanism, "guarantee", None)
+        if own not in (None, stated):
+            raise InvalidRelease("grid", "a guarantee", "it is not that of its mechanism")
+        levels.append(
+            Candidate(
+                mechanism,
+                repeats=repeats,
+                guarantee=stated if own is None else None,  # type: ignore[arg-type]
+                drop_rate=_read(drop_rate),
+            )
+        )
+    if sum(length for _, length in grid["candidates"]) > _MOST_CANDIDATES:
+        raise InvalidRelease("grid", "candidates", f"give at most {_MOST_CANDIDATES}")
+    for level, length in grid["candidates"]:
+        yield from [levels[level]] * length
+
+
+def _mechanism(kind: str, guarantee: Any) -> Any:
+    """Return a mechanism of the kind that the price depends on; it is never run."""
+    if kind == "queries":
+        return Query(never_run)
+    if kind == "laplace":
+        return DiscreteLaplace(Query(never_run), guarantee.epsilon, guarantee.neighbours)
+    if kind == "gaussian":
+        return DiscreteGaussian(Query(never_run), guarantee.rho, guarantee.neighbours)
+    if kind == "path":  # sensitivity and dimension do not enter the price
+        return PathLevel(NoisePath(never_run, 1, never_run, 1, guarantee.neighbours), guarantee)
+    if kind != "any":
+        raise InvalidRelease("mechanisms", kind, "give queries, laplace, gaussian or any")
+    return never_run
+
+
+def _selector(settings: Mapping[str, Any], candidates: Sequence[Candidate]) -> Selector:
+    """Return the selector with these settings."""
+    # Certificates of 0.2 call the goal "target".
+    values = {
+        "at_least" if name == "target" else name: (
+            _held_out(value, candidates) if name == "held_out" else _read(value)
+        )
+        for name, value in settings.items()
+        if name != "name"
+    }
+    for kind in SELECTORS:
+        own = {setting.name for setting in fields(kind)}  # type: ignore[arg-type]
+        if kind.name == settings["name"] and own == set(values):
+            return kind(**values)
+    raise InvalidRelease("selector", settings["name"], "this version knows no such selector")
+
+
+def _held_out(
+    terms: Mapping[str, Any] | None, candidates: Sequence[Candidate]
+) -> HeldOut | GaussianCounts | None:
+    """Return the rule of held-out rows; its noise follows from the candidates' levels."""
+    if terms is None:
+        return None
+    gaussian = terms["law"] == GaussianCounts.__name__
+    known = {"law", "thresholds", "steps"} | (set() if gaussian else {"monotone"})
+    if set(terms) != known:
+        raise InvalidRelease("held_out", sorted(terms), "this version knows other settings")
+    levels = [float(candidate.guarantee.size) for candidate in candidates]
+    thresholds, steps = _read(terms["thresholds"]), terms["steps"]
+    if gaussian:
+        deviations = look_deviations(levels, steps)
+        return GaussianCounts(never_run, thresholds, steps, deviations=deviations)
+    rates = rates_of(levels, terms["monotone"])
+    return HeldOut(never_run, thresholds, steps, terms["monotone"], rates=rates)
+
+
+def _read(value: Any) -> Any:
+    """Return a setting from its JSON form."""
+    if isinstance(value, list):
+        return tuple(map(_read, value))
+    if isinstance(value, Mapping):
+        if "exact" in value:
+            return Fraction(value["exact"])
+        law = dict(value)
+        return _LAWS[law.pop("law")](**{name: _read(setting) for name, setting in law.items()})
+    return value

@@ -25,6 +25,7 @@ from typing import Any
 
 from expost._version import __version__
 from expost.certificates.document import TUNING, Record
+from expost.certificates.meaning import certainty_text, person_words
 from expost.certificates.verify import job_epsilon_delta
 from expost.certificates.words import (
     UNITS,
@@ -40,8 +41,7 @@ from expost.certificates.words import (
     score_words,
     side_words,
 )
-from expost.privacy.base import persons_words
-from expost.privacy.guarantees import ApproxDP, guarantee_from_dict
+from expost.privacy.guarantees import ApproxDP, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 _KINDS = {"count": "counts of persons", "rows": "counts of rows", "sum": "sums", "mean": "means"}
@@ -188,34 +188,26 @@ def _cell(text: Any) -> str:
     return f"'{written}" if written.startswith(("=", "+", "-", "@", "\t", "\r")) else written
 
 
-def meaning_of(epsilon: float, delta: float, *, ex_post: bool = False) -> str:
-    """Return what (ε, δ) means for one person; ``ex_post`` for an ε of what was released."""
+def meaning_of(epsilon: float, delta: float, *, ex_post: bool = False, unit: str = "person") -> str:
+    """Return what (ε, δ) means for a person or row; ``ex_post`` for an ε of what was released."""
     factor = math.exp(epsilon) if epsilon < 50 else math.inf
     factor_text = charge_text(factor * (1 - 1e-12), 3)  # e^ln 3 is a little more than 3
-    what = "what was released is at most" if ex_post else "every outcome is at most"
-    text = (
+    what = "what was released" if ex_post else "every outcome"
+    return (
         f"Whatever somebody concludes from this release, they could have concluded it almost as "
-        f"well without the person's data: {what} {factor_text} times as likely with them as "
-        "without, and the other way round. "
-        f"Somebody who thinks it equally likely that a person is in the data or not can be at most "
-        f"{certainty_text(epsilon)} % certain afterwards."
+        f"well without the data of one {unit}: {what} is at most {factor_text} times as likely "
+        f"with them as without, and the other way round. In other words, "
+        f"{person_words(epsilon, delta, unit)}."
     )
-    if delta:
-        text += f" This may fail with a probability of at most {charge_text(delta, 2)}."
-    return text
-
-
-def certainty_text(epsilon: float) -> str:
-    """Return e^ε/(1 + e^ε) in per cent with one digit, rounded up."""
-    certainty = 1 / (1 + math.exp(-min(epsilon, 700.0)))
-    return f"{min(math.ceil(1000 * certainty - 1e-9), 1000) / 10:.1f}"
 
 
 def _how_much(numbers: Record, tuned: bool = False) -> dict[str, Any]:
     unit = UNITS[numbers["unit"]]
     here, before = numbers["this_release"], numbers["epsilon"]
     less = here["epsilon"] < before
-    text = meaning_of(here["epsilon"], here["delta"] or 0.0, ex_post=less)
+    text = meaning_of(
+        here["epsilon"], here["delta"] or 0.0, ex_post=less, unit="row" if tuned else "person"
+    )
     if less:
         text += (
             f" This is the ε of what was released ({charge_text(here['epsilon'], 3)}), and it was "

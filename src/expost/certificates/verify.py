@@ -32,14 +32,12 @@ from expost.certificates.document import (
     QUANTILE,
     TUNING,
     Record,
-    grids_of,
-    made_records,
-    read_certificate,
-)
-from expost.certificates.prices import (
     charges_of_grid,
     composed,
+    grids_of,
     in_epsilon_delta,
+    made_records,
+    read_certificate,
     rebuild,
     worst_in_turn,
 )

@@ -18,8 +18,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, NamedTuple
 
 from expost.certificates.document import COUNT, FACTS, QUANTILE, TUNING, Record
-from expost.privacy.base import RELATIONS, persons_words
-from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.certificates.meaning import person_words
+from expost.privacy.guarantees import RELATIONS, Guarantee, guarantee_from_dict, persons_words
 from expost.rationals import charge_text
 
 TITLES = {COUNT: "Certificate of counts, sums or means", TUNING: "Certificate of a tuned model"}
@@ -109,6 +109,7 @@ def _selection(document: Record, verbose: bool) -> dict[str, _Maker]:
         "score": lambda: _score(document),
         "goal reached": lambda: reached[document["passed"]],
         "charge": lambda: f"{_charge(document['spent'])}: what this release cost, search included",
+        "meaning": lambda: _meaning(document, document["spent"]),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
         "protects": lambda: protected_words(document["spent"]["neighbours"]),
         **_common(document),
@@ -126,6 +127,11 @@ def _count(document: Record, verbose: bool) -> dict[str, _Maker]:
         "error": lambda: error_words(document["query"]),
         "charge": lambda: f"{_amount(document['spent'])}: what these answers cost",
         "facts": lambda: _bought(document),
+        "meaning": lambda: _meaning(
+            document,
+            document["spent"] if "delta" not in document["guarantee"] else document["guarantee"],
+            "person",
+        ),
         "at most": lambda: f"{_amount(document['worst_case'])}: certain before anything ran",
         "guarantee": lambda: f"{_charge(document['guarantee'])} for everything released",
         "protects": lambda: persons_words(document["max_groups_per_user"]),
@@ -145,6 +151,9 @@ def _facts(document: Record, verbose: bool) -> dict[str, _Maker]:
         "rows": lambda: f"about {document['facts']['rows']:,.0f}",
         "columns": lambda: list(map(_column_facts, document["facts"]["columns"].items())),
         "charge": lambda: f"{_charge(document['spent'])}: what all facts together cost",
+        "meaning": lambda: _meaning(
+            document, document["spent"], "row" if document["facts"]["user"] is None else "person"
+        ),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before anything ran",
         "protects": lambda: (
             protected_words(document["spent"]["neighbours"])
@@ -167,6 +176,7 @@ def _tuning(document: Record, verbose: bool) -> dict[str, _Maker]:
         "told": lambda: told_words(job),
         "charge": lambda: f"{_amount(job['spent'])}: all attempts, training and scoring together",
         "facts": lambda: _bought(document),
+        "meaning": lambda: _meaning(document, job["spent"]),
         "at most": lambda: f"{_charge(document['worst_case'])}: certain before the job began",
         "attempts": lambda: _attempts(job),
         "protects": lambda: protected_words(document["spent"]["neighbours"]),
@@ -257,6 +267,17 @@ def _number(value: Any) -> str:
     if isinstance(value, (int, float)):
         return charge_text(value)
     return "[" + ", ".join(charge_text(number, 4) for number in value) + "]"
+
+
+def _meaning(document: Record, charge: Record, unit: str = "row") -> str | None:
+    """What a charge, with that of facts that were bought, means; None without an ε."""
+    if document["simulated"] or "epsilon" not in charge:
+        return None
+    epsilon, delta = charge["epsilon"], charge.get("delta", 0.0)
+    if "facts" in document and document.get("kind") != FACTS:
+        bought = document["facts"]["charged"]
+        epsilon, delta = epsilon + bought["epsilon"], delta + bought["delta"]
+    return person_words(epsilon, delta, unit)
 
 
 def protected_words(relation: str) -> str:
@@ -475,13 +496,8 @@ def bounds_words(job: Record) -> str | None:
     if bounds["bound_on_population"] is not None:
         new = bound_text(_within(bounds["bound_on_population"], goal), larger)
         text += f", {side} {new} on new rows of the same population"
-    text += f" ({100 * bounds['confidence']:g} % confidence each)"
-    asked = goal["confidence"]
-    if bounds["confidence"] > asked:
-        text += (
-            f"; {100 * asked:g} % holds for the whole job, whose ways of training share the other "
-            f"{100 * (1 - asked):g} %"
-        )
+    certain = min(bounds["confidence"], goal["confidence"])  # of the whole job: each has no less
+    text += f" ({100 * certain:g} % confidence each)"
     if bounds["bound_on_population"] is None and bounds.get("why_no_bound_on_population"):
         text += f"; no bound for new rows: {bounds['why_no_bound_on_population']}"
     return text

@@ -14,35 +14,29 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperCommand
 
 from expost import plots
 from expost.analytics import count_plan as plans
 from expost.analytics import query
+from expost.analytics.answer_charts import draw_answers
+from expost.analytics.answer_files import check_out, csv_cells, write_document
+from expost.analytics.count_result import CountResult, table_of_answers
 from expost.analytics.learned_facts import facts_delta
-from expost.analytics.query import CountResult
 from expost.analytics.refinement import Answer
 from expost.analytics.request import CountRequest, request_settings
 from expost.budget.ledger import Ledger
+from expost.cli.count_screens import render_answers, render_plan, render_result
 from expost.cli.describe import show_plan
-from expost.cli.output import Json, note_error, notes, show, shown_up, visible
+from expost.cli.output import Json, Verbose, note_error, notes, show, shown_up
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 from expost.facts.describe import plan as facts_plan
 from expost.files import read_small
-from expost.privacy.charges import ShareCharges
 from expost.privacy.dpsgd import gaussian_for
-from expost.rationals import charge_text
 
 INTERRUPTED = 130
-_SHOWN = 40
-_VAGUE = 0.5  # a share whose interval is wider says nothing
-_UNITS = {"epsilon": "ε", "rho": "ρ"}
-_SHARES = {"pairs": "(user, group) pairs", "rows": "rows", "amount": "the amount"}
 _BOUNDS = "--bounds"
 _MANY_ROWS = (
     "note: a person counts with up to 10 rows in a group, so the noise is made for 10 rows. If "
@@ -117,6 +111,12 @@ def request_of_options(
 
 SumColumn = Annotated[str | None, typer.Option("--sum", help="Sum this column.")]
 MeanColumn = Annotated[str | None, typer.Option("--mean", help="Average this column.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the answers to this file: .csv, .parquet, .xlsx, .json, .md or .png (a chart)."
+    ),
+]
 
 
 @with_request_options(required=("epsilon", "user"))
@@ -136,9 +136,7 @@ def count_command(
     ledger: Annotated[str | None, typer.Option(help="Charge this ledger.")] = None,
     budget: Annotated[str | None, typer.Option(help="Budget of the ledger.")] = None,
     analyst: Annotated[str, typer.Option(help="Who asks; for caps.")] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="Write answers to this CSV as they are released.")
-    ] = None,
+    out: Out = None,
     certificate: Annotated[
         Path | None, typer.Option(help="Write a certificate (JSON) to this file.")
     ] = None,
@@ -149,13 +147,15 @@ def count_command(
             help="Buy the bounds or the groups that are not given for this ε, a part of --epsilon."
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
     """Answers per group, each within the wanted error, as many groups as the budget allows."""
     if plot is not None:
         plots.check_path(plot)
-    check_files(out, certificate)
+    check_out(out)
+    check_certificate_file(certificate)
     request = request_of_options(options, sum_column, mean_column)
     if request["kind"] != "count" and "bounds" not in request and learn_facts is None:
         raise InvalidInput(
@@ -180,38 +180,43 @@ def count_command(
     request |= {"memo": f"expost {request['kind']}", "budget": budget, "analyst": analyst}
     request["ledger"] = None if ledger is None else Ledger.open(ledger)
     result = run.ask(source, request, as_json)
-    _finish(result, certificate, plot, as_json, run.failure)
+    rendered = partial(render_result, result=result, verbose=verbose)
+    show(result.as_dict(), as_json=as_json, render=rendered)
+    _finish(result, (out, certificate, plot), run.failure)
 
 
 def _finish(
     result: CountResult,
-    certificate: Path | None,
-    plot: Path | None,
-    as_json: bool,
+    files: tuple[Path | None, Path | None, Path | None],
     failure: OSError | None,
 ) -> None:
-    """Show the answers first: they are paid for, whatever becomes of the files."""
+    """Say what facts cost and where the files are; the answers, which are paid, are shown."""
+    out, certificate, plot = files
     for warning in result.warnings:
         notes.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    show(
-        result.as_dict(),
-        as_json=as_json,
-        render=lambda console: render_result(console, result),
-    )
     if result.facts is not None and result.total is not None:
         notes.print(
             f"Facts cost ε = {shown_up(result.facts.epsilon)}; with them all of this is "
             f"({shown_up(result.total.epsilon)}, {result.total.delta:g})-DP.",
             highlight=False,
         )
+    if out is not None and not _streamed(out):
+        result.save(out)
+    if out is not None and failure is None:
+        notes.print(f"answers: {out}")
     if certificate is not None:
-        result.save(certificate)
+        write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
     if plot is not None:
-        plots.draw_counts(result, plot)
+        draw_answers(result.answer_table(), plot)
         notes.print(f"figure: {plot}")
     if failure is not None:
         raise failure
+
+
+def _streamed(out: Path | None) -> bool:
+    """Whether answers are written one by one, before the ledger is settled."""
+    return out is not None and out.suffix.lower() == ".csv"
 
 
 def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> None:
@@ -235,32 +240,32 @@ def _show_plan(request: dict[str, Any], plot: Path | None, as_json: bool) -> Non
         notes.print(f"figure: {plot}")
 
 
-def check_files(out: Path | None, certificate: Path | None) -> None:
-    """Refuse to write over a file, or into a folder that does not exist."""
-    for name, path in (("out", out), ("certificate", certificate)):
-        if path is None:
-            continue
-        if path.exists():
-            raise InvalidInput(
-                name, str(path), "the file exists already; name another, so that nothing is lost"
-            )
-        if not path.resolve().parent.is_dir():
-            raise InvalidInput(name, str(path), "the folder does not exist")
+def check_certificate_file(path: Path | None) -> None:
+    """Refuse a certificate that could not be written later."""
+    if path is None:
+        return
+    if path.exists():
+        raise InvalidInput(
+            "certificate", str(path), "the file exists already; name another, so nothing is lost"
+        )
+    if not path.resolve().parent.is_dir():
+        raise InvalidInput("certificate", str(path), "the folder does not exist")
 
 
 class _Run:
     """One request from the command line: progress, the file of answers, Ctrl-C."""
 
     def __init__(self, out: Path | None, total: float) -> None:
-        self._out, self._total = out, total
+        self._out, self._total = out if _streamed(out) else None, total
         self._answers: list[Answer] = []
+        self._asked: dict[str, Any] = {}
         self.failure: OSError | None = None  # of the file of answers; they are shown all the same
 
     def ask(self, source: str, request: dict[str, Any], as_json: bool) -> CountResult:
         """Run the request; answers go to the file before the ledger is settled."""
-        out = self._out
+        out, self._asked = self._out, _asked_in_words(request)
         stream = None if out is None else out.open("x", encoding="utf-8", newline="")
-        writer = None if stream is None else _Writer(stream)
+        writer = None if stream is None else _Writer(stream, self._asked)
         try:
             with _progress() as progress:
                 task = progress.add_task("budget", total=1.0, answers=0)
@@ -312,7 +317,7 @@ class _Run:
             show(
                 document,
                 as_json=as_json,
-                render=lambda console: render_answers(console, self._answers),
+                render=lambda console: render_answers(console, self._asked, self._answers),
             )
         raise typer.Exit(INTERRUPTED)
 
@@ -320,17 +325,23 @@ class _Run:
 class _Writer:
     """Answers to a CSV file, each on the disk before the next is made."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, asked: Mapping[str, Any]) -> None:
+        self._stream, self._query = stream, asked
         self._rows = csv.writer(stream)
-        self._rows.writerow(["group", "estimate", "low", "high", "spent", "answered"])
+        self._rows.writerow(table_of_answers(self._query, ()).header)
 
     def write(self, answer: Answer, *, answered: bool) -> None:
         """Write one answer and flush it."""
-        facts = [answer.estimate, answer.low, answer.high, answer.spent]
-        name = " / ".join(answer.group) if isinstance(answer.group, tuple) else answer.group
-        self._rows.writerow([name, *facts, "yes" if answered else "no"])
+        lists = ((answer,), ()) if answered else ((), (answer,))
+        (row,) = table_of_answers(self._query, *lists).rows()
+        self._rows.writerow(csv_cells(row))
         self._stream.flush()
+
+
+def _asked_in_words(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a table of answers says about its question, before that is checked."""
+    kind = "rows" if request.get("count_rows") else request["kind"]
+    return {"kind": kind, "column": request.get("column"), "by": list(request.get("by") or ())}
 
 
 def _progress() -> Progress:
@@ -389,7 +400,7 @@ def parse_cap(name: str, text: str | None, *words: str) -> int | str | None:
 def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
     """Return group names, one per line (a CSV row for several columns); skips empty lines.
 
-    A first line that names the columns is a header.
+    A first line that names all the columns is a header: cells are then found by name.
     """
     try:
         text = read_small(path, "keys", "utf-8-sig")
@@ -397,14 +408,23 @@ def read_keys(path: Path, columns: Sequence[str] = ()) -> list[Any]:
         raise InvalidInput("keys", str(path), "the file is not UTF-8 text") from None
     lines = [line.rstrip("\r\n") for line in text.split("\n")]
     listed: list[Any] = [line for line in lines if line]
-    if len(columns) > 1:
+    header = next(csv.reader(listed), [])
+    if columns and set(columns) <= set(header) and len(set(header)) == len(header):
+        rows = [row for row in csv.reader(listed[1:]) if row]
+        listed = [_named_cells(row, header, columns) for row in rows]
+    elif len(columns) > 1:
         listed = [tuple(row) for row in csv.reader(listed)]
-    header = next(csv.reader(line for line in lines if line), [])
-    if columns and header == list(columns):
-        del listed[0]
     if not listed:
         raise InvalidInput("keys", str(path), "the file names no group")
     return listed
+
+
+def _named_cells(row: Sequence[str], header: Sequence[str], columns: Sequence[str]) -> Any:
+    """The cells of the columns in a row of a keys file; one cell alone for one column."""
+    if len(row) != len(header):
+        raise InvalidInput("keys", row, f"give {len(header)} cells per line, as in the header")
+    cells = tuple(row[header.index(name)] for name in columns)
+    return cells if len(cells) > 1 else cells[0]
 
 
 def read_prior(path: Path) -> dict[str, float]:
@@ -425,170 +445,3 @@ def read_prior(path: Path) -> dict[str, float]:
     if not sizes:
         raise InvalidInput("prior", str(path), "the file names no group")
     return sizes
-
-
-def group_name(group: Any) -> str:
-    """Return a group's name for people; several columns are joined by a slash."""
-    return " / ".join(map(str, group)) if isinstance(group, (tuple, list)) else str(group)
-
-
-def short_number(value: float) -> str:
-    """Return a number with as many digits as help."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"
-
-
-def _groups(count: int) -> str:
-    """Return a number of groups in words."""
-    return f"{count:,} group{'s' * (count != 1)}"
-
-
-def render_result(console: Console, result: CountResult) -> None:
-    """Print all groups, what was spent, and what is protected."""
-    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
-    asked = len(result.answers) + len(result.unanswered)
-    title = f"{len(result.answers):,} of {_groups(asked)} answered within {error}"
-    title += _caps_in_title(result.dropped_share)
-    render_answers(
-        console,
-        result.answers,
-        title,
-        interval=f"{result.confidence:.0%} interval",
-        unit=_UNITS[result.unit],
-        unanswered=result.unanswered,
-    )
-    if result.unanswered:
-        console.print(_about_unanswered(result), highlight=False)
-    console.print(_about_spent(result), highlight=False)
-    if result.dropped_share is not None:
-        console.print(_about_dropped(result, result.dropped_share), highlight=False)
-
-
-def _about_unanswered(result: CountResult) -> str:
-    """Why groups may have no answer; says nothing about rows."""
-    bias = (result.dropped_share or {}).get("bias", 0.0)
-    if result.within is not None and bias >= result.within:
-        return (
-            f"No group is answered within {result.within:.0%}, because the caps alone remove more "
-            "than that. So each was looked at once only. Give a larger --max-rows-per-user or "
-            "--max-groups-per-user, wider --bounds, or a larger --within."
-        )
-    text = (
-        "Groups that are not answered are too small for this budget and this error; their "
-        "intervals still hold."
-    )
-    if result.public["keys"] == "listed" and result.query["by"]:
-        text += " Names of groups are compared letter by letter: capitals and spaces matter."
-    return text
-
-
-def _about_spent(result: CountResult) -> str:
-    """What was spent, what becomes of the rest, and what was guaranteed beforehand."""
-    unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
-    facts = result.guarantee.as_dict()
-    before = f"ε = {charge_text(facts['epsilon'])}"
-    before += f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
-    if result.unit == "rho":
-        total = f"{result.public['total']:.4g} (zCDP; the most that {before} allows)"
-    else:
-        total = f"{result.public['total']:.4g}"
-    if result.ledger is not None and not isinstance(result.charges, ShareCharges):
-        rest = f" The ledger is charged the whole {before}: one δ covers all outcomes."
-    elif result.ledger is not None:
-        rest = f" The other {result.remaining:.2g} of this request goes back to the budget."
-    else:
-        rest = f" The other {result.remaining:.2g} of this request was not used."
-    return (
-        f"Spent {unit} = {spent} of {total}.{rest}\n"
-        f"Before the data were read, at most {before} was guaranteed for any result; {unit} = "
-        f"{spent} is the privacy loss of the result above. Protected: {result.protects}."
-    )
-
-
-def _caps_in_title(share: Mapping[str, Any] | None) -> str:
-    """What the caps remove from rows, sums and means, for the headline."""
-    if share is None or share["of"] == "pairs":
-        return ""
-    if share["high"] - share["low"] > _VAGUE:
-        return "; what the caps remove is not known"
-    return f"; the caps remove at least about {share['estimate']:.1%} of {_SHARES[share['of']]}"
-
-
-def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
-    """How much the caps dropped, if the budget is large enough to say."""
-    rows, what = result.public["max_rows_per_user"], _SHARES[share["of"]]
-    caps = "" if rows is None else f" of {rows:,} row{'s' * (rows != 1)} per user and group"
-    if caps and result.public["rows_chosen_privately"]:
-        caps += " (chosen privately)"
-    least = "" if share["of"] == "pairs" else "at least "  # a user counts with a limit
-    if share["high"] - share["low"] > _VAGUE:
-        return (
-            f"The budget is too small to say how much of {what} the cap{caps} dropped; "
-            "intervals are for the capped values. If everybody has one row, --one-row-per-user "
-            "saves this estimate."
-        )
-    text = (
-        f"The cap{caps} dropped {least}about {share['estimate']:.1%} of {what} "
-        f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
-    )
-    if share["of"] == "amount":
-        text += " The amount includes what the bounds clip."
-    if result.within is not None and (share.get("bias") or share.get("shift")):
-        text += f" What the caps change is counted against the {result.within:.0%}."
-    return text
-
-
-def render_answers(
-    console: Console,
-    answers: Sequence[Answer],
-    title: str = "answers so far",
-    *,
-    interval: str = "interval",
-    unit: str = "",
-    unanswered: Sequence[Answer] = (),
-) -> None:
-    """Print a table of answers, then of groups without one."""
-    table = Table(title=title, title_justify="left")
-    spent = f"{unit} spent".strip()
-    for heading in ("group", "estimate", interval, spent, *(["answered"] if unanswered else [])):
-        table.add_column(
-            heading, justify="left" if heading == "group" else "right", overflow="fold"
-        )
-    listed = [(answer, "yes") for answer in answers] + [(answer, "no") for answer in unanswered]
-    for answer, answered in listed[:_SHOWN]:
-        looked = answer.estimate == answer.estimate
-        facts = (
-            short_number(answer.estimate) if looked else "–",
-            f"{short_number(answer.low)} – {short_number(answer.high)}" if looked else "–",
-            charge_text(answer.spent, 4),
-        )
-        last = [answered] if unanswered else []
-        table.add_row(Text(visible(group_name(answer.group))), *facts, *last)
-    console.print(table)
-    if len(listed) > _SHOWN:
-        console.print(f"… and {len(listed) - _SHOWN} more (--out or --json for all).")
-
-
-def render_plan(console: Console, planned: plans.QueryPlan) -> None:
-    """Print what groups of some sizes would cost."""
-    unit = _UNITS[planned.unit]
-    table = Table(title="What a group costs, by its size", title_justify="left")
-    for heading in ("users in the group", f"{unit} it needs", "such groups that can be answered"):
-        table.add_column(heading, justify="right")
-    for planned_size in planned.sizes:
-        cost = "more than there is" if planned_size.cost is None else f"{planned_size.cost:.3g}"
-        groups = "all" if planned_size.groups is None else f"{planned_size.groups:,}"
-        table.add_row(f"{planned_size.size:,}", cost, groups)
-    console.print(table)
-    most = planned.max_groups_per_user
-    how = " (assumed; it will be chosen privately)" if planned.assumed else ""
-    console.print(
-        f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} for the answers. "
-        f"With at most {most:,} groups per user{how} every group can have {unit} = "
-        f"{planned.for_values / most:.3g}: enough for {planned.smallest:,.0f} users or more."
-    )
-    if planned.assumed_rows is not None:
-        console.print(
-            f"Rows per user and group will be chosen privately; {planned.assumed_rows} are assumed."
-        )
-    if planned.threshold is not None:
-        console.print(f"Groups are found privately from about {planned.threshold:,} users on.")

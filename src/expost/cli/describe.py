@@ -1,10 +1,11 @@
-"""``expost describe``: kinds, bounds, categories and gaps of the columns of a table, privately.
+"""``expost describe``: facts about the columns of a table, bought privately.
 
 Tests: ``tests/cli/test_describe_cli.py``.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from expost import plots
-from expost.cli.output import Json, notes, show, shown_up, visible
+from expost.certificates.meaning import person_words
+from expost.cli.output import Json, Verbose, notes, show, shown_up, visible
 from expost.errors import InvalidInput
 from expost.facts.describe import (
     DELTA,
@@ -64,9 +66,10 @@ def describe_command(
         bool,
         typer.Option("--plan", help="Say what can be found at this price; read no rows."),
     ] = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
-    """Learn facts about a table privately: kinds, bounds, categories, gaps, number of rows.
+    """Learn facts about a table privately: kinds, bounds, categories, missing values, rows.
 
     The facts cost --epsilon and --delta together, whatever they are.
     """
@@ -95,7 +98,11 @@ def describe_command(
         budget=budget,
         analyst=analyst,
     )
-    show(facts.certificate(), as_json=as_json, render=lambda console: show_facts(console, facts))
+    show(
+        facts.certificate(),
+        as_json=as_json,
+        render=partial(show_facts, facts=facts, verbose=verbose),
+    )
     if out is not None:
         facts.save(out)
         notes.print(f"facts: {out}")
@@ -133,11 +140,11 @@ def show_plan(console: Console, planned: dict[str, Any]) -> None:
     console.print("No row was read and nothing was charged.")
 
 
-def show_facts(console: Console, facts: Facts) -> None:
-    """Print facts as a table with small histograms."""
+def show_facts(console: Console, facts: Facts, verbose: bool = False) -> None:
+    """Print facts as a table with small histograms, what they cost, and what that means."""
     listed = Table("column", "kind", title_justify="left")
     listed.add_column("facts", min_width=18)
-    for heading in ("empty", "shape", "cost"):
+    for heading in ("empty", "shape", *(["cost"] if verbose else [])):
         listed.add_column(heading)
     for name, column in facts.items():
         listed.add_row(
@@ -146,22 +153,25 @@ def show_facts(console: Console, facts: Facts) -> None:
             Text(visible(words_of(column, facts.rows))),
             f"{column.gaps:.0%}",
             Text(_bars(column)),
-            f"{column.cost:.0%}",
+            *([f"{column.cost:.0%}"] if verbose else []),
         )
     console.print(listed)
     margin = 2 * facts.rows_deviation
     what = "rows" if facts.user is None else "persons"
-    console.print(f"About {facts.rows:,.0f} {what} (± {margin:,.0f}).", highlight=False)
+    lines = [f"About {facts.rows:,.0f} {what} (± {margin:,.0f})."]
     if facts.max_rows_per_user is not None:
-        console.print(
-            f"95 % of the persons have about {facts.max_rows_per_user} rows or fewer.",
-            highlight=False,
-        )
-    console.print(
-        f"All of this costs ε = {shown_up(facts.epsilon)}, δ = {facts.delta:g}. Values outside the "
-        'bounds are to be clipped; names that were not found are "other".',
-        highlight=False,
+        lines.append(f"95 % of the persons have about {facts.max_rows_per_user} rows or fewer.")
+    lines.append(
+        f"Cost: ε = {shown_up(facts.epsilon)}, δ = {facts.delta:g} for all of them together."
     )
+    unit = "row" if facts.user is None else "person"
+    lines.append(f"Meaning: {person_words(facts.epsilon, facts.delta, unit)}.")
+    if verbose:
+        lines.append(
+            'Values outside the bounds are clipped; names that were not found are "other".'
+        )
+    for line in lines:
+        console.print(line, highlight=False)
 
 
 def _bars(column: ColumnFacts) -> str:

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.text import Text
 
 from expost import plots
-from expost.budget.changes import check_share
 from expost.budget.ledger import Ledger
 from expost.budget.ledger_rows import Entry
 from expost.budget.signing import (
@@ -31,7 +30,7 @@ from expost.budget.signing import (
     load_public,
     signed_head,
 )
-from expost.budget.totals import timestamp
+from expost.budget.totals import check_share, timestamp
 from expost.certificates.words import guarantee_words
 from expost.cli.ledger_options import (
     BudgetKind,

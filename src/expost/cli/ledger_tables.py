@@ -24,8 +24,7 @@ from expost import plots
 from expost.budget.budgets import budget_from_dict
 from expost.budget.ledger import Ledger, OpenReservation, Standing
 from expost.budget.ledger_rows import ABANDON, CAP, CHANGE, CREATE, RESERVE, SETTLE, Entry
-from expost.budget.limits import Budget, Coordinates, decimal_text
-from expost.budget.replay import exact_amounts
+from expost.budget.limits import Budget, Coordinates, decimal_text, exact_amounts
 from expost.cli.output import visible
 from expost.errors import InvalidInput
 

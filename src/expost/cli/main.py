@@ -36,6 +36,7 @@ from expost.cli.plan import plan_command
 from expost.cli.quantile import quantile_command
 from expost.cli.request_options import schema
 from expost.cli.serve import serve
+from expost.cli.tour import tour_command
 from expost.cli.tune import tune_command
 from expost.errors import BudgetRefused, ExpostError
 
@@ -82,8 +83,8 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     name="expost",
-    help="Utility-first differential privacy: state how accurate the answer must be, and pay only "
-    "for the answer that is released.",
+    help="Say how accurate the answer must be; expost finds the smallest privacy loss that gets "
+    "there, and proves it. New here? expost tour",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -127,6 +128,7 @@ def options(
     """Accept the options that come before a command."""
 
 
+app.command("tour")(tour_command)
 app.command("plan")(plan_command)
 app.command("tune")(tune_command)
 app.command("describe")(describe_command)

@@ -32,11 +32,11 @@ BUDGET_REFUSES = 3
 UNEXPECTED = 4
 """An unexpected error."""
 MISSED_BAR = 5
-"""The command finished, but the released result does not reach the bar."""
+"""The command finished, but the released result does not reach the goal."""
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 a check failed, 2 bad input, 3 the budget refuses, "
-    "4 unexpected error, 5 finished but the bar was missed."
+    "4 unexpected error, 5 finished but the goal was missed."
 )
 
 _DEEPEST = 4  # levels of nesting that a table shows
@@ -45,7 +45,9 @@ _DEEPEST = 4  # levels of nesting that a table shows
 notes = Console(stderr=True, emoji=False, markup=False)
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
-
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Also show settings, method and intermediate numbers.")
+]
 
 _PLAIN = {"ε": "epsilon", "δ": "delta", "ρ": "rho", "α": "alpha", "≥": ">=", "≤": "<="}
 _PLAIN |= {"±": "+/-", "–": "-", "−": "-", "…": "...", "′": "'", "’": "'", "“": '"', "”": '"'}

@@ -13,9 +13,8 @@ from rich.text import Text
 from expost import plots
 from expost.cli.output import Json, notes, show, shown_up
 from expost.cli.tune_output import few_digits, reach_table
-from expost.selection.attempt_planner import BarPlan, plan_for_bar
-from expost.selection.plan import Plan
-from expost.selection.plan import plan_levels as make_plan
+from expost.selection.attempt_planner import GoalPlan
+from expost.selection.plan import Plan, plan_levels
 from expost.tuning.request.tune_request import parsed
 
 
@@ -45,7 +44,7 @@ def plan_command(
         int | None, typer.Option(help="Drop more until 99 % of draws make at most this many runs.")
     ] = None,
     attempts: Annotated[
-        int | None, typer.Option(help="The most attempts to reach a bar; planned if left out.")
+        int | None, typer.Option(help="The most attempts to reach a goal; planned if left out.")
     ] = None,
     expected_shares: Annotated[
         str | None,
@@ -62,7 +61,7 @@ def plan_command(
     """Plan a tuning job: chance of passing, total ε, runs; then charges by level. Reads no data."""
     plots.check_path(plot)
     levels = parsed("epsilons", epsilons)
-    job = make_plan(
+    plan = plan_levels(
         levels,
         configurations,
         delta=delta,
@@ -73,35 +72,29 @@ def plan_command(
         target_charge=target_charge,
         max_runs=max_runs,
     )
-    bar = plan_for_bar(
-        levels,
-        [candidate.guarantee for candidate in job.candidates],
-        job.configurations * job.repeats,
-        delta=delta,
-        expected_shares=parsed("expected_shares", expected_shares),
-        attempts=attempts,
-    )
+    plan = plan.to_goal(attempts, parsed("expected_shares", expected_shares))
+    goal = plan.goal
+    assert goal is not None
     if plot is not None:
-        plots.draw_reach(plot, bar.reach, delta=delta)
+        plots.draw_reach(plot, goal.reach, delta=delta)
         notes.print(f"figure: {plot}")
-    record = {**bar.as_dict(), **job.as_dict()}
-    show(record, as_json=as_json, render=lambda console: _render(console, job, bar))
+    show(plan.as_dict(), as_json=as_json, render=lambda console: _render(console, plan, goal))
 
 
-def _render(console: Console, job: Plan, bar: BarPlan) -> None:
-    console.print(reach_table(bar.reach))
+def _render(console: Console, job: Plan, goal: GoalPlan) -> None:
+    console.print(reach_table(goal.reach))
     console.print(
-        f"Up to {len(bar.schedule)} attempts until one passes, δ = {job.delta:g} in total. A miss "
-        f"costs ε = {shown_up(bar.misses[0])} (first) to {shown_up(bar.misses[-1])} (last); "
-        f"all attempts together at worst {shown_up(bar.worst_case, 2)}."
+        f"Up to {len(goal.schedule)} attempts until one passes, δ = {job.delta:g} in total. A miss "
+        f"costs ε = {shown_up(goal.misses[0])} (first) to {shown_up(goal.misses[-1])} (last); "
+        f"all attempts together at worst {shown_up(goal.worst_case, 2)}."
     )
     table = Table(
         title="ε of releasing a winner of each level, in one request", title_justify="left"
     )
-    for heading in ("level ε", "to a bar", "best of all", "paper", "P–S", "compose"):
+    for heading in ("level ε", "to a goal", "best of all", "paper", "P–S", "compose"):
         table.add_column(heading, justify="right")
-    to_a_bar = [None] * (len(job.levels) - len(bar.first_charges)) + bar.first_charges
-    for level, charge in zip(job.levels, to_a_bar, strict=True):
+    to_a_goal = [None] * (len(job.levels) - len(goal.first_charges)) + goal.first_charges
+    for level, charge in zip(job.levels, to_a_goal, strict=True):
         table.add_row(
             f"{level.epsilon:g}",
             "–" if charge is None else Text(shown_up(charge), "bold"),
@@ -123,7 +116,7 @@ def _render(console: Console, job: Plan, bar: BarPlan) -> None:
             f"minimum_drop_level = {job.minimum_drop_level}."
         )
     console.print(
-        "to a bar: in the first attempt (Algorithm 2). best of all: without a bar. paper: the "
+        "to a goal: in the first attempt (Algorithm 2). best of all: without a goal. paper: the "
         "published bound for it. P–S: Papernot–Steinke tuning of this level alone with as many "
         "expected runs. compose: running every setting of the level.",
         style="dim",

@@ -6,8 +6,6 @@ Tests: ``tests/cli/test_quantile_cli.py``.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,18 +14,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from expost.analytics.answer_files import check_out, number_text, write_document
 from expost.analytics.quantile_request import QuantileRequest, plan_quantile
-from expost.analytics.quantiles import QuantileResult, quantile
+from expost.analytics.quantiles import QuantileResult, check_quantile_file, quantile
 from expost.analytics.request import request_settings
-from expost.cli.count import check_files, group_name, parse_cap, read_keys, short_number
-from expost.cli.output import Json, as_json_text, notes, show, visible
+from expost.cli.count import check_certificate_file, parse_cap, read_keys
+from expost.cli.output import Json, notes, show, visible
 from expost.cli.request_options import request_option, with_options
 from expost.errors import InvalidInput
 from expost.rationals import charge_text
 
 _SHOWN = 40
 _UNITS = {"epsilon": "ε", "rho": "ρ"}
-_SUFFIXES = (".csv", ".json")
 # Types on the command line, where they differ: lists are repeated or joined by commas.
 _TYPES: dict[str, Any] = {
     "bounds": tuple[float, float] | None,
@@ -73,12 +71,11 @@ def quantile_command(
     **options: Any,
 ) -> None:
     """Quantiles (medians, quartiles) and histograms per group, within the wanted rank error."""
-    if out is not None and out.suffix not in _SUFFIXES:
-        raise InvalidInput("out", str(out), "give a file that ends in .csv or .json")
-    check_files(out, certificate)
     request = _request(options)
-    if out is not None and out.suffix == ".csv" and "bins" in request and "at" in request:
-        raise InvalidInput("out", str(out), "quantiles and bins are two tables: give a .json file")
+    if out is not None:
+        check_quantile_file(out, both="bins" in request and "at" in request)
+        check_out(out)
+    check_certificate_file(certificate)
     if plan:
         planned = plan_quantile(**request)
         show(planned, as_json=as_json, render=lambda console: _render_plan(console, planned))
@@ -86,10 +83,10 @@ def quantile_command(
     result = quantile(source, **request, ledger=ledger, budget=budget, analyst=analyst)
     show(result.as_dict(), as_json=as_json, render=lambda console: _render(console, result))
     if certificate is not None:
-        result.save(certificate)
+        write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
     if out is not None:
-        _write(result, out)
+        result.save(out)
         notes.print(f"answers: {out}")
 
 
@@ -122,33 +119,9 @@ def _numbers(name: str, text: str) -> list[float]:
         raise InvalidInput(name, text, "give numbers, separated by commas") from None
 
 
-def _write(result: QuantileResult, out: Path) -> None:
-    """Write answers as JSON, or as CSV with one column per key."""
-    with out.open("x", encoding="utf-8", newline="") as stream:
-        if out.suffix == ".json":
-            stream.write(as_json_text(result.as_dict()) + "\n")
-            return
-        rows = csv.writer(stream)
-        keys = list(result.query["by"]) or ["group"]
-        if not result.query["at"]:
-            rows.writerow([*keys, "start", "end", "share", "low", "high", "spent"])
-            for share in result.histogram:
-                facts = [share.start, share.end, share.share, share.low, share.high, share.spent]
-                rows.writerow([*_names(share.group), *facts])
-            return
-        names = ["at", "estimate", "low", "high", "rank_low", "rank_high", "answered", "spent"]
-        rows.writerow([*keys, *names])
-        for answers, word in ((result.answers, "yes"), (result.unanswered, "no")):
-            for answer in answers:
-                shown = "" if answer.estimate != answer.estimate else answer.estimate
-                values = [answer.at, shown, answer.low, answer.high]
-                ranks = [answer.rank_low, answer.rank_high, word, answer.spent]
-                rows.writerow([*_names(answer.group), *values, *ranks])
-
-
-def _names(group: Any) -> Sequence[Any]:
-    """A group as one entry per key."""
-    return group if isinstance(group, tuple) else (group,)
+def _name(group: Any) -> str:
+    """The name of a group; several columns are joined by a slash."""
+    return " / ".join(group) if isinstance(group, tuple) else str(group)
 
 
 def _render(console: Console, result: QuantileResult) -> None:
@@ -184,11 +157,11 @@ def _render_quantiles(console: Console, result: QuantileResult) -> None:
     for answer, word in listed[:_SHOWN]:
         known = answer.estimate == answer.estimate
         table.add_row(
-            Text(visible(group_name(answer.group))),
+            Text(visible(_name(answer.group))),
             f"{answer.at:g}",
-            short_number(answer.estimate) if known else "–",
+            number_text(answer.estimate) if known else "–",
             f"{answer.rank_low:.3f} – {answer.rank_high:.3f}" if known else "–",
-            f"{short_number(answer.low)} – {short_number(answer.high)}",
+            f"{number_text(answer.low)} – {number_text(answer.high)}",
             word,
         )
     console.print(table)
@@ -202,9 +175,9 @@ def _render_bins(console: Console, result: QuantileResult) -> None:
         table.add_column(heading, justify="left" if heading == "group" else "right")
     for share in result.histogram[:_SHOWN]:
         table.add_row(
-            Text(visible(group_name(share.group))),
-            short_number(share.start),
-            short_number(share.end),
+            Text(visible(_name(share.group))),
+            number_text(share.start),
+            number_text(share.end),
             f"{share.share:.1%}",
             f"{share.low:.1%} – {share.high:.1%}",
         )

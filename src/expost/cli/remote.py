@@ -17,13 +17,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from expost.analytics.answer_files import check_out, write_document
 from expost.cli.count import (
     MeanColumn,
+    Out,
     SumColumn,
-    render_result,
     request_of_options,
     with_request_options,
 )
+from expost.cli.count_screens import render_result
 from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
 from expost.errors import InvalidInput
 from expost.files import read_small, require_private
@@ -70,6 +72,7 @@ def remote_count(
     certificate: Annotated[Path | None, typer.Option(help="Write the certificate here.")] = None,
     memo: Memo = "",
     key: Key = None,
+    out: Out = None,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -79,6 +82,7 @@ def remote_count(
     """
     if certificate is not None and certificate.exists():
         raise InvalidInput("certificate", str(certificate), "the file exists already")
+    check_out(out)
     request = request_of_options(options | {"size": size}, sum_column, mean_column)
     server = _server(context)
     if plan:
@@ -94,8 +98,11 @@ def remote_count(
         render=lambda console: render_result(console, result),
     )
     if certificate is not None:
-        result.save(certificate)
+        write_document(result.certificate(), certificate)
         notes.print(f"certificate: {certificate}")
+    if out is not None:
+        result.save(out)
+        notes.print(f"answers: {out}")
 
 
 @app.command("plan")

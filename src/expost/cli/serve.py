@@ -41,6 +41,9 @@ def serve(
     threads: Annotated[
         int, typer.Option(help="Requests that run at the same time; 0 only answers.")
     ] = 2,
+    pricers: Annotated[
+        int, typer.Option(help="Processes that compute prices; 0: none, without a deadline.")
+    ] = 2,
     tick: Annotated[
         float, typer.Option(help="Results appear at multiples of this many seconds.")
     ] = 10.0,
@@ -68,9 +71,11 @@ def serve(
         import uvicorn
     except ImportError:
         raise MissingExtra("uvicorn", "server") from None
+    from expost.server.api.connections import LimitedConnection, most_connections
     from expost.server.app import create_app
     from expost.server.server_settings import ServerSettings
 
+    LimitedConnection.most = most_connections()
     os.umask(0o077)  # what the server and its workers write is for its owner only
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("expost.server").setLevel(logging.WARNING if quiet else logging.INFO)
@@ -82,9 +87,11 @@ def serve(
         tick=tick,
         workers=workers.value,
         threads=threads,
+        pricers=pricers,
         hosts=tuple(name or ()),
     )
     app = create_app(settings)
+    app.state.service.prices.warm()
     address = f"{'https' if settings.cookies_secure else 'http'}://{(name or [host])[0]}:{port}"
     link = app.state.service.signin.first_link(again=owner_link)
     notes.print(f"server: {address}", highlight=False)
@@ -101,6 +108,8 @@ def serve(
         access_log=False,  # it would hold addresses with their queries
         log_level="warning",
         server_header=False,
+        timeout_graceful_shutdown=2,
+        http=LimitedConnection,
         # By default Uvicorn believes every caller on this machine, who could avoid all limits.
         proxy_headers=bool(proxy),
         forwarded_allow_ips=list(proxy or ()),

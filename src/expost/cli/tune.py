@@ -32,7 +32,7 @@ from rich.text import Text
 
 from expost.budget.ledger import Ledger
 from expost.cli.describe import show_plan
-from expost.cli.output import MISSED_BAR, Json, notes, show, value_in_words, visible
+from expost.cli.output import MISSED_BAR, Json, Verbose, notes, show, value_in_words, visible
 from expost.cli.request_options import request_option, with_options
 from expost.cli.tune_output import announce, render
 from expost.errors import BudgetRefused, InvalidInput
@@ -369,7 +369,7 @@ def tune_command(
     stop_early: Annotated[
         bool,
         typer.Option(
-            help="Stop at the first model that passes the bar. Without this, the time taken "
+            help="Stop at the first model that reaches the goal. Without this, the time taken "
             "depends only on the random draws and not on the data."
         ),
     ] = True,
@@ -382,6 +382,7 @@ def tune_command(
             "continue."
         ),
     ] = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     **options: Any,
 ) -> None:
@@ -424,7 +425,7 @@ def tune_command(
         task = display.add_task("training", total=None, visible=False)
 
         def begin() -> None:
-            if asked.rows and not plan:
+            if asked.rows and verbose and not plan:
                 asked.show(notes)
             if not plan:
                 asked.print_warnings(notes)
@@ -434,7 +435,7 @@ def tune_command(
 
         def announced(planned: JobPlan) -> None:
             display.update(planning, visible=False)
-            announce(notes, planned, asked.twice_the_holdout())
+            announce(notes, planned, asked.twice_the_holdout(), verbose)
             if out is None and folder != _folder_name(job):
                 notes.print(
                     f"{_folder_name(job)} holds a finished job. This is a further release, into "
@@ -486,7 +487,11 @@ def tune_command(
 
         show(asked.document(planned), as_json=as_json, render=shown)
         return
-    show(result.as_dict(), as_json=as_json, render=lambda console: render(console, result, folder))
+    show(
+        result.as_dict(),
+        as_json=as_json,
+        render=lambda console: render(console, result, folder, verbose),
+    )
     if not result.passed:
         raise typer.Exit(MISSED_BAR)
 

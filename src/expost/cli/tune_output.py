@@ -5,13 +5,15 @@ Tests: ``tests/cli/test_tune_cli.py``, ``tests/cli/test_tune_plan.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from expost.certificates.meaning import person_words
 from expost.certificates.words import (
     bounds_words,
     charge_words,
@@ -22,7 +24,7 @@ from expost.certificates.words import (
     told_words,
 )
 from expost.cli.output import shown_up, visible
-from expost.privacy.base import RELATIONS
+from expost.privacy.guarantees import RELATIONS
 from expost.rationals import charge_text
 from expost.selection.attempts import ReachRow
 from expost.tuning.model.tuned import Tuned
@@ -32,7 +34,9 @@ from expost.tuning.request.bought_facts import LearnedFacts
 from expost.tuning.runs.run_attempts import CERTIFICATE, PICTURE
 
 
-def announce(console: Console, job: JobPlan, twice_the_holdout: str = "") -> None:
+def announce(
+    console: Console, job: JobPlan, twice_the_holdout: str = "", verbose: bool = True
+) -> None:
     """Print the forecast: first the most that it may cost, then the chances, then the details.
 
     ``twice_the_holdout`` says how to score on twice as many rows.
@@ -46,6 +50,8 @@ def announce(console: Console, job: JobPlan, twice_the_holdout: str = "") -> Non
             f"happens; {_likely(job)}.",
         )
     )
+    if not verbose:
+        return
     for text in (*job.reasons, *filter(None, [job.left_out])):
         console.print(text, highlight=False)
     if job.tell is not None:
@@ -114,65 +120,105 @@ def _to_start(job: JobPlan) -> str:
     """Return what a budget must hold for the first request."""
     needed = shown_up(job.needed_to_start.epsilon)
     which = "the worst case" if job.attempts == 1 else "the worst case of the first one"
-    return f"Needed to start: ε = {needed}, {which}; what it does not cost goes back."
+    return f"Needed to start: ε = {needed}, {which}; what is unused is returned."
 
 
-def render(console: Console, result: Tuned, folder: Path) -> None:
-    """Print the result as a table."""
+def render(console: Console, result: Tuned, folder: Path, verbose: bool = False) -> None:
+    """Print the result: the answer, what it cost, what that means, and where the files are."""
     record = result.record()
+    console.print(_answer(result, record))
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column(overflow="fold")
+    for name, text in (
+        ("score", _scored(record) if result.model is not None else None),
+        ("told", told_words(record)),
+        ("cost", _cost(result)),
+        ("meaning", person_words(result.spent.epsilon, result.spent.delta, "row")),
+        ("what to try", _what_to_try(result)),
+    ):
+        if text is not None:
+            lines.add_row(name, visible(text))
+    console.print(lines)
+    if verbose:
+        console.print(_details(result, record))
+    if result.details["budget_refused_another_attempt"]:
+        console.print("The budget refused another attempt.")
+    if result.model_path is not None:
+        name = "Model" if result.passed else "Model that missed"
+        console.print(f"{name}: {result.model_path}  (expost.load_model)", soft_wrap=True)
+    console.print(f"Certificate: {folder / CERTIFICATE}", soft_wrap=True)
+    if (folder / PICTURE).exists():
+        console.print(f"Picture: {folder / PICTURE}", soft_wrap=True)
+
+
+def _answer(result: Tuned, record: Mapping[str, Any]) -> Text:
+    """Return whether the goal was reached, and what was released."""
     goal = record["goal"]
-    delta, private = charge_text(result.spent.delta), record["privacy"]["scoring"] == "private"
-    if not result.passed:
-        missed = "The goal was missed" if goal["value"] is not None else "Every training failed"
-        what = "no model was released"
-        if result.model is not None:
-            what = "the last model is released as missed, because it is paid"
-        paid = f"Paid: ε = {shown_up(result.spent.epsilon)} at δ = {delta}."
-        console.print(Text.assemble((missed, "bold red"), f": {what}. {paid}"))
-    wanted = "the best score" if goal["value"] is None else goal_words(goal)
-    table = Table(title=visible(f"Tuned: {wanted}"), title_justify="left", show_header=False)
+    if result.passed and goal["value"] is None:
+        return Text.assemble(("Done", "bold green"), ": the best model of one search.")
+    if result.passed:
+        reached = f": {goal_words(goal)}, with {100 * goal['confidence']:g} % confidence."
+        return Text.assemble(("The goal is reached", "bold green"), visible(reached))
+    missed = "The goal was missed" if goal["value"] is not None else "Every training failed"
+    what = "no model was released"
+    if result.model is not None:
+        what = "the last model is released as missed, because it is paid"
+    wanted = "" if goal["value"] is None else f" (wanted: {goal_words(goal)})"
+    return Text.assemble((missed, "bold red"), visible(f": {what}{wanted}."))
+
+
+def _scored(record: Mapping[str, Any]) -> str | None:
+    """Return the score and its certified bounds."""
+    score, bounds = score_words(record), bounds_words(record)
+    if score is not None and record["privacy"]["scoring"] == "private" and "±" not in score:
+        score += ", noisy"
+    return "; ".join(text for text in (score, bounds) if text is not None) or None
+
+
+def _cost(result: Tuned) -> str:
+    """Return what was paid, facts included, and what could have been."""
+    paid = f"ε = {shown_up(result.spent.epsilon)} at δ = {charge_text(result.spent.delta)}"
+    facts = ""
+    if result.facts is not None:
+        facts = f" (facts: ε = {shown_up(result.facts.charge.epsilon)})"
+    return (
+        f"{paid} for everything{facts}; at most {shown_up(result.worst_case.epsilon)} was possible"
+    )
+
+
+def _what_to_try(result: Tuned) -> str | None:
+    """Return advice after a miss: what may be changed, and that asking for a plan is free."""
+    if not result.advice:
+        return None
+    return (
+        "; ".join(result.advice) + ". These are yours to change at no cost: --plan shows what a "
+        "job would cost and how likely it passes. A further run is charged in addition."
+    )
+
+
+def _details(result: Tuned, record: Mapping[str, Any]) -> Table:
+    """Return the settings, the method and what other methods would have cost."""
+    table = Table(title="Details", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    if goal["value"] is not None:
-        table.add_row("passed", Text("yes", "green") if result.passed else Text("no", "red"))
     if result.model is not None:
-        for name, text in (
-            ("setting", settings_words(result.params)),
-            ("features", (record.get("features") or {}).get("in_words")),
-            ("noisy score" if private else "score", score_words(record)),
-            ("certified", bounds_words(record)),
-            ("told", told_words(record)),
-        ):
-            if text is not None:
-                table.add_row(name, visible(text))
+        table.add_row("setting", visible(settings_words(result.params)))
+        features = (record.get("features") or {}).get("in_words")
+        if features is not None:
+            table.add_row("features", visible(features))
     if result.forecast.attempts > 1:
         table.add_row("attempts", f"{len(result.attempts)} of at most {result.forecast.attempts}")
     if result.facts is not None:
-        bought = result.facts.charge
-        table.add_row("facts", f"ε = {shown_up(bought.epsilon)}: {_facts_words(result.facts)}")
-    spent = (shown_up(result.spent.epsilon), "bold green")
-    table.add_row("ε spent", Text.assemble(spent, f" at δ = {delta}, tuning included"))
+        table.add_row("facts", _facts_words(result.facts))
     if result.release.spent.as_approx() is None:  # the budget has another unit
         table.add_row("charged", charge_words(result.release.spent))
-    table.add_row("ε at worst", shown_up(result.worst_case.epsilon))
     _render_comparison(table, result)
     relation = result.details["neighbours"]
     table.add_row("neighbours", f"{relation}: {RELATIONS[relation]}")
     (how,) = method_words({"selector": result.release.selector})
     table.add_row("method", f"{how} (theorems: expost certificate FILE --verbose)")
-    console.print(table)
-    if result.advice:
-        console.print(
-            "What to try: " + "; ".join(result.advice) + ". A further run is charged in addition.",
-            highlight=False,
-        )
-    if result.details["budget_refused_another_attempt"]:
-        console.print("The budget refused another attempt.")
-    if result.model_path is not None:
-        name = "Model" if result.passed else "Model that missed"
-        console.print(f"{name}: {result.model_path}  (expost.load_model)")
-    picture = f"; picture: {folder / PICTURE}" if (folder / PICTURE).exists() else ""
-    console.print(f"Certificate: {folder / CERTIFICATE}{picture}", soft_wrap=True)
+    return table
 
 
 def _facts_words(facts: LearnedFacts) -> str:
@@ -197,7 +243,7 @@ def _render_comparison(table: Table, result: Tuned) -> None:
 def reach_table(rows: Sequence[ReachRow], pace: Pace | None = None) -> Table:
     """Return what to expect, level by level, as a table for people."""
     table = Table(
-        title="What to expect, if a share of the settings passes from a level on",
+        title="If the settings are good enough: a share of them passes, from a level on",
         title_justify="left",
     )
     headings = (

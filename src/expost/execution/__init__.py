@@ -1,9 +1,8 @@
 """How runs are made: in this process or on workers, with checkpoints, and what a failure is.
 
 ``engine``        makes the runs of a selection and chooses among their outputs
-``failure``       the one place that decides what happens when a candidate or a score raises
-``worker``        makes outputs: one run, or several together, here or in a worker
-``dispatch``      sends runs to the workers of an executor
+``calls``         makes outputs, one or several together, and decides what a failure is
+``dispatch``      sends runs to the workers of an executor; what a worker does
 ``processes``     an executor of processes on this machine
 ``checkpoint``    keeps draws and finished outputs on disk, so that a selection can be resumed
 ``identity``      recognises the mechanisms, scores and data to which a checkpoint belongs

@@ -34,9 +34,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from expost.errors import CheckpointMismatch, InvalidInput
-from expost.execution.failure import Raised, call_or_failure
+from expost.execution.calls import Raised, call_or_failure
 from expost.files import lock_file
-from expost.mechanisms.protocol import FAILED, Estimate
+from expost.mechanisms.discrete_noise import Estimate
+from expost.mechanisms.protocol import FAILED
 
 
 class Codec(Protocol):
@@ -53,10 +54,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class JsonCodec:
-    """Codec for numbers, strings, lists, tuples, dicts with string keys, fractions and estimates.
-
-    Numbers include those of NumPy. Raises ``InvalidInput`` for other outputs.
-    """
+    """Codec for numbers, strings, lists, tuples, dicts with text keys, fractions and estimates."""
 
     def encode(self, value: Any) -> Any:
         """Return ``value`` in plain JSON types."""
@@ -148,12 +146,7 @@ _SCHEMA = 3  # outputs with their candidates, identity by fields and code, reser
 
 @dataclass(repr=False)
 class Checkpoint:
-    """An open checkpoint file. It is locked until it is closed or erased.
-
-    ``codec``: how outputs are stored. ``descriptor``: the open file descriptor, which holds the
-    lock. ``header``: fingerprint, salt, id and secret of the reservation, and draws. ``outputs``:
-    the finished outputs by run, each with the index of its candidate.
-    """
+    """An open checkpoint file, locked by its descriptor until it is closed or erased."""
 
     path: Path
     codec: Codec
@@ -171,10 +164,9 @@ class Checkpoint:
     ) -> Checkpoint:
         """Resume the selection in ``path``, or start one there.
 
-        ``codec``: how outputs are stored. ``identify``: returns the fingerprint of the selection
-        for a salt. ``draw``: returns the secret draws of a new selection. Raises
-        CheckpointMismatch: the file belongs to another selection, is in use, is damaged, or has
-        another schema. Raises InvalidInput: the file cannot be opened or written.
+        ``identify`` returns the fingerprint of the selection for a salt, ``draw`` new secret draws.
+        Raises CheckpointMismatch for a file of another selection, in use, damaged, or of another
+        schema.
         """
         file = Path(path)
         if not file.exists():
@@ -238,11 +230,7 @@ class Checkpoint:
         return str(self.header["secret"])
 
     def outputs_of(self, candidates: Sequence[int]) -> dict[int, Any]:
-        """Return the finished outputs by run.
-
-        ``candidates``: the index of the candidate of each run. Raises CheckpointMismatch: an output
-        in the file belongs to another candidate than that of its run.
-        """
+        """Return the finished outputs by run; refuse one of another candidate than its run's."""
         for run, (candidate, _) in self.outputs.items():
             if not 0 <= run < len(candidates) or candidates[run] != candidate:
                 raise CheckpointMismatch(
@@ -254,11 +242,10 @@ class Checkpoint:
     def record(self, run: int, candidate: int, value: Any) -> Any:
         """Append the finished output of a run; it is on the disk when this returns.
 
-        ``run``: the place of the run. ``candidate``: the index of its candidate. Returns: the
-        output, or a :class:`~expost.execution.failure.Raised` if the codec cannot store it and read
-        it back. The run is then recorded as failed: that an output cannot be stored depends on the
-        data, so it must be an outcome and not an error.
+        An output that the codec cannot store and read back gives a :class:`Raised`, and the run is
+        recorded as failed: that depends on the data, so it must be an outcome and not an error.
         """
+        # Encode and decode before writing: a record that cannot be read back would end the resume.
         stored: Any = None
         if value is not FAILED:
             stored = call_or_failure(self._stored, value)
@@ -285,56 +272,6 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
         _sync_folder(self.path)
         self.close()
-
-
-class SelectionState:
-    """The draws of one selection, in memory or in a checkpoint file.
-
-    A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
-
-    ``draws``: the secret draws. ``checkpoint``: the file that holds them.
-    """
-
-    def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
-        self.draws = dict(draws)
-        self.checkpoint = checkpoint
-
-    @classmethod
-    def open(
-        cls,
-        path: str | Path | None,
-        codec: Codec,
-        identify: Callable[[bytes], str],
-        draw: Callable[[], Mapping[str, Any]],
-    ) -> SelectionState:
-        """Make new draws, or resume from the file at ``path``; see :meth:`Checkpoint.open`."""
-        if path is None:
-            return cls(draw())
-        checkpoint = Checkpoint.open(path, codec, identify, draw)
-        return cls(checkpoint.draws, checkpoint)
-
-    @property
-    def reservation_id(self) -> str | None:
-        """The reservation that belongs to these draws; None if they are in memory only."""
-        return None if self.checkpoint is None else self.checkpoint.reservation_id
-
-    @property
-    def reservation_secret(self) -> str | None:
-        """The secret of that reservation; None if the draws are in memory only."""
-        return None if self.checkpoint is None else self.checkpoint.reservation_secret
-
-    def finish(self) -> None:
-        """Erase the file: the selection is over, or was refused before anything ran."""
-        if self.checkpoint is not None:
-            self.checkpoint.erase()
-            self.checkpoint = None
-
-    def __enter__(self) -> SelectionState:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.checkpoint is not None:
-            self.checkpoint.close()
 
 
 def _create(

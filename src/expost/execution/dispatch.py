@@ -3,7 +3,7 @@
 A *wave* always has the same public number of tasks, and all tasks have the same name. Runs are
 assigned to the tasks in turn; some tasks may have no runs. A task that is lost with its worker is
 submitted again with the same seeds, so it gives the same outputs and not a second draw. This
-module never looks at outputs.
+module never looks at outputs. All that a worker does is :func:`work`.
 
 Tests: ``tests/execution/test_executors.py``, ``tests/integrations/test_ray.py``,
 ``tests/integrations/test_dask.py``.
@@ -11,22 +11,37 @@ Tests: ``tests/execution/test_executors.py``, ``tests/integrations/test_ray.py``
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Generator, Sequence
+import pickle
+import secrets
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from expost.errors import InvalidInput, WorkersLost
-from expost.execution.worker import Task, here, unpacked, work
-from expost.mechanisms.protocol import Call
-from expost.randomness.source import RunKey
+from expost.execution.calls import Raised, call_or_failure, failure_as_text, make_outputs
+from expost.mechanisms.protocol import FAILED, Call
+from expost.randomness.source import RunKey, source_of_run
 
 LOOK_AHEAD = 32
 """Number of runs made together under a rule that may stop at the first pass; public."""
 
-_MOST_TRIES = 3
+MOST_TRIES = 3
 
 Batches = Generator[list[tuple[int, Any]], None, None]
 """Lists of (place, output) of runs that were made together, in the order in which they finish."""
@@ -35,12 +50,8 @@ Batches = Generator[list[tuple[int, Any]], None, None]
 class Executor(Protocol):
     """Any ``concurrent.futures.Executor``.
 
-    Two more attributes are used if the executor has them:
-
-    ``tasks``
-        the number of tasks in a wave;
-    ``share(data)``
-        a context manager that returns a handle; ``submit`` accepts the handle in place of the data.
+    It may have ``tasks``, the number of tasks in a wave, and ``share(data)``, a context manager
+    that returns a handle; ``submit`` accepts the handle in place of the data.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
@@ -75,10 +86,7 @@ def start_executor(name: str, device: str = "cpu") -> AbstractContextManager[Any
 
 
 def tasks_of(executor: Any) -> int:
-    """Return the number of tasks in a wave.
-
-    This is the executor's ``tasks``, else its number of workers, else the number of cores.
-    """
+    """Return the number of tasks in a wave: its ``tasks``, else its workers, else the cores."""
     return int(
         getattr(executor, "tasks", None)
         or getattr(executor, "_max_workers", None)
@@ -91,9 +99,6 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
     """Refuse an executor that does not work, before anything is charged.
 
     All candidates are sent to a worker as a test; their list is public.
-
-    ``executor``: what the caller passed. ``calls``: the mechanisms of all candidates. Raises
-    InvalidInput: the executor has no usable ``submit``, or its workers cannot load the candidates.
     """
     if not callable(getattr(executor, "submit", None)):
         raise InvalidInput(
@@ -127,10 +132,7 @@ def check_executor(executor: Any, calls: Sequence[Any]) -> None:
 
 
 def _arrive(calls: Sequence[Any]) -> None:
-    """Run in a worker as a test: the candidates could be loaded there.
-
-    A mechanism with a method ``check_here`` may refuse the worker.
-    """
+    """Run in a worker as a test: load the candidates; their ``check_here`` may refuse it."""
     for call in calls:
         check = getattr(call, "check_here", None)
         if check is not None:
@@ -138,13 +140,9 @@ def _arrive(calls: Sequence[Any]) -> None:
 
 
 class Dispatcher:
-    """Makes the runs of one selection on an executor.
+    """Makes the runs of one selection on an executor; leaving the block releases shared data.
 
-    A context manager; leaving the block releases shared data.
-
-    ``executor``: where the runs are made. ``data``: the data of the selection. ``key``: key of the
-    runs' randomness. ``tell``: whether the texts of candidates' exceptions are sent back for the
-    curator.
+    ``tell``: whether the texts of candidates' exceptions are sent back for the curator.
     """
 
     def __init__(self, executor: Executor, data: Any, key: RunKey, *, tell: bool) -> None:
@@ -165,55 +163,18 @@ class Dispatcher:
         """Make one wave; yield (place, output) of the runs of each task when it ends."""
         self._share()
         assigned = [runs[first :: self.tasks] for first in range(self.tasks)]
-        tries = [0] * len(assigned)
-        running: dict[Future[Any], int] = {}
-        try:
-            for number in range(len(assigned)):
-                self._submit(assigned, number, tries, running)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number = running.pop(future)
-                    if _lost(future) is None:
-                        yield [
-                            (run, unpacked(output))
-                            for (run, _), output in zip(
-                                assigned[number], future.result().outputs, strict=True
-                            )
-                        ]
-                    else:
-                        self._count_loss(number, tries, _lost(future))
-                        self._submit(assigned, number, tries, running)
-        finally:
-            for future in running:
-                future.cancel()
 
-    def _submit(
-        self,
-        assigned: Sequence[Sequence[tuple[int, Call]]],
-        number: int,
-        tries: list[int],
-        running: dict[Future[Any], int],
-    ) -> None:
-        """Submit a task; try again if the executor refuses it."""
-        calls = tuple(call for _, call in assigned[number])
-        seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
-        task = Task(calls, seeds, self._key.simulated, self._tell, here())
-        while True:
-            try:
-                running[self._executor.submit(work, task, self._handle)] = number
-                return
-            except Exception as error:
-                lost = type(error).__name__
-            self._count_loss(number, tries, lost)
+        def submit(number: int) -> Future[Any]:
+            calls = tuple(call for _, call in assigned[number])
+            # A task that is sent again has the same seeds: not a second draw.
+            seeds = tuple(self._key.seed(run) for run, _ in assigned[number])
+            task = Task(calls, seeds, self._key.simulated, self._tell, here())
+            return self._executor.submit(work, task, self._handle)
 
-    def _count_loss(self, number: int, tries: list[int], lost: str | None) -> None:
-        """Count the loss of a task; raise after the last try.
-
-        Only the type of the error is shown: its text may come from a candidate.
-        """
-        tries[number] += 1
-        if tries[number] >= _MOST_TRIES:
-            raise WorkersLost(_MOST_TRIES, str(lost))
+        with closing(resubmitted(submit, len(assigned), lost_kind, WorkersLost)) as results:
+            for number, made in results:
+                runs_of = (run for run, _ in assigned[number])
+                yield list(zip(runs_of, map(unpacked, made.outputs), strict=True))
 
     def _share(self) -> None:
         """Share the data with the workers, once."""
@@ -228,9 +189,197 @@ class Dispatcher:
         self._opened = True
 
 
-def _lost(future: Future[Any]) -> str | None:
+def resubmitted(
+    submit: Callable[[int], Future[Any]],
+    count: int,
+    lost: Callable[[Future[Any]], str | None],
+    error: type[WorkersLost],
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield (task, result) of ``count`` tasks as they end; submit a lost one again.
+
+    ``lost`` says why a task has no result. Only the type of an error is shown: its text may come
+    from a candidate. After three tries of one task ``error`` is raised.
+    """
+    tries = [0] * count
+    running: dict[Future[Any], int] = {}
+
+    def start(number: int) -> None:
+        while True:
+            try:
+                running[submit(number)] = number
+                return
+            except Exception as problem:
+                kind = type(problem).__name__
+            count_try(tries, number, kind, error)
+
+    try:
+        for number in range(count):
+            start(number)
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                number = running.pop(future)
+                kind = lost(future)
+                if kind is None:
+                    yield number, future.result()
+                    continue
+                count_try(tries, number, kind, error)
+                start(number)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def count_try(tries: list[int], number: int, kind: str, error: type[WorkersLost]) -> None:
+    """Count a lost task; raise after the last try."""
+    tries[number] += 1
+    if tries[number] >= MOST_TRIES:
+        raise error(MOST_TRIES, kind)
+
+
+def lost_kind(future: Future[Any]) -> str | None:
     """Return the type of error because of which a task has no result, or None if it has one."""
     if future.cancelled():
         return "CancelledError"
     error = future.exception()
     return None if error is None else type(error).__name__
+
+
+class OwnedExecutor(ABC):
+    """A context manager that shuts its workers down."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """End or leave the workers."""
+
+
+_TOKEN = secrets.token_hex(16)
+
+
+@dataclass(frozen=True, repr=False)
+class Task:
+    """Runs for one worker. Which runs, and how many, is secret: no name, no number and no repr.
+
+    ``tell``: whether the texts of exceptions are sent back. ``home``: the process that made it.
+    """
+
+    calls: tuple[Call, ...]
+    seeds: tuple[bytes, ...]
+    simulated: bool
+    tell: bool
+    home: tuple[str, int]
+
+
+@dataclass(frozen=True, repr=False)
+class Made:
+    """The outputs of a task; no repr, because a pool that fails to send it logs its repr."""
+
+    outputs: list[Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Packed:
+    """An output as bytes, for another process."""
+
+    content: bytes
+
+
+def here() -> tuple[str, int]:
+    """Return a value that identifies this process."""
+    return _TOKEN, os.getpid()
+
+
+def work(task: Task, data: Any) -> Made:
+    """Return the outputs of a task. This is all that a worker does.
+
+    Candidates' exceptions and prints do not leave it: failures are converted to text, and in
+    another process the standard streams go to the null device while the task runs. There, outputs
+    are packed one by one: one that cannot be sent is a failure of its own run only.
+    """
+    away = task.home != here()
+    sources = [partial(source_of_run, seed, simulated=task.simulated) for seed in task.seeds]
+    with _silenced() if away else nullcontext():
+        outputs = make_outputs(task.calls, data, sources)
+        return Made(
+            [failure_as_text(_packed(output) if away else output, task.tell) for output in outputs]
+        )
+
+
+def unpacked(output: Any) -> Any:
+    """Return an output that came from a worker; one that cannot be unpacked is a failure."""
+    # A worker of this selection wrote it.
+    return call_or_failure(pickle.loads, output.content) if isinstance(output, Packed) else output
+
+
+def _packed(output: Any) -> Any:
+    """Return an output as bytes, or a failure if that is not possible."""
+    if output is FAILED or isinstance(output, Raised):
+        return output
+    content = call_or_failure(pickle.dumps, output)
+    if isinstance(content, Raised):
+        # Pools that came with cloudpickle can send more.
+        content = call_or_failure(_by_value, output)
+    return content if isinstance(content, Raised) else Packed(content)
+
+
+def _by_value(output: Any) -> bytes:
+    """Return an output as bytes, with functions and classes of a main module by value."""
+    return bytes(importlib.import_module("cloudpickle").dumps(output))
+
+
+class _Silence:
+    """Sends standard output and error to the null device while tasks (threads, counted) run."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.saved: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """Redirect the streams if this is the first task."""
+        with self.lock:
+            self.depth += 1
+            if self.depth == 1:
+                _flush()
+                null = os.open(os.devnull, os.O_WRONLY)
+                for descriptor in (1, 2):
+                    with suppress(OSError):  # a worker may have closed it
+                        self.saved.append((descriptor, os.dup(descriptor)))
+                        os.dup2(null, descriptor)
+                os.close(null)
+
+    def end(self) -> None:
+        """Restore the streams if this was the last task."""
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                _flush()  # text that a candidate left in a buffer goes to the null device, too
+                while self.saved:
+                    descriptor, original = self.saved.pop()
+                    os.dup2(original, descriptor)
+                    os.close(original)
+
+
+_silence = _Silence()
+
+
+def _flush() -> None:
+    """Flush standard output and error; ignore errors."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Discard what candidates print: others can read a worker's logs, and prints show what ran."""
+    _silence.begin()
+    try:
+        yield
+    finally:
+        _silence.end()

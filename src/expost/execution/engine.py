@@ -2,7 +2,7 @@
 
 The order of outcomes is fixed before data is read: a higher score wins, ties go to the earlier
 run; NaN, a missing score and a candidate that raised rank lowest. A candidate that raises is an
-outcome and is never retried (:mod:`expost.execution.failure`).
+outcome and is never retried (:mod:`expost.execution.calls`).
 
 Run number j (its place in the list of runs) has its own randomness, derived from the key of the
 selection (:mod:`expost.randomness.source`). So its output does not depend on where it is made, on
@@ -14,19 +14,27 @@ Tests: ``tests/execution/test_engine.py``, ``tests/execution/test_executors.py``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from expost.errors import CheckpointMismatch
-from expost.execution.checkpoint import Checkpoint
+from expost.execution.calls import (
+    OnFailure,
+    Score,
+    call_or_failure,
+    make_outputs,
+    rate,
+    settle_failure,
+    together_key,
+)
+from expost.execution.checkpoint import Checkpoint, Codec
 from expost.execution.dispatch import LOOK_AHEAD, Batches, Dispatcher, Executor
-from expost.execution.failure import OnFailure, Score, call_or_failure, rate, settle_failure
-from expost.execution.worker import make_outputs, together_key
 from expost.mechanisms.protocol import FAILED, NOTHING, Call
 from expost.randomness.source import RunKey
 
@@ -55,12 +63,7 @@ class Run:
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """The outcome of a selection.
-
-    ``index``: place of the winner in the list of candidates; None if nothing is released.
-    ``value``: its output, ``FAILED``, or ``NOTHING``. ``score``: its score, if it has one.
-    ``passed``: whether it reached the goal; None if there is no goal.
-    """
+    """The outcome of a selection: the winner's index (None: nothing), output, score and pass."""
 
     index: int | None
     value: Any
@@ -70,11 +73,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Listeners:
-    """Callbacks for the curator; what they receive is secret.
-
-    ``progress``: called with (outputs made, runs drawn). ``on_failure``: called with (candidate
-    index, exception).
-    """
+    """Callbacks for the curator; what they receive is secret."""
 
     progress: RunProgress | None = None
     on_failure: OnFailure | None = None
@@ -82,11 +81,9 @@ class Listeners:
 
 @dataclass(frozen=True)
 class OutcomeRule:
-    """Which run is released, and what it takes to pass.
+    """Which run is released, and what it takes to pass; whole numbers are compared exactly.
 
-    ``release``: a rule that looks for a pass stops at the first one, unless ``stop_early`` is
-    false. ``score``: function of an output; None takes the output as the number. ``at_least``: the
-    score that a run must reach to pass. Whole numbers are compared with it exactly.
+    A rule that looks for a pass stops at the first one, unless ``stop_early`` is false.
     """
 
     release: ReleaseRule
@@ -107,14 +104,13 @@ def execute(
 ) -> Outcome:
     """Make the runs that were drawn and choose the outcome.
 
-    ``checkpoint``: its outputs are not made again. New outputs are recorded before they are looked
-    at. ``settled``: whether the selection was settled in the ledger before. Then no new outputs are
-    made, because they would not be paid for. ``executor``: makes the runs; by default this process
-    does. Raises CheckpointMismatch: the selection is settled, and the checkpoint lacks an output
-    that is needed.
+    ``checkpoint``: its outputs are not made again; new ones are recorded before they are looked at.
+    ``settled``: whether the selection was settled in the ledger before. Then no new outputs are
+    made, because they would not be paid for: CheckpointMismatch if one is needed.
     """
     chosen: Outcome | None = None
     rule, at_least = choice.release, choice.at_least
+    # How far runs are made ahead is public: it does not depend on outputs.
     ahead = None if rule is ReleaseRule.BEST or not choice.stop_early else LOOK_AHEAD
     with _Outputs(runs, data, key, ahead, listeners, checkpoint, settled, executor) as outputs:
         if not choice.stop_early and not settled:
@@ -128,6 +124,7 @@ def execute(
                 return outcome
             if chosen is None or _beats(rule, outcome, chosen):
                 chosen = outcome
+    # A failed last look releases nothing; it is charged as the last level all the same.
     if rule is ReleaseRule.FIRST_PASS_OR_LAST and chosen is not None and chosen.value is FAILED:
         chosen = None
     if chosen is None or rule is ReleaseRule.FIRST_PASS_OR_NOTHING:
@@ -257,6 +254,54 @@ class _Outputs:
         """Make one wave of runs on the executor."""
         missing = self._missing(first)
         return dispatcher.make([(number, self._runs[number].call) for number in missing])
+
+
+class SelectionState:
+    """The draws of one selection, in memory or in a checkpoint file.
+
+    A context manager: leaving the block without :meth:`finish` keeps the file for the next call.
+    """
+
+    def __init__(self, draws: Mapping[str, Any], checkpoint: Checkpoint | None = None) -> None:
+        self.draws = dict(draws)
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path | None,
+        codec: Codec,
+        identify: Callable[[bytes], str],
+        draw: Callable[[], Mapping[str, Any]],
+    ) -> SelectionState:
+        """Make new draws, or resume from the file at ``path``; see :meth:`Checkpoint.open`."""
+        if path is None:
+            return cls(draw())
+        checkpoint = Checkpoint.open(path, codec, identify, draw)
+        return cls(checkpoint.draws, checkpoint)
+
+    @property
+    def reservation_id(self) -> str | None:
+        """The reservation that belongs to these draws; None if they are in memory only."""
+        return None if self.checkpoint is None else self.checkpoint.reservation_id
+
+    @property
+    def reservation_secret(self) -> str | None:
+        """The secret of that reservation; None if the draws are in memory only."""
+        return None if self.checkpoint is None else self.checkpoint.reservation_secret
+
+    def finish(self) -> None:
+        """Erase the file: the selection is over, or was refused before anything ran."""
+        if self.checkpoint is not None:
+            self.checkpoint.erase()
+            self.checkpoint = None
+
+    def __enter__(self) -> SelectionState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.close()
 
 
 def _beats(rule: ReleaseRule, later: Outcome, earlier: Outcome) -> bool:

@@ -54,11 +54,7 @@ from expost.errors import InvalidInput
 
 
 def fingerprint(data: Any, salt: bytes) -> str:
-    """Return the SHA-256 hash of a salt and the content of ``data``, as hexadecimal digits.
-
-    ``data``: arrays, data frames, numbers, strings, bytes, None, and sequences and mappings of
-    them. Raises InvalidInput: the data has another type.
-    """
+    """Return the SHA-256 of a salt and the content of arrays, frames, plain values, collections."""
     state = hashlib.sha256(salt)
     _feed(state, data)
     return state.hexdigest()
@@ -107,10 +103,7 @@ _BORING = {"__module__", "__dict__", "__weakref__", "__doc__", "__firstlineno__"
 
 
 def identity_of(value: Any) -> str:
-    """Return a hash of what identifies ``value``, as hexadecimal digits; see the module.
-
-    ``value``: settings, mechanisms, functions, and collections of them.
-    """
+    """Return a hash of what identifies settings, mechanisms and functions; see the module."""
     walk = _Walk()
     walk.visit(value)
     return walk.state.hexdigest()

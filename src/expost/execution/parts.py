@@ -28,16 +28,16 @@ from concurrent.futures import (
     ThreadPoolExecutor,
     wait,
 )
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from expost.execution.failure import PartsLost, Raised
+from expost.execution.calls import PartsLost, Raised
+from expost.execution.dispatch import Task, here, lost_kind, resubmitted, unpacked, work
 from expost.execution.processes import Processes
-from expost.execution.worker import Task, here, unpacked, work
 from expost.randomness.source import SEED_BYTES, Randomness
 
-MOST_TRIES = 3
 _IN_MEMORY = 2**27  # bytes of parts that stay in memory
 _BUNDLE = 2**25  # bytes of parts that are sent to a cluster as one
 _LOCAL = (Processes, ProcessPoolExecutor, ThreadPoolExecutor)
@@ -48,10 +48,8 @@ _buffers = threading.local()
 class Parts:
     """Parts of a data set: :meth:`add` them, then :meth:`map` functions over them.
 
-    A context manager: leaving the block deletes the file and ends the threads.
-
-    ``executor``: whose workers call the functions; by default threads of this process. ``threads``:
-    number of threads; by default one per core.
+    Leaving the block deletes the file and ends the threads. By default threads of this process, one
+    per core, call the functions; else the workers of ``executor``.
     """
 
     def __init__(self, executor: Any = None, threads: int | None = None) -> None:
@@ -100,10 +98,7 @@ class Parts:
             self._places.append(block)
 
     def map(self, function: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
-        """Return ``function(part, *arguments)`` of every part, in any order.
-
-        Raises WorkersLost: a part has no result after three tries on an executor.
-        """
+        """Return ``function(part, *arguments)`` of every part, in any order."""
         if self._executor is not None:
             if self._spread is None:
                 self._spread = _spread(self._executor, _bundles(self._places))
@@ -233,12 +228,12 @@ class _Calls:
 
 
 def task_of(calls: Callable[[Any, Randomness], Any]) -> Task:
-    """Return a task for :func:`expost.execution.worker.work`; it draws nothing."""
+    """Return a task for :func:`expost.execution.dispatch.work`; it draws nothing."""
     return Task((calls,), (bytes(SEED_BYTES),), True, False, here())
 
 
 def part_result(output: Any) -> Any:
-    """Return the result of a task, or a :class:`~expost.execution.failure.Raised`."""
+    """Return the result of a task, or a :class:`~expost.execution.calls.Raised`."""
     return unpacked(output.outputs[0])
 
 
@@ -262,66 +257,32 @@ def _load(bundle: Sequence[_Place]) -> list[Any]:
 
 
 class Spread:
-    """Bundles of parts behind handles that ``submit`` of an executor takes.
-
-    ``sent``: whether a handle is a function that returns the bundle, which is then sent with each
-    call.
-    """
+    """Bundles of parts behind handles that ``submit`` takes; ``sent``: a handle loads its own."""
 
     def __init__(self, executor: Any, handles: Sequence[Any], *, sent: bool = False) -> None:
         self._executor, self._handles, self._sent = executor, handles, sent
 
     def map(self, calls: Callable[[Any, Randomness], Any]) -> Iterator[Any]:
         """Return the result of every bundle, in any order."""
-        running: dict[Future[Any], int] = {}
-        tries = [0] * len(self._handles)
-        try:
-            for number in range(len(self._handles)):
-                self._submit(number, calls, tries, running)
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    number = running.pop(future)
-                    lost = _lost(future)
-                    if lost is None:
-                        yield part_result(future.result())
-                        continue
-                    count_try(tries, number, lost)
-                    self._submit(number, calls, tries, running)
-        finally:
-            for future in running:
-                future.cancel()
 
-    def _submit(
-        self, number: int, calls: Any, tries: list[int], running: dict[Future[Any], int]
-    ) -> None:
-        """Submit one bundle; try again if the executor refuses it."""
-        while True:
-            try:
-                handle = self._handles[number]
-                bundle = handle() if self._sent else handle
-                running[self._executor.submit(work, task_of(calls), bundle)] = number
-                return
-            except Exception as error:
-                lost = type(error).__name__
-            count_try(tries, number, lost)
+        def submit(number: int) -> Future[Any]:
+            handle = self._handles[number]
+            bundle = handle() if self._sent else handle
+            return cast(Future[Any], self._executor.submit(work, task_of(calls), bundle))
+
+        count = len(self._handles)
+        with closing(resubmitted(submit, count, _lost, PartsLost)) as results:
+            for _, output in results:
+                yield part_result(output)
 
     def close(self) -> None:
         """Let the executor forget the bundles."""
         self._handles = []
 
 
-def count_try(tries: list[int], number: int, lost: str) -> None:
-    """Count a lost task; raise after the last try. Only the type of the error is shown."""
-    tries[number] += 1
-    if tries[number] >= MOST_TRIES:
-        raise PartsLost(MOST_TRIES, lost)
-
-
 def _lost(future: Future[Any]) -> str | None:
-    """Return why a task has no result, or None if it has one."""
-    if future.cancelled():
-        return "CancelledError"
-    error = future.exception()
-    if error is not None:
-        return type(error).__name__
-    return "Exception" if isinstance(part_result(future.result()), Raised) else None
+    """Return why a task has no result; a function that raised has none."""
+    kind = lost_kind(future)
+    if kind is None and isinstance(part_result(future.result()), Raised):
+        return "Exception"
+    return kind

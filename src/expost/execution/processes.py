@@ -24,6 +24,7 @@ from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
+from expost.execution.dispatch import OwnedExecutor
 from expost.rationals import count_of
 
 _THREADS = "OMP_NUM_THREADS"
@@ -37,7 +38,7 @@ class _Block:
     size: int
 
 
-class Processes:
+class Processes(OwnedExecutor):
     """An executor of new processes on this machine.
 
     Use it as a context manager. As with any pool of spawned processes, the main module of the
@@ -65,28 +66,9 @@ class Processes:
         self._pool: ProcessPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call ``function(*arguments)`` in a worker.
+        """Call ``function(*arguments)`` in a worker; an argument may be a handle of :meth:`share`.
 
-        Parameters
-        ----------
-        function : callable
-            A picklable function.
-        *arguments : object
-            Picklable arguments, or a handle from :meth:`share`.
-
-        Returns
-        -------
-        concurrent.futures.Future
-
-        Notes
-        -----
         What cannot be pickled raises here, not in a worker.
         """
         content = pickle.dumps((function, arguments))
@@ -99,13 +81,7 @@ class Processes:
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """Copy ``data`` to shared memory for the length of the block.
-
-        Yields
-        ------
-        object
-            A handle; a worker receives the data in its place.
-        """
+        """Copy data to shared memory; yield a handle in whose place a worker receives the data."""
         content = pickle.dumps(data, protocol=pickle.HIGHEST_PROTOCOL)
         memory = SharedMemory(create=True, size=len(content))
         try:
@@ -126,7 +102,7 @@ class Processes:
         """Return the pool; make one if there is none."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.tasks, context, initializer=_prepare)
+            self._pool = ProcessPoolExecutor(self.tasks, context, initializer=prepare_worker)
         return self._pool
 
     def _stop(self) -> None:
@@ -158,8 +134,8 @@ class Processes:
 _latest: tuple[str, Any] | None = None
 
 
-def _prepare() -> None:
-    """In a new worker: ignore interrupts, and end when the selecting process ends."""
+def prepare_worker() -> None:
+    """In a new process: ignore interrupts, and end when the selecting process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

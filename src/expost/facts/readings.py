@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Array, Floats, Integers
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.randomness.source import Randomness
 from expost.tables import typed_columns
 from expost.tables.cells import label_text

@@ -29,7 +29,7 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.tables.cells import block_of, flat, frame_of, numbers
 
 Cells = Array | list[Array]

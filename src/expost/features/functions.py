@@ -25,7 +25,7 @@ import numpy as np
 
 from expost.arrays import Array, Floats
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.features.feature_map import (
     Cells,
     Features,

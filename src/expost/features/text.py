@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.features.columns import PerColumn
 from expost.features.feature_map import Cells, column_list, unit, whole_number
 from expost.tables.cells import label_text

@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
+from expost.execution.dispatch import OwnedExecutor
 from expost.rationals import count_of
 
 __all__ = ["DaskExecutor"]
 
 
-class DaskExecutor:
+class DaskExecutor(OwnedExecutor):
     """An executor that runs tasks on a Dask cluster.
 
     As a context manager it disconnects at the end if it was the one that connected. The same
@@ -61,27 +62,8 @@ class DaskExecutor:
         self._client: Any = _connect(Client, given) if self._connected else given
         self.tasks = wanted or max(1, sum(self._client.nthreads().values()))
 
-    def __enter__(self) -> DaskExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function in a worker.
-
-        Parameters
-        ----------
-        function : callable
-            The function.
-        *arguments : object
-            Its arguments; what :meth:`share` gave stands for the data.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            The result to come.
-        """
+        """Call a function in a worker; what :meth:`share` gave stands for the data."""
         arguments = tuple(
             argument.future() if isinstance(argument, _Scattered) else argument
             for argument in arguments
@@ -96,18 +78,7 @@ class DaskExecutor:
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """Put data on the cluster, as a context manager.
-
-        Parameters
-        ----------
-        data : object
-            The data.
-
-        Yields
-        ------
-        object
-            What stands for the data among the arguments of :meth:`submit`.
-        """
+        """Put data on the cluster; yield what stands for it in :meth:`submit`."""
         yield _Scattered(self._client, lambda: data, everywhere=True)
 
     def keep(self, load: Callable[[], Any]) -> Any:

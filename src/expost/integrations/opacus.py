@@ -22,7 +22,7 @@ from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
 from expost.randomness.source import Randomness, require_protection
-from expost.training.configuration import Configuration, check_class_weights, promises
+from expost.training.configuration import Configuration, check_class_weights, guarantees_of
 from expost.training.engines import Trained
 
 __all__ = ["train_with_opacus"]
@@ -154,7 +154,7 @@ def train_with_opacus(
         for name, value in module.named_parameters()
         if value.requires_grad
     }
-    return Trained(parameters, configuration, promises([plan])[0])
+    return Trained(parameters, configuration, guarantees_of([plan])[0])
 
 
 def _weighted(outputs: Any, targets: Any, loss: str, class_weights: tuple[float, ...]) -> Any:

@@ -26,7 +26,7 @@ from itertools import product
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import Raised, call_or_failure
+from expost.execution.calls import Raised, call_or_failure
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.rationals import count_of
 from expost.selection.candidate import Candidate

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
+from expost.execution.dispatch import OwnedExecutor
 from expost.rationals import count_of
 
 __all__ = ["RayExecutor"]
@@ -24,7 +25,7 @@ _NAME = "expost"
 _RETRIES = 3
 
 
-class RayExecutor:
+class RayExecutor(OwnedExecutor):
     """An executor that runs tasks on a Ray cluster.
 
     It uses the cluster to which this process is connected, the one at ``address``, or a new one on
@@ -94,27 +95,8 @@ class RayExecutor:
             "max_retries": _RETRIES,
         }
 
-    def __enter__(self) -> RayExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function in a worker.
-
-        Parameters
-        ----------
-        function : callable
-            The function.
-        *arguments : object
-            Its arguments; what :meth:`share` gave stands for the data.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            The result to come.
-        """
+        """Call a function in a worker; what :meth:`share` gave stands for the data."""
         if function not in self._functions:
             self._functions[function] = self._ray.remote(function).options(**self._options)
         reference = self._functions[function].remote(*arguments)
@@ -126,18 +108,7 @@ class RayExecutor:
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """Put data into the object store, as a context manager.
-
-        Parameters
-        ----------
-        data : object
-            The data.
-
-        Yields
-        ------
-        ray.ObjectRef
-            What stands for the data among the arguments of :meth:`submit`.
-        """
+        """Put data into the object store; yield what stands for it in :meth:`submit`."""
         yield self._ray.put(data)
 
     def keep(self, load: Callable[[], Any]) -> Any:

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import Raised
-from expost.execution.parts import count_try, part_result, task_of
-from expost.execution.worker import work
+from expost.execution.calls import PartsLost, Raised
+from expost.execution.dispatch import OwnedExecutor, count_try, work
+from expost.execution.parts import part_result, task_of
 from expost.rationals import count_of
 
 __all__ = ["SparkExecutor"]
 
 
-class SparkExecutor:
+class SparkExecutor(OwnedExecutor):
     """An executor that runs tasks on a Spark cluster.
 
     As a context manager it stops the session at the end if it was the one that started it. The same
@@ -63,43 +63,13 @@ class SparkExecutor:
         self.tasks = wanted or max(1, int(self._context.defaultParallelism))
         self._threads = ThreadPoolExecutor(self.tasks)
 
-    def __enter__(self) -> SparkExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Call a function in a worker.
-
-        Parameters
-        ----------
-        function : callable
-            The function.
-        *arguments : object
-            Its arguments; what :meth:`share` gave stands for the data.
-
-        Returns
-        -------
-        concurrent.futures.Future
-            The result to come.
-        """
+        """Call a function in a worker; what :meth:`share` gave stands for the data."""
         return self._threads.submit(lambda: self._run([(function, arguments)])[0])
 
     @contextmanager
     def share(self, data: Any) -> Iterator[Any]:
-        """Broadcast data, as a context manager.
-
-        Parameters
-        ----------
-        data : object
-            The data.
-
-        Yields
-        ------
-        object
-            What stands for the data among the arguments of :meth:`submit`.
-        """
+        """Broadcast data; yield what stands for it in :meth:`submit`."""
         shared = self._context.broadcast(data)
         try:
             yield shared
@@ -156,7 +126,7 @@ class _Kept:
                 lost = "Exception"
             except Exception as error:  # the text may come from a worker
                 lost = type(error).__name__
-            count_try(tries, 0, lost)
+            count_try(tries, 0, lost, PartsLost)
 
     def close(self) -> None:
         """Delete the parts on all machines."""

@@ -40,17 +40,58 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, isqrt
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
 
 from expost.arrays import Integers
 from expost.errors import InvalidInput
-from expost.mechanisms.protocol import Estimate
 from expost.privacy.guarantees import ADD_REMOVE, ZCDP, Guarantee, PureDP
 from expost.randomness import coins, samplers
 from expost.randomness.source import Randomness
 from expost.rationals import Number, count_of, exact_positive, round_up
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A noisy number and the distribution of its noise.
+
+    Parameters
+    ----------
+    value : int or Fraction
+        The noisy number.
+    scale : float
+        The scale b of Laplace noise, or the standard deviation σ of Gaussian noise.
+    law : str
+        ``"laplace"`` or ``"gaussian"``.
+    """
+
+    value: int | Fraction
+    scale: float
+    law: str
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def half_width(self, confidence: float = 0.95) -> float:
+        """Return half the width of a central interval of the noise, in its continuous limit.
+
+        Parameters
+        ----------
+        confidence : float, default 0.95
+            The probability of the interval, strictly between 0 and 1.
+        """
+        if not 0 < confidence < 1:
+            raise InvalidInput("confidence", confidence, "give a number strictly between 0 and 1")
+        if self.law == "laplace":
+            return -self.scale * math.log1p(-confidence)
+        return self.scale * NormalDist().inv_cdf((1 + confidence) / 2)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a form that JSON can hold."""
+        value = int(self.value) if self.value == int(self.value) else float(self.value)
+        return {"value": value, "scale": self.scale, "law": self.law}
 
 
 @dataclass(frozen=True)
@@ -94,18 +135,7 @@ class Query:
         )
 
     def steps(self, *, squared: bool = False) -> Fraction:
-        """Return the sensitivity in steps of the grid, rounding included.
-
-        Parameters
-        ----------
-        squared : bool, default False
-            Measure in ℓ2 instead of ℓ1.
-
-        Returns
-        -------
-        Fraction
-            The sensitivity.
-        """
+        """Return the sensitivity in steps of the grid, rounding included; ``squared``: in ℓ2."""
         if self._grid is None:
             return self._sensitivity
         plain = self._sensitivity / self._grid
@@ -115,24 +145,7 @@ class Query:
         return plain + (self.dimension if not squared else root + (root * root < self.dimension))
 
     def evaluate(self, data: Any) -> list[int]:
-        """Return the values of the query in steps of the grid.
-
-        Parameters
-        ----------
-        data : object
-            The data set.
-
-        Returns
-        -------
-        list of int
-            The rounded values.
-
-        Raises
-        ------
-        InvalidInput
-            If the function returns another number of values than ``dimension``, or values that are
-            not whole numbers although there is no grid.
-        """
+        """Return the values of the query, rounded to whole steps of the grid."""
         answer = self.function(data)
         values = (
             [answer]
@@ -183,39 +196,16 @@ class DiscreteNoise(ABC):
 
     @abstractmethod
     def noise(self, count: int, randomness: Randomness) -> list[int]:
-        """Return independent noise for ``count`` values.
-
-        Parameters
-        ----------
-        count : int
-            How many values.
-        randomness : Randomness
-            The source of random bits.
-
-        Returns
-        -------
-        list of int
-            The noise in steps of the grid.
-        """
+        """Return independent noise for ``count`` values, in steps of the grid."""
 
     def __call__(self, data: Any, randomness: Randomness) -> Estimate | list[Estimate]:
         """Return the query on ``data`` with fresh noise; see :meth:`answer`."""
         return self.answer(data, self.noise(self.query.dimension, randomness))
 
     def answer(self, data: Any, noise: Sequence[int | Fraction]) -> Estimate | list[Estimate]:
-        """Return the query on ``data`` with given noise, in the unit of the query.
+        """Return the query on ``data`` with given noise in steps, one number per value.
 
-        Parameters
-        ----------
-        data : object
-            The data set.
-        noise : sequence of int or Fraction
-            The noise in steps of the grid, one number per value.
-
-        Returns
-        -------
-        Estimate or list of Estimate
-            One estimate if the dimension is 1, else a list.
+        It is one estimate if the dimension is 1, else a list.
         """
         steps, unit = self.query.evaluate(data), self.query.unit
         noisy = [
@@ -341,11 +331,7 @@ def _require_query(query: object) -> None:
 
 
 def laplace_path(scales: Sequence[Fraction], randomness: Randomness) -> list[int]:
-    """Return one path of discrete Laplace noise.
-
-    ``scales``: decreasing scales, coarse to fine. Returns: the noise at each scale. Releasing all
-    levels costs as much as the last one.
-    """
+    """Return discrete Laplace noise at decreasing scales; all levels cost as much as the last."""
     noise = coins.discrete_laplace(scales[-1], randomness)
     path = [noise]
     for finer, coarser in zip(reversed(scales[1:]), reversed(scales[:-1]), strict=True):
@@ -358,9 +344,7 @@ def laplace_path(scales: Sequence[Fraction], randomness: Randomness) -> list[int
 def keep_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomness) -> bool:
     """Return True with probability (p_b/p_a)·((1−p_a)/(1−p_b))².
 
-    Here p_a = e^{−coarse_rate} and p_b = e^{−fine_rate}, so p_a > p_b.
-
-    ``coarse_rate``, ``fine_rate``: rates with 0 < coarse_rate < fine_rate.
+    Here p_a = e^{−coarse_rate} > p_b = e^{−fine_rate}.
     """
     if not coins.bernoulli_exp(fine_rate - coarse_rate, randomness):
         return False
@@ -381,11 +365,7 @@ def _ratio_coin(coarse_rate: Fraction, fine_rate: Fraction, randomness: Randomne
 
 
 def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list[Fraction]:
-    """Return one path of Gaussian noise: weighted averages of independent discrete Gaussians.
-
-    ``variances``: decreasing variances, coarse to fine. Returns: the inverse-variance average at
-    each level.
-    """
+    """Return weighted averages of independent discrete Gaussians, at decreasing variances."""
     path: list[Fraction] = []
     precision = weighted = Fraction(0)
     for variance in variances:
@@ -397,10 +377,7 @@ def gaussian_path(variances: Sequence[Fraction], randomness: Randomness) -> list
 
 
 def laplace_paths(scales: Sequence[Fraction], count: int, randomness: Randomness) -> Integers:
-    """Return many independent exact paths at once: :func:`laplace_path`, vectorised.
-
-    ``scales``: decreasing scales, coarse to fine.
-    """
+    """Return many independent exact paths at once: :func:`laplace_path`, vectorised."""
     path = np.empty((len(scales), count), dtype=np.int64)
     path[-1] = samplers.discrete_laplaces(scales[-1], count, randomness)
     for level in range(len(scales) - 2, -1, -1):

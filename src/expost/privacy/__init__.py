@@ -1,6 +1,5 @@
 """Privacy guarantees, what the outcomes of a selection cost, and accounting for DP-SGD.
 
-``base``               the base class of guarantees, neighbouring relations, checks of fields
 ``guarantees``         PureDP, ApproxDP, ZCDP, RenyiDP: add, compare, convert
 ``charges``            a table: one guarantee per outcome; warnings if it protects little
 ``conversions``        the Rényi orders, and from a Rényi divergence to ε at a given δ

@@ -22,8 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from expost.errors import InvalidInput
-from expost.privacy.base import Guarantee
-from expost.privacy.guarantees import RenyiDP, guarantee_from_dict
+from expost.privacy.guarantees import Guarantee, RenyiDP, guarantee_from_dict
 from expost.rationals import Number, count_of, exact, round_up
 
 _SCALED = ("epsilon", "rho", "epsilons")  # δ covers all outcomes together and is never scaled
@@ -109,20 +108,7 @@ class Charges:
 
     @classmethod
     def from_list(cls, charges: Iterable[Guarantee], nothing: Guarantee) -> Charges:
-        """Make a table from one charge per candidate; equal charges are stored once.
-
-        Parameters
-        ----------
-        charges : iterable of Guarantee
-            The charges of the candidates, in order.
-        nothing : Guarantee
-            The charge of the outcome "nothing".
-
-        Returns
-        -------
-        Charges
-            The table.
-        """
+        """Make a table from one charge per candidate; equal charges are stored once."""
         levels: dict[Guarantee, int] = {}
         level_of = tuple(levels.setdefault(charge, len(levels)) for charge in charges)
         return cls(tuple(levels), level_of, nothing)
@@ -131,20 +117,8 @@ class Charges:
     def shares(worst: Guarantee, parts: int = 1_000_000) -> ShareCharges:
         """Return the rule "outcome i costs i/parts of the worst case, rounded up".
 
-        It is for jobs that may stop at any amount, such as counts. The rule needs the same few
-        bytes for any number of parts.
-
-        Parameters
-        ----------
-        worst : Guarantee
-            The charge of the whole job. A δ is the same for every outcome.
-        parts : int, default 1,000,000
-            In how many steps the worst case is divided.
-
-        Returns
-        -------
-        ShareCharges
-            The rule. :meth:`ShareCharges.outcome_for` finds the outcome of an amount.
+        It is for jobs that may stop at any amount, such as counts, and needs the same few bytes for
+        any number of parts. :meth:`ShareCharges.outcome_for` finds the outcome of an amount.
         """
         return ShareCharges(worst, parts)
 
@@ -154,9 +128,6 @@ class ShareCharges(Charges):
 
     The outcome "nothing" costs the worst case: it means that the amount is not known.
     ``levels`` holds the smallest and the largest charge only.
-
-    ``worst``: the charge of outcome ``parts``. ``parts``: in how many steps the worst case is
-    divided.
     """
 
     parts: int
@@ -184,13 +155,7 @@ class ShareCharges(Charges):
         return hash((self.nothing, self.parts))
 
     def outcome_for(self, spent: Number) -> int:
-        """Return the cheapest outcome that covers an amount.
-
-        ``spent``: the amount that was used, in the unit of the charges (ε or ρ); exact, not
-        negative. Returns: the smallest i such that i/parts of the worst case is at least ``spent``.
-        Raises InvalidInput: the amount is negative or exceeds the worst case, or the charges are a
-        Rényi curve.
-        """
+        """Return the smallest i such that i/parts of the worst case is at least ``spent``."""
         whole = self.nothing.as_dict().get("epsilon", self.nothing.as_dict().get("rho"))
         if whole is None:
             raise InvalidInput("spent", spent, "a Rényi curve has no single amount")
@@ -229,11 +194,7 @@ LARGE_EPSILON = 20.0
 
 
 def weaknesses(guarantee: Guarantee, rows: int | None = None) -> list[str]:
-    """Return what is weak about a guarantee: ε above 20, or δ of at least 1/rows.
-
-    ``guarantee``: what is about to be spent. Guarantees without an ε are not judged. ``rows``: the
-    public number of rows; without it δ is not judged.
-    """
+    """Return what is weak about a guarantee: ε above 20, or δ of at least 1/rows."""
     pair = guarantee.as_approx()
     warnings_: list[str] = []
     if pair is None:
@@ -253,9 +214,6 @@ def weaknesses(guarantee: Guarantee, rows: int | None = None) -> list[str]:
 
 
 def warn_if_weak(guarantee: Guarantee, rows: int | None = None, *, stacklevel: int = 2) -> None:
-    """Warn about what is weak (:func:`weaknesses`).
-
-    ``stacklevel``: as in :func:`warnings.warn`; 2 names the caller of this function.
-    """
+    """Warn about what is weak (:func:`weaknesses`); ``stacklevel`` 2 names the caller."""
     for text in weaknesses(guarantee, rows):
         warnings.warn(text, stacklevel=stacklevel + 1)

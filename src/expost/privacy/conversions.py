@@ -55,13 +55,9 @@ DEFAULT_ORDERS: tuple[float, ...] = tuple(sorted((*FRACTIONAL_ORDERS, *INTEGER_O
 
 
 def tight_epsilon(order: float, divergence: float, log_delta: float) -> float:
-    """Return ε such that a Rényi divergence implies (ε, δ)-DP.
+    """Return ε(α) + ln((α−1)/α) − (ln δ + ln α)/(α−1), padded up: the divergence implies (ε, δ)-DP.
 
-    ``order``: the Rényi order α > 1. ``divergence``: upper bound ε(α) of the divergence at this
-    order. ``log_delta``: ln δ. Returns: ε(α) + ln((α−1)/α) − (ln δ + ln α)/(α−1), padded up. It can
-    be negative.
-
-    Canonne, Kamath and Steinke (2020), Proposition 12; Asoodeh et al. (2020).
+    It can be negative. Canonne, Kamath and Steinke (2020), Proposition 12; Asoodeh et al. (2020).
     """
     first = -math.log1p(1 / (order - 1))
     second = (log_delta + math.log(order)) / (order - 1)
@@ -70,11 +66,7 @@ def tight_epsilon(order: float, divergence: float, log_delta: float) -> float:
 
 
 def tight_epsilon_of_zcdp(rho: float, log_delta: float) -> float:
-    """Return ε such that ρ-zCDP, ρ > 0, implies (ε, δ)-DP, at the best order that a search finds.
-
-    ``rho``: ρ > 0; the divergence at order α is αρ. ``log_delta``: ln δ. Returns: the smallest
-    :func:`tight_epsilon` found. It can be negative.
-    """
+    """Return the least :func:`tight_epsilon` of ρ-zCDP, ρ > 0, that a search over orders finds."""
 
     def epsilon(log_excess: float) -> float:
         order = 1 + math.exp(log_excess)
@@ -87,11 +79,7 @@ def tight_epsilon_of_zcdp(rho: float, log_delta: float) -> float:
 
 
 def log_of_delta(delta: Number) -> float:
-    """Return ln δ.
-
-    ``delta``: δ with 0 < δ < 1. Returns: ln δ. Raises InvalidGuarantee: δ is not between 0 and 1,
-    or is below the smallest positive float.
-    """
+    """Return ln δ, for a float with 0 < δ < 1."""
     value = exact(delta, "delta", error=InvalidGuarantee)
     if not 0 < value < 1:
         raise InvalidGuarantee(

@@ -1,12 +1,14 @@
 """Pure, approximate, zero-concentrated and Rényi differential privacy.
 
-Each kind is a frozen record of floats with its neighbouring relation. Every operation rounds
-towards more privacy loss: sums and products are computed on exact rationals and rounded up;
+A guarantee is a frozen record of floats together with a neighbouring relation. Every operation
+rounds towards more privacy loss: sums and products are computed on exact rationals and rounded up;
 logarithms are padded up (:func:`expost.rationals.pad_up`). Guarantees of different kinds, or with
 different neighbouring relations, are never combined silently: convert one of them first.
 
-The base class is in ``privacy.base`` and the conversion from Rényi divergences to ε in
-``privacy.tight_conversion``; their public names can be imported from here too.
+A guarantee for add-remove neighbours implies one for zero-out neighbours with the same numbers
+(:meth:`Guarantee.as_zero_out`): a mechanism that ignores empty places sees two data sets that
+differ by the presence of one person. The converse is false: with add-remove neighbours the number
+of rows is not public, and positions move.
 
 Tests: ``tests/privacy/test_guarantees.py``.
 """
@@ -14,43 +16,196 @@ Tests: ``tests/privacy/test_guarantees.py``.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from expost.errors import InvalidGuarantee
 from expost.privacy import profiles
-from expost.privacy.base import (
-    ADD_REMOVE,
-    RELATIONS,
-    REPLACE,
-    ZERO_OUT,
-    Guarantee,
+from expost.privacy.conversions import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
+from expost.rationals import (
+    Number,
     apply_up,
+    as_json,
     check_list,
     check_loss,
     check_orders,
-    check_relation,
+    count_of,
+    exact,
+    round_up,
     set_fields,
 )
-from expost.privacy.conversions import log_of_delta, tight_epsilon, tight_epsilon_of_zcdp
-from expost.rationals import Number, exact, round_up
 
-__all__ = [
-    "ADD_REMOVE",
-    "RELATIONS",
-    "REPLACE",
-    "ZCDP",
-    "ZERO_OUT",
-    "ApproxDP",
-    "Guarantee",
-    "PureDP",
-    "RenyiDP",
-    "guarantee_from_dict",
-    "tight_epsilon",
-    "zero_like",
-]
+ADD_REMOVE, REPLACE, ZERO_OUT = "add-remove", "replace", "zero-out"
+RELATIONS = {
+    ADD_REMOVE: "a person's row is in the data or not; the number of rows is not public",
+    REPLACE: "a person's row is replaced by any other row; the number of rows is public",
+    ZERO_OUT: "a person's row is present or blank; the number of rows, blank ones included, is "
+    "public",
+}
+"""All neighbouring relations, in words."""
+
+
+def persons_words(most: int | None) -> str:
+    """Return who is protected by a charge per person, who counts in so many groups at most."""
+    if most is None:
+        return "one person with all their rows, in any number of groups"
+    limit = "one group" if most == 1 else f"at most {most:,} groups"
+    return f"one person with all their rows; they count in {limit}, chosen at random per request"
+
+
+class Guarantee(ABC):
+    """A privacy guarantee. Smaller numbers mean more privacy.
+
+    Attributes
+    ----------
+    kind : str
+        ``"pure"``, ``"approx"``, ``"zcdp"`` or ``"renyi"``.
+    neighbours : str
+        The neighbouring relation, ``"add-remove"``, ``"replace"`` or ``"zero-out"``.
+    """
+
+    kind: ClassVar[str]
+    neighbours: str
+
+    @abstractmethod
+    def _combine(self, other: Self, function: Callable[[Fraction, Fraction], Fraction]) -> Self:
+        """Apply ``function`` to the numbers of both guarantees, pair by pair, and round up."""
+
+    @abstractmethod
+    def _numbers(self, other: Self) -> Iterable[tuple[float, float]]:
+        """The pairs of numbers that a comparison looks at."""
+
+    def require_same_kind(self, other: Guarantee) -> None:
+        """Refuse a guarantee of another kind or with another neighbouring relation."""
+        if not isinstance(other, Guarantee) or self.kind != other.kind:
+            raise InvalidGuarantee(
+                "guarantee",
+                other,
+                f"give a {type(self).__name__}, or convert one of them: "
+                "guarantees of different kinds cannot be combined",
+            )
+        if self.neighbours != other.neighbours:
+            raise InvalidGuarantee(
+                "neighbours",
+                other.neighbours,
+                f"the other guarantee is for {self.neighbours!r} neighbours: "
+                "guarantees for different relations cannot be combined",
+            )
+
+    def require_same_terms(self, other: Guarantee) -> None:
+        """Refuse a guarantee that cannot be added; Rényi curves need the same orders, too."""
+        self.require_same_kind(other)
+
+    def __add__(self, other: Self) -> Self:
+        """Guarantee of running both mechanisms (sequential composition)."""
+        self.require_same_terms(other)
+        return self._combine(other, lambda a, b: a + b)
+
+    def __mul__(self, count: int) -> Self:
+        """Guarantee of running the mechanism ``count`` times."""
+        times = count_of(count, "count", at_least=0, error=InvalidGuarantee)
+        return self._combine(self, lambda a, _: a * times)
+
+    __rmul__ = __mul__
+
+    def at_worst(self, other: Self) -> Self:
+        """Return the smallest guarantee that both imply: the larger number of each pair."""
+        self.require_same_terms(other)
+        return self._combine(other, max)
+
+    def __le__(self, other: Self) -> bool:
+        """Whether this guarantee implies ``other`` number by number."""
+        self.require_same_terms(other)
+        return all(mine <= theirs for mine, theirs in self._numbers(other))
+
+    def __ge__(self, other: Self) -> bool:
+        """Whether ``other`` implies this guarantee number by number."""
+        self.require_same_terms(other)
+        return other <= self
+
+    @property
+    def size(self) -> Fraction:
+        """A number by which to sort guarantees on the same terms (ε, ρ, or ε at the last order)."""
+        *_, (number, _) = self._numbers(self)
+        return Fraction(number)
+
+    @abstractmethod
+    def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
+        """Return a Rényi curve on these ascending orders, each > 1, that this guarantee implies.
+
+        It is rounded up. Raises InvalidGuarantee if this guarantee implies no such curve.
+        """
+
+    @abstractmethod
+    def to_approx(self, delta: Number) -> ApproxDP:
+        """Return an (ε, δ) guarantee with this δ that this guarantee implies.
+
+        ε is rounded up. Raises InvalidGuarantee if none follows.
+        """
+
+    @property
+    def shared_delta(self) -> float | None:
+        """The δ that all outcomes of a claim share, or None for kinds without a δ."""
+        return None
+
+    def as_pure(self) -> PureDP | None:
+        """Return this guarantee as pure DP if it is pure, else None; nothing is lost."""
+        return None
+
+    def as_approx(self) -> ApproxDP | None:
+        """Return this guarantee as an (ε, δ) pair if it is one (pure: δ = 0), else None."""
+        return None
+
+    def as_zcdp(self) -> ZCDP | None:
+        """Return this guarantee as zCDP if it was stated as zCDP, else None."""
+        return None
+
+    def as_renyi(self, orders: Sequence[float] | None = None) -> RenyiDP | None:
+        """Return this guarantee as a Rényi curve, or None if it implies none at these orders.
+
+        Without orders only a guarantee that was stated as a curve gives a result. With them, pure
+        DP and zCDP give the curves that they imply.
+        """
+        return None
+
+    @abstractmethod
+    def as_profile(self) -> profiles.Profile:
+        """Return the privacy profile that this guarantee implies, for the charge of one request.
+
+        It is δ for every ε, rounded up. Profiles are never added up.
+        """
+
+    def as_zero_out(self) -> Self:
+        """Return the guarantee for zero-out neighbours that this guarantee implies.
+
+        The mechanism must ignore empty places. The numbers stay. Raises InvalidGuarantee for
+        ``"replace"`` neighbours, which imply nothing about presence.
+        """
+        if self.neighbours == ZERO_OUT:
+            return self
+        if self.neighbours != ADD_REMOVE:
+            raise InvalidGuarantee(
+                "neighbours",
+                self.neighbours,
+                "only a guarantee for 'add-remove' neighbours implies one for 'zero-out'",
+            )
+        return replace(self, neighbours=ZERO_OUT)  # type: ignore[type-var]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a form that JSON can hold; ``guarantee_from_dict`` reads it back."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        record = {name: as_json(value) for name, value in values.items() if value is not None}
+        return {"kind": self.kind, **record}
+
+
+def check_relation(value: str) -> str:
+    """Return a neighbouring relation; require one of :data:`RELATIONS`."""
+    if value not in tuple(RELATIONS):
+        raise InvalidGuarantee("neighbours", value, "give 'add-remove', 'replace' or 'zero-out'")
+    return value
 
 
 @dataclass(frozen=True)
@@ -99,10 +254,10 @@ class PureDP(Guarantee):
         return None if orders is None else self.to_renyi(orders)
 
     def to_renyi(self, orders: Sequence[float]) -> RenyiDP:
-        """Return a Rényi curve that this guarantee implies.
+        """Return a Rényi curve that this guarantee implies; see :meth:`Guarantee.to_renyi`.
 
         At each order α it is the smaller of αε²/2 (through zCDP) and ε (the divergence of infinite
-        order). See :meth:`Guarantee.to_renyi` for the parameters.
+        order).
         """
         through_zcdp = self.to_zcdp().to_renyi(orders)
         return replace(
@@ -110,18 +265,7 @@ class PureDP(Guarantee):
         )
 
     def to_approx(self, delta: Number = 0) -> ApproxDP:
-        """Return (ε, δ) with the same ε, for any δ; δ > 0 gives a weaker guarantee.
-
-        Parameters
-        ----------
-        delta : number, default 0
-            The δ of the result.
-
-        Returns
-        -------
-        ApproxDP
-            The guarantee.
-        """
+        """Return (ε, δ) with the same ε, for any δ; δ > 0 gives a weaker guarantee."""
         return ApproxDP(self.epsilon, delta, self.neighbours)  # type: ignore[arg-type]
 
 
@@ -190,23 +334,7 @@ class ApproxDP(Guarantee):
         return PureDP(self.epsilon, self.neighbours).to_renyi(orders)
 
     def to_approx(self, delta: Number) -> ApproxDP:
-        """Return the same ε with a larger δ.
-
-        Parameters
-        ----------
-        delta : number
-            The δ of the result, at least the present one.
-
-        Returns
-        -------
-        ApproxDP
-            The guarantee.
-
-        Raises
-        ------
-        InvalidGuarantee
-            If ``delta`` is smaller than the present δ.
-        """
+        """Return the same ε with a larger δ; a smaller one raises InvalidGuarantee."""
         wanted = ApproxDP(self.epsilon, delta, self.neighbours)  # type: ignore[arg-type]
         if wanted.delta < self.delta:
             raise InvalidGuarantee(
@@ -315,21 +443,7 @@ class RenyiDP(Guarantee):
         """Return a bound of the divergence at one order.
 
         The bound is that of the next tabulated order, because divergence grows with the order.
-
-        Parameters
-        ----------
-        order : float
-            An order > 1, at most the last tabulated one.
-
-        Returns
-        -------
-        float
-            The bound.
-
-        Raises
-        ------
-        InvalidGuarantee
-            If the order is not > 1, or above the last tabulated one.
+        Raises InvalidGuarantee if the order is not > 1, or above the last tabulated one.
         """
         for tabulated, epsilon in zip(self.orders, self.epsilons, strict=True):
             if tabulated >= order > 1:
@@ -341,18 +455,7 @@ class RenyiDP(Guarantee):
         )
 
     def on(self, orders: Sequence[float]) -> RenyiDP:
-        """Return the curve on other orders, by :meth:`at`.
-
-        Parameters
-        ----------
-        orders : sequence of float
-            Ascending orders > 1, each at most the last tabulated one.
-
-        Returns
-        -------
-        RenyiDP
-            The curve.
-        """
+        """Return the curve on other ascending orders, by :meth:`at`."""
         if tuple(orders) == self.orders:
             return self
         return replace(
@@ -403,11 +506,7 @@ class RenyiDP(Guarantee):
 
 
 def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
-    """Read a guarantee that :meth:`Guarantee.as_dict` wrote.
-
-    ``record``: the key ``kind`` and the fields of that kind. Raises InvalidGuarantee: the kind is
-    unknown, or the fields do not belong to it or are not valid.
-    """
+    """Read a guarantee that :meth:`Guarantee.as_dict` wrote; refuse what it would not write."""
     kinds: dict[str, type[Guarantee]] = {cls.kind: cls for cls in (PureDP, ApproxDP, ZCDP, RenyiDP)}
     values = dict(record)
     kind = values.pop("kind", None)
@@ -423,9 +522,5 @@ def guarantee_from_dict(record: Mapping[str, Any]) -> Guarantee:
 
 
 def zero_like(guarantee: Guarantee) -> Guarantee:
-    """Return the guarantee of a release that does not depend on data, on the terms of another.
-
-    ``guarantee``: gives the kind, the neighbouring relation and, for a Rényi curve, the orders.
-    Returns: the same guarantee with every loss equal to 0.
-    """
+    """Return the guarantee of a release that does not depend on data, on the terms of another."""
     return guarantee * 0

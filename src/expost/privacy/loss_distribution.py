@@ -70,11 +70,10 @@ _MOST_CELLS = 3000
 
 
 class StepLoss(NamedTuple):
-    """The law of the loss of one step on the lattice h·k, rounded up.
+    """The law of the loss of one step on the lattice h·k, rounded up: multiples k and masses.
 
-    ``multiples``: the whole numbers k, distinct. ``masses``: upper bounds of the probabilities.
-    ``beyond``: upper bound of the probability of a loss above all of them. ``shift``: by how much
-    the true loss may exceed what the multiples say (τ).
+    ``beyond``: bound of the probability of a loss above all of them. ``shift``: by how much the
+    true loss may exceed what the multiples say (τ).
     """
 
     multiples: Integers
@@ -106,10 +105,9 @@ def step_law(
 ) -> tuple[StepLoss, StepLoss]:
     """Return the laws of the loss of one step when a row is removed, and when it is added.
 
-    ``rate``: sampling rate q, 0 < q < 1. ``noise``: noise multiplier σ. ``spacing``: distance h of
-    the lattice, a power of two, so that every multiple is exact. ``centre``, ``growth``,
-    ``widest``: around which loss the cells are narrow, how their widths grow with the distance, and
-    how wide they are at most.
+    ``spacing``: distance h of the lattice, a power of two, so that every multiple is exact. Cells
+    are narrow around ``centre``; their widths grow by ``growth`` with the distance, up to
+    ``widest``.
     """
     mu = 1 / noise
     lowest = math.floor(math.log1p(-rate) / spacing * (1 + 4 * UNIT))
@@ -372,10 +370,9 @@ def sum_near(
 ) -> TiltedSum | None:
     """Return the sum of the losses of a training in one direction, sharp near one δ.
 
-    ``rate``, ``noise``, ``steps``: sampling rate < 1, noise multiplier, number of steps. ``delta``:
-    where the bound is to be sharp: within some ten orders of magnitude of this δ. ``growth``: width
-    of a cell, in standard deviations. ``removal``: whether a row is removed (else added). Returns:
-    A bound of δ at every ε; None where losses are so large that nothing is left to protect.
+    It bounds δ at every ε, sharply within some ten orders of magnitude of ``delta``; None where
+    losses are so large that nothing is left to protect. ``growth``: width of a cell, in standard
+    deviations. ``removal``: whether a row is removed (else added).
     """
     outline = Outline(rate, noise, 1e-9 * delta / steps, removal=removal)
     tilt = outline.tilt(steps, math.log(delta))
@@ -409,11 +406,7 @@ _ANCHORS = ((1e-4, math.inf), (1e-11, 1e-10), (1e-24, 1e-19))  # (δ, from which
 
 
 class TrainingLoss:
-    """The privacy loss distribution of a whole training, in both directions.
-
-    ``rate``, ``noise``, ``steps``: sampling rate < 1, noise multiplier, number of steps.
-    ``growth``: width of a cell, in standard deviations.
-    """
+    """The privacy loss distribution of a whole training, in both directions."""
 
     def __init__(self, rate: float, noise: float, steps: int, growth: float = FINE) -> None:
         self._settings = (rate, noise, steps)
@@ -451,14 +444,11 @@ def training_loss(rate: float, noise: float, steps: int) -> TrainingLoss:
 
 @lru_cache(maxsize=4096)
 def least_noise(rate: float, steps: int, epsilon: float, delta: float, enough: float) -> float:
-    """Return the least noise multiplier for which a training is certified to be (ε, δ)-DP.
-
-    ``rate``, ``steps``: sampling rate < 1 and number of steps. ``enough``: a noise multiplier that
-    suffices, by another accountant. Returns: the noise multiplier, some 1e-4 (relative) above the
-    least; at most ``enough``.
+    """Return the least noise multiplier, to some 1e-4, for which a training is (ε, δ)-DP.
 
     ln δ is almost linear in ln σ. Secant steps on a coarse lattice lead to the neighbourhood, the
-    last ones are made with the distribution that :func:`training_loss` returns.
+    last ones are made with the distribution that :func:`training_loss` returns. ``enough`` suffices
+    by another accountant.
     """
     target, at = math.log(delta), np.array([epsilon])
 

@@ -51,10 +51,17 @@ import numpy.typing as npt
 
 from expost.arrays import Floats
 from expost.errors import InvalidGuarantee, InvalidInput
-from expost.privacy.base import as_json, check_list, check_loss, check_orders, set_fields
 from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.loss_distribution import covers, training_loss
-from expost.rationals import count_of, round_up
+from expost.rationals import (
+    as_json,
+    check_list,
+    check_loss,
+    check_orders,
+    count_of,
+    round_up,
+    set_fields,
+)
 
 _RELATIVE = 6e-15
 _TERMS = 80
@@ -63,11 +70,8 @@ _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """Return an upper bound on the δ of μ-Gaussian DP at ε.
-
-    ``epsilon``: ε ≥ 0, finite. ``mu``: μ > 0: the sensitivity divided by the standard deviation.
-    Returns: δ, at most 1.
-    """
+    """Return an upper bound, at most 1, on the δ of μ-Gaussian DP at ε ≥ 0."""
+    # δ = Φ(−low) − e^ε·Φ(−high) = φ(low)·(R(low) − R(high)): no cancellation of exponentials.
     ratio = math.nextafter(epsilon / mu, 0.0)
     low, high = ratio - mu / 2, ratio + mu / 2
     if low > 40:  # δ < φ(40)·R(40), which is smaller than any float
@@ -85,12 +89,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 @lru_cache(maxsize=4096)
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Return the largest μ, rounded down, for which μ-Gaussian DP implies (ε, δ)-DP.
-
-    ``epsilon``: ε > 0, finite. ``delta``: δ with 0 < δ < 1. Returns: μ > 0, with
-    ``gaussian_delta(epsilon, mu) <= delta``. Raises InvalidInput: an argument is out of range, or ε
-    is so small that no μ can be certified.
-    """
+    """Return the largest μ, rounded down, for which μ-Gaussian DP implies (ε, δ)-DP."""
     if not 0 < epsilon < math.inf:
         raise InvalidInput("epsilon", epsilon, "give a finite number > 0")
     if not 0 < delta < 1:
@@ -135,6 +134,7 @@ def _excess_over_next(epsilon: float, later: float, mu: float, larger: float) ->
     """
     variance = (larger - mu) * (larger + mu)
     spread = math.sqrt(2 * variance)
+    # What lies beyond the last cell is counted in full (``beyond``).
     width = min(8.0 * mu, 30.0 * mu * mu / epsilon) / _CELLS  # the density falls like e^{−εl/μ²}
 
     def above(loss: float) -> float:
@@ -222,10 +222,7 @@ class _Record:
         return {"kind": self.kind, **{name: as_json(value) for name, value in values.items()}}
 
     def delta(self, epsilons: npt.ArrayLike) -> Floats:
-        """Return an upper bound of δ(ε) for each ε.
-
-        ``epsilons``: numbers ≥ 0; infinity is allowed. Returns: one bound, at most 1, per ε.
-        """
+        """Return an upper bound of δ(ε), at most 1, for each ε ≥ 0; infinity is allowed."""
         values = np.asarray(epsilons, dtype=float)
         if not np.all(values >= 0):
             raise InvalidGuarantee("epsilons", "…", "give numbers ≥ 0")
@@ -238,11 +235,9 @@ class _Record:
 
 @dataclass(frozen=True)
 class PureProfile(_Record):
-    """The profile that (ε, δ)-DP implies: randomised response, and δ for a full disclosure.
+    """The profile that (ε₀, δ₀)-DP implies: randomised response, and δ₀ for a full disclosure.
 
     No (ε₀, δ₀)-DP mechanism has a larger one (Kairouz, Oh and Viswanath 2015).
-
-    ``epsilon``: ε₀ ≥ 0. ``floor``: δ₀, with 0 ≤ δ₀ ≤ 1.
     """
 
     epsilon: float
@@ -265,10 +260,7 @@ class PureProfile(_Record):
 
 @dataclass(frozen=True)
 class GaussianProfile(_Record):
-    """The exact profile of μ-Gaussian DP (:func:`expost.privacy.profiles.gaussian_delta`).
-
-    ``mu``: μ > 0: the sensitivity divided by the standard deviation of the noise.
-    """
+    """The exact profile of μ-Gaussian DP (:func:`expost.privacy.profiles.gaussian_delta`)."""
 
     mu: float
     kind: ClassVar[str] = "gaussian"
@@ -312,10 +304,7 @@ class RenyiProfile(_Record):
 
 @dataclass(frozen=True)
 class ZCDPProfile(_Record):
-    """The profile that ρ-zCDP implies, by the tight conversion at the best default order.
-
-    ``rho``: ρ ≥ 0.
-    """
+    """The profile that ρ-zCDP implies, by the tight conversion at the best default order."""
 
     rho: float
     kind: ClassVar[str] = "zcdp"
@@ -336,9 +325,6 @@ class DPSGDProfile(_Record):
 
     The larger of both directions of add-remove neighbours, with all errors of the computation added
     (:mod:`expost.privacy.loss_distribution`).
-
-    ``sampling_rate``: q, 0 < q ≤ 1. ``noise_multiplier``: standard deviation of the noise divided
-    by the clipping norm, from 0.01 to 1e6. ``steps``: number of steps, from 1 to 10^9.
     """
 
     sampling_rate: float
@@ -371,8 +357,6 @@ class LargestProfile(_Record):
     """The largest of some profiles at each ε: of mechanisms on disjoint rows, run together.
 
     A pair of neighbours differs in the rows of one of them only; the others are post-processing.
-
-    ``parts``: the profiles, at least one.
     """
 
     parts: tuple[Profile, ...]
@@ -404,11 +388,7 @@ _KINDS: dict[str, type[Any]] = {
 
 
 def profile_from_dict(record: Mapping[str, Any]) -> Profile:
-    """Read a profile that ``as_dict`` wrote.
-
-    ``record``: the key ``kind`` and the fields of that kind. Raises InvalidGuarantee: the kind is
-    unknown, or the fields do not belong to it or are not valid.
-    """
+    """Read a profile that ``as_dict`` wrote; refuse what it would not write."""
     values = dict(record)
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -443,10 +423,7 @@ def training_profile(
 
 
 def profile_epsilon(profile: Profile, delta: float, most: float) -> float:
-    """Return the least ε up to ``most`` at which the profile is certified to be at most δ.
-
-    ``most`` is returned where the profile says nothing better.
-    """
+    """Return the least ε, at most ``most``, at which the profile is certified to be at most δ."""
     low, high = 0.0, most
     if float(profile.delta(high)) > delta:
         return most

@@ -81,6 +81,7 @@ def add_gaussian(total: Floats, lattice: NoiseLattice, randomness: Randomness) -
     t = (scaled - whole) + noise
     near = np.floor(t + 0.5)
     out = np.asarray((whole + near) * lattice.step)
+    # Within the error of a half step the rounding is not certain: decide it exactly, below.
     undecided = ~(0.5 - np.abs(t - near) > bound)
     further: dict[int, list[tuple[int, int]]] = {}  # of U and V, which both Gaussians of a pair use
     for index in np.flatnonzero(undecided).tolist():
@@ -101,6 +102,7 @@ def _scaled_pairs(
     radii: npt.NDArray[np.uint64], angles: npt.NDArray[np.uint64], deviation: float
 ) -> tuple[Floats, Floats, Floats]:
     """Return both Gaussians of each pair, times ``deviation``, and the bound on their error."""
+    # 62 digits and a last 1: the middle of all reals that begin with them.
     u = ((radii >> np.uint64(1)) | np.uint64(1)).astype(np.int64).astype(np.float64) * LAST
     r = np.sqrt(-2.0 * _logarithm(u))
     length, (x, y) = deviation * r, _turn(angles)

@@ -2,7 +2,7 @@
 
 A word is the beginning of a uniform real number. If it differs from every table entry, the draw is
 the same for *all* continuations. If it equals an entry (probability 2^-64 per entry), or lies
-beyond the table, :func:`~expost.randomness.inverse_cdf.invert` continues with more bits. The
+beyond the table, :func:`~expost.randomness.coins.invert` continues with more bits. The
 distribution is therefore exact, although nearly every draw costs one look-up.
 
 Tests: ``tests/randomness/test_samplers.py`` and ``tests/statistical/test_samplers.py``.
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from expost.arrays import Integers
 from expost.errors import InvalidInput
 from expost.randomness import coins
-from expost.randomness.inverse_cdf import (
+from expost.randomness.coins import (
     ZERO,
     FoldedGaussianLaw,
     GeometricLaw,
@@ -41,11 +41,7 @@ _LARGEST_TABLED_DEVIATION = 2048
 
 
 class InversionTable:
-    """A table of the first outcomes of a distribution, for look-up by random words.
-
-    ``size``: how many outcomes the table has. ``complete``: whether these are all outcomes.
-    ``width``: bits per word, at most 64.
-    """
+    """A table of the first ``size`` outcomes of a law, for look-up by words of ``width`` bits."""
 
     def __init__(self, law: Law, size: int, *, complete: bool = False, width: int = 64) -> None:
         self.law = law
@@ -72,10 +68,7 @@ class InversionTable:
 
 
 def _bounds(law: Law, size: int, width: int) -> npt.NDArray[np.uint64]:
-    """⌊2^width·F(k)⌋ for k < size, each certain.
-
-    The table is shorter if the digits cannot distinguish F(k) from 1.
-    """
+    """⌊2^width·F(k)⌋ for k < size, each certain; fewer if the digits cannot tell F(k) from 1."""
     if isinstance(law, GeometricLaw):
         quick = _geometric_bounds(law, size, width)
         if quick is not None:
@@ -129,10 +122,7 @@ def _geometric_bounds(law: GeometricLaw, size: int, width: int) -> list[int] | N
 
 @lru_cache(maxsize=256)
 def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], InversionTable]:
-    """Tables of the base-4096 digits of a geometric draw, and of the part above them.
-
-    The digits are independent.
-    """
+    """Tables of the (independent) base-4096 digits of a geometric draw, and of the rest."""
     digits: list[InversionTable] = []
     top = rate
     while _TAIL / top > _LARGEST_TABLE:
@@ -142,10 +132,7 @@ def _geometric_tables(rate: Fraction) -> tuple[tuple[InversionTable, ...], Inver
 
 
 def geometrics(rate: Fraction, count: int, randomness: Randomness) -> Integers:
-    """Return independent draws of k ≥ 0 with probability (1−e^{−rate})·e^{−rate·k}.
-
-    ``rate``: at least 2^-50. Raises InvalidInput: the scale 1/rate is greater than 2^50.
-    """
+    """Return independent draws of k ≥ 0 with probability (1−e^{−rate})·e^{−rate·k}."""
     if rate * LARGEST_SCALE < 1:
         raise InvalidInput(
             "scale", 1 / rate, f"give a scale ≤ 2^50 = {LARGEST_SCALE} for vectorised draws"
@@ -158,12 +145,7 @@ def geometrics(rate: Fraction, count: int, randomness: Randomness) -> Integers:
 
 
 def discrete_laplaces(scale: Fraction, count: int, randomness: Randomness) -> Integers:
-    """Return independent draws of y with probability proportional to e^{−|y|/scale}.
-
-    A draw is the difference of two geometric draws.
-
-    ``scale``: greater than 0, at most 2^50. Raises InvalidInput: the scale is greater than 2^50.
-    """
+    """Return draws of y with probability ∝ e^{−|y|/scale}: differences of two geometric ones."""
     rate = 1 / scale
     return geometrics(rate, count, randomness) - geometrics(rate, count, randomness)
 
@@ -177,12 +159,7 @@ def _keep_table(coarse: Fraction, fine: Fraction) -> InversionTable:
 def keep_coins(
     coarse: Fraction, fine: Fraction, count: int, randomness: Randomness
 ) -> npt.NDArray[np.bool_]:
-    """Return independent coins of noise reduction.
-
-    Each is True with probability (p_b/p_a)·((1−p_a)/(1−p_b))², p_a = e^{−coarse}, p_b = e^{−fine}.
-
-    ``coarse``, ``fine``: rates with 0 < coarse < fine.
-    """
+    """Return independent coins of noise reduction (:class:`KeepLaw`), for 0 < coarse < fine."""
     return np.asarray(_keep_table(coarse, fine).draw(count, randomness) == 0)
 
 
@@ -198,10 +175,7 @@ def _gaussian_table(variance: Fraction) -> InversionTable:
 def discrete_gaussians(variance: Fraction, count: int, randomness: Randomness) -> Integers:
     """Return independent draws of y with probability proportional to e^{−y²/(2·variance)}.
 
-    Above a standard deviation of 2,048 the draws are made one at a time
-    (:func:`coins.discrete_gaussian`).
-
-    ``variance``: greater than 0.
+    Above a standard deviation of 2,048 the draws are made one at a time.
     """
     if variance > _LARGEST_TABLED_DEVIATION**2:
         return np.array(

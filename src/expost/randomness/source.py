@@ -44,10 +44,9 @@ on_fork(after_in_child=_count_fork)
 
 
 def lineage() -> tuple[int, int]:
-    """Identify this process among its forked parents and children.
+    """Return the number of forks that led to this process, and the process id.
 
-    Returns: the number of forks that led to this process, and the process id. The pair
-    distinguishes a process from its relatives even where the system uses a process id again.
+    The pair tells a process from its relatives even where the system uses a process id again.
     """
     return _forks, os.getpid()
 
@@ -89,18 +88,7 @@ class Randomness:
         return os.urandom(count)
 
     def bytes(self, count: int) -> bytes:
-        """Return random bytes.
-
-        Parameters
-        ----------
-        count : int
-            How many.
-
-        Returns
-        -------
-        bytes
-            The bytes.
-        """
+        """Return so many random bytes."""
         if count > _BUFFER_BYTES:
             return self._fresh(count)
         buffer, owner = self._buffer, lineage()
@@ -116,23 +104,7 @@ class Randomness:
         return int.from_bytes(self.bytes(whole), "little") >> (8 * whole - count)
 
     def below(self, bound: int) -> int:
-        """Return a uniform integer in [0, bound), by rejection.
-
-        Parameters
-        ----------
-        bound : int
-            Greater than 0.
-
-        Returns
-        -------
-        int
-            The integer.
-
-        Raises
-        ------
-        InvalidInput
-            If ``bound`` is not greater than 0.
-        """
+        """Return a uniform integer in [0, bound), by rejection; ``bound`` must be > 0."""
         if bound <= 0:
             raise InvalidInput("bound", bound, "give a whole number > 0")
         count = (bound - 1).bit_length()
@@ -180,12 +152,7 @@ class SimulationRandomness(Randomness):
 
 
 def require_protection(randomness: Randomness | None, *, simulation: bool) -> Randomness:
-    """Return the source to use; refuse a seeded one unless this is a simulation.
-
-    ``randomness``: the source, or None for entropy of the operating system. ``simulation``: whether
-    the caller says that this is a simulation without real data. Raises InvalidInput: an argument is
-    of the wrong type. Raises SimulationOnly: the source is seeded and ``simulation`` is False.
-    """
+    """Return the source to use (None: the system's); SimulationOnly for a seeded one."""
     if not isinstance(simulation, bool):
         raise InvalidInput("simulation", simulation, "give True or False")
     if randomness is None:
@@ -293,9 +260,8 @@ class KeyedRandomness(Randomness):
 class RunKey:
     """The secret key of one selection.
 
-    The key never leaves the process that selects; only the seeds of single runs do.
-
-    ``key``: 32 secret bytes. ``simulated``: whether the key was drawn from a seeded source.
+    The key never leaves the process that selects; only the seeds of single runs do. ``simulated``:
+    whether it was drawn from a seeded source.
     """
 
     key: bytes
@@ -313,11 +279,7 @@ class RunKey:
 
 
 def source_of_run(seed: bytes, *, simulated: bool) -> KeyedRandomness:
-    """Return the randomness of a run from its seed.
-
-    ``seed``: the seed that :meth:`RunKey.seed` gave. ``simulated``: whether the key of the
-    selection was drawn from a seeded source.
-    """
+    """Return the randomness of a run from the seed that :meth:`RunKey.seed` gave."""
     source = KeyedRandomness(seed)
     source.simulated = simulated
     return source

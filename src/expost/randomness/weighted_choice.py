@@ -4,7 +4,7 @@ The masses m_k and the distances d_k are whole numbers and the rate is rational:
 exponential mechanism with a base measure. A 64-bit word is the beginning of a uniform real number.
 Floating point narrows the cumulative weights down to intervals; the relative error of each one is
 far below :data:`_ERROR` per outcome. If the word lies in one outcome whatever the errors are, that
-is the draw. Otherwise :func:`~expost.randomness.inverse_cdf.invert` continues with the same word
+is the draw. Otherwise :func:`~expost.randomness.coins.invert` continues with the same word
 and certified brackets. So the draw is exact, and no rounded number decides it.
 Tests: ``tests/randomness/test_weighted_choice.py``.
 """
@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from expost.arrays import Integers
-from expost.randomness.inverse_cdf import ZERO, Bracket, arithmetic, invert
+from expost.randomness.coins import ZERO, Bracket, arithmetic, invert
 from expost.randomness.source import Randomness
 
 _WORD = 2.0**64

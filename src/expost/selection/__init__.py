@@ -12,14 +12,12 @@ Selectors
 Shared parts
     ``selector``            describe, price, reserve, run, release, settle
     ``candidate``           what may run, and groups of equal candidates
-    ``drop_coins``          which copies are kept (Algorithms 2 and 3)
-    ``drop_level``          probabilities of the drop level, for pricing and planning
+    ``drop_law``            which copies are kept (Algorithms 2 and 3), and with which chances
     ``release``             the certificate that a selection returns
     ``renyi``               charges of Algorithms 2 and 3 under Rényi DP
 
 Planning
     ``plan``                what a tuning job would cost, from public numbers
-    ``run_counts``          how many runs to expect
     ``attempts``            tuning to a goal: levels, attempts, chances and what to expect
     ``attempt_planner``     which attempts to make, in which order
 
@@ -28,17 +26,15 @@ How to read this
 
     1. ``selection/random_dropping.py``: the settings, the charges, the draw, and the runs
     2. ``selection/selector.py``: ``select``, the six steps that call them
-    3. ``selection/drop_coins.py``: ``DropLaw.draw``, which copies are kept
+    3. ``selection/drop_law.py``: ``DropLaw.draw``, which copies are kept
     4. ``execution/engine.py``: ``execute``, the runs and the choice among their outputs
-    5. ``execution/failure.py``: what happens when a candidate or a score raises
+    5. ``execution/calls.py``: what happens when a candidate or a score raises
     6. ``selection/release.py``: what is published
 
     For this path the other modules are needed for what their names and docstrings say only:
-    ``candidate`` checks the list and joins equal candidates, ``drop_level`` refuses settings that
-    almost never keep anything, ``privacy`` has guarantees and charges, ``randomness`` the exact
-    coins and the key of the runs, ``budget/charging.py`` reserves and settles, and
-    ``execution/checkpoint.py`` holds the draws. Not on this path are checkpoint files with
-    ``execution/checkpoint.py`` and ``execution/identity.py`` (a call that can be resumed),
-    ``execution/dispatch.py`` and ``execution/worker.py`` (runs on workers, or several together),
-    and ``renyi`` (charges and drop rates when ``delta`` or ``order`` is given).
+    ``candidate`` checks the list and joins equal candidates, ``privacy`` has guarantees and
+    charges, ``randomness`` the exact coins and the key of the runs, and ``budget/charging.py``
+    reserves and settles. Not on this path are ``execution/checkpoint.py`` and
+    ``execution/identity.py`` (a call that can be resumed), ``execution/dispatch.py`` (runs on
+    workers), and ``renyi`` (charges and drop rates when ``delta`` or ``order`` is given).
 """

@@ -21,7 +21,8 @@ from expost.randomness.coins import geometric
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, round_up
 from expost.selection.candidate import Candidate, all_copies, check_flag, group_equal, level_places
-from expost.selection.drop_coins import DroppingSelector, pure_levels, pure_rates
+from expost.selection.drop_law import pure_levels, pure_rates
+from expost.selection.random_dropping import DroppingSelector
 from expost.selection.selector import Draws, require_kind
 
 
@@ -70,8 +71,8 @@ class AboveThreshold(DroppingSelector):
     ε_i + ε′ if ``monotone`` (``theorem:at-classic-monotone``); it is ε′ for nothing. A repeated
     query is asked again with fresh noise.
 
-    *Assumptions.* Candidates keep their promises, scores depend on outputs alone, and queries never
-    fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
+    *Assumptions.* Candidates keep their guarantees, scores depend on outputs alone, and queries
+    never fail on valid data. Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
     ``tests/theorems/test_renyi.py``.
     """
 
@@ -138,6 +139,7 @@ class AboveThreshold(DroppingSelector):
             self._check_queries(candidates)
         groups = group_equal(candidates)
         overhead = exact(self.overhead, "overhead")
+        # Monotone queries move one way, so the level alone hides the comparison: no second ε_i.
         second = [Fraction(0)] * len(groups) if self.monotone else pure_rates(groups)
         levels = pure_levels(groups, [level + overhead for level in second])
         nothing = PureDP(round_up(overhead), levels[0].neighbours)
@@ -153,7 +155,7 @@ class AboveThreshold(DroppingSelector):
                 "over queries nothing is dropped; leave it out",
             )
         if self.monotone and candidates[0].guarantee.neighbours != ADD_REMOVE:
-            raise InvalidInput("monotone", True, "it needs promises for the add-remove relation")
+            raise InvalidInput("monotone", True, "it needs guarantees for the add-remove relation")
         for candidate in candidates:
             query = candidate.mechanism
             assert isinstance(query, Query)

@@ -14,8 +14,6 @@ All attempts of a job drop a level at the same rate, so the bounds on competitor
 of pricing) are shared: they are computed once, at a few orders and shifts for each level, and
 every attempt is estimated from them. The charges that are paid come from :class:`AboveThreshold`
 itself. Tests: ``tests/selection/test_attempts.py``.
-
-``plan_for_bar`` makes a plan from public numbers only: what ``expost plan`` shows first.
 """
 
 from __future__ import annotations
@@ -30,9 +28,8 @@ import numpy as np
 
 from expost.arrays import Floats
 from expost.errors import InvalidInput
-from expost.html_tables import HtmlTable, Loss, html_summary
+from expost.html_tables import HtmlTable, Loss
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import Guarantee
 from expost.rationals import count_of
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.attempts import (
@@ -44,9 +41,8 @@ from expost.selection.attempts import (
     chances_of,
     reach_of,
 )
-from expost.selection.drop_level import log_cell_masses, log_keep_probability
-from expost.selection.renyi.profile_charges import known_ratios, least_epsilon
-from expost.selection.renyi.sharp_charges import SHIFT_GRID, log_sum
+from expost.selection.drop_law import log_cell_masses, log_keep_probability
+from expost.selection.renyi.sharp_charges import SHIFT_GRID, known_ratios, least_epsilon, log_sum
 
 _ORDERS = (0.8, 1.0, 1.25)  # times the order that suits a level by itself
 _SHIFTS = (0.55, 0.7, 0.85, 1.0, 1.2)  # times ε(α)/γ
@@ -64,7 +60,7 @@ class PureEstimates:
     """Exact charges under pure DP: 2ε + ε′ for a level, ε′ for nothing. There is no δ."""
 
     def __init__(self, ladder: Ladder) -> None:
-        self._losses = np.array([float(promise.size) for promise in ladder.promises])
+        self._losses = np.array([float(guarantee.size) for guarantee in ladder.guarantees])
 
     def charges(self, attempt: Attempt, delta_shares: Floats) -> Floats:
         levels = 2 * self._losses[attempt.first :] + attempt.overhead
@@ -156,7 +152,7 @@ def _conversion(orders: Floats, log_delta: Floats) -> Floats:
 
 
 def estimates_for(ladder: Ladder, delta: float | None, least_overhead: float) -> Estimates:
-    """Return the estimates that suit the promises of a ladder."""
+    """Return the estimates that suit the guarantees of a ladder."""
     if ladder.pure and delta is None:
         return PureEstimates(ladder)
     assert delta is not None
@@ -353,7 +349,7 @@ class _Search:
 
 
 @dataclass(frozen=True, eq=False)
-class BarPlan:
+class GoalPlan:
     """Attempts, their charges, and what they are expected to reach."""
 
     ladder: Ladder
@@ -369,7 +365,7 @@ class BarPlan:
 
     @property
     def misses(self) -> list[float]:
-        """The price of a miss of each attempt."""
+        """The charge of a miss of each attempt."""
         return [float(charge.nothing.size) for charge in self.charges]
 
     @property
@@ -389,45 +385,41 @@ class BarPlan:
             "worst_case": self.worst_case,
         }
 
-    def _repr_html_(self) -> str:
-        """Return the plan for a notebook."""
-        facts = {
+    def html_facts(self) -> dict[str, Any]:
+        """Return what a notebook shows of the attempts."""
+        return {
             "attempts": len(self.charges),
             "worst case ε": Loss(self.worst_case),
-            "price of a miss, by attempt": [Loss(miss) for miss in self.misses],
+            "charge of a miss, by attempt": [Loss(miss) for miss in self.misses],
         }
+
+    def html_table(self) -> HtmlTable:
+        """Return what to expect, for a notebook."""
         columns = ["passing from level", "share that passes", "chance", "mean ε", "mean runs"]
         rows = [
             (chance.level, chance.share, chance.p_pass, Loss(chance.epsilon_mean), chance.runs_mean)
             for chance in self.reach
         ]
-        return html_summary("Plan to reach a goal", facts, HtmlTable("Expect", columns, rows))
+        return HtmlTable("To reach a goal, expect", columns, rows)
 
 
-def plan_for_bar(
-    epsilons: Sequence[float],
-    promises: Sequence[Guarantee],
-    copies: int,
-    *,
+def plan_goal(
+    ladder: Ladder,
     delta: float,
-    expected_shares: Sequence[float] | None = None,
     attempts: int | None = None,
-) -> BarPlan:
-    """Plan a job that must reach a bar."""
-    ladder = Ladder(tuple(epsilons), tuple(promises), (copies,) * len(epsilons))
+    expected_shares: Sequence[float] | None = None,
+) -> GoalPlan:
+    """Plan the attempts to reach a goal, and price them as :class:`AboveThreshold` will."""
     belief = None
     if expected_shares is not None:
-        belief = Belief.of_shares(len(epsilons), expected_shares)
+        belief = Belief.of_shares(len(ladder.epsilons), expected_shares)
     schedule = plan_attempts(ladder, delta=delta, belief=belief, attempts=attempts)
     charges = tuple(
         schedule.selector(number, 0.0, delta=delta).charges(ladder.candidates(attempt))
         for number, attempt in enumerate(schedule.attempts)
     )
-    return BarPlan(ladder, schedule, charges, tuple(reach_of(ladder, schedule, _arrays(charges))))
-
-
-def _arrays(charges: Sequence[Charges]) -> list[Any]:
-    return [
+    sizes = [
         np.array([*(float(charge[k].size) for k in range(len(charge))), float(charge.nothing.size)])
         for charge in charges
     ]
+    return GoalPlan(ladder, schedule, charges, tuple(reach_of(ladder, schedule, sizes)))

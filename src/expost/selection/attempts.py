@@ -56,11 +56,11 @@ class Ladder:
     """The privacy levels of a job, from cheap to dear."""
 
     epsilons: tuple[float, ...]
-    promises: tuple[Guarantee, ...]
+    guarantees: tuple[Guarantee, ...]
     copies: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not len(self.epsilons) == len(self.promises) == len(self.copies) > 0:
+        if not len(self.epsilons) == len(self.guarantees) == len(self.copies) > 0:
             raise InvalidInput("levels", len(self.epsilons), "give at least one level")
         if any(low >= high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False)):
             raise InvalidInput("epsilons", self.epsilons, "give levels in ascending order")
@@ -73,8 +73,8 @@ class Ladder:
 
     @property
     def pure(self) -> bool:
-        """Whether the settings promise pure DP."""
-        return self.promises[0].as_pure() is not None
+        """Whether the settings guarantee pure DP."""
+        return self.guarantees[0].as_pure() is not None
 
     def candidates(self, attempt: Attempt) -> list[Candidate]:
         """Return one planning candidate per level of an attempt; they are priced, never run."""
@@ -83,12 +83,12 @@ class Ladder:
                 never_run,
                 {"epsilon": epsilon},
                 repeats=copies * attempt.repeats,
-                guarantee=promise,
+                guarantee=guarantee,
                 drop_rate=None if self.pure else epsilon,
             )
-            for epsilon, promise, copies in zip(
+            for epsilon, guarantee, copies in zip(
                 self.epsilons[attempt.first :],
-                self.promises[attempt.first :],
+                self.guarantees[attempt.first :],
                 self.copies[attempt.first :],
                 strict=True,
             )
@@ -113,6 +113,7 @@ class Schedule:
     def first(self, count: int) -> Schedule:
         """Return the schedule that ends after ``count`` attempts, with δ shared among those."""
         kept = self.attempts[:count]
+        # Rounded down: the shares of δ must not add up to more than 1.
         total = sum(attempt.delta_share for attempt in kept) * (1 + 2.0**-40)
         return Schedule(
             tuple(replace(attempt, delta_share=attempt.delta_share / total) for attempt in kept)

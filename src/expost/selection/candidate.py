@@ -1,4 +1,4 @@
-"""What may run: mechanisms with their promises and public settings.
+"""What may run: mechanisms with their guarantees and public settings.
 
 Everything about a candidate is public. Tests: ``tests/contracts/test_selector_input.py``.
 
@@ -26,19 +26,19 @@ _MOST_COPIES = 1_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mechanism that a selector may run, with its promise and its public settings.
+    """A mechanism that a selector may run, with its guarantee and its public settings.
 
     Parameters
     ----------
     mechanism : callable or Query
-        A callable ``(data, randomness) → output`` that keeps a promise; for Algorithm 1, a bare
+        A callable ``(data, randomness) → output`` with a guarantee; for Algorithm 1, a bare
         ``Query``.
     params : mapping
         Public settings, released with the winner.
     repeats : int
         Number of copies that compete. Only copies that are run take time; it may be very large.
     guarantee : Guarantee
-        The promise of a plain function. Leave it out if the mechanism has a ``guarantee`` of its
+        The guarantee of a plain function. Leave it out if the mechanism has a ``guarantee`` of its
         own.
     drop_rate : number, optional
         γ > 0, how fast random dropping drops this candidate; by default the selector chooses it.
@@ -49,7 +49,7 @@ class Candidate:
     Raises
     ------
     InvalidCandidate
-        The promise is missing or given twice, or a setting is not valid.
+        The guarantee is missing or given twice, or a setting is not valid.
     """
 
     mechanism: Call | Query
@@ -66,7 +66,7 @@ class Candidate:
                 type(self.mechanism).__name__,
                 "give a callable (data, randomness) → output",
             )
-        object.__setattr__(self, "guarantee", self._promise())
+        object.__setattr__(self, "guarantee", self._stated())
         object.__setattr__(
             self, "repeats", count_of(self.repeats, "repeats", at_least=1, error=InvalidCandidate)
         )
@@ -102,25 +102,27 @@ class Candidate:
         assert not isinstance(self.mechanism, Query)
         return self.mechanism
 
-    def _promise(self) -> Guarantee:
-        """Return the promise, from the candidate or from its mechanism."""
+    def _stated(self) -> Guarantee:
+        """Return the guarantee, from the candidate or from its mechanism."""
         own = getattr(self.mechanism, "guarantee", None)
         if self.guarantee is not None and own is not None:
             raise InvalidCandidate(
-                "guarantee", self.guarantee, "leave it out: the mechanism has a promise of its own"
+                "guarantee",
+                self.guarantee,
+                "leave it out: the mechanism has a guarantee of its own",
             )
-        promise = self.guarantee if self.guarantee is not None else own
-        if not isinstance(promise, Guarantee):
+        guarantee = self.guarantee if self.guarantee is not None else own
+        if not isinstance(guarantee, Guarantee):
             raise InvalidCandidate(
                 "guarantee",
-                promise,
-                "give the promise that the mechanism keeps, e.g. guarantee=PureDP(0.5)",
+                guarantee,
+                "give the guarantee that the mechanism keeps, e.g. guarantee=PureDP(0.5)",
             )
-        return promise
+        return guarantee
 
 
 def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[Candidate]:
-    """Return the candidates if they are a non-empty sequence of one kind of promise."""
+    """Return the candidates if they are a non-empty sequence of one kind of guarantee."""
     if isinstance(candidates, Candidate) or not isinstance(candidates, Sequence):
         raise InvalidCandidate("candidates", type(candidates).__name__, "give a list of Candidate")
     if not candidates:
@@ -147,7 +149,7 @@ def check_candidates(candidates: object, *, queries: bool = False) -> Sequence[C
 
 @dataclass(frozen=True)
 class CandidateGroup:
-    """Candidates that have the same promise, the same drop rate and the same weight per copy."""
+    """Candidates that have the same guarantee, the same drop rate and the same weight per copy."""
 
     guarantee: Guarantee
     drop_rate: Number | None
@@ -163,7 +165,7 @@ def group_equal(
 ) -> list[CandidateGroup]:
     """Join equal candidates, so that pricing and drawing work on groups instead of copies."""
     canonical: dict[Guarantee, int] = {}
-    # Look up promises by identity first: hashing a long curve for each candidate would be slow.
+    # Look up guarantees by identity first: hashing a long curve for each candidate would be slow.
     number_of: dict[int, int] = {}
     groups: list[tuple[Guarantee, Number | None, list[int]]] = []
     latest: dict[tuple[int, Number | None, Fraction | None], int] = {}
@@ -185,12 +187,12 @@ def group_equal(
         previous = key
     return [
         CandidateGroup(
-            promise,
+            guarantee,
             drop_rate,
             tuple(members),
             sum(candidates[member].repeats for member in members),
         )
-        for promise, drop_rate, members in groups
+        for guarantee, drop_rate, members in groups
     ]
 
 

@@ -30,11 +30,11 @@ class Doubling(Selector):
     Notes
     -----
     The guarantee is sequential composition with a stopping rule. Outcome i costs the sum of the
-    promises up to candidate i (all its copies), "nothing" the sum of all. For (ε, δ) promises every
-    outcome carries the δ of the whole list, because the ex-post definition has one δ. The method is
-    called doubling because each candidate usually has twice the ε of the one before.
+    guarantees up to candidate i (all its copies), "nothing" the sum of all. For (ε, δ) guarantees
+    every outcome carries the δ of the whole list, because the ex-post definition has one δ. The
+    method is called doubling because each candidate usually has twice the ε of the one before.
 
-    It is assumed that candidates keep their promises and that scores depend on outputs alone.
+    It is assumed that candidates keep their guarantees and that scores depend on outputs alone.
     Charges are rounded up. Tests: ``tests/theorems/test_pure.py``.
 
     References
@@ -51,7 +51,7 @@ class Doubling(Selector):
         check_goal(self.at_least)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        """Charge the sum of the promises up to each candidate."""
+        """Charge the sum of the guarantees up to each candidate."""
         all_copies(candidates)
         charges = list(
             accumulate(candidate.guarantee * candidate.repeats for candidate in candidates)

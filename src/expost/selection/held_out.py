@@ -89,15 +89,19 @@ class Rates:
     below: Fraction
 
 
+Report = Callable[[Any, int, int, int], Any]
+"""Makes what a look reports of an output, its noisy count, its threshold and a wider margin."""
+
+
 @dataclass(frozen=True)
 class HeldOut:
-    """Counts on held-out rows that decide where a search stops."""
+    """Counts on held-out rows that decide where a search with levels in ε stops."""
 
     count: Callable[[Any, Any], int]
     thresholds: tuple[int, ...]
     steps: int = 1
     monotone: bool = True
-    report: Callable[[Any, int, int, int], Any] | None = None
+    report: Report | None = None
     rates: tuple[Rates, ...] = ()
 
     def __post_init__(self) -> None:
@@ -115,16 +119,15 @@ class HeldOut:
         count: Callable[[Any, Any], int],
         epsilons: Sequence[float],
         *,
-        bar: int,
+        goal: int,
         confidence: float,
         steps: int = 1,
         monotone: bool = True,
-        report: Callable[[Any, int, int, int], Any] | None = None,
+        report: Report | None = None,
     ) -> HeldOut:
         """Return the rule whose wrong passes have probability at most 1 − ``confidence``."""
         rates = rates_of(epsilons, monotone)
-        margins = margins_of(rates, confidence, steps)
-        thresholds = tuple(bar + margin for margin in margins)
+        thresholds = tuple(goal + margin for margin in margins_of(rates, confidence, steps))
         return cls(count, thresholds, steps, monotone, report, rates)
 
     def settings(self) -> dict[str, Any]:
@@ -135,21 +138,12 @@ class HeldOut:
             "thresholds": list(self.thresholds),
         }
 
-    def check(self, promise: Guarantee, epsilons: Sequence[float]) -> None:
+    def check(self, guarantee: Guarantee, epsilons: Sequence[float]) -> None:
         """Refuse levels that the proof does not cover."""
-        if promise.as_zcdp() is not None or promise.neighbours == "replace":
-            raise InvalidInput(
-                "held_out",
-                f"{promise.kind}, {promise.neighbours}",
-                "held-out rows need levels in ε, and neighbours of which one has a row more",
-            )
+        _check_levels(guarantee, guarantee.as_zcdp() is None, "held-out rows need levels in ε")
         wanted = rates_of(epsilons, self.monotone)
-        if len(self.thresholds) != len(epsilons) or self.rates != wanted:
-            raise InvalidInput(
-                "held_out",
-                f"{len(self.thresholds)} thresholds",
-                "use HeldOut.for_levels with these levels",
-            )
+        if len(self.thresholds) != len(wanted) or self.rates != wanted:
+            raise InvalidInput("held_out", "levels", "use HeldOut.for_levels with these levels")
 
     def look(self, index: int, output: Any, data: Any, randomness: Randomness) -> Any:
         """Return what is reported of a level: the output with its noisy count."""
@@ -158,6 +152,7 @@ class HeldOut:
         noisy = int(self.count(output, data)) + noise
         if self.report is None:
             return Seen(output, noisy, self.thresholds[index])
+        # Half the chance of a wrong pass: P(y ≥ m + w) ≤ P(y ≥ m)/2 for w = ln 2 / rate.
         wider = math.ceil(math.log(2) / float(above))
         return self.report(output, noisy, self.thresholds[index], wider)
 
@@ -169,7 +164,7 @@ class GaussianCounts:
     count: Callable[[Any, Any], int]
     thresholds: tuple[int, ...]
     steps: int = 1
-    report: Callable[[Any, int, int, int], Any] | None = None
+    report: Report | None = None
     confidence: float = 0.9
     deviations: tuple[float, ...] = ()
 
@@ -187,35 +182,29 @@ class GaussianCounts:
         count: Callable[[Any, Any], int],
         rhos: Sequence[float],
         *,
-        bar: int,
+        goal: int,
         confidence: float,
         steps: int = 1,
-        report: Callable[[Any, int, int, int], Any] | None = None,
+        report: Report | None = None,
     ) -> GaussianCounts:
         """Return the rule whose wrong passes have probability at most 1 − ``confidence``."""
         deviations = look_deviations(rhos, steps)
-        margins = gaussian_margins(deviations, confidence)
-        thresholds = tuple(bar + margin for margin in margins)
+        thresholds = tuple(goal + margin for margin in gaussian_margins(deviations, confidence))
         return cls(count, thresholds, steps, report, confidence, deviations)
 
     def settings(self) -> dict[str, Any]:
         """Return the public settings in plain types."""
         return {"noise": "gaussian", "steps": self.steps, "thresholds": list(self.thresholds)}
 
-    def check(self, promise: Guarantee, rhos: Sequence[float]) -> None:
+    def check(self, guarantee: Guarantee, rhos: Sequence[float]) -> None:
         """Refuse levels that the proof does not cover."""
-        if promise.as_zcdp() is None or promise.neighbours == "replace":
-            raise InvalidInput(
-                "held_out",
-                f"{promise.kind}, {promise.neighbours}",
-                "Gaussian counts need levels in ρ, and neighbours of which one has a row more",
-            )
+        _check_levels(
+            guarantee, guarantee.as_zcdp() is not None, "Gaussian counts need levels in ρ"
+        )
         wanted = look_deviations(rhos, self.steps)
-        if len(self.thresholds) != len(rhos) or self.deviations != wanted:
+        if len(self.thresholds) != len(wanted) or self.deviations != wanted:
             raise InvalidInput(
-                "held_out",
-                f"{len(self.thresholds)} thresholds",
-                "use GaussianCounts.for_levels with these levels",
+                "held_out", "levels", "use GaussianCounts.for_levels with these levels"
             )
 
     def look(self, index: int, output: Any, data: Any, randomness: Randomness) -> Any:
@@ -240,6 +229,13 @@ def _check_counts(count: Any, steps: int, thresholds: Sequence[int]) -> None:
     count_of(steps, "steps", at_least=1)
     if not thresholds or not all(isinstance(value, int) for value in thresholds):
         raise InvalidInput("thresholds", thresholds, "give one whole number per level")
+
+
+def _check_levels(guarantee: Guarantee, fits: bool, need: str) -> None:
+    """Refuse levels in another unit, and "replace" neighbours: a count would change by 2."""
+    if not fits or guarantee.neighbours == "replace":
+        given = f"{guarantee.kind}, {guarantee.neighbours}"
+        raise InvalidInput("held_out", given, f"{need}, and neighbours of which one has a row more")
 
 
 def look_deviations(rhos: Sequence[float], steps: int = 1) -> tuple[float, ...]:

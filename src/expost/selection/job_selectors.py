@@ -18,7 +18,7 @@ from expost.privacy.guarantees import ZCDP, ApproxDP, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.above_threshold import AboveThreshold
 from expost.selection.candidate import Candidate
-from expost.selection.drop_coins import DropLaw
+from expost.selection.drop_law import DropLaw
 from expost.selection.noise_path import PathSearch
 from expost.selection.selector import Draws, Selector
 
@@ -101,13 +101,13 @@ class Tell(Selector):
     runs_here: ClassVar[bool] = True
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        promise = candidates[0].guarantee.as_pure()
-        assert promise is not None
-        charge: Guarantee = promise.to_approx(0)
+        guarantee = candidates[0].guarantee.as_pure()
+        assert guarantee is not None
+        charge: Guarantee = guarantee.to_approx(0)
         if self.orders is not None:
-            charge = promise.to_renyi(self.orders)
+            charge = guarantee.to_renyi(self.orders)
         elif self.charged == ZCDP.kind:
-            charge = promise.to_zcdp()
+            charge = guarantee.to_zcdp()
         return Charges.from_list([charge], charge)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:

@@ -124,13 +124,7 @@ class NoisePath:
         return self._sensitivity
 
     def values(self, data: Any) -> Floats:
-        """Return the statistic as an array of floats.
-
-        Raises
-        ------
-        InvalidInput
-            The statistic returned another number of values.
-        """
+        """Return the statistic as an array of floats."""
         statistic = np.asarray(self.statistic(data), dtype=np.float64).ravel()
         if statistic.shape != (self.dimension,):
             raise InvalidInput(
@@ -191,16 +185,19 @@ def levels_of_path(
             "both or neither",
             "give epsilons (with delta for Gaussian noise), or rhos alone",
         )
-    promises: list[Guarantee]
+    guarantees: list[Guarantee]
     if rhos is not None:
-        promises = [ZCDP(rho, path.neighbours) for rho in rhos]  # type: ignore[arg-type]
+        guarantees = [ZCDP(rho, path.neighbours) for rho in rhos]  # type: ignore[arg-type]
     elif delta is None:
-        promises = [PureDP(epsilon, path.neighbours) for epsilon in epsilons or ()]  # type: ignore[arg-type]
+        guarantees = [PureDP(epsilon, path.neighbours) for epsilon in epsilons or ()]  # type: ignore[arg-type]
     else:
         sizes = tuple(float(epsilon) for epsilon in epsilons or ())
         share = _share(exact_positive(delta, "delta"), sizes)
-        promises = [ApproxDP(size, share, path.neighbours) for size in sizes]
-    return [Candidate(PathLevel(path, promise), promise_params(promise)) for promise in promises]
+        guarantees = [ApproxDP(size, share, path.neighbours) for size in sizes]
+    return [
+        Candidate(PathLevel(path, guarantee), guarantee_params(guarantee))
+        for guarantee in guarantees
+    ]
 
 
 def _share(delta: Fraction, epsilons: tuple[float, ...]) -> float:
@@ -211,10 +208,10 @@ def _share(delta: Fraction, epsilons: tuple[float, ...]) -> float:
     return max(share, share_of_delta(epsilons, round_down(delta)))
 
 
-def promise_params(promise: Guarantee) -> dict[str, float]:
+def guarantee_params(guarantee: Guarantee) -> dict[str, float]:
     """Return the public number of a level: its ε or ρ."""
-    name = "rho" if promise.as_zcdp() is not None else "epsilon"
-    return {name: float(promise.size)}
+    name = "rho" if guarantee.as_zcdp() is not None else "epsilon"
+    return {name: float(guarantee.size)}
 
 
 @dataclass(frozen=True)
@@ -284,16 +281,18 @@ class PathSearch(Selector):
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
         """Charge each level its ε (or ρ), with the δ of all levels; a miss costs the last."""
         levels = path_levels(candidates)
-        promises = [level.guarantee for level in levels]
-        pairs = [promise.as_approx() for promise in promises]
+        guarantees = [level.guarantee for level in levels]
+        pairs = [guarantee.as_approx() for guarantee in guarantees]
         if levels[0].law == "gaussian" and pairs[0] is not None:
             total = _total_delta([pair for pair in pairs if pair is not None])
-            promises = [
+            guarantees = [
                 ApproxDP(pair.epsilon, total, pair.neighbours) for pair in pairs if pair is not None
             ]
         if self.held_out is not None:
-            self.held_out.check(levels[0].guarantee, [float(promise.size) for promise in promises])
-        return Charges.from_list(promises, promises[-1])
+            self.held_out.check(
+                levels[0].guarantee, [float(guarantee.size) for guarantee in guarantees]
+            )
+        return Charges.from_list(guarantees, guarantees[-1])
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""
@@ -336,6 +335,7 @@ class PathSearch(Selector):
 
 def _total_delta(pairs: Sequence[ApproxDP]) -> float:
     """Return the δ of a search that may stop at any level: at most the sum of theirs."""
+    # Two valid bounds: the sum of all δ_i, and what a stopping rule can gain (stopped_delta).
     added = round_up(sum((Fraction(pair.delta) for pair in pairs), Fraction(0)))
     mus = tuple(gaussian_mu(pair.epsilon, pair.delta) for pair in pairs)
     return min(added, stopped_delta(tuple(pair.epsilon for pair in pairs), mus))

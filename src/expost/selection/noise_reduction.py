@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from expost.errors import InvalidCandidate, InvalidInput
+from expost.execution.calls import call_or_failure, settle_failure
 from expost.execution.engine import Outcome, ReleaseRule, Run
-from expost.execution.failure import call_or_failure, settle_failure
 from expost.mechanisms.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -94,10 +94,10 @@ class NoiseReduction(Selector):
             yield self._release(checked, charges, Outcome(run.index, value, None, None), source)
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        """Charge each level its own promise; "nothing" costs the last."""
+        """Charge each level its own guarantee; "nothing" costs the last."""
         _levels(candidates)
-        promises = [candidate.guarantee for candidate in candidates]
-        return Charges.from_list(promises, promises[-1])
+        guarantees = [candidate.guarantee for candidate in candidates]
+        return Charges.from_list(guarantees, guarantees[-1])
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         """Return the name of the result for Laplace or Gaussian noise."""

@@ -1,12 +1,14 @@
-"""Plan a tuning job from public numbers: the charge of each level and the runs to expect.
+"""Plan a tuning job from public numbers: charges, chances and the runs to expect.
 
-No data is read and nothing is charged. The charges come from the selector that would run. All
-other numbers are estimates for orientation and may use floating point.
+No data is read and nothing is charged. The charges come from the selectors that would run. All
+other numbers are estimates for orientation and may use floating point. :func:`plan_levels` plans
+the best of all settings in one request (Algorithm 3); :meth:`Plan.to_goal` adds the attempts to
+reach a goal (Algorithm 2, :mod:`expost.selection.attempts`).
 
-Tests: ``tests/theorems/test_plan.py``, ``tests/cli/test_plan_cli.py``.
+Tests: ``tests/theorems/test_plan.py``, ``tests/cli/test_plan_cli.py``,
+``tests/selection/test_attempts.py``.
 
-``theorem:max-score-rdp`` exactly as published, for comparison only.
-
+:func:`published_charges` is ``theorem:max-score-rdp`` exactly as published, for comparison only.
 The drop rates equal the divergences at the order of the analysis. For each order α::
 
     ε̃(i) = (2+ℓ_i)ε_i + (1+ℓ_i)ε′ + (ln(τ+1) + Σ_{j≠i} e^{−ε_j(1+αℓ_i)})/(α−1),
@@ -36,12 +38,18 @@ from expost.privacy.dpsgd import calibrate_noise, dpsgd_curve, gaussian_for
 from expost.privacy.guarantees import Guarantee, RenyiDP
 from expost.privacy.profiles import GaussianProfile
 from expost.rationals import count_of, exact_positive
+from expost.selection.attempt_planner import GoalPlan, plan_goal
+from expost.selection.attempts import Ladder
 from expost.selection.candidate import Candidate, never_run
-from expost.selection.drop_level import log_keep_probability, probability_nothing
+from expost.selection.drop_law import (
+    RunCounts,
+    log_keep_probability,
+    probability_nothing,
+    run_counts,
+)
 from expost.selection.random_dropping import RandomDropping
-from expost.selection.renyi.profile_charges import price_by_profiles
+from expost.selection.renyi.sharp_charges import price_by_profiles
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
-from expost.selection.run_counts import RunCounts, run_counts
 
 _SLACKS = np.concatenate([[0.0], np.geomspace(1e-3, 64.0, 240)])  # ℓ
 
@@ -100,10 +108,22 @@ class Plan:
     levels: tuple[LevelPlan, ...]
     selector: RandomDropping
     candidates: tuple[Candidate, ...]
+    goal: GoalPlan | None = None
+
+    def to_goal(
+        self, attempts: int | None = None, expected_shares: Sequence[float] | None = None
+    ) -> Plan:
+        """Return the plan with attempts to reach a goal."""
+        ladder = Ladder(
+            tuple(level.epsilon for level in self.levels),
+            tuple(candidate.guarantee for candidate in self.candidates),
+            (self.configurations * self.repeats,) * len(self.levels),
+        )
+        return replace(self, goal=plan_goal(ladder, self.delta, attempts, expected_shares))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan in plain JSON types, as ``expost plan`` prints it."""
-        return {
+        return ({} if self.goal is None else self.goal.as_dict()) | {
             "overhead": self.overhead,
             "overhead_recommended": self.recommended,
             "overhead_epsilon": float(self.selector.overhead),
@@ -138,7 +158,11 @@ class Plan:
             for level in self.levels
         ]
         columns = ["level ε", "charge ε̃", "training all and composing"]
-        return html_summary("Plan of a tuning job", facts, HtmlTable("Levels", columns, rows))
+        tables = [HtmlTable("Levels", columns, rows)]
+        if self.goal is not None:
+            facts |= self.goal.html_facts()
+            tables.append(self.goal.html_table())
+        return html_summary("Plan of a tuning job", facts, *tables)
 
 
 def plan_levels(
@@ -159,9 +183,9 @@ def plan_levels(
         repeats, "repeats", at_least=1
     )
     candidates = [
-        Candidate(never_run, {"epsilon": epsilon}, repeats=copies, guarantee=promise)
-        for epsilon, promise in zip(
-            levels, level_promises(levels, delta, sampling_rate, epochs), strict=True
+        Candidate(never_run, {"epsilon": epsilon}, repeats=copies, guarantee=guarantee)
+        for epsilon, guarantee in zip(
+            levels, level_guarantees(levels, delta, sampling_rate, epochs), strict=True
         )
     ]
     if overhead is not None and target_charge is not None:
@@ -192,16 +216,16 @@ def plan_levels(
     )
 
 
-def level_promises(
+def level_guarantees(
     epsilons: Sequence[float], delta: float, sampling_rate: float | None, epochs: float | None
 ) -> list[Guarantee]:
-    """Return a promise for each level: Gaussian noise, or DP-SGD calibrated to the level."""
+    """Return a guarantee for each level: Gaussian noise, or DP-SGD calibrated to the level."""
     if (sampling_rate is None) != (epochs is None):
         raise InvalidInput(
             "sampling_rate, epochs", (sampling_rate, epochs), "give both for DP-SGD, or neither"
         )
     if sampling_rate is None or epochs is None:
-        return [gaussian_promise(epsilon, delta) for epsilon in epsilons]
+        return [gaussian_guarantee(epsilon, delta) for epsilon in epsilons]
     if not 0 < sampling_rate <= 1:
         raise InvalidInput("sampling_rate", sampling_rate, "give a number with 0 < rate ≤ 1")
     steps = ceil(exact_positive(epochs, "epochs") / Fraction(sampling_rate))
@@ -214,11 +238,11 @@ def level_promises(
     ]
 
 
-def gaussian_promise(epsilon: float, delta: float) -> RenyiDP:
+def gaussian_guarantee(epsilon: float, delta: float) -> RenyiDP:
     """Return the curve and the profile of the Gaussian noise that is (ε, δ)-DP by zCDP."""
-    promise = gaussian_for(epsilon, delta)
-    mu = sqrt(2 * promise.rho) * (1 + 2.0**-50)
-    return replace(promise.to_renyi(DEFAULT_ORDERS), profile=GaussianProfile(mu))
+    guarantee = gaussian_for(epsilon, delta)
+    mu = sqrt(2 * guarantee.rho) * (1 + 2.0**-50)
+    return replace(guarantee.to_renyi(DEFAULT_ORDERS), profile=GaussianProfile(mu))
 
 
 def _selector(candidates: Sequence[Candidate], delta: float, fraction: float) -> RandomDropping:
@@ -330,17 +354,19 @@ def _levels(
     rows = []
     for index, candidate in enumerate(candidates):
         at = sharp.charges.level_of[index]
-        promise = candidate.guarantee.as_renyi()
-        assert promise is not None
+        guarantee = candidate.guarantee.as_renyi()
+        assert guarantee is not None
         rows.append(
             LevelPlan(
                 epsilon=float(candidate.params["epsilon"]),
                 charge=float(sharp.charges[index].size),
                 charge_paper=float(paper[at]),
                 charge_repeat_and_select=_repeat_and_select(
-                    promise, counts.mean, float(selector.delta or 0)
+                    guarantee, counts.mean, float(selector.delta or 0)
                 ),
-                charge_composition=(promise * copies).to_approx(float(selector.delta or 0)).epsilon,
+                charge_composition=(guarantee * copies)
+                .to_approx(float(selector.delta or 0))
+                .epsilon,
                 bound=sharp.priced[0].bounds[at],
                 order=_or_none(sharp.priced[0].orders[at]),
                 shift=_or_none(sharp.priced[0].shifts[at]),
@@ -357,11 +383,11 @@ def _or_none(value: float) -> float | None:
     return None if isnan(value) else float(value)
 
 
-def _repeat_and_select(promise: RenyiDP, runs: float, delta: float) -> float:
+def _repeat_and_select(guarantee: RenyiDP, runs: float, delta: float) -> float:
     """Return the ε of repeat and select with this many expected runs, for the best of four η."""
     mean = max(runs, 1.01)
     laws = [TruncatedNegativeBinomial.with_mean(shape, mean) for shape in _SHAPES]
-    return min(law.renyi_charge(promise).to_approx(delta).epsilon for law in laws)
+    return min(law.renyi_charge(guarantee).to_approx(delta).epsilon for law in laws)
 
 
 def _check_levels(epsilons: Sequence[float]) -> list[float]:

@@ -1,12 +1,14 @@
 """Algorithm 3: hyperparameter tuning by random dropping (``alg:maximum-selection``).
 
 The theorems, what is assumed of the caller, the rounding and the tests are stated in
-:class:`RandomDropping`. The coins are in :mod:`expost.selection.drop_coins`, the steps of a
-selection in :mod:`expost.selection.selector`.
+:class:`RandomDropping`. Which copies are kept: :mod:`expost.selection.drop_law`; the steps of a
+selection: :mod:`expost.selection.selector`. :class:`DroppingSelector` is what Algorithms 2 and 3
+share.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,20 +17,114 @@ from typing import ClassVar
 from expost.errors import InvalidCandidate, InvalidInput
 from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
-from expost.privacy.guarantees import PureDP, zero_like
+from expost.privacy.guarantees import ZCDP, PureDP, RenyiDP, zero_like
 from expost.randomness.source import Randomness
-from expost.rationals import Number, count_of, exact
-from expost.selection.candidate import Candidate, check_flag, group_equal, level_places
-from expost.selection.drop_coins import (
+from expost.rationals import Number, count_of, exact, exact_normal
+from expost.selection.candidate import Candidate, check_flag, check_goal, group_equal, level_places
+from expost.selection.drop_law import (
+    ChargeKind,
     DropLaw,
-    DroppingSelector,
+    probability_nothing,
     pure_levels,
     pure_rates,
 )
-from expost.selection.drop_level import probability_nothing
-from expost.selection.selector import Draws, require_kind
+from expost.selection.renyi.sharp_charges import Problem
+from expost.selection.renyi.table import (
+    Rated,
+    RenyiTable,
+    check_weights,
+    price_renyi,
+    rate_renyi,
+    renyi_problem,
+)
+from expost.selection.selector import Draws, Selector, require_kind
 
 _SMALLEST_KEEP_PROBABILITY = 1e-4  # that a draw keeps something
+
+
+class DroppingSelector(Selector):
+    """Base class of selectors that keep copies by random dropping.
+
+    The settings are fields of the subclasses and documented there. ``earlier_only`` is True if a
+    winner competes only with the candidates before it (Algorithm 2).
+    """
+
+    overhead: Number
+    minimum_drop_level: int
+    delta: Number | None
+    order: Number | tuple[Number, ...] | None
+    method: str
+    weights: tuple[float, ...] | None
+    earlier_only: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def _may_release_nothing(self) -> bool:
+        """Whether "nothing" is a possible outcome."""
+
+    def _check_settings(self) -> None:
+        """Refuse settings that are not valid, before any candidate is known."""
+        exact_normal(self.overhead, "overhead")
+        check_goal(self.at_least)
+        count_of(self.minimum_drop_level, "minimum_drop_level", at_least=0)
+        if self._claim() is None and self.weights is not None:
+            raise InvalidInput(
+                "weights",
+                self.weights,
+                "weights are for Rényi charges only: give delta or order, too",
+            )
+
+    def _claim(self) -> ChargeKind | None:
+        """Return the Rényi claim that the settings ask for, or None for pure DP."""
+        return ChargeKind.check(self.delta, self.order, self.method)
+
+    def _elementary(self) -> str:
+        """Return what else a charge may rest on: the least of what is proven is charged."""
+        if self.order is not None:
+            return ", at this or a larger order, or plain composition"
+        return ", or by profiles (T3), or plain composition" if self.method == "sharp" else ""
+
+    def _rated(self, candidates: Sequence[Candidate]) -> tuple[Rated, ChargeKind]:
+        """Return the groups with curves and drop rates under Rényi DP, and the claim."""
+        claim = self._claim()
+        if claim is None:
+            raise InvalidInput(
+                "delta", None, "give delta for a stand-alone (ε̃, δ) claim, or order for a filter"
+            )
+        require_kind(self._check(candidates), type(self).__name__, RenyiDP, ZCDP, PureDP)
+        weights = None if self.weights is None else check_weights(self.weights, candidates)
+        return rate_renyi(
+            group_equal(candidates, weights, in_order=self.earlier_only), claim
+        ), claim
+
+    def renyi_problem(self, candidates: Sequence[Candidate]) -> Problem:
+        """Return the problem that the Rényi pricing solves. No data is read."""
+        rated, claim = self._rated(candidates)
+        return renyi_problem(
+            candidates,
+            rated,
+            claim,
+            overhead=float(self.overhead),
+            minimum=self.minimum_drop_level,
+            allow_nothing=self._may_release_nothing,
+            earlier_only=self.earlier_only,
+            weights=self.weights,
+        )
+
+    def analyse(self, candidates: Sequence[Candidate]) -> RenyiTable:
+        """Return the Rényi charges with the order and shift behind each. No data is read."""
+        rated, claim = self._rated(candidates)
+        return price_renyi(candidates, rated, claim, self.renyi_problem(candidates))
+
+    def drop_law(self, candidates: Sequence[Candidate]) -> DropLaw:
+        """Return the law of what is kept: exact, public, and the same for every data set."""
+        overhead = exact(self.overhead, "overhead")
+        if self._claim() is None:
+            groups = tuple(group_equal(candidates))
+            return DropLaw(groups, pure_rates(groups), overhead, self.minimum_drop_level)
+        rated, _ = self._rated(candidates)
+        rates = tuple(rate * rated.step for rate in rated.rates)
+        return DropLaw(rated.groups, rates, overhead * rated.step, self.minimum_drop_level)
 
 
 @dataclass(frozen=True)
@@ -75,13 +171,13 @@ class RandomDropping(DroppingSelector):
     2ε_i + ε′. ε̃(nothing) = 0, because then nothing has run. Sums are exact and rounded up. Tests:
     ``tests/theorems/test_pure.py``.
 
-    *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md). Candidates promise RenyiDP,
+    *Rényi DP* (``theorem:max-score-rdp``, sharpened in docs/theory.md). Guarantees are RenyiDP,
     ZCDP or PureDP, with or without a privacy profile. x is a multiple of a rational step h, so the
     same exact coins are used. Charges are the least of what is proven, rounded up. Tests:
     ``tests/theorems/test_renyi.py``, ``tests/theorems/test_profile_charges.py``.
 
-    *Assumptions.* Each candidate keeps its promise, calls are independent, and the score depends on
-    the output alone.
+    *Assumptions.* Each candidate keeps its guarantee, calls are independent, and the score depends
+    on the output alone.
     """
 
     overhead: Number

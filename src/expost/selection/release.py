@@ -4,15 +4,24 @@ A certificate contains nothing that a selection keeps secret: no drop level, coi
 timings or losing outputs. It contains the public grid, from which its charge can be computed again
 (``expost certificate verify``), and can be signed (``expost certificate sign``).
 
-Tests: ``tests/contracts/test_selectors.py``, ``tests/contracts/test_secrets.py``.
+The grid is everything that the charges depend on (:mod:`expost.certificates.document` computes them
+again). It holds the selector with its settings as exact numbers, and for each candidate its
+guarantee, its copies and its drop rate. Equal ones are stored once. It holds no mechanisms,
+parameters or data.
+
+Tests: ``tests/contracts/test_selectors.py``, ``tests/contracts/test_secrets.py``,
+``tests/selection/test_grid.py``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +31,11 @@ from expost._version import __version__
 from expost.errors import InvalidInput, InvalidRelease
 from expost.files import read_small
 from expost.html_tables import html_summary
+from expost.mechanisms.discrete_noise import DiscreteNoise, Query
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import Guarantee, guarantee_from_dict
+from expost.selection.candidate import Candidate
+from expost.selection.held_out import GaussianCounts, HeldOut
 
 SCHEMA = 2
 
@@ -63,7 +75,7 @@ class Release:
         The ledger entry that paid: ledger, budget, analyst, reservation, date and the public
         description of the source.
     grid : mapping or None
-        Everything that the charges depend on (:mod:`expost.selection.grid`); None for a selector
+        Everything that the charges depend on (:mod:`expost.selection.release`); None for a selector
         that this package does not define.
     """
 
@@ -297,3 +309,75 @@ def _outcome(value: Any) -> str:
         if value is outcome:
             return name
     return str(value) if isinstance(value, (int, float, str)) else type(value).__name__
+
+
+OWN = "expost."  # the charges of a selector that is defined elsewhere cannot be computed again
+
+
+def grid_of(selector: Any, candidates: Sequence[Candidate]) -> dict[str, Any] | None:
+    """Return the grid of a selection in plain JSON types."""
+    settings = {setting.name: getattr(selector, setting.name) for setting in fields(selector)}
+    laws = [value for value in settings.values() if is_dataclass(value)]
+    if not all(type(part).__module__.startswith(OWN) for part in (selector, *laws)):
+        return None
+    guarantees: dict[Guarantee, int] = {}
+    # Look up guarantees by identity first: hashing a long curve for each candidate would be slow.
+    known: dict[int, int] = {}
+    levels: dict[tuple[int, int, Any], int] = {}
+    level_of = []
+    for candidate in candidates:
+        number = known.get(id(candidate.guarantee))
+        if number is None:
+            number = guarantees.setdefault(candidate.guarantee, len(guarantees))
+            known[id(candidate.guarantee)] = number
+        level = (number, candidate.repeats, candidate.drop_rate)
+        level_of.append(levels.setdefault(level, len(levels)))
+    return {
+        "selector": {"name": selector.name}
+        | {name: written(value) for name, value in settings.items()},
+        "mechanisms": _kind([candidate.mechanism for candidate in candidates]),
+        "guarantees": [guarantee.as_dict() for guarantee in guarantees],
+        "levels": [[number, repeats, written(rate)] for number, repeats, rate in levels],
+        "candidates": [[level, len(list(run))] for level, run in groupby(level_of)],
+    }
+
+
+def data_description(data: Any) -> dict[str, Any]:
+    """Return a public description of data: its type, and the names of its columns if it has any."""
+    kind = type(data)
+    description: dict[str, Any] = {"kind": f"{kind.__module__}.{kind.__qualname__}"}
+    columns = getattr(data, "columns", None)
+    names = list(columns) if isinstance(columns, Iterable) else []
+    if names and all(isinstance(name, str) for name in names):
+        description["columns"] = names
+    return description
+
+
+def written(value: Any) -> Any:
+    """Return a setting in plain JSON types; rationals and decimals stay exact."""
+    if isinstance(value, (Fraction, Decimal)):
+        return {"exact": str(Fraction(value))}
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [written(part) for part in value]
+    if callable(value):  # a rule of the caller's, of which only the name is public
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    if isinstance(value, HeldOut):  # its rates follow from the guarantees
+        names: Iterable[str] = ("thresholds", "steps", "monotone")
+    elif isinstance(value, GaussianCounts):  # so do its deviations
+        names = ("thresholds", "steps")
+    elif is_dataclass(value):
+        names = [setting.name for setting in fields(value)]
+    else:
+        return value
+    law = type(value).__name__
+    return {"law": law} | {name: written(getattr(value, name)) for name in names}
+
+
+def _kind(mechanisms: Sequence[Any]) -> str:
+    """The kind of the mechanisms, as far as a charge depends on it."""
+    if all(isinstance(mechanism, Query) for mechanism in mechanisms):
+        return "queries"
+    laws = {m.law if isinstance(m, DiscreteNoise) else "any" for m in mechanisms}
+    return laws.pop() if len(laws) == 1 else "any"

@@ -24,11 +24,11 @@ from expost.execution.engine import ReleaseRule, Run
 from expost.privacy.charges import Charges
 from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import ApproxDP, Guarantee, PureDP, RenyiDP, zero_like
-from expost.randomness.inverse_cdf import poisson, truncated_negative_binomial
+from expost.randomness.coins import poisson, truncated_negative_binomial
 from expost.randomness.source import Randomness
 from expost.rationals import Number, exact, exact_normal, exact_positive, pad_up, round_up
 from expost.selection.candidate import Candidate
-from expost.selection.renyi.table import ChargeKind
+from expost.selection.drop_law import ChargeKind
 from expost.selection.selector import Draws, Selector
 
 
@@ -41,15 +41,15 @@ class RunCount(ABC):
 
     @abstractmethod
     def pure_charge(self, epsilon: Fraction) -> float:
-        """Return the ε of the selection if each run promises ``epsilon``, rounded up."""
+        """Return the ε of the selection if each run guarantees ``epsilon``, rounded up."""
 
     @abstractmethod
     def renyi_charge(self, curve: RenyiDP) -> RenyiDP:
-        """Return the curve of the selection if each run promises ``curve``, padded up."""
+        """Return the curve of the selection if each run guarantees ``curve``, padded up."""
 
     @abstractmethod
-    def approx_charge(self, promise: ApproxDP) -> ApproxDP:
-        """Return the (ε, δ) of the selection if each run promises (ε, δ), padded up."""
+    def approx_charge(self, guarantee: ApproxDP) -> ApproxDP:
+        """Return the (ε, δ) of the selection if each run guarantees (ε, δ), padded up."""
 
     @property
     @abstractmethod
@@ -136,7 +136,7 @@ class TruncatedNegativeBinomial(RunCount):
         total = losses + constant + math.log(self.mean) / (orders - 1)
         return _monotone(curve, total)
 
-    def approx_charge(self, promise: ApproxDP) -> ApproxDP:
+    def approx_charge(self, guarantee: ApproxDP) -> ApproxDP:
         """Return (ε + (1+η)·ln(e^ε + δ(1−γ)/γ), E[K]·δ), padded up.
 
         This is the privacy-profile bound of Koskela, Redberg and Wang (2024) at one point. With
@@ -144,11 +144,11 @@ class TruncatedNegativeBinomial(RunCount):
         ε + ln(1 + e^{−ε}·δ(1−γ)/γ), which neither loses a small ε nor overflows at a large one.
         """
         gamma = exact(self.gamma, "gamma")
-        added = round_up(exact(promise.delta, "delta") * (1 - gamma) / gamma)
-        loss = promise.epsilon + math.log1p(added * math.exp(-promise.epsilon))
-        epsilon = pad_up(promise.epsilon + float(1 + exact(self.shape, "shape")) * loss)
-        delta = 0.0 if promise.delta == 0 else pad_up(self.mean * promise.delta)
-        return ApproxDP(epsilon, delta, promise.neighbours)
+        added = round_up(exact(guarantee.delta, "delta") * (1 - gamma) / gamma)
+        loss = guarantee.epsilon + math.log1p(added * math.exp(-guarantee.epsilon))
+        epsilon = pad_up(guarantee.epsilon + float(1 + exact(self.shape, "shape")) * loss)
+        delta = 0.0 if guarantee.delta == 0 else pad_up(self.mean * guarantee.delta)
+        return ApproxDP(epsilon, delta, guarantee.neighbours)
 
     @property
     def mean(self) -> float:
@@ -247,6 +247,7 @@ class Poisson(RunCount):
         ε(λ) + μ·δ̂ + ln(μ)/(λ−1), where each run is (ln(1 + 1/(λ−1)), δ̂)-DP by the tight conversion.
         """
         orders, losses = np.array(curve.orders), np.array(curve.epsilons)
+        # Rows: the order λ of the result. Columns: the order at which a run's δ̂ is converted.
         wanted = np.log1p(1 / (orders - 1))[:, None]
         log_delta = (
             (orders - 1) * (losses - wanted) + orders * np.log1p(-1 / orders) - np.log(orders - 1)
@@ -255,9 +256,11 @@ class Poisson(RunCount):
         total = losses + self.mean * delta + max(0.0, math.log(self.mean)) / (orders - 1)
         return _monotone(curve, total)
 
-    def approx_charge(self, promise: ApproxDP) -> ApproxDP:
-        """Refuse: no bound is known here for Poisson runs of (ε, δ) promises."""
-        raise InvalidInput("runs", self, "Poisson runs are priced for pure and Rényi promises only")
+    def approx_charge(self, guarantee: ApproxDP) -> ApproxDP:
+        """Refuse: no bound is known here for Poisson runs of (ε, δ) guarantees."""
+        raise InvalidInput(
+            "runs", self, "Poisson runs are priced for pure and Rényi guarantees only"
+        )
 
     @property
     def mean(self) -> float:
@@ -282,21 +285,10 @@ class Poisson(RunCount):
 
 def _monotone(curve: RenyiDP, losses: Floats) -> RenyiDP:
     """Return a curve from bounds at each order; a bound at an order holds at smaller ones, too."""
+    # Divergence grows with the order, so a larger order's bound may replace a smaller one's.
     best = np.minimum.accumulate(losses[::-1])[::-1]
     padded = tuple(pad_up(float(loss)) for loss in best)
     return replace(curve, epsilons=padded, profile=None)  # of the selection, not of one run
-
-
-def geometric_runs(mean: float) -> TruncatedNegativeBinomial:
-    """Return the law of Liu and Talwar's random stopping: K ≥ 1, P(K = k) ∝ (1 − 1/mean)^k."""
-    if not 1 < mean < math.inf:
-        raise InvalidInput("mean", mean, "give a finite number > 1")
-    return TruncatedNegativeBinomial(1, 1 / mean)
-
-
-def logarithmic_runs(mean: float) -> TruncatedNegativeBinomial:
-    """Return Papernot and Steinke's logarithmic law (η = 0) with about this mean."""
-    return TruncatedNegativeBinomial.with_mean(0, mean)
 
 
 @dataclass(frozen=True)
@@ -310,21 +302,21 @@ class RepeatAndSelect(Selector):
     runs : TruncatedNegativeBinomial or Poisson
         The law of K.
     delta : number, optional
-        For Rényi promises: δ of an (ε, δ) claim.
+        For Rényi guarantees: δ of an (ε, δ) claim.
     order : number or tuple of numbers, optional
-        For Rényi promises: orders of the charges. Pass ``delta`` or ``order``, not both; without
-        them Rényi promises are charged with the whole curve.
+        For Rényi guarantees: orders of the charges. Pass ``delta`` or ``order``, not both; without
+        them Rényi guarantees are charged with the whole curve.
 
     Notes
     -----
-    The base mechanism is "pick a candidate and run it". It keeps the worst promise of the list, so
-    every outcome costs the same.
+    The base mechanism is "pick a candidate and run it". It keeps the worst guarantee of the list,
+    so every outcome costs the same.
 
     - Pure DP: (2 + η)·ε, or ε + μ·tanh(ε/2) for Poisson runs.
-    - Rényi promises: Papernot and Steinke's curve.
-    - (ε, δ) promises: see ``TruncatedNegativeBinomial.approx_charge``.
+    - Rényi guarantees: Papernot and Steinke's curve.
+    - (ε, δ) guarantees: see ``TruncatedNegativeBinomial.approx_charge``.
 
-    It is assumed that candidates keep their promises and that scores depend on outputs alone.
+    It is assumed that candidates keep their guarantees and that scores depend on outputs alone.
     Charges are rounded up. Tests: ``tests/theorems/test_pure.py``,
     ``tests/selection/test_baselines.py``.
 
@@ -348,35 +340,35 @@ class RepeatAndSelect(Selector):
         ChargeKind.check(self.delta, self.order, "sharp")
 
     def _price(self, candidates: Sequence[Candidate]) -> Charges:
-        """Charge every candidate the same: the charge of the worst promise."""
-        charge = self._charge(worst_promise(candidates))
+        """Charge every candidate the same: the charge of the worst guarantee."""
+        charge = self._charge(worst_guarantee(candidates))
         return Charges((charge,), (0,) * len(candidates), _of_nothing(charge))
 
-    def _charge(self, promise: Guarantee) -> Guarantee:
-        """Return the charge of every outcome if each run keeps ``promise``."""
+    def _charge(self, guarantee: Guarantee) -> Guarantee:
+        """Return the charge of every outcome if each run keeps ``guarantee``."""
         claim = ChargeKind.check(self.delta, self.order, "sharp")
-        pair = None if promise.shared_delta is None else promise.as_approx()
+        pair = None if guarantee.shared_delta is None else guarantee.as_approx()
         if pair is not None:
             if claim is not None:
                 raise InvalidCandidate(
                     "guarantee",
-                    promise,
-                    "an (ε, δ) promise is charged as (ε, δ); leave delta and order out",
+                    guarantee,
+                    "an (ε, δ) guarantee is charged as (ε, δ); leave delta and order out",
                 )
             return self.runs.approx_charge(pair)
-        if promise.as_pure() is not None and claim is None:
-            return PureDP(self.runs.pure_charge(promise.size), promise.neighbours)
-        curve = self.runs.renyi_charge(promise.as_renyi() or promise.to_renyi(DEFAULT_ORDERS))
+        if guarantee.as_pure() is not None and claim is None:
+            return PureDP(self.runs.pure_charge(guarantee.size), guarantee.neighbours)
+        curve = self.runs.renyi_charge(guarantee.as_renyi() or guarantee.to_renyi(DEFAULT_ORDERS))
         if claim is None:
             return curve
         return curve.on(claim.orders) if claim.delta is None else curve.to_approx(claim.delta)
 
     def _theorem(self, candidates: Sequence[Candidate]) -> str:
         """Return the name of the result for the law of K and the kind of charge."""
-        promise = worst_promise(candidates)
-        if promise.shared_delta is not None:
+        guarantee = worst_guarantee(candidates)
+        if guarantee.shared_delta is not None:
             return self.runs.theorem("approx")
-        pure = promise.as_pure() is not None and self.delta is None and self.order is None
+        pure = guarantee.as_pure() is not None and self.delta is None and self.order is None
         return self.runs.theorem("pure" if pure else "renyi")
 
     def _draw(self, candidates: Sequence[Candidate], randomness: Randomness) -> Draws:
@@ -397,8 +389,8 @@ class RepeatAndSelect(Selector):
         return ReleaseRule.BEST
 
 
-def worst_promise(candidates: Sequence[Candidate]) -> Guarantee:
-    """Return the smallest promise that every candidate keeps."""
+def worst_guarantee(candidates: Sequence[Candidate]) -> Guarantee:
+    """Return the smallest guarantee that every candidate keeps."""
     distinct = {id(candidate.guarantee): candidate.guarantee for candidate in candidates}.values()
     return reduce(lambda a, b: a.at_worst(b), distinct)
 

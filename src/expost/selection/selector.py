@@ -24,7 +24,8 @@ from typing import Any, ClassVar
 from expost._version import __version__
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import InvalidCandidate, InvalidInput
-from expost.execution.checkpoint import Codec, JsonCodec, SelectionState
+from expost.execution.calls import OnFailure, Score
+from expost.execution.checkpoint import Codec, JsonCodec
 from expost.execution.dispatch import Executor, check_executor
 from expost.execution.engine import (
     Listeners,
@@ -33,9 +34,9 @@ from expost.execution.engine import (
     ReleaseRule,
     Run,
     RunProgress,
+    SelectionState,
     execute,
 )
-from expost.execution.failure import OnFailure, Score
 from expost.execution.identity import fingerprint, identity_of
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
@@ -48,8 +49,7 @@ from expost.selection.candidate import (
     check_flag,
     describe_candidate,
 )
-from expost.selection.grid import data_description, grid_of
-from expost.selection.release import Release, plain_json
+from expost.selection.release import Release, data_description, grid_of, plain_json
 
 Draws = dict[str, Any]
 """The secrets of one selection in plain JSON types: its coins and, under "key", the key of its
@@ -95,7 +95,7 @@ class Selector(ABC):
         Parameters
         ----------
         candidates : sequence of Candidate
-            What may run. All promises must be of the same kind and the same neighbouring relation.
+            What may run. All guarantees must be of one kind and one neighbouring relation.
 
         Returns
         -------
@@ -217,6 +217,7 @@ class Selector(ABC):
         check_callbacks(progress=progress, on_failure=on_failure, on_start=on_start)
         check_callbacks(on_release=on_release)
         check_flag(stop_early, "stop_early")
+        # Nothing so far has looked at data, drawn a coin or touched the ledger.
         coins = require_protection(randomness, simulation=simulation)
         account = Account(ledger, budget, analyst, memo)
         account.check_simulation(coins.simulated)
@@ -273,7 +274,7 @@ class Selector(ABC):
                 if evidence is not None:
                     release = replace(release, ledger={**evidence, "source": described})
 
-                # Settle: the ledger entry drops from the worst case to the realised charge.
+                # Settle: the ledger entry drops from the worst case to the actual charge.
                 reserved.settle(release.index, None if evidence is None else release.record())
             if on_release is not None:
                 on_release(release)
@@ -456,13 +457,13 @@ def _number(value: Any) -> Any:
 
 
 def require_kind(candidates: Sequence[Candidate], selector: str, *kinds: type[Guarantee]) -> None:
-    """Refuse promises that the selector's theorem does not cover.
+    """Refuse guarantees that the selector's theorem does not cover.
 
     The first candidate stands for all: :func:`check_candidates` refuses lists of mixed kinds.
     """
-    promise = candidates[0].guarantee
-    if promise.kind not in {kind.kind for kind in kinds}:
+    guarantee = candidates[0].guarantee
+    if guarantee.kind not in {kind.kind for kind in kinds}:
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidCandidate(
-            "guarantee", promise, f"{selector} needs candidates that promise {names}"
+            "guarantee", guarantee, f"{selector} needs candidates with a guarantee of kind {names}"
         )

@@ -17,8 +17,9 @@ from expost.errors import InvalidInput
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, attempts, requests
-from expost.server.jobs.datasets import Datasets
+from expost.server.jobs.datasets import Datasets, check_dataset
 from expost.server.jobs.ledgers import Ledgers, make_budget
+from expost.server.jobs.prices import check_budget
 from expost.server.jobs.states import REFUSED, Queue, iso_time
 from expost.server.people.accounts import ANALYST, OWNER, People, Person
 from expost.server.people.roles import action
@@ -35,9 +36,27 @@ class Administration:
 
     @action
     def register(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Register a data set; its budget must exist."""
+        """Register a data set; its budget must exist and be able to pay for questions."""
+        document = self.preview(person, facts)
+        self._datasets.add(document, person.name)
+        return document
+
+    @action
+    def preview(self, person: Person, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a data set as they would be registered, with its columns."""
         self._ledgers.check(str(facts.get("budget")))
-        return self._datasets.add(facts, person.name)
+        document = check_dataset(facts)
+        check_budget(document, self._ledgers.ledger.standing(document["budget"]).filter.budget)
+        return document
+
+    @action
+    def change_dataset(self, person: Person, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Change the facts of a data set; its name, kind and budget stay."""
+        present = self._datasets.get(name)
+        fixed = {key: present[key] for key in ("name", "kind", "budget")}
+        document = self.preview(person, dict(facts) | fixed | {"version": present["version"] + 1})
+        self._datasets.change(document, person.name)
+        return document
 
     @action
     def retire(self, person: Person, name: str) -> dict[str, Any]:
@@ -61,6 +80,12 @@ class Administration:
         """Take away a person's access."""
         self._people.disable(name, person.name)
         return {"name": name, "disabled": True}
+
+    @action
+    def enable_person(self, person: Person, name: str) -> dict[str, Any]:
+        """Let a person return; they need a new token."""
+        self._people.enable(name, person.name)
+        return {"name": name, "disabled": False}
 
     @action
     def tokens(self, person: Person) -> list[dict[str, Any]]:
@@ -114,6 +139,8 @@ class Administration:
 
         terms = budget_of(epsilon)
         limits = {who: budget_of(cap) for who, cap in (caps or {}).items()}
+        for who, cap in limits.items():
+            _check_cap(who, cap, terms)
         self._ledgers.open_budget(name, terms, limits, renews)
         detail = {"name": name, "terms": terms.as_dict(), "renews": renews}
         self._act(person, "open budget", detail | {"caps": dict(caps or {})})
@@ -139,6 +166,8 @@ class Administration:
             terms = make_budget(present.kind, epsilon, known, orders, present.neighbours)
         elif not analyst:
             raise InvalidInput("epsilon", None, "a budget needs a limit")
+        if analyst and terms is not None:
+            _check_cap(analyst, terms, present)
         self._ledgers.ledger.change_budget(terms, reason, name=name, analyst=analyst)
         limit = None if terms is None else terms.as_dict()
         detail = {"name": name, "analyst": analyst, "limit": limit, "reason": reason}
@@ -252,3 +281,9 @@ class Administration:
         problems = [*self._ledgers.problems(), *audit_log.problems(self.store)]
         counted = {"entries": self._ledgers.entry_count(), "acts": audit_log.count_acts(self.store)}
         return {"valid": not problems, "problems": problems} | counted
+
+
+def _check_cap(analyst: str, cap: Budget, terms: Budget) -> None:
+    """Refuse a cap above the limit of its budget: it would limit nothing."""
+    if any(most > limit for most, limit in zip(cap.limits, terms.limits, strict=True)):
+        raise InvalidInput("caps", analyst, "give at most the limit of the budget")

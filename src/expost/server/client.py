@@ -313,7 +313,7 @@ def _present(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def count_result(release: Mapping[str, Any]) -> Any:
     """Return a release of a server as the result that :func:`expost.count` returns."""
-    from expost.analytics.query import CountResult
+    from expost.analytics.count_result import CountResult
     from expost.analytics.refinement import Answer
     from expost.privacy.charges import Charges
     from expost.privacy.guarantees import guarantee_from_dict

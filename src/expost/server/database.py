@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 Work = Callable[[sql.Connection], Result]
 
 
-SCHEMA = 2
+SCHEMA = 3
 _OLD_SERVER = (
     "this server was set up by expost 0.2: finish its questions with that version, then move "
     "desk.db away (PostgreSQL: drop the tables desk_*) and add people and data sets again; budgets "
@@ -80,6 +80,7 @@ tokens = Table(
     metadata,
     Column("id", String(32), primary_key=True),
     Column("person", String(64), nullable=False, index=True),
+    Column("made_by", String(64), nullable=False),
     Column("salt", LargeBinary, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Column("note", String(200), nullable=False),
@@ -124,12 +125,21 @@ datasets = Table(
     Column("retired", Boolean, nullable=False, default=False),
 )
 
+dataset_versions = Table(
+    "server_dataset_versions",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("document", Text, nullable=False),
+)
+
 requests = Table(
     "server_requests",
     metadata,
     Column("id", String(32), primary_key=True),
     Column("person", String(64), nullable=False),
     Column("dataset", String(64), nullable=False),
+    Column("version", Integer, nullable=False, default=1),
     Column("kind", String(16), nullable=False),
     Column("key", String(128), nullable=False),
     Column("digest", String(64), nullable=False),
@@ -146,10 +156,12 @@ requests = Table(
     Column("lease", Float, nullable=False, default=0.0),
     Column("home", String(64), nullable=True),
     Column("tries", Integer, nullable=False, default=0),
+    Column("deaths", Integer, nullable=False, default=0),
     Column("outcome", Text, nullable=True),
     Column("result", Text, nullable=True),
     Column("charge", Text, nullable=True),
     Column("refusal", Text, nullable=True),
+    Column("failure", String(200), nullable=True),
     Column("reserved", String(40), nullable=False, default=""),
     UniqueConstraint("person", "key", name="server_requests_key"),
     Index("server_requests_state", "state", "lease"),

@@ -26,7 +26,8 @@ class NotSignedIn(ServerProblem):
 
     status = 401
 
-    def __init__(self) -> None:
+    def __init__(self, *, wrong: bool = True) -> None:
+        self.wrong = wrong  # a token that was valid once is nobody's guess
         super().__init__("sign in first", "token", "give a token that is valid")
 
 

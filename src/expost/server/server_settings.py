@@ -27,10 +27,12 @@ class ServerSettings:
     tick: float = DEFAULT_TICK
     workers: str = "local"
     threads: int = 2
+    pricers: int = 2
     hosts: tuple[str, ...] = ()
     secure: bool | None = None
     proxy_key: bytes | None = field(default=None, repr=False)
     lease: float = 30.0
+    grace: float = 5.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.tick <= 3600:
@@ -39,6 +41,8 @@ class ServerSettings:
             raise InvalidInput("workers", self.workers, "give local, processes, ray or dask")
         if not 0 <= self.threads <= 64:
             raise InvalidInput("threads", self.threads, "give a number from 0 to 64")
+        if not 0 <= self.pricers <= 64:
+            raise InvalidInput("pricers", self.pricers, "give a number from 0 to 64")
         if not 0 < self.port < 65536:
             raise InvalidInput("port", self.port, "give a port from 1 to 65535")
 

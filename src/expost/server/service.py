@@ -11,15 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from expost.analytics.pricing import CountPrice
 from expost.budget.ledger_rows import canonical, check_memo
+from expost.budget.limits import Budget
 from expost.certificates import officer_report as release_report
 from expost.certificates.verify import run_checks, verdict_of
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
@@ -28,27 +27,25 @@ from expost.server.database import ServerDatabase
 from expost.server.jobs import questions, states, tuning_jobs
 from expost.server.jobs.datasets import Datasets, public_facts
 from expost.server.jobs.ledgers import Ledgers, nothing_of
+from expost.server.jobs.price_pool import PricePool
+from expost.server.jobs.prices import PricedQuestion, price_asked
 from expost.server.jobs.runner import Runner
-from expost.server.jobs.states import Queue, request_view
-from expost.server.people.accounts import ANALYST, People, Person
+from expost.server.jobs.states import Queue, request_view, stored_question
+from expost.server.people.accounts import ANALYST, OWNER, People, Person
 from expost.server.people.roles import action
 from expost.server.people.signin import SignIn
 from expost.server.problems import Conflict, NotFound, OverBudget, Unavailable
+from expost.server.readiness import ready_problems
 from expost.server.server_settings import ServerSettings
 
 _LONGEST_KEY = 128
-_MOST_PLANS, _PLAN_SECONDS = 4, 2.0
+_MANY_KEYS = 1000
 
 
-@contextmanager
-def _one_of(plans: threading.BoundedSemaphore) -> Iterator[None]:
-    """Plans of tuning take seconds: few at a time, so that they do not stop everybody else."""
-    if not plans.acquire(timeout=_PLAN_SECONDS):
-        raise Unavailable("the server makes other plans", None, "try again in a minute")
-    try:
-        yield
-    finally:
-        plans.release()
+def _refused(refusal: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a request that the budget refuses."""
+    now = time.time()
+    return {"state": states.REFUSED, "refusal": json.dumps(refusal), "published": now}
 
 
 class Service(Administration):
@@ -64,17 +61,23 @@ class Service(Administration):
         self._queue = Queue(self.store)
         self._ledgers = Ledgers(settings, self._queue.running_attempts)
         self.runner = Runner(settings, self._queue, self._datasets, self._ledgers, self._complete)
-        self._plans = threading.BoundedSemaphore(_MOST_PLANS)
-        self._kind_of = lru_cache(maxsize=1000)(self._find_kind)
+        self.prices = PricePool(settings.pricers)
+        self._terms_of = lru_cache(maxsize=1000)(self._find_terms)
 
-    def _find_kind(self, budget: str) -> str:
-        """The kind of a budget, which never changes."""
-        return self._ledgers.ledger.kind_of(self._ledgers.check(budget))
+    def _find_terms(self, budget: str) -> Budget:
+        """The terms of a budget: its kind, orders and relation never change; limits may."""
+        return self._ledgers.ledger.standing(self._ledgers.check(budget)).filter.budget
 
     def close(self) -> None:
         """Stop the workers and close the connections."""
+        self.prices.close()
         self.runner.stop()
         self.store.close()
+
+    def not_ready(self) -> list[str]:
+        """Return why the server cannot work; anybody may know."""
+        home, ledger = self.settings.home, self.settings.ledger_url
+        return ready_problems(home, self.store, self.prices, ledger)
 
     # What may be asked
 
@@ -99,55 +102,32 @@ class Service(Administration):
     def price(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a question would cost, from public facts alone."""
         facts = self._datasets.get(str(asked.get("dataset")))
-        question, price, priced = self._priced(facts, asked)
-        shown = {name: value for name, value in question.items() if name != "keys"}
-        keys = question.get("keys")
-        if isinstance(priced, tuning_jobs.JobPrice):
-            plan = dict(priced.plan)
-        else:
-            plan = questions.plan_question(facts, question)
+        priced = self._priced(person, facts, asked)
+        shown = {name: value for name, value in priced.question.items() if name != "keys"}
+        keys = priced.question.get("keys")
         groups = None if keys is None else len(keys)
         state = self._ledgers.worst(facts["budget"], person.name, priced.charges)
-        return price | state | {"question": shown | {"groups": groups}, "plan": plan}
+        told = {"question": shown | {"groups": groups}, "plan": priced.plan}
+        return priced.price | state | told
 
     @action
     def plan(self, person: Person, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return the plan of a tuning job from its levels: chance of passing, price, runs."""
         epsilons = [float(level) for level in asked["epsilons"]]
-        with _one_of(self._plans):
-            return tuning_jobs.plan_document(
-                epsilons,
-                int(asked["configurations"]),
-                float(asked.get("delta") or 1e-6),
-                repeats=int(asked.get("repeats") or 1),
-                attempts=asked.get("attempts"),
-            )
+        numbers = int(asked["configurations"]), float(asked.get("delta") or 1e-6)
+        repeats, attempts = int(asked.get("repeats") or 1), asked.get("attempts")
+        planned: dict[str, Any] = self.prices.compute(
+            person.name, tuning_jobs.plan_document, epsilons, *numbers, repeats, attempts
+        )
+        return planned
 
     def _priced(
-        self, facts: Mapping[str, Any], asked: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any], CountPrice | tuning_jobs.JobPrice]:
-        """The checked question, its price, and the charges behind it."""
-        budget = facts["budget"]
-        kind = self._kind_of(budget)
-        if asked.get("kind") == "tune":
-            job = tuning_jobs.read_job(facts, asked, kind)
-            with _one_of(self._plans):
-                priced = tuning_jobs.price_tuning(facts, job, self._ledgers.ledger, budget)
-            price = {
-                "epsilon": priced.plan["worst_case"],
-                "delta": priced.plan["delta"],
-                "unit": "epsilon",
-                "budget": budget,
-            }
-            return job, price, priced
-        question = questions.read_question(facts, asked, kind)
-        price = {
-            "epsilon": question["epsilon"],
-            "delta": question["delta"],
-            "unit": "epsilon" if question["delta"] is None else "rho",
-            "budget": budget,
-        }
-        return question, price, questions.price_question(facts, question, kind)
+        self, person: Person, facts: Mapping[str, Any], asked: Mapping[str, Any]
+    ) -> PricedQuestion:
+        """The checked question, its price and plan, and the charges behind them."""
+        terms = self._terms_of(facts["budget"])
+        priced: PricedQuestion = self.prices.compute(person.name, price_asked, facts, asked, terms)
+        return priced
 
     # Asking
 
@@ -167,28 +147,40 @@ class Service(Administration):
         if known is not None:
             return self._again(known, digest)
         facts = self._datasets.get(str(asked.get("dataset")))
-        question, price, priced = self._priced(facts, asked)
+        priced = self._priced(person, facts, asked)
+        question = priced.question
+        refused = self._refused_now(facts, person, priced)
         row = self._queue.insert(
             {
                 "id": secrets.token_hex(16),
                 "person": person.name,
                 "dataset": facts["name"],
+                "version": facts["version"],
                 "kind": question["kind"],
                 "key": key,
                 "digest": digest,
-                "question": json.dumps(question, ensure_ascii=False),
-                "price": json.dumps(price),
+                "question": stored_question(question, small=bool(refused)),
+                "price": json.dumps(priced.price),
                 "memo": memo,
                 "secret": secrets.token_hex(16),
                 "state": states.RECORDED,
                 "created": time.time(),
             }
+            | refused
         )
         if row["state"] != states.RECORDED or row["digest"] != digest:
             return self._again(row, digest)
         # A tuning job reserves its attempts one by one, when they begin.
-        reserved = priced if isinstance(priced, CountPrice) else None
-        return self._answer(self._reserve(row, facts, reserved))
+        return self._answer(self._reserve(row, facts, priced.reserved))
+
+    def _refused_now(
+        self, facts: Mapping[str, Any], person: Person, priced: PricedQuestion
+    ) -> dict[str, Any]:
+        """What is recorded of a job or a long question that the budget cannot pay; else nothing."""
+        if priced.reserved is not None and len(priced.question["keys"] or ()) <= _MANY_KEYS:
+            return {}  # the ledger decides
+        refusal = self._ledgers.refuses(facts["budget"], person.name, priced.charges)
+        return {} if refusal is None else _refused(refusal)
 
     def _again(self, row: Mapping[str, Any], digest: str) -> dict[str, Any]:
         """The request that a key belongs to."""
@@ -225,11 +217,8 @@ class Service(Administration):
                 changes["reserved"] = held.time
             except BudgetRefused as error:
                 refusal = self._ledgers.refusal(error, facts["budget"], row["person"])
-                changes = {
-                    "state": states.REFUSED,
-                    "refusal": json.dumps(refusal),
-                    "published": time.time(),
-                }
+                question = json.loads(row["question"])
+                changes = _refused(refusal) | {"question": stored_question(question, small=True)}
             except LedgerError:
                 raise Unavailable(
                     "the ledger cannot be used now", None, "ask again with the same key"
@@ -257,10 +246,10 @@ class Service(Administration):
         One that can never be reserved ends without an answer; nothing is charged.
         """
         try:
-            facts = self._datasets.get(row["dataset"], retired=True)
+            facts = self._datasets.get(row["dataset"], retired=True, version=row["version"])
             priced = None
             if row["kind"] != "tune":
-                kind = self._kind_of(facts["budget"])
+                kind = self._terms_of(facts["budget"]).kind
                 priced = questions.price_question(facts, json.loads(row["question"]), kind)
             self._reserve(row, facts, priced)
         except InvalidInput:
@@ -281,8 +270,12 @@ class Service(Administration):
 
     @action
     def request(self, person: Person, identity: str) -> dict[str, Any]:
-        """Return one request."""
-        return request_view(self._visible(person, identity), self.settings.tick)
+        """Return one request; owners, who have the data, also see why it has no answer."""
+        row = self._visible(person, identity)
+        view = request_view(row, self.settings.tick)
+        if person.role == OWNER and row["state"] == states.FAILED:
+            view["failure"] = row["failure"]
+        return view
 
     def _visible(self, person: Person, identity: str) -> dict[str, Any]:
         """A request that the person may see; others do not exist for them."""
@@ -317,7 +310,8 @@ class Service(Administration):
     def report(self, person: Person, identity: str) -> dict[str, Any]:
         """Return a release in words, for officers."""
         release = self.release(person, identity)
-        facts = self._datasets.get(release["request"]["dataset"], retired=True)
+        row = self._visible(person, identity)
+        facts = self._datasets.get(row["dataset"], retired=True, version=row["version"])
         terms = self._ledgers.standing(facts["budget"])
         return release_report.report(release, public_facts(facts), terms)
 

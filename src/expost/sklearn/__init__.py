@@ -2,7 +2,7 @@
 
 Needs the extra ``sklearn``: ``pip install 'expost[sklearn]'``.
 
-* :class:`ExPostSearch`: private grid search over estimators that keep a privacy promise.
+* :class:`ExPostSearch`: private grid search over estimators that keep a privacy guarantee.
 * :class:`DPLogisticRegression`, :class:`DPLinearRegression`: differentially private linear models.
 * :func:`public_baseline`: the score of the non-private counterpart on public rows.
 

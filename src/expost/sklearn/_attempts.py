@@ -18,13 +18,11 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
-from expost.privacy.base import ADD_REMOVE, REPLACE, ZERO_OUT
-from expost.privacy.guarantees import Guarantee
+from expost.execution.calls import call_or_failure
+from expost.privacy.guarantees import ADD_REMOVE, REPLACE, ZERO_OUT, Guarantee
 from expost.randomness.source import Randomness
 from expost.selection.candidate import Candidate
-from expost.sklearn._conventions import guarantee_of, parameter
-from expost.sklearn._rows import inside_selection
+from expost.sklearn._rows import guarantee_of, inside_selection, parameter
 from expost.tuning.model.scoring import Score, free_rho, with_scoring
 from expost.tuning.request.metrics import LABELS, PROBABILITIES, Metric
 from expost.tuning.request.settings import GoalSettings

@@ -4,7 +4,7 @@
 on private rows would be a release without noise, so it is named for the rows that it takes, and
 nothing in the package calls it.
 
-What is public, which neighbours the promise is for, and which rows are refused is stated in
+What is public, which neighbours the guarantee is for, and which rows are refused is stated in
 :mod:`expost.sklearn._linear_model`. Tests: ``tests/training/test_sklearn.py``.
 """
 
@@ -19,7 +19,7 @@ from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
 from expost.rationals import exact_positive
 from expost.sklearn._linear_model import DPLinearModel
-from expost.sklearn._rows import WHY, check_bounds, check_labels, check_numbers
+from expost.sklearn._rows import WHY, check_bounds, check_labels, check_numbers, keep_parameters
 
 try:
     from sklearn.base import ClassifierMixin, RegressorMixin, clone, is_regressor
@@ -44,9 +44,9 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
     target_bounds : pair (low, high)
         Required. Public bounds of the target. Targets outside are clipped.
     n_rows : int, optional
-        A public number of rows, for the sampling rate and the normalisation. With it the promise is
-        for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is public,
-        and the promise is for "zero-out" neighbours.
+        A public number of rows, for the sampling rate and the normalisation. With it the guarantee
+        is for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is
+        public, and the guarantee is for "zero-out" neighbours.
     learning_rate : float, default=0.1
         Step size, for features and targets scaled to [−1, 1].
     epochs : float, default=20
@@ -77,10 +77,10 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
     feature_names_in_ : ndarray of str
         Their names, if ``fit`` received a data frame.
     privacy_spent_ : ApproxDP or None
-        The (ε, δ) promise of the fitted parameters, for the neighbours that it names; None if the
+        The (ε, δ) guarantee of the fitted parameters, for the neighbours that it names; None if the
         noise came from a seed.
-    promise_ : RenyiDP or None
-        The same promise as a Rényi curve.
+    guarantee_ : RenyiDP or None
+        The same guarantee as a Rényi curve.
     simulated_ : bool
         Whether the noise came from a seed. Then the model is not private.
     """
@@ -103,48 +103,13 @@ class DPLinearRegression(RegressorMixin, DPLinearModel):  # type: ignore[misc]
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta,
-            feature_bounds=feature_bounds,
-            n_rows=n_rows,
-            learning_rate=learning_rate,
-            epochs=epochs,
-            batch_size=batch_size,
-            clip=clip,
-            optimiser=optimiser,
-            weight_decay=weight_decay,
-            schedule=schedule,
-            random_state=random_state,
-            simulation=simulation,
-        )
-        self.target_bounds = target_bounds
+        keep_parameters(self, locals())
 
-    def fit(self, X: Any, y: Any = None) -> DPLinearRegression:
-        """Train on all rows. Every call spends ``privacy_spent_`` again.
-
-        Parameters
-        ----------
-        X : array-like or data frame of shape (n_rows, n_features)
-            Features: numbers without gaps.
-        y : array-like of shape (n_rows,)
-            Targets.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidInput
-            If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
-            spent then.
-        """
-        rows, targets = self._checked(X, y)
+    def _learn(self, rows: Array, targets: Array) -> None:
+        """Train on targets in [−1, 1] and set the parameters."""
         weights, biases = self._fit("linear", None, rows, targets)
         middle, half = self._target_scale()
         self.coef_, self.intercept_ = weights[0] * half, float(biases[0]) * half + middle
-        return self
 
     def _set(self, weights: Array, biases: Array) -> None:
         """Set the parameters of a model of the target in [0, 1]."""
@@ -191,9 +156,9 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         Required. Public bounds of the features: one pair (low, high) for all, one pair per feature,
         or a pair for each column name. Features outside are clipped.
     n_rows : int, optional
-        A public number of rows, for the sampling rate and the normalisation. With it the promise is
-        for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is public,
-        and the promise is for "zero-out" neighbours.
+        A public number of rows, for the sampling rate and the normalisation. With it the guarantee
+        is for "add-remove" neighbours. Without it the number of rows that ``fit`` receives is
+        public, and the guarantee is for "zero-out" neighbours.
     learning_rate : float, default=0.5
         Step size, for features scaled to [−1, 1].
     epochs : float, default=20
@@ -231,10 +196,10 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
     feature_names_in_ : ndarray of str
         Their names, if ``fit`` received a data frame.
     privacy_spent_ : ApproxDP or None
-        The (ε, δ) promise of the fitted parameters, for the neighbours that it names; None if the
+        The (ε, δ) guarantee of the fitted parameters, for the neighbours that it names; None if the
         noise came from a seed.
-    promise_ : RenyiDP or None
-        The same promise as a Rényi curve.
+    guarantee_ : RenyiDP or None
+        The same guarantee as a Rényi curve.
     simulated_ : bool
         Whether the noise came from a seed. Then the model is not private.
     """
@@ -258,23 +223,7 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta,
-            feature_bounds=feature_bounds,
-            n_rows=n_rows,
-            learning_rate=learning_rate,
-            epochs=epochs,
-            batch_size=batch_size,
-            clip=clip,
-            optimiser=optimiser,
-            weight_decay=weight_decay,
-            schedule=schedule,
-            random_state=random_state,
-            simulation=simulation,
-        )
-        self.classes = classes
-        self.class_weight = class_weight
+        keep_parameters(self, locals())
 
     def _class_weights(self) -> tuple[float, ...] | None:
         """Return the weights in the order of the sorted classes."""
@@ -298,34 +247,12 @@ class DPLogisticRegression(ClassifierMixin, DPLinearModel):  # type: ignore[misc
             raise InvalidInput("class_weight", given, valid)
         return tuple(float(exact_positive(weights[label], "class_weight")) for label in known)
 
-    def fit(self, X: Any, y: Any = None) -> DPLogisticRegression:
-        """Train on all rows. Every call spends ``privacy_spent_`` again.
-
-        Parameters
-        ----------
-        X : array-like or data frame of shape (n_rows, n_features)
-            Features: numbers without gaps.
-        y : array-like of shape (n_rows,)
-            Targets.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidInput
-            If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
-            spent then.
-        """
-        rows, places = self._checked(X, y)
+    def _learn(self, rows: Array, targets: Array) -> None:
+        """Train on class numbers and set the parameters."""
         known = self._known()
-        two = len(known) == 2
-        self.coef_, self.intercept_ = self._fit(
-            "logistic" if two else "softmax", None if two else len(known), rows, places
-        )
+        kind, count = ("logistic", None) if len(known) == 2 else ("softmax", len(known))
+        self.coef_, self.intercept_ = self._fit(kind, count, rows, targets)
         self.classes_ = known
-        return self
 
     def _set(self, weights: Array, biases: Array) -> None:
         """Set the parameters and the classes."""

@@ -1,4 +1,4 @@
-"""The training that both private linear models share: settings, promise, checks and predictions.
+"""The training that both private linear models share: settings, guarantee, checks and predictions.
 
 The models are trained with DP-SGD by the fleet (:mod:`expost.training`). Features (and regression
 targets) are clipped to **public** bounds and scaled to [−1, 1]; the classes are a **public** list.
@@ -6,9 +6,9 @@ None of these is read off the data: that would release, for example, the smalles
 of diagnoses without noise.
 
 Neighbours. A step takes each row with probability ``batch_size / n``. Without ``n_rows``, n is the
-number of rows that ``fit`` receives. It is then public, and the promise is about one row whose
+number of rows that ``fit`` receives. It is then public, and the guarantee is about one row whose
 place may be empty ("zero-out"). With a public ``n_rows`` the rate and the normalisation do not
-depend on the data, and the promise is about one row that is present or absent ("add-remove").
+depend on the data, and the guarantee is about one row that is present or absent ("add-remove").
 ``privacy_spent_`` covers the fitted parameters. It does not cover a ``score`` on private data.
 
 Which rows ``fit`` refuses, and why a selection refuses none, is stated in
@@ -19,15 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
-from expost.privacy.base import ADD_REMOVE, ZERO_OUT
+from expost.errors import InvalidInput, MissingExtra, deprecated
 from expost.privacy.charges import warn_if_weak
-from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, ApproxDP, Guarantee, RenyiDP
 from expost.randomness.source import Randomness, SimulationRandomness
 from expost.rationals import count_of, exact_positive
 from expost.sklearn._rows import (
@@ -54,39 +53,52 @@ except ImportError:
 class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Settings and fitting shared by both models."""
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        feature_bounds: Any = None,
-        n_rows: int | None = None,
-        learning_rate: float = 0.5,
-        epochs: float = 20,
-        batch_size: float = 256,
-        clip: float = 1.0,
-        optimiser: str = "sgd",
-        weight_decay: float = 0.0,
-        schedule: str = "constant",
-        random_state: Any = None,
-        simulation: bool = False,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.feature_bounds = feature_bounds
-        self.n_rows = n_rows
-        self.learning_rate = learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.clip = clip
-        self.optimiser = optimiser
-        self.weight_decay = weight_decay
-        self.schedule = schedule
-        self.random_state = random_state
-        self.simulation = simulation
+    epsilon: float
+    delta: float
+    feature_bounds: Any
+    n_rows: int | None
+    learning_rate: float
+    epochs: float
+    batch_size: float
+    clip: float
+    optimiser: str
+    weight_decay: float
+    schedule: str
+    random_state: Any
+    simulation: bool
+    coef_: Array
+    intercept_: Any
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train on all rows. Every call spends ``privacy_spent_`` again.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_rows, n_features)
+            Features: numbers without gaps.
+        y : array-like of shape (n_rows,)
+            Targets.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInput
+            If a setting is not valid, or the rows have NaN, infinity or another shape. Nothing is
+            spent then.
+        """
+        rows, targets = self._checked(X, y)
+        self._learn(rows, targets)
+        return self
+
+    def _learn(self, rows: Array, targets: Array) -> None:
+        """Train on checked rows and targets and set the fitted attributes."""
+        raise NotImplementedError
 
     def privacy_guarantee(self, n: int | None = None) -> RenyiDP:
-        """Return what one ``fit`` promises. It depends on public settings only.
+        """Return what one ``fit`` guarantees. It depends on public settings only.
 
         Parameters
         ----------
@@ -104,6 +116,12 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             If a setting is not valid.
         """
         return self._resolved(n)[1]
+
+    @property
+    def promise_(self) -> RenyiDP | None:
+        """Deprecated name of ``guarantee_``."""
+        deprecated("promise_", "guarantee_")
+        return self.guarantee_
 
     def check_fit(self, X: Any, y: Any) -> None:
         """Refuse what :meth:`fit` would refuse, without fitting or spending anything.
@@ -176,7 +194,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         return None
 
     def _resolved(self, n: int | None) -> tuple[Configuration, RenyiDP]:
-        """Return the settings with their noise, and the promise of the training."""
+        """Return the settings with their noise, and the guarantee of the training."""
         neighbours = ZERO_OUT if self.n_rows is None else ADD_REMOVE
         return _calibrated(self._configuration(n), self._public_rows(n), neighbours)
 
@@ -205,7 +223,7 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
             warn_if_weak(
                 ApproxDP(self.epsilon, self.delta), self._public_rows(len(X)), stacklevel=4
             )
-        configuration, promise = self._resolved(len(X))
+        configuration, guarantee = self._resolved(len(X))
         (trained,) = Fleet(model, [configuration], classes).train(
             scaled,
             y,
@@ -217,9 +235,9 @@ class DPLinearModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no
         self.simulated_ = source is not None and source.simulated
         self._model: Model | None = None
         # Noise from a seed protects nobody, so there is nothing to report.
-        self.promise_ = None if self.simulated_ else promise
+        self.guarantee_ = None if self.simulated_ else guarantee
         self.privacy_spent_: Guarantee | None = (
-            None if self.simulated_ else promise.to_approx(self.delta)
+            None if self.simulated_ else guarantee.to_approx(self.delta)
         )
         weights = trained.parameters["weight"] / half
         return weights, trained.parameters["bias"] - weights @ middle
@@ -315,9 +333,9 @@ def linear_parts(model: Model) -> tuple[Array, Array]:
 def _calibrated(
     configuration: Configuration, n: int, neighbours: str
 ) -> tuple[Configuration, RenyiDP]:
-    """Return a configuration with its noise, and its promise; a search fits the same many times."""
+    """Return a configuration with its noise, and its guarantee; a search asks many times."""
     noisy = resolved(configuration, configuration.plan(n, neighbours=neighbours))
-    return noisy, noisy.promise(n, neighbours=neighbours)
+    return noisy, noisy.guarantee(n, neighbours=neighbours)
 
 
 def randomness_of(random_state: Any) -> Randomness | None:

@@ -18,15 +18,15 @@ from expost.errors import InvalidInput, MissingExtra
 from expost.privacy.guarantees import ADD_REMOVE, Guarantee
 from expost.randomness.source import Randomness
 from expost.sklearn._attempts import Grid
-from expost.sklearn._conventions import (
+from expost.sklearn._linear_model import DPLinearModel
+from expost.sklearn._rows import (
     before_last_step,
     check_fit,
     check_steps,
+    inside_selection,
     last_step,
     parameter,
 )
-from expost.sklearn._linear_model import DPLinearModel
-from expost.sklearn._rows import inside_selection
 from expost.sklearn._settings import SearchAsJob
 from expost.tuning.model.released_model import Model, Recipe
 from expost.tuning.plan.job_plan import JobPlan, plan_search
@@ -171,7 +171,7 @@ class SearchPlan(SearchAsJob):
         pure = candidates[0].guarantee.as_pure() is not None
         delta = self.delta if pure else self._delta
         if delta is None and not pure:
-            raise InvalidInput("delta", None, "pass it: the estimators promise Rényi DP or zCDP")
+            raise InvalidInput("delta", None, "pass it: guarantees in Rényi DP or zCDP need one")
         levels = sorted(set(map(grid.level_by(delta), candidates)))
         points = (Setting(0.0, 0.0, 0.0, 0.0),) * (len(candidates) // len(levels))
         search = replace(settings.search, epsilons=tuple(levels), settings=points)

@@ -1,4 +1,4 @@
-"""Checks of the rows and targets that a ``fit`` receives, made before anything is charged.
+"""Checks of what a ``fit`` receives, rows and estimators, made before anything is charged.
 
 Shapes, types, column names and the settings of the estimator are public. Two refusals depend on
 values: a cell that is not a finite number, and a label outside the public classes. They are for the
@@ -9,13 +9,22 @@ search over this package's estimators, nothing is refused because of a value: su
 be released without noise. There, a row that cannot be used counts for nothing. No message quotes a
 value.
 
+**What a search reads from an estimator.** Parameters are found by name, in the estimator itself or
+in one step of a ``Pipeline``: ``epsilon`` (the privacy level), ``delta``, ``n_rows`` (a public
+number of rows) and ``target_bounds``. An estimator states its guarantee with
+``privacy_guarantee(n)`` and refuses bad rows with ``check_fit(X, y)``.
+
+A ``Pipeline`` keeps the guarantee of its last step if the other steps learn nothing from the rows:
+they are stateless (``requires_fit`` is false), a ``FrozenEstimator`` that was fitted on public
+data, or "passthrough". They must treat each row alone.
+
 Tests: ``tests/training/test_sklearn.py``, ``tests/tuning/test_sklearn_search.py``.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -25,7 +34,8 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
+from expost.privacy.guarantees import Guarantee
 from expost.tables.cells import cells_of, frame_of, list_cells, typed
 
 try:
@@ -364,3 +374,75 @@ def names_of(X: Any) -> tuple[list[str] | None, int]:
         return (names if len(names) == len(columns) else None), len(columns)
     shape = call_or_failure(np.shape, X)
     return None, shape[1] if isinstance(shape, tuple) and len(shape) == 2 else 1
+
+
+def parameter(estimator: Any, name: str) -> str | None:
+    """Return the full name of the parameter ``name``, or None if there is none or more than one."""
+    known = [key for key in estimator.get_params() if key == name or key.endswith(f"__{name}")]
+    if name in known:
+        return name
+    return known[0] if len(known) == 1 else None
+
+
+def setting(estimator: Any, name: str) -> Any:
+    """Return the value of the parameter ``name``; None if there is none."""
+    full = parameter(estimator, name)
+    return None if full is None else estimator.get_params()[full]
+
+
+def guarantee_of(estimator: Any, n: int) -> Guarantee | None:
+    """Return the guarantee that an estimator states for ``n`` rows, or None."""
+    if isinstance(estimator, Pipeline):
+        check_steps(estimator)
+        return guarantee_of(estimator[-1], n)
+    if hasattr(estimator, "privacy_guarantee"):
+        stated = estimator.privacy_guarantee(n)
+    else:
+        own = getattr(estimator, "guarantee", None)
+        stated = own() if callable(own) else own
+    return stated if isinstance(stated, Guarantee) else None
+
+
+def check_steps(pipeline: Any) -> None:
+    """Refuse a step, other than the last, that is fitted on the rows."""
+    for name, step in pipeline.steps[:-1]:
+        if step is None or step == "passthrough" or type(step).__name__ == "FrozenEstimator":
+            continue
+        tags = call_or_failure(get_tags, step)
+        if getattr(tags, "requires_fit", True):
+            raise InvalidInput(
+                f"step {name!r}",
+                type(step).__name__,
+                "it is fitted on the rows without noise; use a stateless step, or wrap one that "
+                "was fitted on public data in sklearn.frozen.FrozenEstimator",
+            )
+
+
+def last_step(estimator: Any) -> Any:
+    """Return the estimator, or the last step of a pipeline."""
+    return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def before_last_step(estimator: Any, X: Any) -> Any:
+    """Return rows as the last step of a pipeline takes them; the other steps learn nothing."""
+    if isinstance(estimator, Pipeline):
+        for _, step in estimator.steps[:-1]:
+            if step is not None and step != "passthrough":
+                X = step.transform(X)
+    return X
+
+
+def check_fit(estimator: Any, X: Any, y: Any) -> None:
+    """Refuse what a fit of the estimator would refuse, before anything is charged."""
+    last, rows = last_step(estimator), before_last_step(estimator, X)
+    if hasattr(last, "check_fit"):
+        last.check_fit(rows, y)
+    elif last is not estimator and not hasattr(rows, "toarray"):
+        check_gaps(last, rows)
+
+
+def keep_parameters(estimator: Any, given: Mapping[str, Any]) -> None:
+    """Store the arguments of ``__init__`` unchanged, each under its name, as scikit-learn asks."""
+    for name, value in given.items():
+        if name not in ("self", "__class__"):
+            setattr(estimator, name, value)

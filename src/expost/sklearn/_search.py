@@ -26,12 +26,16 @@ from expost.errors import InvalidInput, InvalidRelease, MissingExtra
 from expost.privacy.guarantees import Guarantee
 from expost.randomness.source import require_protection
 from expost.sklearn._attempts import FittedEstimator
-from expost.sklearn._connections import SearchConnections
-from expost.sklearn._conventions import last_step
 from expost.sklearn._linear_model import DPLinearModel, randomness_of
 from expost.sklearn._plan import SearchPlan, estimator_of
-from expost.sklearn._rows import inside_selection, require_usable_rows, table_of
-from expost.sklearn._settings import named_by_parameters
+from expost.sklearn._rows import (
+    inside_selection,
+    keep_parameters,
+    last_step,
+    require_usable_rows,
+    table_of,
+)
+from expost.sklearn._settings import SearchConnections, named_by_parameters
 from expost.training.engines import progress_bar
 from expost.tuning.job import described_source, tell_after
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
@@ -64,7 +68,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     Parameters
     ----------
     estimator : estimator
-        An estimator that keeps a privacy promise, draws fresh noise at each ``fit``, and predicts
+        An estimator that keeps a privacy guarantee, draws fresh noise at each ``fit``, and predicts
         row by row.
     param_grid : dict or list of dict, optional
         As in ``GridSearchCV``. Noise reduction has none.
@@ -77,10 +81,10 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         The score to reach; ``at_most`` for the loss of "log_loss", "mse" and "mae" (of which
         ``at_least=-4`` means ``at_most=4``). Without a goal, the best score wins.
     guarantee : callable, optional
-        A function from an estimator to the promise that one fit keeps. Default: the estimator's
-        own ``privacy_guarantee(n)`` or ``guarantee``; a ``Pipeline`` keeps the promise of its last
-        step if the others learn nothing from the rows. An attribute ``epsilon`` alone is not taken
-        as a promise.
+        A function from an estimator to the guarantee that one fit keeps. Default: the estimator's
+        own ``privacy_guarantee(n)`` or ``guarantee``; a ``Pipeline`` keeps the guarantee of its
+        last step if the others learn nothing from the rows. An attribute ``epsilon`` alone is not
+        taken as a guarantee.
     scoring : str or callable, default="private"
         A metric of ``expost.tune``: "accuracy", "balanced_accuracy" (needs ``class_shares``) or
         "log_loss"; for a regressor "mse", "mae" or "r2" (needs ``target_variance``). "private" is
@@ -94,10 +98,10 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         ``expost.tune``.
     n_rows : int, optional
         A public number of rows. With it, each row goes to training or scoring by its own coin, all
-        rates and normalisations use ``n_rows``, and the promise is for "add-remove" neighbours. An
-        estimator with a parameter ``n_rows`` is given its share. Without it, rows are split by
-        position, their number is public, and the promise is for "zero-out" neighbours: the place of
-        a row may be empty.
+        rates and normalisations use ``n_rows``, and the guarantee is for "add-remove" neighbours.
+        An estimator with a parameter ``n_rows`` is given its share. Without it, rows are split by
+        position, their number is public, and the guarantee is for "zero-out" neighbours: the place
+        of a row may be empty.
     target_bounds : pair, optional
         Public range (low, high) of a regression's target, which bounds the error of a row. By
         default that of the estimator.
@@ -124,7 +128,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
     tell : float, optional
         ε of a sharper score of an estimator that missed the goal, as in ``expost.tune``.
     delta : float, optional
-        The δ, for Rényi and zCDP promises. Charges are then (ε̃, δ). By default that of the
+        The δ, for Rényi and zCDP guarantees. Charges are then (ε̃, δ). By default that of the
         estimator.
     overhead : float, optional
         ε′ as a fraction of the first drop rate, for a search without a goal (default 0.1).
@@ -190,11 +194,9 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         The release; its ``spent`` is the charge of all requests together. :meth:`certificate` and
         :meth:`save` write it down.
 
-    Notes
-    -----
-    ``fit`` keeps ex-post differential privacy at ``privacy_spent_`` for everything it sets, if the
-    estimators keep their promises as described above (``theorem:max-score`` for pure promises, its
-    sharpened Rényi form with ``delta``).
+    Notes ----- ``fit`` keeps ex-post differential privacy at ``privacy_spent_`` for everything it
+    sets, if the estimators keep their guarantees as described above (``theorem:max-score`` for pure
+    guarantees, its sharpened Rényi form with ``delta``).
 
     There is no ``cv_results_``: which candidates ran, and their scores, are secret. The charge
     covers the winner only; a table of losing scores would cost the charge of every candidate. For
@@ -243,39 +245,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         random_state: Any = None,
         simulation: bool = False,
     ) -> None:
-        self.estimator = estimator
-        self.param_grid = param_grid
-        self.epsilons = epsilons
-        self.epsilon_param = epsilon_param
-        self.at_least = at_least
-        self.at_most = at_most
-        self.guarantee = guarantee
-        self.scoring = scoring
-        self.holdout = holdout
-        self.n_rows = n_rows
-        self.target_bounds = target_bounds
-        self.class_shares = class_shares
-        self.loss_bound = loss_bound
-        self.target_variance = target_variance
-        self.metric_bounds = metric_bounds
-        self.training = training
-        self.levels = levels
-        self.norm_bound = norm_bound
-        self.max_epsilon = max_epsilon
-        self.tell = tell
-        self.delta = delta
-        self.overhead = overhead
-        self.attempts = attempts
-        self.confidence = confidence
-        self.expected_shares = expected_shares
-        self.repeats = repeats
-        self.ledger = ledger
-        self.budget = budget
-        self.analyst = analyst
-        self.verbose = verbose
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.simulation = simulation
+        keep_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None) -> ExPostSearch:
         """Reserve the worst case, train until the goal is reached, release one, settle its charge.
@@ -309,9 +279,6 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
         # Nothing is refused because of a value where rows are read as by expost.tune.
         with named_by_parameters(), inside_selection() if self._own else nullcontext():
             targets = require_usable_rows(self.estimator, X, y, self._searched_names, secret=stated)
-            source = require_protection(
-                randomness_of(self.random_state), simulation=self.simulation
-            )
             settings = self._settings(training, len(targets))
             validate_data(self, X, skip_check_array=True)
             job = self._prepare(settings, X, targets, source, ledger)
@@ -367,7 +334,7 @@ class ExPostSearch(SearchPlan, SearchConnections, MetaEstimatorMixin, BaseEstima
             self.training_ = self.release_.selector["training"]
         model = last_step(self.best_estimator_)
         if isinstance(model, DPLinearModel):  # never the charge of one fit alone
-            model.simulated_, model.promise_ = self.release_.simulated, None
+            model.simulated_, model.guarantee_ = self.release_.simulated, None
             model.privacy_spent_ = None if self.release_.simulated else self.release_.spent
         if not self.passed_ and self.best_estimator_ is not None:
             warnings.warn(

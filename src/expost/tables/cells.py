@@ -31,7 +31,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.failure import Raised, call_or_failure
+from expost.execution.calls import Raised, call_or_failure
 
 _NUMBERS = frozenset({bool, int, float})
 _SCALARS = _NUMBERS | {str, type(None)}

@@ -34,7 +34,7 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from expost.errors import InvalidInput, MissingExtra
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.files import DUCKDB, SQLITE, is_database
 from expost.tables.file_rows import (
     parquet_rows,

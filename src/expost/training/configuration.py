@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expost.arrays import Array, Floats
-from expost.errors import InvalidInput
+from expost.errors import InvalidInput, deprecated
 from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.dpsgd import calibrate_noise, dpsgd_curves
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
@@ -225,7 +225,7 @@ class Configuration:
         """
         return plans([self], n, device=device, neighbours=neighbours)[0]
 
-    def promise(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> RenyiDP:
+    def guarantee(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> RenyiDP:
         """Return the privacy guarantee of the training.
 
         Parameters
@@ -247,14 +247,21 @@ class Configuration:
         InvalidInput
             If there is no noise, and so no guarantee.
         """
-        promise = promises([self.plan(n, device=device, neighbours=neighbours)], neighbours)[0]
-        if promise is None:
+        guarantee = guarantees_of([self.plan(n, device=device, neighbours=neighbours)], neighbours)[
+            0
+        ]
+        if guarantee is None:
             raise InvalidInput(
                 "noise_multiplier",
                 self.noise_multiplier,
                 "a training without noise has no privacy guarantee; pass a number > 0",
             )
-        return promise
+        return guarantee
+
+    def promise(self, n: int, *, device: str = "cpu", neighbours: str = ZERO_OUT) -> RenyiDP:
+        """Deprecated name of :meth:`guarantee`."""
+        deprecated("Configuration.promise", "Configuration.guarantee")
+        return self.guarantee(n, device=device, neighbours=neighbours)
 
 
 def _in_range(value: Fraction, given: Number, field: str) -> None:
@@ -349,7 +356,9 @@ def _up(noise: float) -> float:
     return noise * (1.0 + 2.0**-50)
 
 
-def promises(planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT) -> list[RenyiDP | None]:
+def guarantees_of(
+    planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT
+) -> list[RenyiDP | None]:
     """Return the Rényi curve and the profile of each plan, or None where there is no noise.
 
     ``neighbours`` is the relation for which the plans were made. Curves are cached, and equal plans
@@ -368,7 +377,7 @@ def promises(planned: Sequence[TrainingPlan], neighbours: str = ZERO_OUT) -> lis
         )
         for plan, curve in zip(missing, curves, strict=True):
             profile = training_profile(plan.sampling_rate, plan.charged_noise, plan.steps)
-            _known[plan, neighbours] = _promise(curve, neighbours, profile)
+            _known[plan, neighbours] = _guarantee(curve, neighbours, profile)
     return [_known[plan, neighbours] if plan.noise_multiplier > 0 else None for plan in planned]
 
 
@@ -376,7 +385,7 @@ _MOST_KNOWN = 4096
 _known: dict[tuple[TrainingPlan, str], RenyiDP] = {}
 
 
-def _promise(curve: Floats, neighbours: str, profile: Profile | None) -> RenyiDP:
+def _guarantee(curve: Floats, neighbours: str, profile: Profile | None) -> RenyiDP:
     """Return a curve as a guarantee at the orders where it is finite."""
     finite = np.isfinite(curve)
     if not finite.any():

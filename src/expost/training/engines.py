@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from expost.arrays import Array
-from expost.errors import InvalidInput, MissingExtra
+from expost.errors import InvalidInput, MissingExtra, deprecated
 from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT, RenyiDP
 from expost.randomness.source import Randomness
 from expost.training.configuration import (
@@ -41,8 +41,8 @@ from expost.training.configuration import (
     TrainingPlan,
     check_class_weights,
     exact_rows,
+    guarantees_of,
     plans,
-    promises,
 )
 
 DEFAULT_MEMORY = 4 << 30  # scratch memory of modules on a CPU, in bytes
@@ -59,7 +59,7 @@ class Trained:
         Parameters by name, with the names and shapes of torch.
     configuration : Configuration
         The settings of the training.
-    promise : RenyiDP or None
+    guarantee : RenyiDP or None
         The privacy guarantee of the parameters. It is None only for a simulation without noise.
 
     Notes
@@ -70,7 +70,13 @@ class Trained:
 
     parameters: dict[str, Array] = field(repr=False)
     configuration: Configuration
-    promise: RenyiDP | None
+    guarantee: RenyiDP | None
+
+    @property
+    def promise(self) -> RenyiDP | None:
+        """Deprecated name of :attr:`guarantee`."""
+        deprecated("Trained.promise", "Trained.guarantee")
+        return self.guarantee
 
 
 @dataclass(frozen=True)
@@ -410,11 +416,11 @@ class FleetRun:
     ) -> list[Trained]:
         """Return the trained models with their guarantees."""
         together = zip(
-            parameters, self.configurations, promises(planned, self.neighbours), strict=True
+            parameters, self.configurations, guarantees_of(planned, self.neighbours), strict=True
         )
         return [
-            Trained(parameters, configuration, promise)
-            for parameters, configuration, promise in together
+            Trained(parameters, configuration, guarantee)
+            for parameters, configuration, guarantee in together
         ]
 
 

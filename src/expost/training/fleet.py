@@ -184,7 +184,7 @@ class Fleet:
             If numba or torch is needed and not installed.
         """
         sources = self._sources(randomness, simulation)
-        workers = _cores() if threads is None else count_of(threads, "threads", at_least=1)
+        workers = default_threads() if threads is None else count_of(threads, "threads", at_least=1)
         limit = None if memory_limit is None else count_of(memory_limit, "memory_limit", at_least=1)
         if progress is not None and not callable(progress):
             raise InvalidInput("progress", type(progress).__name__, "pass a function, or omit it")
@@ -230,7 +230,7 @@ def check_device(device: object) -> None:
         raise InvalidInput("device", device, "pass 'cpu', 'cuda' or 'cuda:NUMBER'")
 
 
-def _cores() -> int:
+def default_threads() -> int:
     """Return the default number of threads."""
     share = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, int(share)) if share.isdecimal() else os.cpu_count() or 1
@@ -289,7 +289,7 @@ class DPSGD:
         object.__setattr__(
             self,
             "guarantee",
-            self.configuration.promise(self.n, device=self.device, neighbours=ADD_REMOVE),
+            self.configuration.guarantee(self.n, device=self.device, neighbours=ADD_REMOVE),
         )
 
     def __call__(self, data: Any, randomness: Randomness) -> Trained:
@@ -300,7 +300,7 @@ class DPSGD:
         """Key of the trainings that run as one fleet.
 
         They have the same model, number of rows, classes, loss and device. See
-        :class:`expost.execution.worker.Together`.
+        :class:`expost.execution.calls.Together`.
         """
         return (type(self), self.model, self.n, self.classes, self.loss, self.device)
 

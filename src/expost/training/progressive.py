@@ -42,13 +42,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from expost.arrays import Array, Floats, Integers
 from expost.errors import InvalidInput
-from expost.privacy.base import ADD_REMOVE, ZERO_OUT
+from expost.privacy.guarantees import ADD_REMOVE, ZERO_OUT
 from expost.randomness.exact_gaussian import add_gaussian, lattice_for
 from expost.randomness.source import RunKey
 from expost.rationals import count_of
@@ -130,6 +130,19 @@ class LinearTraining:
     def first_square(self) -> float:
         """μ² of the first step: noise twice as large as any gradient."""
         return 0.25 * self.dimension / self.places**2
+
+    def start(self, key: RunKey) -> Descent:
+        """Return the weights before the first step: zero, whatever the key."""
+        return Descent(self)
+
+    def rows_of(self, rows: Array, targets: Array, device: str) -> TrainingRows:
+        """Return rows in the form that is summed."""
+        return TrainingRows.of(rows, targets, self, device=device)
+
+    def exact_sum(self, rows: Any, descent: Descent, step: int) -> Floats:
+        """Return the sum of the clipped gradients as numbers, of the shape of the weights."""
+        total = rows.gradient_sum(descent.weights, self)
+        return np.asarray(np.ldexp(total.astype(np.float64), -(ROW_BITS + RESIDUAL_BITS)))
 
     def residuals(self, outputs: Floats, targets: Floats, present: Array) -> Floats:
         """Return whole numbers of steps 2^{−24}: the clipped derivative of each row's loss."""
@@ -322,11 +335,36 @@ class Descent:
         self._before, self._noise_before = gradient, noise
 
 
+class Training(Protocol):
+    """What can be trained step by step with all rows; everything in it is public."""
+
+    @property
+    def places(self) -> int:
+        """The public number of training rows."""
+
+    @property
+    def sensitivity(self) -> float:
+        """How much one row moves the sum of a step, in ℓ2."""
+
+    @property
+    def first_square(self) -> float:
+        """μ² of the first step."""
+
+    def start(self, key: RunKey) -> Any:
+        """Return the weights before the first step, with ``weights`` and ``move``."""
+
+    def rows_of(self, rows: Array, targets: Array, device: str) -> Any:
+        """Return rows in the form that is summed."""
+
+    def exact_sum(self, rows: Any, descent: Any, step: int) -> Floats:
+        """Return the exact sum of the clipped gradients of all rows."""
+
+
 @dataclass(frozen=True)
 class ProgressivePath:
     """A training that can be stopped at any level, as a path for ``PathSearch``."""
 
-    training: LinearTraining
+    training: Training
     rows: Callable[[Any], Any]
     finish: Callable[[Floats], Any]
     neighbours: str
@@ -391,7 +429,7 @@ class TrainingWalk:
     def _restart(self) -> None:
         """Go back to the state before the first step."""
         self._reached, self._made = -1, 0
-        self._descent = Descent(self._path.training)
+        self._descent = self._path.training.start(self._key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Send nothing that was computed from data, and no noise, to a worker."""
@@ -406,7 +444,7 @@ class TrainingWalk:
                 rows = self._path.rows(data)
                 if isinstance(rows, tuple):
                     device = getattr(data, "device", "cpu")
-                    rows = TrainingRows.of(rows[0], rows[1], self._path.training, device=device)
+                    rows = self._path.training.rows_of(rows[0], rows[1], device)
                 self._rows = rows
             if index < self._reached:
                 self._restart()
@@ -421,10 +459,10 @@ class TrainingWalk:
         for level in range(self._reached + 1, index + 1):
             for square in self._steps[level]:
                 deviation = deviation_for(training.sensitivity, square)
-                total = rows.gradient_sum(self._descent.weights, training)
-                exact = np.ldexp(total.ravel().astype(np.float64), -(ROW_BITS + RESIDUAL_BITS))
+                total = training.exact_sum(rows, self._descent, self._made)
                 source = self._key.source(self._made)
-                noisy = add_gaussian(exact, lattice_for(deviation), source).reshape(total.shape)
+                lattice = lattice_for(deviation)
+                noisy = add_gaussian(total.ravel(), lattice, source).reshape(total.shape)
                 self._descent.move(noisy / training.places, deviation / training.places)
                 self._made += 1
                 yield

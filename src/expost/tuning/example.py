@@ -1,7 +1,7 @@
 """The commented example of ``expost tune --init``; ``examples/digits.toml`` is the same text."""
 
 EXAMPLE = """\
-# expost tune digits.toml: the cheapest private model that passes the bar.
+# expost tune digits.toml: the cheapest private model that reaches the goal.
 
 [data]
 name = "digits"             # scikit-learn's digits, or "breast_cancer"
@@ -34,7 +34,7 @@ clips = [0.5, 1]
 
 [goal]
 metric = "accuracy"         # or balanced_accuracy, log_loss, auc, mae, mse, r2
-at_least = 0.8              # the bar: release the first model that passes it, cheapest level first
+at_least = 0.8              # the goal: release the first model that passes it, cheapest level first
 # maximize = true           # instead of at_least and confidence: maximise the score
 confidence = 0.9            # of the statement "passed"; covers noise, selection and all attempts
 

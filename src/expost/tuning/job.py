@@ -1,11 +1,11 @@
-"""``expost.tune``: the model that passes a bar at the least ε, and a certificate of its cost.
+"""``expost.tune``: the model that reaches a goal at the least ε, and a certificate of its cost.
 
 The released model, its setting, its score and the charges of all attempts are together ex-post
 (ε̃, δ)-DP with ε̃ = ``spent.epsilon`` and δ = ``privacy.delta``: theorems (T1) and (T2) of
 docs/theory.md for each attempt, composed as in "Attempts in sequence", under the neighbours of
 :mod:`expost.tuning.rows.job_rows`.
 
-Assumed: DP-SGD keeps its promise (:mod:`expost.training`), feature bounds and classes are public
+Assumed: DP-SGD keeps its guarantee (:mod:`expost.training`), feature bounds and classes are public
 knowledge, and what is not in the result (progress, failures, timing) stays with the curator.
 Tests: ``tests/tuning/``.
 """
@@ -25,8 +25,8 @@ from typing import Any, ParamSpec, TypeVar
 from expost import plots
 from expost.budget.charging import Account, LedgerOrPlace
 from expost.errors import ExpostError, MissingExtra
+from expost.execution.calls import OnFailure
 from expost.execution.dispatch import Executor, start_executor
-from expost.execution.failure import OnFailure
 from expost.execution.identity import identity_of
 from expost.randomness.source import Randomness, require_protection
 from expost.selection.candidate import Candidate
@@ -118,11 +118,11 @@ def tune(
 ) -> Tuned:
     """Tune a model privately.
 
-    With a bar (``at_least`` or ``at_most``) the first model that clears it with the wanted
+    With a goal (``at_least`` or ``at_most``) the first model that clears it with the wanted
     confidence is released: of a training that stops when it passes, or of a planned sequence of
     attempts with DP-SGD. If a training reaches its limit, its last model is paid and is released as
     *missed* (``passed`` is False); attempts that miss release nothing and cost little. Without a
-    bar (``maximize=True``) the best of one draw is released. The job never costs more than
+    goal (``maximize=True``) the best of one draw is released. The job never costs more than
     ``max_epsilon`` (default 4).
 
     Parameters
@@ -352,7 +352,8 @@ def _prepared(
     by_path = read.model.training != "dp-sgd" and not read.search.settings
     rows = load_rows(read.data, X, y, randomness=source, lazy=by_path)
     recipe = Recipe.of(read, rows.schema, rows.shape)
-    by_parts = by_path and in_parts(rows, recipe.features, executor)
+    linear = recipe.factory is None  # a network reads its rows as they are
+    by_parts = by_path and linear and in_parts(rows, recipe.features, executor)
     if not by_parts:
         rows = rows.loaded()
     if rows.public:
@@ -404,7 +405,11 @@ def tell_after(planned: JobPlan, releases: Sequence[Release | None]) -> Step | N
 
 def _named(public: dict[str, Any]) -> dict[str, str]:
     """Return settings by the name of their key in a job, as texts that can be compared."""
-    names = {"goal.bar": "the bar", "data.bounds": "data.feature_bounds", "search.settings": "grid"}
+    names = {
+        "goal.value": "the goal",
+        "data.bounds": "data.feature_bounds",
+        "search.settings": "grid",
+    }
     texts = {}
     for table, values in public.items():
         for key, value in values.items():

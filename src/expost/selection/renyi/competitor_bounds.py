@@ -31,8 +31,6 @@ import numpy as np
 
 from expost.arrays import Floats, Integers
 
-METHODS = ("sharp", "closed-form", "paper")
-
 _PAD = 2.0**-44
 _ULPS = 2.0**-50  # relative error of a probability after a few rounding steps
 _HALVINGS = 30  # of a bracket that is at most e wide

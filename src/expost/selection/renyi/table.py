@@ -1,15 +1,23 @@
-"""From candidates with Rényi promises to a table of charges.
+"""From candidates with Rényi guarantees to a table of charges.
 
 The steps are: read all curves at common orders, choose the drop rates, choose the weights, price
 each group (:mod:`expost.selection.renyi.sharp_charges`), and build the table.
 
-Pure and zCDP promises take part with the curves that they imply. The drop rates γ_j are free; by
+Pure and zCDP guarantees take part with the curves that they imply. The drop rates γ_j are free; by
 default they are proportional to the candidates' divergences. The drop level is a multiple of a
 step h, the natural shift (rounded down to a power of two) divided by 256, so that every coin is
 exact. Charges are rounded up.
 
 It is assumed that each candidate keeps its curve. Tests: ``tests/theorems/test_renyi.py``,
 ``tests/selection/test_renyi_charges.py``.
+
+The least of what is proven, outcome by outcome or for all outcomes at once.
+
+A stand-alone (ε̃, δ) claim gives outcome i a share w_i of δ, with Σ w_i ≤ 1. Bounds that keep to
+the same shares may be chosen outcome by outcome; a bound for all outcomes together replaces all of
+them or none. At a fixed Rényi order the weights play the part of the shares. Proofs:
+docs/theory.md, "The least of all bounds" and "Two elementary bounds". Tests:
+``tests/theorems/test_elementary_bounds.py``, ``tests/selection/test_least_charges.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -29,50 +36,18 @@ from expost.errors import InvalidCandidate, InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.conversions import DEFAULT_ORDERS
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
-from expost.privacy.profiles import Profile
-from expost.rationals import Number, exact, pad_up, round_down
+from expost.privacy.profiles import Profile, profile_epsilon
+from expost.rationals import Number, exact, pad_up
 from expost.selection.candidate import Candidate, CandidateGroup, level_places
-from expost.selection.drop_level import log_keep_probability
-from expost.selection.renyi.competitor_bounds import METHODS
-from expost.selection.renyi.least_charges import charges_at_order, standalone_charges
-from expost.selection.renyi.sharp_charges import Priced, Problem
+from expost.selection.drop_law import ChargeKind, log_keep_probability
+from expost.selection.renyi.sharp_charges import (
+    Priced,
+    Problem,
+    price_by_profiles,
+    sharpest_charges,
+)
 
 _STEPS = 256  # at least this many lattice steps in a natural shift
-
-
-@dataclass(frozen=True)
-class ChargeKind:
-    """The kind of charge that is wanted."""
-
-    delta: float | None
-    orders: tuple[float, ...]
-    method: str
-
-    @classmethod
-    def check(cls, delta: Number | None, order: object, method: str) -> ChargeKind | None:
-        """Return the claim that a selector's settings ask for, or None for pure DP."""
-        if method not in METHODS:
-            raise InvalidInput("method", method, "give one of " + ", ".join(METHODS))
-        if delta is None and order is None:
-            return None
-        if delta is not None and order is not None:
-            raise InvalidInput(
-                "order",
-                order,
-                "give delta for a stand-alone claim, or order for a filter, not both",
-            )
-        if delta is not None:
-            if not 0 < exact(delta, "delta") < 1:
-                raise InvalidInput(
-                    "delta", delta, "give 0 < delta < 1; Rényi promises imply nothing at delta = 0"
-                )
-            if round_down(exact(delta, "delta")) == 0:
-                raise InvalidInput(
-                    "delta", type(delta).__name__, "give at least 5e-324, the smallest float"
-                )
-            return cls(round_down(exact(delta, "delta")), (), method)
-        listed: list[Any] = list(order) if isinstance(order, (list, tuple)) else [order]
-        return cls(None, RenyiDP(tuple(listed), (0.0,) * len(listed)).orders, method)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +67,7 @@ def rate_renyi(groups: Sequence[CandidateGroup], claim: ChargeKind) -> Rated:
     orders, curves = _common_curves(groups, claim.orders)
     natural = _natural_rates(orders, curves, claim)
     rates = tuple(_rate(group, rate) for group, rate in zip(groups, natural, strict=True))
+    # The largest natural shift ε/γ sets the scale of the lattice.
     shift = max(float(own) / float(rate) for own, rate in zip(natural, rates, strict=True))
     octave = math.floor(math.log2(shift)) if shift > 0 else 0
     # Fourth octaves only: lists that differ a little share the step, and with it their bounds.
@@ -105,7 +81,9 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
         return exact(group.drop_rate, "drop_rate")
     if natural <= 0:
         raise InvalidCandidate(
-            "guarantee", group.guarantee, "it promises 0: give the candidate a drop_rate > 0"
+            "guarantee",
+            group.guarantee,
+            "it states a loss of 0: give the candidate a drop_rate > 0",
         )
     return Fraction(float(natural))
 
@@ -113,18 +91,18 @@ def _rate(group: CandidateGroup, natural: float) -> Fraction:
 def _common_curves(
     groups: Sequence[CandidateGroup], extra: Sequence[float]
 ) -> tuple[Floats, Floats]:
-    """Return all promises as curves on the same orders.
+    """Return all guarantees as curves on the same orders.
 
     A curve that does not list an order uses its next larger one, which has a larger divergence.
     """
-    promises = [group.guarantee for group in groups]
-    if any(promise.shared_delta for promise in promises):
+    guarantees = [group.guarantee for group in groups]
+    if any(guarantee.shared_delta for guarantee in guarantees):
         raise InvalidCandidate(
             "guarantee",
             "ApproxDP",
-            "an (ε, δ) promise implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
+            "an (ε, δ) guarantee implies no Rényi curve; give RenyiDP, ZCDP or PureDP",
         )
-    curves = [curve for promise in promises if (curve := promise.as_renyi()) is not None]
+    curves = [curve for guarantee in guarantees if (curve := guarantee.as_renyi()) is not None]
     tables = {curve.orders for curve in curves} or {DEFAULT_ORDERS}
     last = min(table[-1] for table in tables)
     if any(order > last for order in extra):
@@ -138,7 +116,9 @@ def _common_curves(
             stacklevel=2,
         )
     orders = tuple(sorted(wanted))
-    return np.array(orders), np.array([promise.to_renyi(orders).epsilons for promise in promises])
+    return np.array(orders), np.array(
+        [guarantee.to_renyi(orders).epsilons for guarantee in guarantees]
+    )
 
 
 def _natural_rates(orders: Floats, curves: Floats, claim: ChargeKind) -> Floats:
@@ -215,7 +195,7 @@ def renyi_problem(
 
 @lru_cache(maxsize=4096)
 def _profile(guarantee: Guarantee) -> Profile:
-    """Return the profile of a promise; remembered, because its fields are checked every time."""
+    """Return the profile of a guarantee; remembered, because its fields are checked every time."""
     return guarantee.as_profile()
 
 
@@ -257,6 +237,7 @@ def _weights(
     """
     if weights is None:
         runs = np.append(np.log(copies) + log_keep, 0.0 if weigh_nothing else -np.inf)
+        # 2^{−40} more than the sum: the weights must add up to at most 1 in spite of rounding.
         log_total = float(np.logaddexp.reduce(runs)) + 2.0**-40
         return log_keep - log_total, -log_total if weigh_nothing else -math.inf
     given = check_weights(weights, candidates)
@@ -328,3 +309,111 @@ def _nothing_losses(problem: Problem, claim: ChargeKind) -> list[float]:
     if claim.delta is None:
         return [gap / (order - 1) for order in claim.orders]
     return [(gap - math.log(claim.delta)) / (float(problem.orders[-1]) - 1)]
+
+
+_LATER = 12  # about this many larger orders are tried for charges at a fixed order
+
+
+def standalone_charges(problem: Problem) -> Priced:
+    """Return the charges of an (ε̃, δ) claim: the least of what is proven.
+
+    (T1) at every order, (T3), and composition of what an outcome depends on all give outcome i a
+    hockey stick of at most its share w_i·δ. The shares sum to at most 1, so any of them may be
+    taken outcome by outcome. Composition of all copies bounds all outcomes together, without
+    shares; so it replaces the charges of all candidates at once, if it is below every one of them.
+    "Nothing" is charged by (T3), needs no δ, and may stand beside both. The published bound need
+    not be tried: at equal orders and shifts (T1) is never above it (β = α). Proofs: docs/theory.md.
+    """
+    if not problem.profiles:
+        return sharpest_charges(problem)
+    groups = len(problem.rates)
+    best = price_by_profiles(problem)
+    best = best.or_less(sharpest_charges(problem, known=best.charges))
+    best = best.or_less(_composition(problem, np.log(problem.copies) + problem.log_weights))
+    # All or none: this bound holds for all outcomes together and has no shares of δ.
+    everything = _composition(problem, np.zeros(groups), whole=True)
+    if float(everything.charges[0]) < float(best.charges[:groups].min()):
+        best = best.or_less(everything)
+    return best
+
+
+def _composition(problem: Problem, log_shares: Floats, *, whole: bool = False) -> Priced:
+    """Return what running and composing the copies before and with each winner costs."""
+    assert problem.log_delta is not None
+    losses = problem.copies[:, None] * problem.curves
+    everything = np.broadcast_to(losses.sum(axis=0), losses.shape)
+    totals = (everything if whole or not problem.earlier_only else np.cumsum(losses, axis=0)) * (
+        1 + len(losses) * 2.0**-50
+    )
+    conversion = np.array([problem.conversion(order) for order in problem.orders.tolist()])
+    converted = totals + conversion - log_shares[:, None] / (problem.orders - 1)
+    best = converted.argmin(axis=1)
+    charges = converted.min(axis=1) + 2.0**-44 * (1 + totals[np.arange(len(losses)), best])
+    alone = len(losses) == 1 or (problem.earlier_only and not whole)
+    if problem.copies[0] == 1 and alone:  # a single run: its own profile
+        share = math.exp(log_shares[0] + problem.log_delta) * (1 - 2.0**-40)  # rounded down
+        charges[0] = profile_epsilon(problem.profiles[0], share, float(charges[0]))
+    rest = problem.outcomes - len(losses)  # "nothing" of Algorithm 2
+    return Priced(
+        np.append(charges, [charges[-1] if whole else np.inf] * rest),
+        np.append(problem.orders[best], [np.nan] * rest),
+        np.full(problem.outcomes, np.nan),
+        ("composition",) * problem.outcomes,
+    )
+
+
+def charges_at_order(problem: Problem, index: int) -> Priced:
+    """Return the charges at one order: the least of what is proven.
+
+    Besides the theorem at this order there are two elementary bounds (docs/tightness.md):
+
+    * *A larger order.* Ex-post Rényi DP at an order α′ > α with some charges implies it at α with
+      the same charges (Lyapunov's inequality). All outcomes must take their charge from the same
+      order: the one with the least expected charge under the weights is used.
+    * *Plain composition.* A selection is post-processing of all copies, so Σ_j T_j·ε_j(α) bounds
+      the moment of everything that can be released. It replaces the charges of all candidates at
+      once, if it is below every one of them; "nothing" keeps its own charge and weight.
+
+    The bound as published (method "paper") stays as it was published.
+    """
+    here = sharpest_charges(problem, [index])
+    if problem.method == "paper":
+        return here
+    later = range(index + 1, len(problem.orders))
+    # Orders nearer than 1.2 times differ little from this one.
+    ahead = [
+        later_index
+        for later_index in later
+        if problem.orders[later_index] >= problem.orders[index] * 1.2
+    ]
+    tried = [
+        here,
+        *(sharpest_charges(problem, [index]) for index in ahead[:: max(1, len(ahead) // _LATER)]),
+    ]
+    finite = [priced for priced in tried if np.isfinite(priced.charges).all()] or [here]
+    best = min(finite, key=lambda priced: _expected(problem, priced))
+    return _or_composition(problem, index, here, best)
+
+
+def _expected(problem: Problem, priced: Priced) -> float:
+    """Return the mean charge of a released candidate under the weights."""
+    weights = problem.copies * np.exp(problem.log_weights)
+    return float(weights @ priced.charges[: len(weights)])
+
+
+def _or_composition(problem: Problem, index: int, here: Priced, best: Priced) -> Priced:
+    """Return ``best``, or plain composition if that is cheaper for every candidate.
+
+    Composition is a statement about the order itself, so "nothing" then keeps its charge at this
+    order (``here``), not at a larger one: the weights add up to 1 at one order only.
+    """
+    groups, order = len(problem.rates), float(problem.orders[index])
+    total = pad_up(float(problem.copies @ problem.curves[:, index]) * (1 + groups * 2.0**-50))
+    if math.isfinite(problem.log_weight_nothing):  # "nothing" takes a share of the weight
+        total = pad_up(total - math.log(-math.expm1(problem.log_weight_nothing)) / (order - 1))
+    nothing_holds = np.isfinite(here.charges[groups:]).all()
+    if not (nothing_holds and total < float(best.charges[:groups].min())):
+        return best
+    charges, orders, shifts = here.charges.copy(), here.orders.copy(), here.shifts.copy()
+    charges[:groups], orders[:groups], shifts[:groups] = total, order, np.nan
+    return Priced(charges, orders, shifts, ("composition",) * groups + here.bounds[groups:])

@@ -9,16 +9,21 @@ Tests: ``tests/server/test_security.py``, ``tests/server/test_roles.py``.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
+from expost.server.jobs.price_pool import client_left
 from expost.server.people.accounts import Person
 from expost.server.people.signin import COOKIE, SESSION_SECONDS
 from expost.server.problems import Denied, NotSignedIn
@@ -29,7 +34,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LARGEST_BODY = 8 * 2**20
+Result = TypeVar("Result")
+
+_MOST_PRICING, _LOOK_SECONDS = 128, 0.25
+LARGEST_BODY, BODY_SECONDS = 8 * 2**20, 30.0
 HEADERS = {
     "content-security-policy": (
         "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -118,6 +126,28 @@ def clear_cookie(request: Request, response: Response) -> None:
     )
 
 
+async def priced(request: Request, call: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a call that computes prices; it is told when the client leaves.
+
+    It waits in a thread, of a number of its own, so that other calls always find one.
+    """
+    state, left = request.app.state, threading.Event()
+    if not hasattr(state, "pricing"):
+        state.pricing = anyio.CapacityLimiter(_MOST_PRICING)
+
+    async def watch() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(_LOOK_SECONDS)
+        left.set()
+
+    watching = asyncio.create_task(watch())
+    client_left.set(left)
+    try:
+        return await anyio.to_thread.run_sync(call, *arguments, limiter=state.pricing)
+    finally:
+        watching.cancel()
+
+
 class Guard:
     """Checks and limits around the application."""
 
@@ -132,12 +162,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
-        headers = dict(scope["headers"])
+        headers, body = dict(scope["headers"]), _Limited(receive)
 
         async def answer(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = message["status"] = body.status or message["status"]
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = [pair for pair in self._headers if pair[0] not in present]
                 message["headers"] = [*message["headers"], *extra]
@@ -149,9 +179,9 @@ class Guard:
             elif _too_long(headers.get(b"content-length")):
                 await _refuse(answer, 413, "the body is too large", "body")
             else:
-                await self._app(scope, _Limited(receive), answer)
-        except _TooLarge:
-            await _refuse(answer, 413, "the body is too large", "body")
+                await self._app(scope, body, answer)
+        except _BadBody as error:
+            await _refuse(answer, error.status, error.args[0], "body")
         except Exception as error:  # its message and traceback may quote data
             errors.error("an unexpected error: %s", type(error).__name__)
             if not status:
@@ -169,22 +199,42 @@ class Guard:
         return name in self._hosts
 
 
-class _TooLarge(Exception):
-    """The body exceeds the limit."""
+class _BadBody(Exception):
+    """The body exceeds the limit, or does not arrive."""
+
+    def __init__(self, status: int, words: str) -> None:
+        self.status = status
+        super().__init__(words)
 
 
 class _Limited:
-    """Counts the bytes of a body whose length was not announced."""
+    """Counts the bytes of a body, and gives all of it a deadline.
+
+    ``status`` is that of a body that was refused: a framework may catch the error on its way.
+    """
 
     def __init__(self, receive: Receive) -> None:
-        self._receive, self._size = receive, 0
+        self._receive, self._size, self._whole = receive, 0, False
+        self._deadline = time.monotonic() + BODY_SECONDS
+        self.status = 0
 
     async def __call__(self) -> MutableMapping[str, Any]:
-        message = await self._receive()
+        if self._whole:  # what follows says that the client left
+            return await self._receive()
+        try:
+            seconds = self._deadline - time.monotonic()
+            message = await asyncio.wait_for(self._receive(), max(0.0, seconds))
+        except TimeoutError:
+            raise self._refused(408, "the body did not arrive in time") from None
         self._size += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
         if self._size > LARGEST_BODY:
-            raise _TooLarge
+            raise self._refused(413, "the body is too large")
         return message
+
+    def _refused(self, status: int, words: str) -> _BadBody:
+        self.status = status
+        return _BadBody(status, words)
 
 
 def _too_long(value: bytes | None) -> bool:

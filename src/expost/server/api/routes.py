@@ -18,6 +18,7 @@ from expost.server.api.access import (
     address_of,
     clear_cookie,
     person_of,
+    priced,
     service_of,
     set_cookie,
 )
@@ -55,6 +56,7 @@ ACTIONS: dict[tuple[str, str], Callable[..., Any]] = {
     ("GET", "/verify"): Service.verify,
     ("GET", "/people"): Service.people,
     ("DELETE", "/people/{name}"): Service.disable_person,
+    ("POST", "/people/{name}/enable"): Service.enable_person,
     ("GET", "/tokens"): Service.tokens,
 }
 
@@ -84,6 +86,14 @@ for (method, path), served in ACTIONS.items():
 def health() -> dict[str, Any]:
     """Say that the server answers."""
     return {"status": "ok", "version": __version__}
+
+
+@router.get("/ready")
+def ready(server: Server) -> JSONResponse:
+    """Say whether the server can work, or why it cannot: the disk, the database, the ledger."""
+    problems = server.not_ready()
+    told = {"status": "not ready" if problems else "ready", "problems": problems}
+    return JSONResponse(told, status_code=503 if problems else 200)
 
 
 @router.post("/first", status_code=201)
@@ -129,27 +139,46 @@ def post_dataset(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]
     return server.register(me, body.model_dump(exclude_none=True, exclude_unset=True))
 
 
+@router.post("/datasets/preview")
+def post_preview(server: Server, me: Me, body: bodies.Dataset) -> dict[str, Any]:
+    """Check the facts of a data set against its header; nothing is registered."""
+    return server.preview(me, body.model_dump(exclude_none=True, exclude_unset=True))
+
+
+@router.put("/datasets/{name}")
+def put_dataset(server: Server, me: Me, name: Named, body: bodies.Dataset) -> dict[str, Any]:
+    """Change the facts of a data set; answers that were asked before keep the old ones."""
+    facts = body.model_dump(exclude_none=True, exclude_unset=True)
+    return server.change_dataset(me, name, facts)
+
+
 @router.post("/price")
-def post_price(server: Server, me: Me, body: bodies.Question) -> dict[str, Any]:
+async def post_price(
+    request: Request, server: Server, me: Me, body: bodies.Question
+) -> dict[str, Any]:
     """Say what a question would cost; touches no data and charges nothing."""
-    return server.price(me, body.asked())
+    return await priced(request, server.price, me, body.asked())
 
 
 @router.post("/plan")
-def post_plan(server: Server, me: Me, body: bodies.PlanLevels) -> dict[str, Any]:
+async def post_plan(
+    request: Request, server: Server, me: Me, body: bodies.PlanLevels
+) -> dict[str, Any]:
     """Plan a tuning job from its levels."""
-    return server.plan(me, body.model_dump())
+    return await priced(request, server.plan, me, body.model_dump())
 
 
 @router.post("/requests", status_code=201)
-def post_question(
+async def post_question(
+    request: Request,
     server: Server,
     me: Me,
     body: bodies.Ask,
     idempotency_key: Annotated[str, Header(min_length=1, max_length=128)],
 ) -> JSONResponse:
     """Ask: the question is recorded, priced and reserved, and runs afterwards."""
-    view = server.ask(me, body.question.asked(), idempotency_key, body.memo)
+    asked = body.question.asked()
+    view = await priced(request, server.ask, me, asked, idempotency_key, body.memo)
     return JSONResponse(view, status_code=402 if view["status"] == "refused" else 201)
 
 

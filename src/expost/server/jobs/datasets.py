@@ -21,7 +21,7 @@ import sqlalchemy as sql
 from expost.errors import ExpostError, InvalidInput
 from expost.files import is_database
 from expost.server import audit_log
-from expost.server.database import ServerDatabase, datasets
+from expost.server.database import ServerDatabase, dataset_versions, datasets
 from expost.server.people.accounts import check_name
 from expost.server.problems import Conflict, NotFound
 from expost.tables.sources import open_source
@@ -47,17 +47,50 @@ class Datasets:
             query = query.where(datasets.c.retired.is_(False))
         return [json.loads(row["document"]) for row in self._store.rows(query)]
 
-    def get(self, name: str, *, retired: bool = False) -> dict[str, Any]:
-        """Return a data set with its source."""
+    def get(
+        self, name: str, *, retired: bool = False, version: int | None = None
+    ) -> dict[str, Any]:
+        """Return a data set with its source: as it is now, or as it was when it was asked about."""
         row = self._store.row(sql.select(datasets).where(datasets.c.name == name))
         if row is None or (row["retired"] and not retired):
             raise NotFound("there is no such data set", "dataset")
         document: dict[str, Any] = json.loads(row["document"])
-        return document
+        if version is None or version == document["version"]:
+            return document
+        before = self._store.row(
+            sql.select(dataset_versions).where(
+                dataset_versions.c.name == name, dataset_versions.c.version == version
+            )
+        )
+        if before is None:
+            raise NotFound("there is no such version of the data set", "dataset")
+        earlier: dict[str, Any] = json.loads(before["document"])
+        return earlier
 
-    def add(self, facts: Mapping[str, Any], by: str) -> dict[str, Any]:
-        """Register a data set."""
-        document = check_dataset(facts)
+    def change(self, document: Mapping[str, Any], by: str) -> None:
+        """Replace the facts of a data set; what was asked before keeps the facts of its time."""
+        name, version = document["name"], document["version"]
+
+        def work(connection: sql.Connection) -> None:
+            present = connection.execute(
+                sql.select(datasets.c.document).where(
+                    datasets.c.name == name, datasets.c.retired.is_(False)
+                )
+            ).first()
+            if present is None or json.loads(present.document)["version"] != version - 1:
+                raise Conflict("the facts were changed meanwhile", "name", "read them again")
+            old = {"name": name, "version": version - 1, "document": present.document}
+            connection.execute(dataset_versions.insert().values(**old))
+            text = json.dumps(document, ensure_ascii=False)
+            connection.execute(
+                datasets.update().where(datasets.c.name == name).values(document=text)
+            )
+            audit_log.record(connection, by, "change data set", public_facts(document))
+
+        self._store.write(work)
+
+    def add(self, document: Mapping[str, Any], by: str) -> None:
+        """Register a data set, whose facts were checked."""
 
         def work(connection: sql.Connection) -> None:
             same = sql.select(datasets.c.name).where(datasets.c.name == document["name"])
@@ -74,7 +107,6 @@ class Datasets:
             audit_log.record(connection, by, "register data set", public_facts(document))
 
         self._store.write(work)
-        return document
 
     def retire(self, name: str, by: str) -> None:
         """Take a data set away: nothing more may be asked. Requests and entries stay."""
@@ -105,6 +137,7 @@ def check_dataset(facts: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidInput("kind", kind, "give 'table' (counts, sums, means) or 'rows' (tuning)")
     document: dict[str, Any] = {
         "name": name,
+        "version": int(facts.get("version") or 1),
         "kind": kind,
         "description": str(facts.get("description") or ""),
         "budget": check_name(str(facts["budget"]), "budget"),

@@ -21,10 +21,9 @@ from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from expost.budget.budgets import ApproxBudget, PureBudget, RenyiBudget, ZCDPBudget
-from expost.budget.filter import Filter
 from expost.budget.ledger import Ledger, Reservation
 from expost.budget.ledger_rows import ABANDON, SETTLE, Entry
-from expost.budget.limits import Budget
+from expost.budget.limits import Budget, Filter
 from expost.errors import BudgetRefused, InvalidInput, LedgerError
 from expost.privacy.charges import Charges, ShareCharges
 from expost.privacy.guarantees import ADD_REMOVE
@@ -154,6 +153,18 @@ class Ledgers:
             "held": state.budget.describe(state.held),
             "budget": error.budget,
         }
+
+    def refuses(self, budget: str, analyst: str, charges: Charges) -> dict[str, Any] | None:
+        """Return the refusal that charges would meet by what is shown; None if they fit."""
+        filters = self.filters(budget, analyst)
+        amount = filters[0].budget.worst(charges)
+        for state in filters:
+            if not state.admits(amount):
+                describe = state.budget.describe
+                requested = describe(amount)
+                error = BudgetRefused(state.name, requested, describe(state.remaining, up=False), 0)
+                return self.refusal(error, budget, analyst)
+        return None
 
     def worst(self, budget: str, analyst: str, charges: Charges) -> dict[str, Any]:
         """Return what charges would hold, what remains, and whether the request fits."""

@@ -9,6 +9,7 @@ found here from public facts. Tests: ``tests/server/test_service.py``.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -26,6 +27,8 @@ _ASKED = [name for name, (_, setting) in request_settings(CountRequest).items() 
 _SMALLEST = 1e-4
 _STEPS = 420  # seven decades; neighbouring ε differ by about four per cent
 _PER_DECADE = 60
+_FIRST_STEP = 180  # ε = 0.1
+_LOOKS = 8  # guided by a guess; further ones halve the interval
 
 
 def read_question(
@@ -148,26 +151,45 @@ def _plan(
 def _cheapest(groups: int | None, size: int, request: str) -> float:
     """The smallest ε of a fine grid at which the plan answers all groups of a size."""
 
-    def enough(step: int) -> bool:
-        planned = _plan(groups, (size,), _epsilon_at(step), request)["sizes"][0]
-        return planned["cost"] is not None and planned["groups"] is None
-
-    low, high = 0, _STEPS
-    if not enough(high):
+    low, high, step = (
+        0,
+        _STEPS + 1,
+        _FIRST_STEP,
+    )  # the step is in low … high; the last: there is none
+    for number in range(_STEPS):
+        fits, likely = _look(groups, size, request, step)
+        low, high = (low, step) if fits else (step + 1, high)
+        if low == high:
+            break
+        ahead = min(likely, step - 1) if fits else max(likely, step + 1)
+        step = min(max(ahead, low), high - 1) if number < _LOOKS else (low + high) // 2
+    if low > _STEPS:
         raise InvalidInput(
             "within or plus_minus",
             "this error",
             "no ε up to 1000 gives it for groups of this "
             "size; accept a larger error, or ask about larger groups",
         )
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            fits = enough(middle)
-        except InvalidInput:  # so small an ε has no plan for this error
-            fits = False
-        low, high = (low, middle) if fits else (middle + 1, high)
     return _epsilon_at(low)
+
+
+def _look(groups: int | None, size: int, request: str, step: int) -> tuple[bool, int]:
+    """Whether the ε of a step answers all groups, and which step is likely the smallest to do so.
+
+    One group costs about the same whatever the total is, so a look tells how large it must be.
+    """
+    try:
+        plan = _plan(groups, (size,), _epsilon_at(step), request)
+    except InvalidInput:
+        if step == _STEPS:  # larger ε have no plan either
+            raise
+        return False, step + _PER_DECADE  # so small an ε has no plan for this error
+    planned = plan["sizes"][0]
+    if planned["cost"] is None:
+        return False, step + _PER_DECADE
+    needed = planned["cost"] * plan["max_groups_per_user"] / plan["for_values"]
+    per_decade = _PER_DECADE / (1 if plan["unit"] == "epsilon" else 2)
+    return planned["groups"] is None, step + math.ceil(per_decade * math.log10(needed))
 
 
 def _epsilon_at(step: int) -> float:

@@ -8,10 +8,13 @@ and the result shown. So after ``kill -9`` at any point
 * after the record, the ledger is settled with the recorded outcome (which may be repeated).
 
 A request that fails is tried again; after several tries its worst case stays charged, whatever the
-cause, and people see "no answer". A source that cannot be opened costs nothing if opening reads the
-header or the schema only; SQLite files are copied when they are opened, and cost as if read.
+cause, and people see "no answer". The death of a process is not a try: nobody saw the draws of a
+run that ended with it, because a result leaves the server only after it was recorded, and only the
+first record counts. A request whose workers died a hundred times ends as if it had failed.
+A source that cannot be opened costs nothing if opening reads the header or the schema only; SQLite
+files are copied when they are opened, and cost as if read.
 Tests: ``tests/server/test_service.py``, ``tests/server/test_crashes.py``,
-``tests/server/test_attacks.py``.
+``tests/server/test_kills.py``, ``tests/server/test_attacks.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from expost.server.jobs.states import Queue, last_tick, next_tick
 from expost.server.server_settings import ServerSettings
 from expost.tables.sources import opening_reads_rows
 
-MOST_TRIES = 4
+MOST_TRIES, MOST_DEATHS = 4, 100
 _IDLE = 0.25
 _RECORDED_SECONDS = 10.0
 log = logging.getLogger("expost.server")
@@ -84,11 +87,14 @@ class Runner:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop after the running requests; what has not begun stays queued."""
+        """Stop after the running requests; what has not begun, or takes longer, stays queued."""
         self._stop.set()
-        self.poke()
+        with self._wake:
+            self._wake.notify_all()
+        deadline = time.monotonic() + self._settings.grace
         for thread in self._threads:
-            thread.join(timeout=60)
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        self._queue.give_back(self.name)
         if self._pool is not None:
             self._pool.__exit__(None, None, None)
         if self._alive is not None:
@@ -137,28 +143,33 @@ class Runner:
             self._running.discard(row["id"])
 
     def _run(self, row: Mapping[str, Any]) -> None:
-        identity, tries = row["id"], row["tries"]
+        identity, tries = row["id"], row["tries"] + 1
         try:
-            if tries > MOST_TRIES:
-                self._queue.record(identity, self.name, states.ABANDON, None)
+            if row["deaths"] > MOST_DEATHS:
+                self._abandoned(identity, "the processes that ran it died")
             elif row["kind"] == "tune":
                 self._tune(row)
             else:
                 self._count(row)
         except CheckpointMismatch:
-            self._queue.release(identity, self.name, 1.0)  # another process has the job's folder
+            # Another process has the job's folder.
+            self._queue.release(identity, self.name, 1.0, failed=False)
         except Exception as error:
             log.error("request %s: no answer (%s)", identity, type(error).__name__)
             if tries >= MOST_TRIES:
-                self._queue.record(identity, self.name, states.ABANDON, None)
+                self._abandoned(identity, f"running it failed ({type(error).__name__})")
             else:
                 self._queue.release(identity, self.name, 0.1 * 4**tries)
         if self._settings.tick <= 0:
             self.publish()
 
+    def _abandoned(self, identity: str, failure: str) -> None:
+        """Record that a request has no answer; owners see why."""
+        self._queue.record(identity, self.name, states.ABANDON, None, failure=failure)
+
     def _count(self, row: Mapping[str, Any]) -> None:
         """Run a count, a sum or a mean under its reservation; publishing settles it."""
-        facts, ledger = self._datasets.get(row["dataset"], retired=True), self._ledgers.ledger
+        facts, ledger = self._facts(row), self._ledgers.ledger
         reservation = find_reservation(ledger, row["id"], row["secret"], row["reserved"])
         if reservation is None:
             raise LedgerError("the reservation of a queued request is missing")
@@ -168,12 +179,13 @@ class Runner:
             log.error(
                 "request %s: the source cannot be opened (%s)", row["id"], type(error).__name__
             )
-            if row["tries"] < MOST_TRIES:
-                self._queue.release(row["id"], self.name, 0.1 * 4 ** row["tries"])
+            if row["tries"] + 1 < MOST_TRIES:
+                self._queue.release(row["id"], self.name, 0.1 * 4 ** (row["tries"] + 1))
                 return
             seen = opening_reads_rows(str(facts["source"]))  # then a row may be the cause
             outcome = states.ABANDON if seen else nothing_of(reservation.charges)
-            self._queue.record(row["id"], self.name, outcome, None)
+            failure = f"the source cannot be opened ({type(error).__name__})"
+            self._queue.record(row["id"], self.name, outcome, None, failure=failure)
             return
         if price_request(request, ledger.kind_of(facts["budget"])).charges != reservation.charges:
             raise LedgerError("the request was reserved at other charges")
@@ -183,9 +195,13 @@ class Runner:
         document = {"result": result.as_dict(), "certificate": result.certificate()}
         self._queue.record(row["id"], self.name, result.outcome, document)
 
+    def _facts(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The facts of a data set as they were when the request was asked."""
+        return self._datasets.get(row["dataset"], retired=True, version=row["version"])
+
     def _tune(self, row: Mapping[str, Any]) -> None:
         """Run a tuning job, or continue it in its folder."""
-        facts = self._datasets.get(row["dataset"], retired=True)
+        facts = self._facts(row)
         try:
             document, model = tuning_jobs.run_job(
                 facts,
@@ -279,7 +295,7 @@ class Runner:
         for identity in attempts:
             if ledger.reservation(identity) is not None and ledger.status_of(identity) == "open":
                 ledger.abandon(identity)
-        return self._ledgers.charged(self._datasets.get(row["dataset"], retired=True), attempts)
+        return self._ledgers.charged(self._facts(row), attempts)
 
     def _stay_alive(self) -> None:
         """Extend the leases of this process, and take over those of others that are gone."""

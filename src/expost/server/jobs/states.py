@@ -35,7 +35,14 @@ ABANDON, TUNED = "abandon", "tuned"
 
 
 _NEW: dict[str, Any] = dict.fromkeys(column.name for column in requests.c)
-_NEW |= {"lease": 0.0, "tries": 0, "reserved": ""}
+_NEW |= {"lease": 0.0, "tries": 0, "deaths": 0, "reserved": ""}
+_FUTURE = 60.0  # seconds: a time that is later than any that was set here means another clock
+_UNLUCKY = 3  # deaths of workers after which a request waits until others have run
+
+
+def _reached(column: Any, now: float, longest: float = 0.0) -> Any:
+    """Whether a time has come; one too far ahead was written before the clock was set back."""
+    return sql.or_(column <= now, column > now + longest + _FUTURE)
 
 
 class Queue:
@@ -78,14 +85,23 @@ class Queue:
         return self._store.change(statement) == 1
 
     def claim(self, worker: str, home: str, lease: float) -> dict[str, Any] | None:
-        """Take the oldest request that waits, or whose worker ended; None if there is none."""
+        """Take the oldest request that waits, or whose worker ended; None if there is none.
+
+        The end of a worker is no failure of the request; ``deaths`` counts it.
+        """
         now = time.time()
-        free = sql.and_(requests.c.state.in_((QUEUED, RUNNING)), requests.c.lease <= now)
+        free = sql.and_(
+            requests.c.state.in_((QUEUED, RUNNING)), _reached(requests.c.lease, now, lease)
+        )
         # The files of a tuning job are in the folder where it began.
         here = sql.or_(
             requests.c.home.is_(None), requests.c.home == home, requests.c.kind != "tune"
         )
-        candidate = sql.select(requests).where(free, here).order_by(requests.c.created).limit(8)
+        deaths = requests.c.deaths
+        unlucky = sql.case((deaths > _UNLUCKY, deaths), else_=0)  # perhaps it ends its workers
+        candidate = (
+            sql.select(requests).where(free, here).order_by(unlucky, requests.c.created).limit(8)
+        )
         for row in self._store.rows(candidate):
             taken = self._store.change(
                 requests.update()
@@ -93,6 +109,7 @@ class Queue:
                     requests.c.id == row["id"],
                     requests.c.state == row["state"],
                     requests.c.tries == row["tries"],
+                    requests.c.deaths == row["deaths"],
                     requests.c.lease == row["lease"],
                 )
                 .values(
@@ -100,12 +117,13 @@ class Queue:
                     worker=worker,
                     home=home,
                     lease=now + lease,
-                    tries=row["tries"] + 1,
+                    deaths=row["deaths"] + (row["state"] == RUNNING),
                     started=row["started"] or now,
                 )
             )
             if taken:
-                return row | {"worker": worker, "home": home, "tries": row["tries"] + 1}
+                died = row["deaths"] + (row["state"] == RUNNING)
+                return row | {"worker": worker, "home": home, "deaths": died}
         return None
 
     def extend(self, worker: str, lease: float) -> None:
@@ -124,8 +142,16 @@ class Queue:
             .values(lease=0.0)
         )
 
-    def release(self, identity: str, worker: str, pause: float) -> None:
-        """Give a request back, to be taken again after a pause."""
+    def give_back(self, worker: str) -> None:
+        """Queue what a worker runs again; results that it still computes are not taken."""
+        self._store.change(
+            requests.update()
+            .where(requests.c.worker == worker, requests.c.state == RUNNING)
+            .values(state=QUEUED, worker=None, lease=0.0)
+        )
+
+    def release(self, identity: str, worker: str, pause: float, *, failed: bool = True) -> None:
+        """Give a request back, to be taken again after a pause; a failure is one try."""
         self._store.change(
             requests.update()
             .where(
@@ -133,7 +159,12 @@ class Queue:
                 requests.c.worker == worker,
                 requests.c.state == RUNNING,
             )
-            .values(state=QUEUED, worker=None, lease=time.time() + pause)
+            .values(
+                state=QUEUED,
+                worker=None,
+                lease=time.time() + pause,
+                tries=requests.c.tries + int(failed),
+            )
         )
 
     def record(
@@ -144,6 +175,7 @@ class Queue:
         result: Mapping[str, Any] | None,
         refusal: Mapping[str, Any] | None = None,
         model: bytes | None = None,
+        failure: str | None = None,
     ) -> bool:
         """Record a result durably, unless another worker holds the request by now."""
 
@@ -161,6 +193,7 @@ class Queue:
                     outcome=json.dumps(outcome),
                     result=None if result is None else json.dumps(result, allow_nan=False),
                     refusal=None if refusal is None else json.dumps(refusal),
+                    failure=failure,
                 )
             )
             if changed.rowcount and model is not None:
@@ -170,10 +203,17 @@ class Queue:
         return self._store.write(work)
 
     def computed(self, until: float) -> list[dict[str, Any]]:
-        """Return requests whose result waits to be published."""
+        """Return requests whose result waits to be published.
+
+        One that ended after the present moment did so before the clock was set back.
+        """
+        now = time.time() + _FUTURE
         query = (
             sql.select(requests)
-            .where(requests.c.state == COMPUTED, requests.c.finished <= until)
+            .where(
+                requests.c.state == COMPUTED,
+                sql.or_(requests.c.finished <= until, requests.c.finished > now),
+            )
             .order_by(requests.c.created, requests.c.id)  # not in the order in which they ended
             .limit(200)
         )
@@ -182,7 +222,7 @@ class Queue:
     def unreserved(self, before: float) -> list[dict[str, Any]]:
         """Return requests that a crash left between the record and the reservation."""
         query = sql.select(requests).where(
-            requests.c.state == RECORDED, requests.c.created <= before
+            requests.c.state == RECORDED, _reached(requests.c.created, before)
         )
         return self._store.rows(query)
 
@@ -272,15 +312,25 @@ def status_of(row: Mapping[str, Any], tick: float) -> str:
     """
     status = _STATUS[row["state"]]
     if status in ("queued", "running"):
-        begun = row["started"] is not None and row["started"] <= last_tick(tick)
+        started, shown = row["started"], last_tick(tick)
+        begun = started is not None and not shown < started <= time.time() + _FUTURE
         return "running" if begun else "queued"
     return status
+
+
+def stored_question(question: Mapping[str, Any], *, small: bool = False) -> str:
+    """Return a question as it is stored; a small one has the number of its keys, not the keys."""
+    kept = dict(question)
+    if small and kept.get("keys") is not None:
+        kept |= {"keys": None, "groups": len(kept["keys"])}
+    return json.dumps(kept, ensure_ascii=False)
 
 
 def request_view(row: Mapping[str, Any], tick: float) -> dict[str, Any]:
     """Return a request as people see it."""
     question = json.loads(row["question"])
     keys = question.pop("keys", None)
+    groups = question.pop("groups", None) if keys is None else len(keys)
     final = row["state"] in FINAL
     return {
         "id": row["id"],
@@ -291,7 +341,7 @@ def request_view(row: Mapping[str, Any], tick: float) -> dict[str, Any]:
         "created": iso_time(row["created"]),
         "published": iso_time(row["published"]) if final else None,
         "memo": row["memo"],
-        "question": question | {"groups": None if keys is None else len(keys)},
+        "question": question | {"groups": groups},
         "price": json.loads(row["price"]),
         "charge": json.loads(row["charge"]) if final and row["charge"] else None,
         "refusal": json.loads(row["refusal"]) if final and row["refusal"] else None,

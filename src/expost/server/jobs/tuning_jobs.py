@@ -14,18 +14,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from expost.budget.ledger import Ledger
-from expost.certificates.prices import composed, worst_in_turn
+from expost.budget.limits import Budget
+from expost.certificates.document import composed, worst_in_turn
 from expost.errors import InvalidInput
 from expost.features.choice import function_names
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
-from expost.selection.attempt_planner import plan_for_bar
-from expost.selection.plan import plan_levels as make_plan
+from expost.selection.plan import plan_levels
 from expost.server.jobs.datasets import ROWS, head_of
 from expost.tuning.job import tune
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL
-from expost.tuning.plan.strategies import order_for, price_job
+from expost.tuning.plan.strategies import order_within, price_job
 from expost.tuning.request.defaults import default_levels, fill_goal, fill_model, fill_search
 from expost.tuning.request.metrics import METRICS, REGRESSION_METRICS
 from expost.tuning.request.settings import AXES, read_settings
@@ -138,22 +137,10 @@ class JobPrice:
         return Charges((self.largest,), (0,), self.largest)
 
 
-def price_tuning(
-    facts: Mapping[str, Any], question: Mapping[str, Any], ledger: Ledger, budget: str
-) -> JobPrice:
-    """Return what a job may cost in a budget, from public facts; its kind alone is asked for."""
+def price_tuning(facts: Mapping[str, Any], question: Mapping[str, Any], terms: Budget) -> JobPrice:
+    """Return what a job may cost in a budget with these terms, from public facts."""
     settings = read_settings(config_of(facts, question))
-    order = order_for(settings, ledger, budget)
-    known = {name: facts.get(name) for name in ("data", "head", "places", "name")}
-    return _price(json.dumps(known), json.dumps({name: question[name] for name in _TABLES}), order)
-
-
-@lru_cache(maxsize=256)
-def _price(facts: str, question: str, order: tuple[float, ...] | None) -> JobPrice:
-    """A price; with a grid it takes seconds, and the cache holds public numbers only."""
-    known = {name: value for name, value in json.loads(facts).items() if value is not None}
-    settings = read_settings(config_of(known, json.loads(question)))
-    planned = price_job(settings, *head_of_facts(known), order)
+    planned = price_job(settings, *head_of_facts(facts), order_within(settings, terms))
     missed = [step.charges.nothing for step in planned.steps]
     told = [] if planned.tell is None else [planned.tell.charges.worst_case]
     plan = planned.as_dict() | {
@@ -170,36 +157,12 @@ def plan_document(
     epsilons: list[float],
     configurations: int,
     delta: float,
-    *,
     repeats: int = 1,
     attempts: int | None = None,
-    bar: bool = True,
 ) -> dict[str, Any]:
     """Return the plan of a tuning job, as ``expost plan --json`` prints it."""
-    return dict(_document(tuple(epsilons), configurations, delta, repeats, attempts, bar))
-
-
-@lru_cache(maxsize=1024)
-def _document(
-    epsilons: tuple[float, ...],
-    configurations: int,
-    delta: float,
-    repeats: int,
-    attempts: int | None,
-    bar: bool,
-) -> dict[str, Any]:
-    """A plan; it takes seconds, and the cache holds public numbers only."""
-    job = make_plan(list(epsilons), configurations, delta=delta, repeats=repeats)
-    if not bar:
-        return job.as_dict()
-    reach = plan_for_bar(
-        list(epsilons),
-        [candidate.guarantee for candidate in job.candidates],
-        job.configurations * job.repeats,
-        delta=delta,
-        attempts=attempts,
-    )
-    return {**reach.as_dict(), **job.as_dict()}
+    job = plan_levels(list(epsilons), configurations, delta=delta, repeats=repeats)
+    return job.to_goal(attempts).as_dict()
 
 
 def run_job(

@@ -7,7 +7,9 @@ the question as it was priced, with its ε.
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +20,7 @@ from starlette.responses import Response
 
 from expost.errors import InvalidInput
 from expost.server.api import bodies
+from expost.server.api.access import priced
 from expost.server.pages.amounts import plain_text
 from expost.server.pages.rendering import (
     Form,
@@ -27,6 +30,7 @@ from expost.server.pages.rendering import (
     check_fields,
     go,
     new_key,
+    no_thousands,
     page,
     real,
     reals,
@@ -36,7 +40,7 @@ from expost.server.pages.rendering import (
 )
 from expost.server.people.accounts import Person
 from expost.server.people.roles import ALLOWED
-from expost.server.problems import ServerProblem
+from expost.server.problems import ServerProblem, Unavailable
 from expost.server.service import Service
 from expost.tuning.request.metrics import LOSSES
 from expost.tuning.request.tune_request import KEYS, MAX_EPSILON, parsed, tables_of
@@ -58,15 +62,13 @@ def dataset(server: Server, me: Me, name: str) -> Response:
 
 
 @router.get("/ask/{name}")
-def ask_page(request: Request, server: Server, me: Me, name: str) -> Response:
+async def ask_page(request: Request, server: Server, me: Me, name: str) -> Response:
     """Show the form of a question and, from the plan, its price."""
+    return await priced(request, _ask_page, server, me, name, request.query_params)
+
+
+def _ask_page(server: Service, me: Person, name: str, given: QueryParams) -> Response:
     facts = server.dataset(me, name)
-    return _ask_page(server, me, facts, request.query_params)
-
-
-def _ask_page(
-    server: Service, me: Person, facts: Mapping[str, Any], given: QueryParams
-) -> Response:
     tuned = facts["kind"] == "rows"
     fill = job_fields(facts, given) if tuned else question_fields(facts, given)
     price, problem, question = None, None, None
@@ -94,13 +96,15 @@ def _ask_page(
 
 
 @router.post("/ask/{name}")
-def send_question(server: Server, me: Sender, form: Form, name: str) -> Response:
+async def send_question(
+    request: Request, server: Server, me: Sender, form: Form, name: str
+) -> Response:
     """Ask a question that was priced."""
     question = _priced_question(form)
     if question["dataset"] != name:
         raise InvalidInput("dataset", "another one", "ask from the page of the data set")
     memo = check_fields(bodies.Ask, {"question": question, "memo": text(form, "memo")}).memo
-    view = server.ask(me, question, text(form, "key"), memo)
+    view = await priced(request, server.ask, me, question, text(form, "key"), memo)
     return go(f"/requests/{view['id']}")
 
 
@@ -116,9 +120,12 @@ def _priced_question(form: FormData) -> dict[str, Any]:
 
 
 @router.get("/plan")
-def plan_page(request: Request, server: Server, me: Me) -> Response:
+async def plan_page(request: Request, server: Server, me: Me) -> Response:
     """Show the chance and the price of a tuning job from its levels."""
-    given = request.query_params
+    return await priced(request, _plan_page, server, me, request.query_params)
+
+
+def _plan_page(server: Service, me: Person, given: QueryParams) -> Response:
     fill = {
         name: given.get(name, default)
         for name, default in {
@@ -139,7 +146,7 @@ def plan_page(request: Request, server: Server, me: Me) -> Response:
             "attempts": whole_field(fill, "attempts"),
         }
         job = server.plan(me, check_fields(bodies.PlanLevels, asked).model_dump())
-    except InvalidInput as error:
+    except (InvalidInput, Unavailable) as error:
         problem = error
     return page("plan.html", me, fill=fill, plan=job, problem=problem)
 
@@ -205,11 +212,11 @@ def question_of(facts: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
 
 
 def _keys(fields: Fields, columns: int) -> list[Any]:
-    """One group per line; with several columns, the parts of a line are separated by commas."""
+    """One group per line; with several columns a line is one of a CSV file."""
     lines = [line.strip() for line in fields["keys"].splitlines() if line.strip()]
     if columns == 1:
         return lines
-    split = [[part.strip() for part in line.split(",")] for line in lines]
+    split = [[part.strip() for part in row] for row in csv.reader(lines, skipinitialspace=True)]
     if any(len(parts) != columns for parts in split):
         raise InvalidInput("keys", "a line", f"give {columns} values in each line, with commas")
     return split
@@ -270,11 +277,38 @@ def fields_again(view: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def blocks(fields: Mapping[str, Any], name: str) -> dict[str, list[str] | None]:
+    """Return columns with their keys: a column, below it one key per line, then an empty line.
+
+    A column without keys below it means None: its keys are not public.
+    """
+    listed: dict[str, list[str] | None] = {}
+    for block in re.split(r"\n[ \t]*\n", text(fields, name).replace("\r\n", "\n")):
+        written = [line.strip() for line in block.splitlines() if line.strip()]
+        if not written:
+            continue
+        column, _, rest = written[0].partition(":")
+        if rest.strip() or column.strip() in listed:
+            raise InvalidInput(
+                name,
+                written[0][:40],
+                "write the column, below it one key per line, then an empty line",
+            )
+        listed[column.strip()] = written[1:] or None
+    return listed
+
+
+def block_text(groups: Mapping[str, list[str] | None]) -> str:
+    """Return columns and keys as :func:`blocks` reads them."""
+    return "\n\n".join("\n".join([column, *(keys or ())]) for column, keys in groups.items())
+
+
 def lines(fields: Mapping[str, Any], name: str) -> dict[str, list[str] | None]:
-    """Return lines such as "city: Bern, Graz" as a dict; a line without a colon means None."""
+    """Return lines such as "spend: 0, 200" as a dict; a line without a colon means None."""
     lists: dict[str, list[str] | None] = {}
     for line in text(fields, name).splitlines():
         column, colon, rest = line.partition(":")
         if column.strip():
-            lists[column.strip()] = split_field({name: rest}, name) if colon else None
+            given = {name: no_thousands(name, rest)}
+            lists[column.strip()] = split_field(given, name) if colon else None
     return lists

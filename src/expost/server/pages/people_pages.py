@@ -14,7 +14,8 @@ from starlette.responses import Response
 from expost.errors import InvalidInput
 from expost.server.api import bodies
 from expost.server.api.access import address_of, clear_cookie, cookie_person, set_cookie
-from expost.server.pages.ask_pages import lines
+from expost.server.pages.amounts import plain_text
+from expost.server.pages.ask_pages import block_text, blocks, lines
 from expost.server.pages.rendering import (
     USER_ERRORS,
     Form,
@@ -36,8 +37,13 @@ from expost.server.people.roles import ALLOWED
 from expost.server.people.signin import COOKIE
 from expost.server.problems import Conflict, Denied, NotSignedIn, ServerProblem
 from expost.server.service import Service
+from expost.tuning.request.defaults import as_toml
 
 router = APIRouter()
+_PLAIN_FIELDS = (
+    *("name", "kind", "description", "budget", "source", "table", "delimiter", "user"),
+    *("max_groups_per_user", "max_rows_per_user", "typical_group", "delta", "largest_epsilon"),
+)
 _PATH = re.compile(r"/(?:[\w.~-]+/)*[\w.~-]*")
 
 
@@ -67,6 +73,13 @@ def send_person(server: Server, me: Sender, form: Form) -> Response:
 def disable_person(server: Server, me: Sender, name: str) -> Response:
     """Take away a person's access."""
     server.disable_person(me, name)
+    return go("/people")
+
+
+@router.post("/people/{name}/enable")
+def send_return(server: Server, me: Sender, name: str) -> Response:
+    """Give a person access again."""
+    server.enable_person(me, name)
     return go("/people")
 
 
@@ -112,27 +125,78 @@ def register_page(server: Server, me: Me) -> Response:
     return _register(server, me)
 
 
-def _register(server: Service, me: Person, form: Any = None, error: Any = None) -> Response:
+def _register(
+    server: Service,
+    me: Person,
+    form: Any = None,
+    error: Any = None,
+    *,
+    preview: Any = None,
+    name: str | None = None,
+) -> Response:
+    """The form of a data set: a new one, or the one with this name; with facts as they are read."""
     names = [budget["name"] for budget in server.budgets(me)]
-    return page("register.html", me, budgets=names, **again(form, error))
+    values = again(form, error)
+    return page("register.html", me, budgets=names, preview=preview, editing=name, **values)
 
 
 @router.post("/register")
 def send_dataset(server: Server, me: Sender, form: Form) -> Response:
-    """Register a data set."""
+    """Show the facts of a data set as they are read, or register it."""
+    return _sent(server, me, form, None)
+
+
+@router.get("/datasets/{name}/edit")
+def edit_page(server: Server, me: Me, name: str) -> Response:
+    """Show the form with the facts of a data set."""
+    if me.role not in ALLOWED["change_dataset"]:
+        raise Denied("this is not part of your role", "role", "sign in as owner")
+    return _register(server, me, _fields_of(server.dataset(me, name)), name=name)
+
+
+@router.post("/datasets/{name}/edit")
+def send_change(server: Server, me: Sender, form: Form, name: str) -> Response:
+    """Show changed facts as they are read, or change them."""
+    return _sent(server, me, form, name)
+
+
+def _sent(server: Service, me: Person, form: Any, name: str | None) -> Response:
+    """What follows when the form of a data set was sent."""
+    if me.role not in ALLOWED["register"]:
+        raise Denied("this is not part of your role", "role", "sign in as owner")
     try:
-        body = check_fields(bodies.Dataset, _facts(form))
-        facts = server.register(me, body.model_dump(exclude_none=True, exclude_unset=True))
+        present = {} if name is None else server.dataset(me, name)
+        fixed = {key: present[key] for key in ("name", "kind", "budget") if key in present}
+        body = check_fields(bodies.Dataset, _facts(form) | fixed)
+        given = body.model_dump(exclude_none=True, exclude_unset=True)
+        if text(form, "preview"):
+            return _register(server, me, form, preview=server.preview(me, given), name=name)
+        facts = (
+            server.register(me, given) if name is None else server.change_dataset(me, name, given)
+        )
     except USER_ERRORS as error:
-        return _register(server, me, form, error)
+        return _register(server, me, form, error, name=name)
     return go(f"/datasets/{facts['name']}")
+
+
+def _fields_of(facts: Any) -> dict[str, str]:
+    """The fields of the form for the facts of a data set."""
+    values = {
+        column: f"{column}: {plain_text(float(low))}, {plain_text(float(high))}"
+        for column, (low, high) in facts.get("values", {}).items()
+    }
+    fill = {key: plain_text(facts[key]) for key in _PLAIN_FIELDS if facts.get(key) is not None}
+    fill |= {"groups": block_text(facts.get("groups", {})), "values": "\n".join(values.values())}
+    fill |= {"filters": ", ".join(facts.get("filters", ()))}
+    shown = {key: value for key, value in facts.get("data", {}).items() if key != "path"}
+    return fill | {"data": as_toml({"data": shown}).partition("\n")[2].strip()}
 
 
 def _facts(form: Any) -> dict[str, Any]:
     """The facts that the form states."""
     names = ("name", "kind", "description", "budget", "source", "table", "delimiter", "user")
     values = {
-        column: reals({"values": ",".join(bounds or [])}, "values")
+        column: reals({"values": ", ".join(bounds or [])}, "values")
         for column, bounds in lines(form, "values").items()
     }
     try:
@@ -140,7 +204,7 @@ def _facts(form: Any) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         raise InvalidInput("data", "this text", "give lines as in the [data] table") from None
     facts: dict[str, Any] = {name: text(form, name) for name in names}
-    facts |= {"groups": lines(form, "groups"), "values": values}
+    facts |= {"groups": blocks(form, "groups"), "values": values}
     facts |= {"filters": split_field(form, "filters"), "data": data}
     facts |= {
         name: whole_field(form, name)

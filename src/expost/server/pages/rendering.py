@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import secrets
 from collections.abc import Mapping
 from functools import cache
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from expost._version import __version__
-from expost.certificates.officer_report import certainty_text
+from expost.certificates.meaning import certainty_text
 from expost.server.api.access import check_csrf, cookie_person, service_of
 from expost.server.pages import amounts
 from expost.server.people.accounts import Person
@@ -89,6 +90,8 @@ _TEMPLATES.globals.update(
     release_version=__version__,
 )
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_THOUSANDS = re.compile(r"(?<![0-9.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -97,7 +100,12 @@ async def read_form(request: Request) -> FormData:
     return await request.form(max_files=0, max_fields=200)
 
 
-Server = Annotated[Service, Depends(service_of)]
+async def _service(request: Request) -> Service:
+    """The service; a coroutine, which needs no thread."""
+    return service_of(request)
+
+
+Server = Annotated[Service, Depends(_service)]
 Me = Annotated[Person, Depends(cookie_person)]
 Form = Annotated[FormData, Depends(read_form)]
 
@@ -156,12 +164,9 @@ def real(fields: Mapping[str, Any], name: str) -> float | None:
     given = text(fields, name)
     if not given:
         return None
-    try:
-        value = float(given.replace(",", ".") if given.count(",") == 1 else given)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InvalidInput(name, "this text", "give a number")
+    value = float(given) if _NUMBER.fullmatch(given) else math.nan
+    if not math.isfinite(value):  # "1,000" could be one or a thousand
+        raise InvalidInput(name, given[:40], "give a number such as 1000 or 0.5, without commas")
     return value
 
 
@@ -179,8 +184,16 @@ def split_field(fields: Mapping[str, Any], name: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def no_thousands(name: str, given: str) -> str:
+    """Return a list of numbers as it was given; refuse one that may be a thousand, as 1,000."""
+    if _THOUSANDS.search(given):
+        raise InvalidInput(name, given[:40], "write 1000 for a thousand, and 1, 0 for two numbers")
+    return given
+
+
 def reals(fields: Mapping[str, Any], name: str) -> list[float]:
     """Return a list of numbers."""
+    no_thousands(name, text(fields, name))
     return [
         number
         for part in split_field(fields, name)

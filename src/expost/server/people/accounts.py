@@ -24,7 +24,7 @@ import sqlalchemy as sql
 from expost.errors import InvalidInput
 from expost.server import audit_log
 from expost.server.database import ServerDatabase, people, sessions, tokens
-from expost.server.problems import Conflict, NotFound, NotSignedIn
+from expost.server.problems import Conflict, NotFound, NotSignedIn, Unavailable
 
 OWNER, ANALYST, AUDITOR = "owner", "analyst", "auditor"
 ROLES = (OWNER, ANALYST, AUDITOR)
@@ -33,6 +33,7 @@ LONGEST_DAYS = 366
 _COST = {"n": 2**14, "r": 8, "p": 1, "maxmem": 64 * 2**20}
 _TOKEN = re.compile(r"expost_([0-9a-f]{16})_([0-9A-Za-z_-]{43})")
 _MOST_REMEMBERED = 10_000
+_TURN_SECONDS = 2.0
 _NAME = re.compile(r"[^\W_][\w.@+-]{0,63}")
 
 
@@ -90,10 +91,7 @@ class Checked:
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, None] = {}
         self._lock = threading.Lock()
-
-    def knows(self, secret: str, salt: bytes, stored: bytes) -> bool:
-        """Return whether this process has checked the secret before."""
-        return self._digest(secret, salt, stored) in self._known
+        self._turns = [threading.Lock() for _ in range(256)]
 
     def _digest(self, secret: str, salt: bytes, stored: bytes) -> bytes:
         return hmac.digest(self._key, salt + stored + secret.encode(), "sha256")
@@ -103,7 +101,14 @@ class Checked:
         digest = self._digest(secret, salt, stored)
         if digest in self._known:
             return True
-        if not hmac.compare_digest(slow_hash(secret, salt), stored):
+        turn = self._turns[salt[0]]  # guesses at one token wait for each other, not for colleagues
+        if not turn.acquire(timeout=_TURN_SECONDS):
+            raise Unavailable("this token is being checked", "token", "try again soon")
+        try:
+            same = hmac.compare_digest(slow_hash(secret, salt), stored)
+        finally:
+            turn.release()
+        if not same:
             return False
         with self._lock:
             if len(self._known) >= _MOST_REMEMBERED:
@@ -158,6 +163,21 @@ class People:
 
         self._store.write(work)
 
+    def enable(self, name: str, by: str) -> None:
+        """Give a person access again. Their old tokens stay revoked."""
+
+        def work(connection: sql.Connection) -> None:
+            changed = connection.execute(
+                people.update()
+                .where(people.c.name == name, people.c.disabled.is_(True))
+                .values(disabled=False)
+            )
+            if not changed.rowcount:
+                raise NotFound("there is no such person without access", "name")
+            audit_log.record(connection, by, "enable person", {"name": name})
+
+        self._store.write(work)
+
     def new_token(self, person: str, by: str, days: float = 90, note: str = "") -> dict[str, Any]:
         """Make a token. Its text is returned here and never again."""
         if not 0 < days <= LONGEST_DAYS:
@@ -175,6 +195,7 @@ class People:
                 tokens.insert().values(
                     id=identity,
                     person=person,
+                    made_by=by,
                     salt=salt,
                     hash=hashed,
                     note=note,
@@ -183,7 +204,8 @@ class People:
                     revoked=False,
                 )
             )
-            audit_log.record(connection, by, "new token", {"person": person, "id": identity})
+            act = "new token" if by == person else "new token for somebody else"
+            audit_log.record(connection, by, act, {"person": person, "id": identity})
 
         self._store.write(work)
         return {"token": text, "id": identity, "person": person, "expires": now + days * DAY}
@@ -193,6 +215,7 @@ class People:
         shown = (
             tokens.c.id,
             tokens.c.person,
+            tokens.c.made_by,
             tokens.c.note,
             tokens.c.created,
             tokens.c.expires,
@@ -216,13 +239,14 @@ class People:
 
         self._store.write(work)
 
-    def by_token(self, text: str, before_hash: Callable[[], None] = lambda: None) -> Person:
+    def by_token(self, text: str, unknown: Callable[[], None] = lambda: None) -> Person:
         """Return the person of a valid token; every other text is refused in the same words.
 
-        ``before_hash`` is called before a secret is hashed, which this process does once per token.
+        ``unknown`` is called for a text that is no token of this server, before it is refused.
         """
         parts = parts_of(text)
         if parts is None:
+            unknown()
             raise NotSignedIn
         identity, secret = parts
         row = self._store.row(
@@ -231,12 +255,11 @@ class People:
             .where(tokens.c.id == identity)
         )
         if row is None:
-            before_hash()
+            unknown()
             slow_hash(secret, b"no such token...")  # as slow as a known id
             raise NotSignedIn
-        if not self._checked.knows(secret, row["salt"], row["hash"]):
-            before_hash()
-        same = self._checked.matches(secret, row["salt"], row["hash"])
-        if not same or row["revoked"] or row["disabled"] or row["expires"] <= time.time():
+        if not self._checked.matches(secret, row["salt"], row["hash"]):
             raise NotSignedIn
+        if row["revoked"] or row["disabled"] or row["expires"] <= time.time():
+            raise NotSignedIn(wrong=False)
         return Person(row["person"], row["role"], identity)

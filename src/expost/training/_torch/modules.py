@@ -348,8 +348,63 @@ class ModuleSums(ClippedSums):
         with self.taps.state.kept():
             self._add_parts(parts, len(rows), clip, grid, sums)
 
+    def add_block(
+        self, parameters: Array, block: slice, size: int, clip: float, grid: float, sums: Array
+    ) -> None:
+        """Add the steps of the grid of the rows of a block, in a pass of ``size`` rows.
+
+        Each row has its own position in a pass of a fixed shape, and rows that do not count are
+        zeros. So how the gradient of a row is rounded does not depend on any other row. If the
+        module raises, each row passes alone, in its position: one that raises adds nothing.
+        """
+        X, y = self.X[block], self.y[block]
+        taken = torch.ones(len(X), dtype=torch.bool)
+        if self.valid is not None:
+            taken = self.valid[block].clone()
+        empty = X.new_zeros(size - len(X), *X.shape[1:])
+        clear = X.new_zeros(())
+        mask = taken.reshape(-1, *[1] * (X.ndim - 1))
+        X = torch.cat([torch.where(mask, X, clear), empty])
+        y, taken = _filled(y, size), _filled(taken, size)
+        flat = torch.from_numpy(parameters)[None]
+        if not self._add_pass(flat, X, y, taken, clip, grid, sums):
+            for row in torch.nonzero(taken).flatten().tolist():
+                alone = torch.zeros_like(X)
+                alone[row] = X[row]
+                one = torch.zeros_like(taken)
+                one[row] = True
+                self._add_pass(flat, alone, y, one, clip, grid, sums)
+
+    def _add_pass(
+        self,
+        parameters: torch.Tensor,
+        X: torch.Tensor,
+        y: torch.Tensor,
+        taken: torch.Tensor,
+        clip: float,
+        grid: float,
+        sums: Array,
+    ) -> bool:
+        """Add the rows that are taken and return True; False if the module raised."""
+        try:
+            parts = self._parts(parameters, X[None], y[None])
+        except Exception as error:
+            self.taps.state.restore()
+            if _fatal(error, X):
+                raise
+            return False
+        with self.taps.state.kept():
+            self._add_parts(parts, len(X), clip, grid, sums, taken.numpy())
+        return True
+
     def _add_parts(
-        self, parts: list[Part], rows: int, clip: float, grid: float, sums: Array
+        self,
+        parts: list[Part],
+        rows: int,
+        clip: float,
+        grid: float,
+        sums: Array,
+        taken: Array | None = None,
     ) -> None:
         """Add the steps of the grid of a pass to ``sums``."""
         square = torch.zeros(1, max(rows, _FEWEST), dtype=torch.float64)
@@ -357,7 +412,7 @@ class ModuleSums(ClippedSums):
             square = square + part.square()
         bound = torch.tensor(clip, dtype=torch.float64)
         factors = cut(clip_factors(square.sqrt(), bound))[0, :rows].numpy()
-        chosen = np.flatnonzero(factors)
+        chosen = np.flatnonzero(factors if taken is None else factors * taken)
         for part in parts:
             first = self.parameters.starts[part.name]
             part_slice = slice(first, first + part.size)
@@ -367,6 +422,11 @@ class ModuleSums(ClippedSums):
 def _padded(rows: torch.Tensor) -> torch.Tensor:
     """Return the rows, with zeros behind them if there are few."""
     return torch.cat([rows, rows.new_zeros(max(0, _FEWEST - len(rows)), *rows.shape[1:])])
+
+
+def _filled(values: torch.Tensor, size: int) -> torch.Tensor:
+    """Return a vector with zeros behind it, of ``size`` entries."""
+    return torch.cat([values, values.new_zeros(size - len(values))])
 
 
 def _fatal(error: Exception, rows: torch.Tensor) -> bool:

@@ -1,12 +1,12 @@
 """Scores of models, and how sure they are: by how much a noisy score must clear the goal.
 
 **Confidence.** A model is released as passed only if its noisy score, less a margin, reaches the
-bar. Of the runs of attempt t, R_t are scored on average (those that are kept; their number does not
-depend on the data), and a model below the bar passes with probability at most Φ(−z_t) each. With
-z_t = Φ⁻¹(1 − β_t/R_t) and Σ β_t = 1 − confidence, the probability that the job certifies any model
-whose score on the scoring rows is below the bar is at most 1 − confidence, over noise, selection
-and all attempts (Markov's inequality on the number of such runs; whether an attempt is made depends
-on earlier outcomes only, and each has its own draw and its own noise).
+goal. Of the runs of attempt t, R_t are scored on average (those that are kept; their number does
+not depend on the data), and a model below the goal passes with probability at most Φ(−z_t) each.
+With z_t = Φ⁻¹(1 − β_t/R_t) and Σ β_t = 1 − confidence, the probability that the job certifies any
+model whose score on the scoring rows is below the goal is at most 1 − confidence, over noise,
+selection and all attempts (Markov's inequality on the number of such runs; whether an attempt is
+made depends on earlier outcomes only, and each has its own draw and its own noise).
 
 The noise is a discrete Gaussian. Its upper tail at m is at most that of the continuous Gaussian at
 m − 1 (Canonne, Kamath and Steinke 2020, Proposition 25), so one unit of the count is added to the
@@ -32,9 +32,9 @@ error of the noise. This holds for every share of empty places. A bound that is 
 value says nothing and is left out, and a metric that is not an average over rows (the area under
 the ROC curve) has no such bound here.
 
-If the actual number of scoring rows is secret, the score is the bar plus sum/m with a public
-number m, and the sum is centred at the bar. A margin then bounds sum/m. If the actual number is
-above m, the mean lies nearer to the bar than sum/m says. So only "at least the bar" is certified,
+If the actual number of scoring rows is secret, the score is the goal plus sum/m with a public
+number m, and the sum is centred at the goal. A margin then bounds sum/m. If the actual number is
+above m, the mean lies nearer to the goal than sum/m says. So only "at least the goal" is certified,
 and nothing about the population, since its bound would need the actual number.
 
 Comparing is post-processing of a private score: margins cost no privacy.
@@ -45,17 +45,18 @@ the merit is a whole number of steps from 0 to S that depends on this row alone
 moves the sum by at most max(C, S − C). It is an integer, so there is no further rounding. Discrete
 Gaussian noise makes the query ρ-zCDP.
 
-Public number of places. C is the middle of the range, S/2, which halves the noise, or the bar if
+Public number of places. C is the middle of the range, S/2, which halves the noise, or the goal if
 that is lower. The score is C plus sum / places: an empty place, and a row that cannot be used,
-counts as C. As C is not above the bar, a score above the bar means that the mean over the rows that
-can be used is above it. S is 2 for the accuracy (2^16 if the bar is below 1/2), otherwise 2^16.
+counts as C. As C is not above the goal, a score above the goal means that the mean over the rows
+that can be used is above it. S is 2 for the accuracy (2^16 if the goal is below 1/2), otherwise
+2^16.
 
 Secret number of rows. With add-remove neighbours the sum must not be divided by the actual number
-of rows. C is the bar in steps, rounded up (the middle of the range if there is no bar), and the
-score is the bar plus sum / rows with the public number of rows. A row that cannot be used has merit
-0, a row that is not there adds 0. If the public number is wrong, the distance of the score from the
-bar is wrong by a factor, but a score above the bar still means that the mean over the actual rows
-is above the bar. S is 2^16.
+of rows. C is the goal in steps, rounded up (the middle of the range if there is no goal), and the
+score is the goal plus sum / rows with the public number of rows. A row that cannot be used has
+merit 0, a row that is not there adds 0. If the public number is wrong, the distance of the score
+from the goal is wrong by a factor, but a score above the goal still means that the mean over the
+actual rows is above the goal. S is 2^16.
 
 The model was trained on other rows. If a person's row is in the training part, the score is
 post-processing for this person. If the row is held out, the model does not depend on it. So
@@ -88,9 +89,9 @@ from expost.mechanisms.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
     DiscreteNoise,
+    Estimate,
     Query,
 )
-from expost.mechanisms.protocol import Estimate
 from expost.privacy.dpsgd import gaussian_for
 from expost.privacy.guarantees import ZCDP, RenyiDP
 from expost.privacy.profiles import LargestProfile
@@ -119,7 +120,7 @@ class Margins:
         )
 
     def deviations(self, attempt: int, *, part: float = 1.0) -> float:
-        """Return z_t: how many standard deviations of its noise a score must clear the bar by."""
+        """Return z_t: how many standard deviations of its noise a score must clear the goal by."""
         return max(0.0, NormalDist().inv_cdf(1 - min(self._allowed(attempt, part), 0.5)))
 
     def margin(
@@ -291,12 +292,12 @@ class Score:
 
     @cached_property
     def _bar(self) -> Fraction | None:
-        """The bar as a share of the range from the worst to the best value; None without a bar."""
-        if self.goal.target is None:
+        """The goal as a share of the range from the worst to the best value, or None."""
+        if self.goal.least_score is None:
             return None
         low, high = Fraction(self.metric.low), Fraction(self.metric.high)
         worst = low if self.metric.larger_is_better else -high
-        return (Fraction(self.goal.target) - worst) / (high - low)
+        return (Fraction(self.goal.least_score) - worst) / (high - low)
 
     @cached_property
     def _steps(self) -> int:
@@ -327,8 +328,8 @@ class Score:
     @property
     def empty(self) -> float:
         """The score of a sum of 0, which is what an empty place counts for."""
-        if self.centred and self.goal.target is not None:
-            return self.goal.target
+        if self.centred and self.goal.least_score is not None:
+            return self.goal.least_score
         return self.worst + self.centre * self.step
 
     @property
@@ -394,14 +395,14 @@ class Score:
         """Return the score that a sum over ``rows`` places stands for."""
         return self.empty + total * self.step / rows
 
-    def bar_sum(self, rows: int) -> int:
-        """Return the least exact sum over ``rows`` places that reaches the bar."""
+    def least_sum(self, rows: int) -> int:
+        """Return the least exact sum over ``rows`` places that reaches the goal."""
         if self.centred:
             return 0
-        assert self.goal.target is not None
+        assert self.goal.least_score is not None
         low, high = Fraction(str(self.metric.low)), Fraction(str(self.metric.high))
         worst = low if self.metric.larger_is_better else -high
-        share = (Fraction(str(self.goal.target)) - worst) / (high - low)
+        share = (Fraction(str(self.goal.least_score)) - worst) / (high - low)
         return ceil(share * self._steps * rows)
 
     def best_sum(self, rows: int) -> int:

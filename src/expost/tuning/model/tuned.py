@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from expost.budget.signing import document_text
-from expost.certificates.document import tuning_document
-from expost.certificates.prices import composed, worst_in_turn
+from expost.certificates.document import composed, tuning_document, worst_in_turn
 from expost.certificates.words import advice_words, certificate_words, title_of
 from expost.features import Features
 from expost.html_tables import html_summary
 from expost.mechanisms.protocol import FAILED, NOTHING
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
 from expost.selection.candidate import Candidate
-from expost.selection.grid import grid_of
-from expost.selection.release import Release
+from expost.selection.release import Release, grid_of
 from expost.tuning.model.released_model import MISSED_MODEL, MODEL, Model, Recipe
 from expost.tuning.model.scoring import NOT_A_MEAN, SECRET_ROWS, Bounds, confidence_bounds
 from expost.tuning.plan.job_plan import JobPlan, comparison
@@ -54,7 +52,7 @@ class Tuned:
     ----------
     params, score, passed
         Of the released model; the score is noisy unless the scoring rows are public. A job that
-        missed its bar has ``passed`` False.
+        missed its goal has ``passed`` False.
     spent : ApproxDP
         What all attempts together cost, tuning included.
     worst_case : ApproxDP
@@ -111,9 +109,9 @@ class Tuned:
 
     @property
     def passed(self) -> bool:
-        """Whether the released model reaches the bar (without a bar: whether there is one).
+        """Whether the released model reaches the goal (without a goal: whether there is one).
 
-        With a bar the confidence of :attr:`bounds` belongs to this statement.
+        With a goal the confidence of :attr:`bounds` belongs to this statement.
         """
         released = isinstance(self.release.value, ScoredModel)
         return released if self.release.passed is None else self.release.passed
@@ -314,7 +312,7 @@ def _certified(job: JobPlan, number: int, release: Release) -> Bounds | None:
     winner = _winner(job, number, release)
     assert winner is not None
     score = score_of(winner)
-    assert score.goal.target is not None
+    assert score.goal.least_score is not None
     rows: int | str = job.scoring_rows if score.metric.by_rows else NOT_A_MEAN
     return confidence_bounds(
         job.margins,
@@ -327,7 +325,7 @@ def _certified(job: JobPlan, number: int, release: Release) -> Bounds | None:
         law=score.law,
         empty=score.empty,
         worst=score.worst,
-        most=score.goal.target if score.centred else math.inf,
+        most=score.goal.least_score if score.centred else math.inf,
     )
 
 
@@ -342,7 +340,7 @@ def _details(
     """Return the public terms of the job, for the certificate."""
     public = settings.public()
     public["search"]["settings"] = len(public["search"]["settings"])
-    del public["goal"]["bar"]
+    del public["goal"]["value"]
     public["goal"] |= goal_record(settings.goal)
     public_scoring = settings.privacy.scoring == "public"
     return {
@@ -383,7 +381,7 @@ def goal_record(goal: GoalSettings) -> dict[str, Any]:
     """Return the goal, what is certified in words, and the range of its values."""
     metric = goal.measure
     return {
-        "value": goal.bar,
+        "value": goal.value,
         "certified": metric.described(goal.metric),
         "range": sorted([metric.worst, metric.best]) if math.isfinite(metric.spread) else None,
     }
@@ -439,8 +437,7 @@ def picture(result: Tuned) -> dict[str, Any]:
         shown = min(max(sign * result.score, low), high)
         points.append((result.spent.epsilon, shown, noise, result.release.passed))
     methods = [("expost: this job", result.spent.epsilon)]
-    if job.attempts == 1:
-        methods.append(("expost: most expensive outcome", result.worst_case.epsilon))
+    methods.append(("expost: at most possible", result.worst_case.epsilon))
     if result.comparison is not None:
         methods += [
             (

@@ -1,8 +1,9 @@
 """What a job would cost and reach, before anything runs. No private row is read.
 
-With a bar: the planned attempts, their charges, and what to expect (:mod:`.attempts`). Without a
-bar: one request of Algorithm 3 with a recommended overhead. Charges are the selectors' own; chances
-and times are for orientation. Times come from the rehearsal (:mod:`expost.tuning.plan.rehearsal`).
+With a goal: the planned attempts, their charges, and what to expect (:mod:`.attempts`). Without a
+goal: one request of Algorithm 3 with a recommended overhead. Charges are the selectors' own;
+chances and times are for orientation. Times come from the rehearsal
+(:mod:`expost.tuning.plan.rehearsal`).
 
 Tests: ``tests/tuning/test_job_plan.py``.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from expost.certificates.prices import composed, in_epsilon_delta, worst_in_turn
+from expost.certificates.document import composed, in_epsilon_delta, worst_in_turn
 from expost.errors import InvalidInput
 from expost.privacy.charges import Charges
 from expost.privacy.guarantees import ApproxDP, Guarantee, RenyiDP
@@ -25,10 +26,10 @@ from expost.rationals import charge_text, exact_positive
 from expost.selection.attempt_planner import plan_attempts
 from expost.selection.attempts import Belief, Ladder, ReachRow, Schedule, level_of, reach_of
 from expost.selection.candidate import Candidate
+from expost.selection.drop_law import run_counts
 from expost.selection.plan import plan_levels
 from expost.selection.random_dropping import RandomDropping
 from expost.selection.repeat_and_select import TruncatedNegativeBinomial
-from expost.selection.run_counts import run_counts
 from expost.tuning.model.scoring import Margins
 from expost.tuning.plan.rehearsal import Pace
 from expost.tuning.request.settings import Settings
@@ -123,7 +124,7 @@ class JobPlan:
         return min(first.orders, key=lambda order: first.on([order]).to_approx(self.delta).epsilon)
 
     def in_epsilon_delta(self, charge: Guarantee) -> ApproxDP:
-        """Return a charge as (ε, δ); see :mod:`expost.certificates.prices`."""
+        """Return a charge as (ε, δ); see :mod:`expost.certificates.document`."""
         looks = sum(len(step.candidates) for step in self.requests)
         return in_epsilon_delta(charge, self.delta, self.order, looks)
 
@@ -206,10 +207,10 @@ def plan_search(
         """Plan the levels and attempts of these settings, or keep the first attempts alone."""
         allowed = set(settings.search.epsilons)
         kept = [candidate for candidate in candidates if level(candidate) in allowed]
-        if settings.goal.target is None:
+        if settings.goal.least_score is None:
             step = _maximising(settings, kept, n, order)
             return JobPlan((step,), settings.privacy.delta, pace)
-        return _to_a_bar(settings, kept, order, pace, scoring_rows, keep, level)
+        return _to_a_goal(settings, kept, order, pace, scoring_rows, keep, level)
 
     return _within_limit(settings, settings.privacy.max_epsilon, planned, level)
 
@@ -271,7 +272,7 @@ def _fitting(job: JobPlan, limit: float) -> int:
     return sum(total <= limit for total in sums)
 
 
-def _to_a_bar(
+def _to_a_goal(
     settings: Settings,
     candidates: Sequence[Candidate],
     order: tuple[float, ...] | None,
@@ -280,8 +281,8 @@ def _to_a_bar(
     keep: int | None,
     level: Level,
 ) -> JobPlan:
-    privacy, target = settings.privacy, settings.goal.target
-    assert target is not None
+    privacy, at_least = settings.privacy, settings.goal.least_score
+    assert at_least is not None
     delta = privacy.delta or None
     ladder = ladder_of(candidates, settings.search.epsilons, privacy.delta or 1e-6, level)
     shares = privacy.expected_shares
@@ -296,7 +297,7 @@ def _to_a_bar(
         schedule,
         candidates,
         ladder.epsilons,
-        at_least=target,
+        at_least=at_least,
         delta=delta,
         order=order,
         level=level,
@@ -321,11 +322,11 @@ def _to_a_bar(
 def _check_reachable(
     settings: Settings, candidates: Sequence[Candidate], margins: Margins, scoring_rows: int
 ) -> None:
-    """Refuse a bar that not even a perfect model clears, because of the noise of its score."""
+    """Refuse a goal that not even a perfect model clears, because of the noise of its score."""
     goal = settings.goal
-    assert goal.target is not None
+    assert goal.least_score is not None
     metric = goal.measure
-    room = (metric.best if metric.larger_is_better else -metric.best) - goal.target
+    room = (metric.best if metric.larger_is_better else -metric.best) - goal.least_score
     distinct = {id(score_of(candidate)): candidate for candidate in candidates}.values()
     margin = min(_margin(margins, each, scoring_rows) for each in distinct)
     if margin <= room:
@@ -334,17 +335,17 @@ def _check_reachable(
     more = "more scoring rows" if rows is None else f"at least {rows} scoring rows"
     raise InvalidInput(
         "at_least" if goal.larger_is_better else "at_most",
-        goal.bar,
-        f"no model can pass: with {scoring_rows} scoring rows, a noisy score must clear the bar by "
-        f"{margin:.3g} even at the highest level, and the {goal.metric} is at "
-        f"{'most' if metric.larger_is_better else 'least'} {metric.best:g}. Choose another bar, "
+        goal.value,
+        f"no model can pass: with {scoring_rows} scoring rows, a noisy score must exceed the "
+        f"goal by {margin:.3g} even at the highest level, and the {goal.metric} is at "
+        f"{'most' if metric.larger_is_better else 'least'} {metric.best:g}. Choose another goal, "
         f"higher levels (with a larger privacy.max_epsilon), a lower confidence, {more}, or "
         "declare the scoring rows public",
     )
 
 
 def _margin(margins: Margins, candidate: Candidate, scoring_rows: int) -> float:
-    """Return by how much a candidate's score must clear the bar in the first attempt."""
+    """Return by how much a candidate's score must clear the goal in the first attempt."""
     score = score_of(candidate)
     deviation, unit = deviation_of(candidate, scoring_rows), score.unit / max(1, scoring_rows)
     return margins.margin(0, deviation, unit, law=score.law)
@@ -356,14 +357,14 @@ def ladder_of(
     delta: float,
     level_of: Level = level_of,
 ) -> Ladder:
-    """Return the levels with the promise of a typical (median) setting at each."""
-    promises, copies = [], []
+    """Return the levels with the guarantee of a typical (median) setting at each."""
+    guarantees, copies = [], []
     for level in levels:
         members = [candidate for candidate in candidates if level_of(candidate) == level]
         members.sort(key=lambda each: selection_cost(each.guarantee, delta))
-        promises.append(members[len(members) // 2].guarantee)
+        guarantees.append(members[len(members) // 2].guarantee)
         copies.append(sum(member.repeats for member in members))
-    return Ladder(tuple(levels), tuple(promises), tuple(copies))
+    return Ladder(tuple(levels), tuple(guarantees), tuple(copies))
 
 
 def _by_level(job: JobPlan, step: Step, ladder: Ladder, level_of: Level) -> Any:
@@ -378,7 +379,7 @@ def _by_level(job: JobPlan, step: Step, ladder: Ladder, level_of: Level) -> Any:
 def _maximising(
     settings: Settings, candidates: Sequence[Candidate], n: int, order: tuple[float, ...] | None
 ) -> Step:
-    """Return the one request of a job without a bar."""
+    """Return the one request of a job without a goal."""
     fraction = settings.privacy.overhead
     if fraction is None:
         first = settings.search.settings[0]
@@ -399,7 +400,7 @@ def _maximising(
 
 
 def dropping(
-    candidates: Sequence[Candidate], fraction: float, target: float | None, **claim: Any
+    candidates: Sequence[Candidate], fraction: float, at_least: float | None, **claim: Any
 ) -> RandomDropping:
     """Return random dropping whose overhead is a fraction of the first candidate's drop rate.
 
@@ -411,7 +412,7 @@ def dropping(
     )
     return RandomDropping(
         overhead=float(first / law.overhead) * float(exact_positive(fraction, "overhead")),
-        at_least=target,
+        at_least=at_least,
         **claim,
     )
 
@@ -450,9 +451,9 @@ def _curve(candidate: Candidate) -> RenyiDP:
     return curve
 
 
-def _repeat_and_select(promise: RenyiDP, job: JobPlan) -> float:
+def _repeat_and_select(guarantee: RenyiDP, job: JobPlan) -> float:
     laws = [
         TruncatedNegativeBinomial.with_mean(shape, max(job.expected_runs, 1.01))
         for shape in _SHAPES
     ]
-    return min(law.renyi_charge(promise).to_approx(job.delta).epsilon for law in laws)
+    return min(law.renyi_charge(guarantee).to_approx(job.delta).epsilon for law in laws)

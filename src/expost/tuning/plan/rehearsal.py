@@ -30,8 +30,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.dispatch import check_executor, tasks_of
-from expost.execution.worker import here
+from expost.execution.dispatch import check_executor, here, tasks_of
 from expost.privacy.guarantees import ADD_REMOVE
 from expost.randomness.source import SimulationRandomness
 from expost.selection.candidate import Candidate
@@ -337,7 +336,7 @@ def _rehearse(mechanisms: Sequence[TrainAndScore], shape: RowShape, copies: int)
 def rehearse_candidate(mechanism: TrainAndScore) -> None:
     """Run one candidate on made-up rows with batches of every kind."""
     if mechanism.recipe.factory is not None:
-        _check_module(mechanism.recipe)
+        check_network(mechanism.recipe)
     for rows, rate, scored in ((_MANY, _NEVER, 1), (1, 1.0, _MANY), (_MANY, 1.0, _MANY)):
         try:
             _run(mechanism, rows, rate, scored)
@@ -376,7 +375,7 @@ def _run(mechanism: TrainAndScore, rows: int, rate: float, scored: int) -> None:
     FittedCodec().decode(FittedCodec().encode(output))
 
 
-def _check_module(recipe: Recipe) -> None:
+def check_network(recipe: Recipe) -> None:
     """Check a torch module on batches of one and of many rows, with named errors."""
     import torch
 

@@ -1,7 +1,7 @@
-"""Several strategies to one bar: trainings that stop when they pass, then attempts with DP-SGD.
+"""Several strategies to one goal: trainings that stop when they pass, then attempts with DP-SGD.
 
 Every strategy is a request of its own (:mod:`expost.tuning.runs.run_attempts`): it is made only if
-those before it missed the bar, and the costs of those that were made add up (docs/theory.md,
+those before it missed the goal, and the costs of those that were made add up (docs/theory.md,
 "Attempts in sequence"). ε, δ and 1 − confidence are shared among the strategies beforehand, so that
 together they never cost more than ``privacy.max_epsilon``. Everything here is computed from public
 numbers.
@@ -13,7 +13,7 @@ moments as its other path: they need less ε for few columns, and where columns 
 they get further (flights: docs/noise-reduction.md). Attempts with DP-SGD come last, if the job has
 a grid: their misses cost little, but a pass costs about twice a level. For a network, the
 strategies before its attempts together may cost at most ``SHARE`` of what the attempts are expected
-to cost at the bar that is easiest for them.
+to cost at the goal that is easiest for them.
 
 **Price.** :func:`price_job` reads no row and asks no budget. ``expost.tune``, ``plan_job`` and a
 server plan by the same function, so what a server shows is what the job is charged by.
@@ -27,19 +27,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from expost.errors import InvalidInput
 from expost.privacy.charges import weaknesses
-from expost.privacy.guarantees import ZCDP, ApproxDP, PureDP
+from expost.privacy.guarantees import ZCDP, ZERO_OUT, ApproxDP, PureDP
 from expost.rationals import charge_text, round_down
 from expost.selection.candidate import Candidate
 from expost.selection.job_selectors import PlannedAttempt
+from expost.training.progressive_modules import ModuleTraining
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.plan.job_plan import JobPlan, plan_search
-from expost.tuning.plan.rehearsal import Pace
+from expost.tuning.plan.rehearsal import Pace, check_network, made_up
 from expost.tuning.request.settings import ModelSettings, Settings
 from expost.tuning.request.tune_request import LINEAR
 from expost.tuning.rows.job_rows import JobRows, rows_of_head
@@ -98,6 +99,16 @@ DELTA_SHARE = 0.1
 LINEAR_SHARE = 0.5
 """For a linear model with attempts: the same part, and the part of the largest ε."""
 
+NETWORK = "network"
+"""Progressive training of a network, in a list of what is tried."""
+
+BEFORE_NETWORK, NETWORK_PART = 0.1, 0.8
+"""What a linear model may cost of the largest ε before progressive training of a network, which has
+this part of δ and of 1 − confidence."""
+
+FIRST_NETWORK, SECOND_LENGTH = 0.6, 0.4
+"""The part of the first of two trainings of a network, and the length of the other's steps."""
+
 NETWORK_LIMIT = 0.8
 """For a network: the part of the largest ε that its attempts may cost."""
 
@@ -123,14 +134,15 @@ def plan_strategies(
     ``public``: how models are scored if not by the goal's metric on the scoring rows.
     """
     network = recipe.kind not in LINEAR
-    if order == EVERY_ORDER and (network or settings.model.training == "dp-sgd"):
+    only_attempts = settings.model.training == "dp-sgd"
+    if order == EVERY_ORDER and (only_attempts or (network and settings.search.settings)):
         raise InvalidInput(
             "privacy.order",
             "a budget of zCDP",
             "DP-SGD samples rows and satisfies no zCDP; use an (ε, δ) or a Rényi budget, or a "
             "linear model with another training",
         )
-    if settings.model.training == "dp-sgd":
+    if only_attempts:
         return by_attempts(settings)
     places = Places(
         rows.places, rows.score_places, int(np.prod(rows.X.shape[1:])), settings.data.relation
@@ -213,10 +225,16 @@ def strategies_of(
             return tuple(levels)
         return usable_levels(levels, goal, places, confidence, charged)
 
+    module = None
+    if network and attempts is None:
+        module = _checked_width(recipe, settings, places)
+        if settings.model.training == PROGRESSIVE:
+            width = None
     strategies = list_strategies(
         settings.model,
         places,
         usable,
+        module=module,
         delta=settings.privacy.delta,
         confidence=goal.confidence,
         classes=recipe.class_count,
@@ -237,11 +255,16 @@ def list_strategies(
     confidence: float,
     classes: int | None,
     width: int | None,
+    module: int | None = None,
     part: float = 1.0,
     most: float,
     charged: Concentrated | None = None,
 ) -> tuple[Strategy, ...]:
-    """Return the strategies before attempts, in the order in which they are tried."""
+    """Return the strategies before attempts, in the order in which they are tried.
+
+    ``width`` and ``module``: the number of features of a linear model, and of the parameters of a
+    network that is trained in the same way after it; None without.
+    """
     first, second = (PROGRESSIVE, 1.0), (PROGRESSIVE, SECOND_SCALE)
     if model.training == MOMENTS:
         first = (MOMENTS, 1.0)
@@ -253,14 +276,24 @@ def list_strategies(
         plan = []
     elif part < 1 or model.training == MOMENTS:
         plan = [(*first, 1.0, 1.0)]
+    elif module is not None:
+        plan = [(*first, 1 - NETWORK_PART, BEFORE_NETWORK)]
     else:
         share, limit = (0.5, BEFORE_MOMENTS) if second[0] == MOMENTS else (FIRST_PART, FIRST_LIMIT)
         plan = [(*first, share, limit), (*second, 1 - share, 1 - limit)]
+    if module is not None:
+        share, limit = (NETWORK_PART, 1 - BEFORE_NETWORK) if plan else (1.0, 1.0)
+        rest = 1 - FIRST_NETWORK
+        plan += [
+            (NETWORK, 1.0, share * FIRST_NETWORK, limit * FIRST_NETWORK),
+            (NETWORK, SECOND_LENGTH, share * rest, limit * rest),
+        ]
     outputs = 1 if classes is None or classes == 2 else classes
     strategies = []
     least = {
         MOMENTS: LEAST_OF_MOMENTS,
         PROGRESSIVE: least_level((width or 1) * outputs, places.training),
+        NETWORK: least_level(module or 1, places.training),
     }
     if charged is not None:  # more looks at a δ that is smaller, so this is a bound
         most_levels = model.levels or levels_up_to(
@@ -286,9 +319,9 @@ def list_strategies(
         own_delta = share_of(delta, Fraction(part) * Fraction(share))
         looks = usable(levels, own)
         if looks and looks[0] <= top:  # else with few scoring rows no look could pass
-            strategies.append(
-                Strategy(kind, looks, own_delta, own, scale, model.norm_bound, charged)
-            )
+            network, kind = kind == NETWORK, PROGRESSIVE if kind == NETWORK else kind
+            bound = model.norm_bound
+            strategies.append(Strategy(kind, looks, own_delta, own, scale, bound, charged, network))
     return tuple(strategies)
 
 
@@ -307,7 +340,8 @@ def _joined(
     steps: list[Step] = []
     for number, strategy in enumerate(plan.strategies):
         charged = settings.privacy.delta if number == 0 else 0.0
-        steps.append(step_of(strategy, linear, settings.goal, places, public, charged))
+        trained = recipe if strategy.network else linear
+        steps.append(step_of(strategy, trained, settings.goal, places, public, charged))
     if attempts is not None:
         concentrated = plan.strategies[0].charged is not None  # then no request is charged with a δ
         steps += [step if concentrated else uncharged(step) for step in attempts.steps]
@@ -336,6 +370,20 @@ def _joined(
             "privacy.tell", told, "with it the job may cost more than max_epsilon; give less"
         )
     return joined
+
+
+def _checked_width(recipe: Recipe, settings: Settings, places: Places) -> int | None:
+    """Return the number of parameters of a network that can be trained with all rows in each step.
+
+    None for a secret number of rows, where only a linear model can be trained in this way.
+    """
+    if settings.data.relation != ZERO_OUT:
+        return None
+    check_network(recipe)
+    training = ModuleTraining(cast(Any, recipe.factory), recipe.loss, places.training)
+    shaped, targets = made_up(recipe, 2)
+    training.rows_of(recipe.shaped(shaped), targets, "cpu")  # refuses what cannot be vectorised
+    return training.width
 
 
 def _left(settings: Settings) -> float:
@@ -367,11 +415,14 @@ def reasons_of(
     sentences = []
     for number, strategy in enumerate(plan.strategies):
         name = {
-            PROGRESSIVE: "Progressive training",
+            PROGRESSIVE: "Progressive training" + " of the network" * strategy.network,
             MOMENTS: "Least squares from second moments with noise reduction",
         }[strategy.kind]
-        if number and strategy.kind == plan.strategies[0].kind:
-            name = "If that misses: the same with less regularisation"
+        before = plan.strategies[max(0, number - 1)]
+        if number and (strategy.kind, strategy.network) == (before.kind, before.network):
+            name = "If that misses: the same with " + (
+                "shorter steps" if strategy.network else "less regularisation"
+            )
         elif number:
             name = f"If that misses: {name[0].lower()}{name[1:]}"
         sentences.append(
@@ -452,7 +503,12 @@ def order_for(settings: Settings, ledger: Any, budget: str | None) -> tuple[floa
     order = settings.privacy.order
     if ledger is None:
         return order
-    kind = ledger.kind_of(budget)
+    return order_within(settings, ledger.standing(budget).filter.budget)
+
+
+def order_within(settings: Settings, terms: Any) -> tuple[float, ...] | None:
+    """Return the Rényi orders to charge at in a budget with these terms; None for (ε, δ)."""
+    order, kind = settings.privacy.order, terms.kind
     if kind == "pure":
         raise InvalidInput(
             "ledger",
@@ -461,9 +517,8 @@ def order_for(settings: Settings, ledger: Any, budget: str | None) -> tuple[floa
             "renyi budget, opened with a δ (expost ledger create FILE --name NAME --epsilon E "
             f"--delta D --neighbours {settings.data.relation})",
         )
-    standing = ledger.standing(budget).filter.budget
     nothing = ZCDP if kind == "zcdp" else PureDP
-    standing.coordinates(nothing(0.0, settings.data.relation))  # refuses another relation
+    terms.coordinates(nothing(0.0, settings.data.relation))  # refuses another relation
     if kind == "approx":
         if order is not None:
             raise InvalidInput(
@@ -476,7 +531,7 @@ def order_for(settings: Settings, ledger: Any, budget: str | None) -> tuple[floa
                 "privacy.order", order, "the ledger's budget is in zCDP: leave the order out"
             )
         return EVERY_ORDER
-    wanted = tuple(standing.orders)
+    wanted = tuple(terms.orders)
     if order and not set(wanted) <= set(order):
         raise InvalidInput(
             "privacy.order",

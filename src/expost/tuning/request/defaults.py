@@ -115,8 +115,10 @@ def job_with_defaults(
     fill_model(tables, regression)
     training_way = tables["model"]["training"]
     kind = tables["model"]["kind"]
-    by_grid = kind not in LINEAR or bool(tables["search"])
+    by_grid = bool(tables["search"])
     by_grid = by_grid or any(key in tables["privacy"] for key in _OF_GRIDS)
+    if kind not in LINEAR:  # trained with all rows in each step, if their number is public
+        by_grid = by_grid or "rows" in tables["data"]
     if not public:
         classes = None if regression else tables["data"].get("classes", 2)
         usual = default_holdout(classes, training_way, places)
@@ -124,7 +126,7 @@ def job_with_defaults(
     share = 1.0 if public else 1 - _number(tables["data"]["holdout"], 0.2)
     if training_way in _WITHOUT_SEARCH or (training_way == "auto" and not by_grid):
         _levels_of_search(tables["model"], tables.pop("search"))
-        if training_way != "noise-reduction":
+        if training_way != "noise-reduction" and (kind in LINEAR or training_way == "auto"):
             tables["model"].setdefault("features", "auto")
     else:
         training = max(1, math.floor(places * share))
@@ -226,8 +228,8 @@ def default_delta(places: int) -> float:
 def default_levels(training: int, most: float = MAX_EPSILON, best: bool = False) -> list[float]:
     """Return the privacy levels for a number of training places and the most that a job may cost.
 
-    With a bar a winner costs about twice its level, and the misses before it as much again; without
-    one (``best``) there are no misses. The plan checks that the levels fit.
+    With a goal a winner costs about twice its level, and the misses before it as much again;
+    without one (``best``) there are no misses. The plan checks that the levels fit.
     """
     top = most / (1.8 if best else 3.5)
     levels = [0.25 * 2**power for power in range(-2 if training >= _MANY else 0, 12)]
@@ -282,7 +284,7 @@ def fill_goal(table: dict[str, Any], bounds: Any, regression: bool) -> None:
     if "maximize" not in table:
         table.setdefault("confidence", 0.9)
     if table["metric"] in REGRESSION_METRICS and "loss_bound" not in table:
-        if bounds is None:  # asked for later, with all that is missing; the bar is checked first
+        if bounds is None:  # asked for later, with all that is missing; the goal is checked first
             table["loss_bound"] = max(1.0, 2 * _number(table.get("at_most"), 0.0))
             return
         pair = bounds if isinstance(bounds, (list, tuple)) and len(bounds) == 2 else (0, 1)

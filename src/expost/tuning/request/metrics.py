@@ -51,7 +51,7 @@ import numpy as np
 
 from expost.arrays import Array
 from expost.errors import InvalidInput
-from expost.execution.failure import call_or_failure
+from expost.execution.calls import call_or_failure
 from expost.tuning.request.factories import NamedCode
 
 _LONGEST = 200  # characters of an exception that a message shows
@@ -131,12 +131,12 @@ class Metric:
 
     @property
     def best(self) -> float:
-        """The best bar that can be reached."""
+        """The best goal that can be reached."""
         return self.high if self.larger_is_better else self.low
 
     @property
     def worst(self) -> float:
-        """The bar that every model reaches."""
+        """The goal that every model reaches."""
         return self.low if self.larger_is_better else self.high
 
     @property
@@ -172,6 +172,19 @@ class Metric:
     def described(self, name: str) -> str:
         """Return what is certified: the name, and the public numbers that define the metric."""
         return name
+
+    def can_reach(self, goal: float) -> bool:
+        """Whether some models reach a goal and others do not."""
+        if self.larger_is_better:
+            return self.worst < goal <= self.best
+        return self.best < goal < self.worst
+
+    def range_words(self, name: str) -> str:
+        """Return which goals fit; ``name`` is that of the goal's key."""
+        if self.larger_is_better:
+            return f"{self.worst:g} < {name} ≤ {self.best:g}"
+        bound = "loss_bound = " if "loss_bound" in self.needs else ""
+        return f"{self.best:g} < {name} < {bound}{self.worst:g}"
 
     def check_public(self, truth: Array) -> None:
         """Refuse public scoring rows on which the metric is not defined."""
@@ -371,7 +384,7 @@ class OwnMetric(Metric):
 
     @property
     def larger_is_better(self) -> bool:  # type: ignore[override]
-        """The direction, from the kind of bar."""
+        """The direction, from the kind of goal."""
         return self.larger
 
     @property
@@ -383,6 +396,10 @@ class OwnMetric(Metric):
     def high(self) -> float:
         """The upper bound."""
         return self.metric_bounds[1]
+
+    def can_reach(self, goal: float) -> bool:
+        """A function may have its best value in every row."""
+        return self.low <= goal < self.high if not self.larger else super().can_reach(goal)
 
     def described(self, name: str) -> str:
         """The values are clipped."""

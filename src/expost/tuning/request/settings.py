@@ -30,7 +30,6 @@ from expost.tuning.request.metrics import (
     LOSSES,
     METRICS,
     Metric,
-    OwnMetric,
     RowFunction,
     make_metric,
     metric_class,
@@ -153,7 +152,7 @@ class GoalSettings:
     """What the model must reach."""
 
     metric: str
-    bar: float | None
+    value: float | None
     loss_bound: float | None = None
     confidence: float = 0.9
     class_shares: tuple[float, ...] | None = None
@@ -167,9 +166,9 @@ class GoalSettings:
             object.__setattr__(self, "larger_is_better", self.metric not in LOSSES)
 
     @property
-    def target(self) -> float | None:
+    def least_score(self) -> float | None:
         """The goal as a score: larger is better."""
-        return None if self.bar is None else self.bar if self.larger_is_better else -self.bar
+        return None if self.value is None else self.value if self.larger_is_better else -self.value
 
     @property
     def measure(self) -> Metric:
@@ -249,7 +248,7 @@ def check_tune_request(request: TuneRequest, *, given_data: bool = False) -> Set
     privacy = _privacy(request, goal)
     _check_scoring(request, goal, privacy.scoring)
     model = _model(request, goal)
-    if model.training != "dp-sgd" and goal.bar is None:
+    if model.training != "dp-sgd" and goal.value is None:
         raise InvalidInput(
             "goal.maximize", True, "this training stops at a goal: give at_least or at_most"
         )
@@ -318,7 +317,11 @@ def _goal(request: TuneRequest) -> GoalSettings:
     goal = GoalSettings(metric, getattr(request, wanted), **facts)
     if request.confidence is not None:
         goal = replace(goal, confidence=request.confidence)
-    _check_goal(request, wanted, goal.measure)
+    if not goal.measure.can_reach(getattr(request, wanted)):
+        ends = goal.measure.range_words(wanted)
+        request.refuse(
+            wanted, f"give a number with {ends}; otherwise every model passes or none can"
+        )
     return goal
 
 
@@ -335,28 +338,6 @@ def _check_facts(request: TuneRequest, metric: str, needs: Sequence[str]) -> Non
                 request.refuse(name, f"give {meaning}, e.g. [0, 1]")
         elif value is None or value <= 0:
             request.refuse(name, f"give a number > 0, {meaning}")
-
-
-def _check_goal(request: TuneRequest, name: str, metric: Metric) -> None:
-    """Refuse a goal that every model reaches or none can."""
-    goal = getattr(request, name)
-    fits = (
-        metric.worst < goal <= metric.best
-        if metric.larger_is_better
-        else metric.best < goal < metric.worst
-    )
-    if isinstance(metric, OwnMetric) and not metric.larger_is_better:
-        fits = metric.best <= goal < metric.worst
-    if fits:
-        return
-    ends = (
-        f"{metric.worst:g} < {name} ≤ {metric.best:g}"
-        if metric.larger_is_better
-        else f"{metric.best:g} < {name} < {metric.worst:g}"
-    )
-    if "loss_bound" in metric.needs and not metric.larger_is_better:
-        ends = f"{metric.best:g} < {name} < loss_bound = {metric.worst:g}"
-    request.refuse(name, f"give a number with {ends}; otherwise every model passes or none can")
 
 
 def _check_scoring(request: TuneRequest, goal: GoalSettings, scoring: str) -> None:
@@ -385,9 +366,9 @@ def _privacy(request: TuneRequest, goal: GoalSettings) -> PrivacySettings:
             "delta", "give a number with 0 < delta < 1, far below one over the number of rows"
         )
     overhead = None if request.overhead == "auto" else request.overhead
-    if overhead is not None and goal.bar is not None:
+    if overhead is not None and goal.value is not None:
         request.refuse("overhead", "with a goal the attempts are planned; leave the overhead out")
-    if request.attempts is not None and goal.bar is None:
+    if request.attempts is not None and goal.value is None:
         request.refuse(
             "attempts",
             "attempts need a goal; give goal.at_least or goal.at_most, or leave this key out",
@@ -396,7 +377,7 @@ def _privacy(request: TuneRequest, goal: GoalSettings) -> PrivacySettings:
     if order and order[0] <= 1:
         request.refuse("order", 'give Rényi orders > 1 in ascending order, or "all" for zCDP')
     shares = request.expected_shares
-    if shares is not None and (goal.bar is None or max(shares) > 1):
+    if shares is not None and (goal.value is None or max(shares) > 1):
         request.refuse(
             "expected_shares",
             "with a goal, give shares of the settings that may pass, each with 0 < share <= 1",
@@ -448,7 +429,7 @@ def _model(request: TuneRequest, goal: GoalSettings) -> ModelSettings:
         "input_shape": request.input_shape or (_IMAGE if kind == "cnn" else None),
         "arguments": request.arguments or {},
         "training": request.training
-        or usual_training(goal.bar is not None, request.integers is True),
+        or usual_training(goal.value is not None, request.integers is True),
         "features": request.feature_map,
         **{name: getattr(request, name) for name in ("optimiser", "momentum", "norm_bound")},
         "levels": None if request.levels is None else tuple(map(float, request.levels)),
@@ -463,14 +444,12 @@ def _check_training(request: TuneRequest, model: ModelSettings) -> None:
     """Refuse keys that do not fit the way in which the model is trained."""
     training, search = model.training, "search" in request.tables
     if training in ("noise-reduction", "progressive"):
-        if model.kind not in LINEAR:
+        if training == "noise-reduction" and model.kind not in LINEAR:
             request.refuse("training", f"{training} trains linear models: " + ", ".join(LINEAR))
         if training == "noise-reduction" and model.loss != "squared":
             request.refuse("training", 'second moments are for regressions; give "progressive"')
         if search:
             request.refuse("training", f"{training} has no search; leave the table [search] out")
-    if training == "auto" and not search and model.kind not in LINEAR:
-        request.refuse("training", "this model is trained by DP-SGD; add the table [search]")
     if request.given("feature_map") and training == "dp-sgd":
         request.refuse(
             "feature_map", 'DP-SGD takes a list of them: features = ["auto"] in [search]'

@@ -71,6 +71,7 @@ class SpreadRows:
             features = None
             if isinstance(path, ProgressivePath):
                 features = path.rows.features  # type: ignore[attr-defined]
+                assert isinstance(path.training, LinearTraining)  # networks keep whole rows
                 # Class weights do not matter for which targets are valid.
                 training = replace(path.training, class_weights=None)
                 self._training.setdefault(features, (training, self._new_parts()))

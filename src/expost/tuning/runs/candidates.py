@@ -31,8 +31,8 @@ from expost.selection.candidate import Candidate
 from expost.training.configuration import (
     Configuration,
     check_class_weights,
+    guarantees_of,
     plans,
-    promises,
 )
 from expost.training.engines import Trained, need_device
 from expost.training.fleet import Fleet, resolved
@@ -247,18 +247,18 @@ def make_candidates(
         ) from None
     private = settings.privacy.scoring == "private"
     secret = settings.data.rows is not None  # the actual number of rows
-    promised: dict[int, tuple[RenyiDP, Score]] = {}
+    guarantees: dict[int, tuple[RenyiDP, Score]] = {}
     candidates = []
-    curves = _common(promises(planned, settings.data.relation))
+    curves = _common(guarantees_of(planned, settings.data.relation))
     featured: dict[str, tuple[Recipe, FeatureRows | None, int]] = {}
     for (epsilon, point), configuration, plan, training in zip(
         grid, wanted, planned, curves, strict=True
     ):
-        if id(training) not in promised:
+        if id(training) not in guarantees:
             rho = free_rho(training, delta) if private else None
-            promise = training if rho is None else with_scoring(training, rho)
-            promised[id(training)] = (promise, Score(settings.goal, rho, private and secret))
-        promise, score = promised[id(training)]
+            guarantee = training if rho is None else with_scoring(training, rho)
+            guarantees[id(training)] = (guarantee, Score(settings.goal, rho, private and secret))
+        guarantee, score = guarantees[id(training)]
         fixed = resolved(configuration, plan)
         params = {
             "epsilon": epsilon,
@@ -277,7 +277,7 @@ def make_candidates(
             named = isinstance(point.features, str)
             params["features"] = point.features if named else own.features.as_dict()
         together = ("expost.tuning", key)
-        mechanism = TrainAndScore(fixed, own, score, promise, together, device, hooks, rows)
+        mechanism = TrainAndScore(fixed, own, score, guarantee, together, device, hooks, rows)
         candidates.append(Candidate(mechanism, params, repeats=settings.privacy.repeats))
     costs = {
         id(candidate.guarantee): selection_cost(candidate.guarantee, delta)
@@ -303,14 +303,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def selection_cost(promise: Guarantee, delta: float) -> float:
+def selection_cost(guarantee: Guarantee, delta: float) -> float:
     """Return the approximate cost of selecting a candidate: min over α of 2ε(α) + ln(1/δ)/(α−1).
 
     Under pure DP it is 2ε, whatever δ is.
     """
-    if (pure := promise.as_pure()) is not None:
+    if (pure := guarantee.as_pure()) is not None:
         return 2 * pure.epsilon
-    curve = promise.as_renyi() or promise.to_renyi(DEFAULT_ORDERS)
+    curve = guarantee.as_renyi() or guarantee.to_renyi(DEFAULT_ORDERS)
     orders, losses = np.array(curve.orders), np.array(curve.epsilons)
     return float(np.min(2 * losses - np.log(delta) / (orders - 1)))
 

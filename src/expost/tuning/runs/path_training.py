@@ -53,6 +53,7 @@ from expost.selection.job_selectors import PlannedPath, Tell
 from expost.selection.noise_path import NoisePath, Path, PathSearch, levels_of_path
 from expost.selection.release import Release
 from expost.training.progressive import LinearTraining, ProgressivePath, Rule
+from expost.training.progressive_modules import ModuleRule, ModuleTraining
 from expost.training.second_moments import SecondMoments
 from expost.tuning.model.released_model import Recipe
 from expost.tuning.model.scoring import (
@@ -80,6 +81,9 @@ GROWTH_OF_RHO = 1.8
 
 LEAST_OF_MOMENTS = 0.004
 """The first level of second moments."""
+
+NETWORK_STEPS = 8
+"""Steps of a network while μ² doubles: each is a pass over all rows."""
 
 _LEAST_LEVEL = 1e-4
 _FIRST = 6.0  # the first level, in units of μ of the first step
@@ -118,6 +122,7 @@ class Strategy:
     scale: float = 1.0
     norm_bound: float | None = None
     charged: Concentrated | None = None
+    network: bool = False
 
     def cost(self, look: int) -> str:
         """Return what stopping at a look costs, in words."""
@@ -180,19 +185,26 @@ class Finish:
     public: PublicScore | None
     looks: int
     confidence: float
+    network: ModuleTraining | None = None
 
     def __call__(self, values: Floats, scale: float = 0.0) -> ScoredModel:
-        if self.moments is not None:
-            weight, bias = self.moments.solve(values, scale)
-        else:
-            middle = 0.5 if self.recipe.loss == "squared" else 0.0  # targets are centred
-            weight, bias = np.ascontiguousarray(values.T), np.full(values.shape[1], middle)
-        parameters = {"weight": weight, "bias": bias}
+        parameters = self._parameters(values, scale)
         if self.public is None:
             return ScoredModel(parameters, math.nan)
         score, population, why = self.public(self, parameters)
         bounds = Bounds(self.confidence, score, score, population, why)
         return ScoredModel(parameters, score, bounds=bounds)
+
+    def _parameters(self, values: Floats, scale: float) -> Mapping[str, Array]:
+        """Return what was released as parameters by name."""
+        if self.network is not None:
+            return self.network.arrays(values)
+        if self.moments is not None:
+            weight, bias = self.moments.solve(values, scale)
+        else:
+            middle = 0.5 if self.recipe.loss == "squared" else 0.0  # targets are centred
+            weight, bias = np.ascontiguousarray(values.T), np.full(values.shape[1], middle)
+        return {"weight": weight, "bias": bias}
 
 
 class PublicScore(Protocol):
@@ -231,7 +243,7 @@ class HeldOutCount:
 
     With public places an absent row counts 0 and a present one between 0 and ``steps``, so one
     person changes all counts in the same direction. With a secret number of rows each row counts
-    its merit less the bar, which may have either sign.
+    its merit less the goal, which may have either sign.
     """
 
     recipe: Recipe
@@ -261,18 +273,20 @@ class Report:
 
     score: Score
     rows: int
-    bar: int
+    least: int
     confidence: float
     looks: int
 
     def __call__(self, fitted: ScoredModel, count: int, threshold: int, wider: int) -> ScoredModel:
-        margin = threshold - self.bar
+        margin = threshold - self.least
         longer = margin + wider  # the margin at half of the allowed error
         noisy = self.score.of_sum(count, self.rows)
         certain: float = self.score.of_sum(count - margin, self.rows)
         population: float | None = None
         why: str | None = SECRET_ROWS
-        if self.score.centred:  # the number of rows is secret: only the bar is certified, if passed
+        if (
+            self.score.centred
+        ):  # the number of rows is secret: only the goal is certified, if passed
             reached = count >= threshold
             certain = min(certain, self.score.of_sum(0, self.rows)) if reached else self.score.worst
         else:
@@ -320,7 +334,7 @@ def usable_levels(
 ) -> tuple[float, ...]:
     """Return the levels at which held-out rows can let a model pass; none if there is no room."""
     score = _held_out_score(goal, places)
-    room = score.best_sum(places.scoring) - score.bar_sum(places.scoring)
+    room = score.best_sum(places.scoring) - score.least_sum(places.scoring)
     if charged is not None:
         return useful_rhos(levels, room=room, confidence=confidence, steps=score.sensitivity)
     return useful_levels(
@@ -333,10 +347,10 @@ def usable_levels(
 
 
 def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidInput:
-    """Return the error of a bar that leaves no room for the noise of held-out rows."""
+    """Return the error of a goal that leaves no room for the noise of held-out rows."""
     return InvalidInput(
         "goal.at_least" if goal.larger_is_better else "goal.at_most",
-        goal.bar,
+        goal.value,
         f"with {places.scoring} scoring rows no look up to ε = {top:.3g} can tell whether a model "
         "reaches it; choose another goal, a larger privacy.max_epsilon, more scoring rows, or "
         "declare the scoring rows public",
@@ -344,7 +358,7 @@ def no_useful_level(goal: GoalSettings, places: Places, top: float) -> InvalidIn
 
 
 def _held_out_score(goal: GoalSettings, places: Places) -> Score:
-    """Return the score of held-out rows; centred at the bar if their number is secret."""
+    """Return the score of held-out rows; centred at the goal if their number is secret."""
     return Score(goal, None, centred=places.relation == ADD_REMOVE)
 
 
@@ -355,6 +369,26 @@ def training_of(
     return LinearTraining(
         loss, width, places, classes, class_weights=weights, rule=Rule(scale=strategy.scale)
     )
+
+
+def network_training(
+    strategy: Strategy, recipe: Recipe, goal: GoalSettings, places: int
+) -> ModuleTraining:
+    """Return what progressive training trains of a network."""
+    assert recipe.factory is not None
+    rule = ModuleRule(length=ModuleRule.length * strategy.scale)
+    weights = class_weights_of(goal)
+    return ModuleTraining(recipe.factory, recipe.loss, places, class_weights=weights, rule=rule)
+
+
+@dataclass(frozen=True)
+class ShapedRows:
+    """The encoded rows of a job in the shape that a network takes, with their targets."""
+
+    recipe: Recipe
+
+    def __call__(self, data: Any) -> tuple[Array, Array]:
+        return self.recipe.shaped(data["X"]), data["y"]
 
 
 def class_weights_of(goal: GoalSettings) -> tuple[float, ...] | None:
@@ -377,8 +411,8 @@ def step_of(
     charged_delta: float | None,
 ) -> Step:
     """Return the request of a strategy, priced. No private row is read."""
-    if goal.target is None:
-        raise InvalidInput("goal.maximize", True, "this training needs a bar: give at_least")
+    if goal.least_score is None:
+        raise InvalidInput("goal.maximize", True, "this training needs a goal: give at_least")
     classes = recipe.class_count or 2
     looks = len(strategy.levels)
     path: Path
@@ -389,6 +423,11 @@ def step_of(
         path = NoisePath(
             Sums(moments), moments.sensitivity, finish, moments.dimension, places.relation
         )
+    elif strategy.network:
+        recipe, rows = feature_recipe(recipe), None
+        network = network_training(strategy, recipe, goal, places.training)
+        finish = Finish(recipe, goal, None, None, public, looks, strategy.confidence, network)
+        path = ProgressivePath(network, ShapedRows(recipe), finish, places.relation, NETWORK_STEPS)
     else:
         assert recipe.features is not None
         rows = FeatureRows(recipe.features)
@@ -402,7 +441,7 @@ def step_of(
         held_out = held_out_rule(strategy, recipe, goal, places, rows)
     request = strategy.request(
         path,
-        at_least=None if public is None else goal.target,
+        at_least=None if public is None else goal.least_score,
         held_out=held_out,
         charged_delta=charged_delta,
     )
@@ -414,13 +453,13 @@ def held_out_rule(
 ) -> HeldOut | GaussianCounts:
     """Return the rule by which held-out rows stop a strategy."""
     score = _held_out_score(goal, places)
-    count, bar = places.scoring, score.bar_sum(places.scoring)
+    count, least = places.scoring, score.least_sum(places.scoring)
     return strategy.stop_by(
         HeldOutCount(recipe, score, rows),
-        bar=bar,
+        goal=least,
         steps=score.sensitivity,
         monotone=places.relation != ADD_REMOVE,
-        report=Report(score, count, bar, strategy.confidence, len(strategy.levels)),
+        report=Report(score, count, least, strategy.confidence, len(strategy.levels)),
     )
 
 

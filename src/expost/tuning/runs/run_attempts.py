@@ -35,7 +35,7 @@ from expost.privacy.charges import Charges
 from expost.privacy.guarantees import Guarantee
 from expost.selection.attempts import Schedule, candidates_of, level_of
 from expost.selection.candidate import Candidate
-from expost.selection.drop_level import log_keep_probability
+from expost.selection.drop_law import log_keep_probability
 from expost.selection.job_selectors import PlannedAttempt
 from expost.selection.noise_path import PathSearch
 from expost.selection.release import Release
@@ -240,7 +240,7 @@ class Step:
     """One request of a job: a selector, its candidates, and what its outcomes cost.
 
     ``recipe`` describes the released model if it is not the job's own, as after noise reduction,
-    where outputs are compared with the bar by the selector itself.
+    where outputs are compared with the goal by the selector itself.
     """
 
     selector: Selector
@@ -300,7 +300,7 @@ class Scored(Protocol):
 
 @dataclass(frozen=True)
 class ClearedScore:
-    """The score that an attempt compares with the bar: the noisy score less the margin."""
+    """The score that an attempt compares with the goal: the noisy score less the margin."""
 
     margins: Margins | None
     attempt: int
@@ -372,7 +372,7 @@ def _own_bar(step: Step) -> bool:
 def _finished(steps: Sequence[Step], releases: Sequence[Release | None]) -> bool:
     """Whether the job is over: a model passed, or the planned attempts were made.
 
-    A request without a bar is over when it released something; one that a crash lost stays charged
+    A request without a goal is over when it released something; one that a crash lost stays charged
     and is drawn again.
     """
     present = [release for release in releases if release is not None]

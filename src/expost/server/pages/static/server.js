@@ -7,11 +7,11 @@
   const slide = document.getElementById("slide");
   const error = document.getElementById("error");
   const ask = document.getElementById("ask");
-  let timer = 0, latest = 0;
+  let timer = 0, latest = 0, asked = new AbortController();
 
   const place = () => {
     const low = Math.log(slide.dataset.low), high = Math.log(slide.dataset.high);
-    const value = Number(error.value.replace(",", "."));
+    const value = Number(error.value);
     if (value > 0) slide.value = Math.round((100 * (Math.log(value) - low)) / (high - low));
     slide.setAttribute("aria-valuetext", error.value + " " + unit());
   };
@@ -23,7 +23,9 @@
     const mine = ++latest;
     const address = form.action + "?" + new URLSearchParams(new FormData(form));
     try {
-      const answer = await fetch(address, { credentials: "same-origin" });
+      asked.abort(); // the server stops computing what nobody waits for
+      asked = new AbortController();
+      const answer = await fetch(address, { credentials: "same-origin", signal: asked.signal });
       if (mine !== latest) return;
       if (answer.redirected || !answer.ok) { window.location.assign(address); return; }
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -38,7 +40,7 @@
       panel.removeAttribute("aria-busy");
       history.replaceState(null, "", address);
     } catch {
-      failed();
+      if (mine === latest) failed();
     }
   };
   const failed = () => { // the button asks the server again, without this script
@@ -86,7 +88,7 @@
       if (found) error.value = found.value;
       refresh(true);
     } catch {
-      failed();
+      if (mine === latest) failed();
     }
   };
   form.addEventListener("input", (event) => {

@@ -1,0 +1,207 @@
+"""What a count, a sum or a mean releases: answers, charge and guarantee, as JSON, table and file.
+
+Tests: ``tests/analytics/test_query.py``, ``tests/analytics/test_answer_files.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from expost._version import __version__
+from expost.analytics.answer_files import AnswerTable, Measured, round_answer
+from expost.analytics.contribution import TOTAL
+from expost.analytics.pricing import THEOREM
+from expost.analytics.refinement import Answer
+from expost.facts.describe import Facts
+from expost.privacy.charges import Charges
+from expost.privacy.guarantees import ApproxDP, Guarantee, persons_words
+from expost.selection.release import SCHEMA
+
+WHOLE_KINDS = ("count", "rows")
+"""Kinds of questions whose answers are whole numbers of persons or rows."""
+
+
+@dataclass(frozen=True)
+class CountResult:
+    """What was released."""
+
+    answers: tuple[Answer, ...]
+    unanswered: tuple[Answer, ...]
+    spent: float
+    remaining: float
+    unit: str
+    within: float | None
+    plus_minus: float | None
+    confidence: float
+    factor: float
+    max_groups_per_user: int | None
+    dropped_share: Mapping[str, float] | None
+    guarantee: Guarantee
+    keys: Mapping[str, Any] | None
+    warnings: tuple[str, ...]
+    query: Mapping[str, Any]
+    source: str
+    public: Mapping[str, Any]
+    simulated: bool
+    charges: Charges = field(repr=False)
+    outcome: int | None = field(repr=False)
+    ledger: Mapping[str, Any] | None = field(default=None, compare=False)
+    facts: Facts | None = None
+
+    @property
+    def total(self) -> ApproxDP | None:
+        """What facts that were bought and everything else guarantee together; None without."""
+        if self.facts is None:
+            return None
+        epsilon, delta = vars(self.guarantee)["epsilon"], vars(self.guarantee).get("delta", 0.0)
+        return ApproxDP(epsilon, delta) + self.facts.guarantee
+
+    @property
+    def charged(self) -> Guarantee:
+        """The charge that a ledger settles."""
+        return self.charges.nothing if self.outcome is None else self.charges[self.outcome]
+
+    @property
+    def protects(self) -> str:
+        """Who is protected, in words."""
+        return persons_words(self.max_groups_per_user)
+
+    def _repr_html_(self) -> str:
+        """Return the answers for a notebook."""
+        from expost.certificates.words import certificate_words
+        from expost.html_tables import HtmlTable, Loss, html_summary
+
+        columns = ["group", "estimate", "low", "high", f"spent ({self.unit})"]
+        whole = self.query["kind"] in WHOLE_KINDS
+        tables = [
+            HtmlTable(
+                caption,
+                columns,
+                [
+                    (
+                        answer.group,
+                        *round_answer(answer.estimate, answer.low, answer.high, whole=whole),
+                        Loss(answer.spent),
+                    )
+                    for answer in of
+                ],
+            )
+            for caption, of in (("Answered", self.answers), ("Not answered", self.unanswered))
+            if of
+        ]
+        words = {name: list(lines) for name, lines in certificate_words(self.certificate())}
+        return html_summary("Released values", words, *tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form of ``expost count``."""
+        return {
+            "answers": [answer.as_dict() for answer in self.answers],
+            "unanswered": [_plain(answer) for answer in self.unanswered],
+            "spent": self.spent,
+            "remaining": self.remaining,
+            "unit": self.unit,
+            "within": self.within,
+            "plus_minus": self.plus_minus,
+            "confidence": self.confidence,
+            "interval_factor": self.factor,
+            "max_groups_per_user": self.max_groups_per_user,
+            "protects": self.protects,
+            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+            "guarantee": self.guarantee.as_dict(),
+            "keys": None if self.keys is None else dict(self.keys),
+            "warnings": list(self.warnings),
+            "query": dict(self.query),
+            "simulated": self.simulated,
+            **self._bought(),
+        }
+
+    def _bought(self) -> dict[str, Any]:
+        """Return the facts that were bought, and the total with them, for JSON."""
+        if self.facts is None or self.total is None:
+            return {}
+        return {"facts": self.facts.certificate(), "total": self.total.as_dict()}
+
+    def certificate(self) -> dict[str, Any]:
+        """Return the certificate: query, source, public facts, answers, charge and theorem."""
+        return {
+            "expost": __version__,
+            "schema": SCHEMA,
+            "kind": "count",
+            "query": dict(self.query),
+            "source": self.source,
+            "public": dict(self.public),
+            "max_groups_per_user": self.max_groups_per_user,
+            "answers": [answer.as_dict() for answer in self.answers],
+            "unanswered": [_plain(answer) for answer in self.unanswered],
+            "dropped_share": None if self.dropped_share is None else dict(self.dropped_share),
+            "spent": {self.unit: self.spent},
+            "worst_case": {self.unit: self.public["total"]},
+            "guarantee": self.guarantee.as_dict(),
+            "ledger": None if self.ledger is None else dict(self.ledger),
+            "theorem": THEOREM,
+            "simulated": self.simulated,
+            "charges": self.charges.as_dict(),
+            "index": self.outcome,
+            "charged": self.charged.as_dict(),
+            **self._bought(),
+        }
+
+    def answer_table(self) -> AnswerTable:
+        """Return the answers, then the other groups, as a table with one column per key."""
+        return table_of_answers(
+            self.query, self.answers, self.unanswered, title_words(self), self.certificate()
+        )
+
+    def to_frame(self) -> Any:
+        """Return a pandas data frame: one column per key, whole persons, intervals."""
+        return self.answer_table().to_frame()
+
+    def save(self, path: str | Path) -> None:
+        """Write the answers to a file: CSV, Parquet, Excel, Markdown or PNG, by its suffix.
+
+        ``.json`` is the certificate, with the exact released values.
+        """
+        self.answer_table().save(path)
+
+
+def title_words(result: CountResult) -> str:
+    """Return what was answered, in a line: "38 of 40 groups answered within 5 %"."""
+    error = f"{result.within:.0%}" if result.within is not None else f"± {result.plus_minus:g}"
+    asked = len(result.answers) + len(result.unanswered)
+    return f"{len(result.answers):,} of {asked:,} group{'s' * (asked != 1)} answered within {error}"
+
+
+def table_of_answers(
+    query: Mapping[str, Any],
+    answers: Sequence[Answer],
+    unanswered: Sequence[Answer] = (),
+    title: str = "",
+    certificate: Mapping[str, Any] | None = None,
+) -> AnswerTable:
+    """Return answers to a question (:func:`.describe_request`) as a table."""
+    listed, kind = [*answers, *unanswered], query["kind"]
+    what = {"count": "users", "rows": "rows"}.get(kind, f"{kind} of {query['column']}")
+    names = tuple(query["by"]) or (("group",) if any(a.group != TOTAL for a in listed) else ())
+    groups = [a.group if isinstance(a.group, tuple) else (a.group,) for a in listed]
+    measured = Measured(
+        [answer.estimate for answer in listed],
+        [answer.low for answer in listed],
+        [answer.high for answer in listed],
+        [index < len(answers) for index in range(len(listed))],
+        whole=kind in WHOLE_KINDS,
+        spent=[answer.spent for answer in listed],
+    )
+    shown = groups if names else [()] * len(groups)
+    return AnswerTable(names, shown, (measured,), what, title, certificate or {})
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    """An answer for JSON, which has neither NaN nor infinity."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in answer.as_dict().items()
+    }

@@ -1,0 +1,198 @@
+"""What ``expost count`` shows: answers, what they cost, what the caps removed, and plans.
+
+Tests: ``tests/cli/test_count_cli.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from expost.analytics import count_plan as plans
+from expost.analytics.answer_files import number_text
+from expost.analytics.count_result import CountResult, table_of_answers, title_words
+from expost.analytics.refinement import Answer
+from expost.certificates.meaning import person_words
+from expost.cli.output import shown_up, visible
+from expost.privacy.charges import ShareCharges
+from expost.rationals import charge_text
+
+_SHOWN = 40
+_VAGUE = 0.5  # a share whose interval is wider says nothing
+_UNITS = {"epsilon": "ε", "rho": "ρ"}
+_SHARES = {"pairs": "(user, group) pairs", "rows": "rows", "amount": "the amount"}
+
+
+def render_result(console: Console, result: CountResult, verbose: bool = False) -> None:
+    """Print all groups, what was spent, and what that means for a person."""
+    title = title_words(result) + _caps_in_title(result.dropped_share)
+    render_answers(
+        console,
+        result.query,
+        result.answers,
+        title,
+        interval=f"{result.confidence:.0%} interval",
+        unit=_UNITS[result.unit],
+        unanswered=result.unanswered,
+    )
+    if result.unanswered:
+        console.print(_about_unanswered(result), highlight=False)
+    if result.dropped_share is not None:
+        console.print(_about_dropped(result, result.dropped_share), highlight=False)
+    console.print(_about_spent(result), highlight=False)
+    console.print(f"Meaning: {_meaning(result)}.", highlight=False)
+    if verbose:
+        console.print(_about_guarantee(result), highlight=False)
+
+
+def _about_unanswered(result: CountResult) -> str:
+    """Why groups may have no answer; says nothing about rows."""
+    bias = (result.dropped_share or {}).get("bias", 0.0)
+    if result.within is not None and bias >= result.within:
+        return (
+            f"No group is answered within {result.within:.0%}, because the caps alone remove more "
+            "than that. So each was looked at once only. Give a larger --max-rows-per-user or "
+            "--max-groups-per-user, wider --bounds, or a larger --within."
+        )
+    text = (
+        "Groups that are not answered are too small for this budget and this error; their "
+        "intervals still hold."
+    )
+    if result.public["keys"] == "listed" and result.query["by"]:
+        text += " Names of groups are compared letter by letter: capitals and spaces matter."
+    return text
+
+
+def _about_spent(result: CountResult) -> str:
+    """What was spent, and what becomes of the rest."""
+    unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
+    total = f"{result.public['total']:.4g}"
+    if result.unit == "rho":
+        total += f" (zCDP; the most that {_before(result)} allows)"
+    if result.ledger is not None and not isinstance(result.charges, ShareCharges):
+        rest = f" The ledger is charged the whole {_before(result)}: one δ covers all outcomes."
+    elif result.ledger is not None:
+        rest = f" The other {result.remaining:.2g} goes back to the budget."
+    else:
+        rest = f" The other {result.remaining:.2g} was not used."
+    return f"Cost: {unit} = {spent} of {total}.{rest}"
+
+
+def _before(result: CountResult) -> str:
+    """The ε and δ that were guaranteed before any row was read."""
+    facts = result.guarantee.as_dict()
+    delta = f", δ = {charge_text(facts['delta'])}" if "delta" in facts else ""
+    return f"ε = {charge_text(facts['epsilon'])}{delta}"
+
+
+def _meaning(result: CountResult) -> str:
+    """What the charge means for a person; ρ has no ε of its own, so that of the whole request."""
+    before = result.guarantee.as_dict()
+    pure = result.unit == "epsilon" and not before.get("delta")
+    epsilon, delta = result.spent if pure else before["epsilon"], before.get("delta", 0.0)
+    if result.facts is not None:
+        epsilon, delta = epsilon + result.facts.epsilon, delta + result.facts.delta
+    return person_words(epsilon, delta)
+
+
+def _about_guarantee(result: CountResult) -> str:
+    """What was guaranteed beforehand, and for whom."""
+    unit, spent = _UNITS[result.unit], shown_up(result.spent, 5)
+    return (
+        f"Before the data were read, at most {_before(result)} was guaranteed for any result; "
+        f"{unit} = {spent} is the privacy loss of the result above. Protected: {result.protects}."
+    )
+
+
+def _caps_in_title(share: Mapping[str, Any] | None) -> str:
+    """What the caps remove from rows, sums and means, for the headline."""
+    if share is None or share["of"] == "pairs":
+        return ""
+    if share["high"] - share["low"] > _VAGUE:
+        return "; what the caps remove is not known"
+    return f"; the caps remove at least about {share['estimate']:.1%} of {_SHARES[share['of']]}"
+
+
+def _about_dropped(result: CountResult, share: Mapping[str, Any]) -> str:
+    """How much the caps dropped, if the budget is large enough to say."""
+    rows, what = result.public["max_rows_per_user"], _SHARES[share["of"]]
+    caps = "" if rows is None else f" of {rows:,} row{'s' * (rows != 1)} per user and group"
+    if caps and result.public["rows_chosen_privately"]:
+        caps += " (chosen privately)"
+    least = "" if share["of"] == "pairs" else "at least "  # a user counts with a limit
+    if share["high"] - share["low"] > _VAGUE:
+        return (
+            f"The budget is too small to say how much of {what} the cap{caps} dropped; "
+            "intervals are for the capped values. If everybody has one row, --one-row-per-user "
+            "saves this estimate."
+        )
+    text = (
+        f"The cap{caps} dropped {least}about {share['estimate']:.1%} of {what} "
+        f"({share['low']:.1%} – {share['high']:.1%}); intervals are for the capped values."
+    )
+    if share["of"] == "amount":
+        text += " The amount includes what the bounds clip."
+    if result.within is not None and (share.get("bias") or share.get("shift")):
+        text += f" What the caps change is counted against the {result.within:.0%}."
+    return text
+
+
+def render_answers(
+    console: Console,
+    asked: Mapping[str, Any],
+    answers: Sequence[Answer],
+    title: str = "answers so far",
+    *,
+    interval: str = "interval",
+    unit: str = "",
+    unanswered: Sequence[Answer] = (),
+) -> None:
+    """Print a table of answers, then of groups without one."""
+    released = table_of_answers(asked, answers, unanswered)
+    table = Table(title=title, title_justify="left")
+    keys = len(released.keys)
+    headings = [*released.keys, "estimate", interval, f"{unit} spent".strip()]
+    for index, heading in enumerate(headings + ["answered"] * bool(unanswered)):
+        table.add_column(
+            Text(visible(heading)), justify="left" if index < keys else "right", overflow="fold"
+        )
+    rows = released.rows()
+    for row in rows[:_SHOWN]:
+        names, (estimate, low, high, spent, answered) = row[:keys], row[keys:]
+        between = "–" if estimate is None else f"{number_text(low)} – {number_text(high)}"
+        facts = [number_text(estimate), between, charge_text(spent, 4)]
+        facts += [("no", "yes")[bool(answered)]] if unanswered else []
+        table.add_row(*(Text(visible(name)) for name in names), *facts)
+    console.print(table)
+    if len(rows) > _SHOWN:
+        console.print(f"… and {len(rows) - _SHOWN:,} more (--out or --json for all).")
+
+
+def render_plan(console: Console, planned: plans.QueryPlan) -> None:
+    """Print what groups of some sizes would cost."""
+    unit = _UNITS[planned.unit]
+    table = Table(title="What a group costs, by its size", title_justify="left")
+    for heading in ("users in the group", f"{unit} it needs", "such groups that can be answered"):
+        table.add_column(heading, justify="right")
+    for planned_size in planned.sizes:
+        cost = "more than there is" if planned_size.cost is None else f"{planned_size.cost:.3g}"
+        groups = "all" if planned_size.groups is None else f"{planned_size.groups:,}"
+        table.add_row(f"{planned_size.size:,}", cost, groups)
+    console.print(table)
+    most = planned.max_groups_per_user
+    how = " (assumed; it will be chosen privately)" if planned.assumed else ""
+    console.print(
+        f"Total {unit} = {planned.total:.4g}, of which {planned.for_values:.4g} for the answers. "
+        f"With at most {most:,} groups per user{how} every group can have {unit} = "
+        f"{planned.for_values / most:.3g}: enough for {planned.smallest:,.0f} users or more."
+    )
+    if planned.assumed_rows is not None:
+        console.print(
+            f"Rows per user and group will be chosen privately; {planned.assumed_rows} are assumed."
+        )
+    if planned.threshold is not None:
+        console.print(f"Groups are found privately from about {planned.threshold:,} users on.")

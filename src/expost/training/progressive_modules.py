@@ -1,0 +1,222 @@
+"""Train any torch module step by step with all rows, and pay for the steps that were made.
+
+The claim is that of :mod:`expost.training.progressive`: step t releases the sum of the clipped
+gradients of all rows plus exact rounded Gaussian noise, so the first t steps together are
+√(μ_1² + … + μ_t²)-Gaussian DP, whatever is computed from them. Every row passes through the module
+on its own, and contributions are rounded to a grid and added as whole numbers
+(:class:`expost.training._torch.modules.ModuleSums`). Rows are clipped so that none moves the sum by
+more than ``clip`` (:func:`expost.training.exact_noise.clip_bound`). Passes have a fixed shape, and
+a row has a fixed position in one of them, so the rounding of one row's gradient depends on no other
+row. Positions are those of a public number of places: rows that do not count are zeros there. So
+the relation is zero-out; with a secret number of rows, positions would not be fixed.
+
+Where a module draws random numbers (dropout), each row has draws of its own in each step, from the
+secret key. They are independent of the rows, so two neighbouring data sets can be compared draw by
+draw, and the claim holds for each value of the draws.
+
+**The rule** has no learning rate that depends on the scale of the gradients. The direction is an
+average of the released gradients, each weighted by its precision (the inverse variance of its
+noise), with a memory of a few steps. A step has a public length: noise falls geometrically, so
+later directions are better, and early steps at random cost nothing.
+
+Tests: ``tests/training/test_progressive_modules.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from expost.arrays import Array, Floats
+from expost.errors import InvalidInput
+from expost.randomness.source import RunKey
+from expost.rationals import count_of
+from expost.training.exact_noise import clip_bound
+from expost.training.fleet import default_threads
+
+_SEED_RUN = 2**62  # the run of a key that seeds initial weights and dropout; steps count from 0
+_MEMORY = 2**29  # bytes of activations at a time, of all threads
+_FEWEST, _MOST = 16, 256  # rows of a pass
+
+
+@dataclass(frozen=True)
+class ModuleRule:
+    """How weights follow the released gradients. All of it is public and free."""
+
+    length: float = 0.3
+    memory: float = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleTraining:
+    """What is trained: a module on rows of any shape. All of it is public.
+
+    ``factory`` returns a new module at each call; ``outputs`` is its number of classes, or 1.
+    """
+
+    factory: Callable[[], Any]
+    loss: str
+    places: int
+    clip: float = 0.1
+    class_weights: tuple[float, ...] | None = None
+    rule: ModuleRule = field(default_factory=ModuleRule)
+
+    def __post_init__(self) -> None:
+        count_of(self.places, "places", at_least=1)
+        if not 2.0**-20 <= self.clip <= 2.0**20:
+            raise InvalidInput("clip", self.clip, "give a number from 1e-6 to 1e6")
+
+    @cached_property
+    def width(self) -> int:
+        """Number of trained parameters."""
+        with _as_in_training():
+            module = self.checked()
+            return sum(value.numel() for value in module.parameters() if value.requires_grad)
+
+    def checked(self) -> Any:
+        """Return a new module that can be trained."""
+        from expost.training._torch.modules import check_module
+
+        return check_module(self.factory())
+
+    @property
+    def sensitivity(self) -> float:
+        """How much one row moves the sum of gradients that is released, in ℓ2."""
+        return self.clip
+
+    @property
+    def first_square(self) -> float:
+        """μ² of the first step: noise twice as large as any gradient."""
+        return 0.25 * self.width / self.places**2
+
+    def start(self, key: RunKey) -> ModuleDescent:
+        """Return a new module's weights, drawn by the key."""
+        import torch
+
+        from expost.training._torch.module_state import Parameters
+
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            parameters = Parameters(self.checked(), self.checked, "cpu")
+            seed = key.source(_SEED_RUN).bits(62)
+            first = parameters.start([seed])[0].numpy()
+        return ModuleDescent(self.rule, np.asarray(first, dtype=np.float64), seed)
+
+    def rows_of(self, rows: Array, targets: Array, device: str) -> ModuleRows:
+        """Return the rows with the modules that sum over them."""
+        return ModuleRows(self, rows, targets)
+
+    def exact_sum(self, rows: Any, descent: ModuleDescent, step: int) -> Floats:
+        """Return the sum of the clipped gradients of all rows, exact on a CPU."""
+        return np.asarray(rows.gradient_sum(descent.weights, descent.seed, step))
+
+    def arrays(self, weights: Floats) -> dict[str, Array]:
+        """Return flat weights by name, in the module's shapes and precision."""
+        import torch
+
+        from expost.training._torch.module_state import Parameters
+
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return Parameters(self.checked(), self.checked, "cpu").arrays(np.asarray(weights))
+
+
+class ModuleDescent:
+    """The weights, moved by released gradients. Reads nothing else."""
+
+    def __init__(self, rule: ModuleRule, weights: Floats, seed: int) -> None:
+        self._rule, self.weights, self.seed = rule, weights, seed
+        self._sum, self._precision = np.zeros_like(weights), 0.0
+
+    def move(self, gradient: Floats, noise: float) -> None:
+        """Take a step of the rule's length along the average gradient."""
+        memory, precision = self._rule.memory, noise**-2
+        self._sum = memory * self._sum + precision * gradient
+        self._precision = memory * self._precision + precision
+        average = self._sum / self._precision
+        norm = float(np.sqrt(np.square(average).sum()))
+        if 0 < norm < math.inf:
+            self.weights = self.weights - self._rule.length * average / norm
+
+
+class ModuleRows:
+    """Rows and one module per thread, which sum the clipped gradients of all rows."""
+
+    def __init__(self, training: ModuleTraining, rows: Array, targets: Array) -> None:
+        import torch
+
+        from expost.training._torch.modules import (
+            ModuleSums,
+            ThreadedSums,
+            outputs_of,
+            takes_integers,
+        )
+        from expost.training.configuration import check_rows, check_training_data
+
+        self._training = training
+        shaped = check_rows(rows, dimensions=None)
+        with _as_in_training():
+            torch.manual_seed(0)  # frozen parameters and buffers, as in a fleet
+            module = training.checked()
+            whole = np.asarray(rows).dtype.kind in "iu" and takes_integers(module, shaped.shape[1:])
+            outputs = outputs_of(module, shaped[:0].astype(np.int64) if whole else shaped)
+            X, y = check_training_data(shaped, targets, training.loss, outputs, dimensions=None)
+            if whole:
+                with np.errstate(invalid="ignore"):
+                    X = X.astype(np.int64)
+            sums = ModuleSums(module, training.checked, X, y, training.loss, "cpu")
+            sums.weigh([training.class_weights], "cpu")
+            self._threaded = ThreadedSums(sums, default_threads())
+        self._bound = clip_bound(training.clip, sums.width, training.places)
+        self._count = len(X)
+        fitting = _MEMORY // (sums.bytes_per_example() * self._threaded.workers)
+        self._size = max(_FEWEST, min(_MOST, fitting))
+
+    def gradient_sum(self, weights: Floats, seed: int, step: int) -> Floats:
+        """Return the sum over all rows: whole numbers of steps, added in any order."""
+        import torch
+
+        from expost.training._native.gradient_sums import from_steps
+
+        workers, before = self._threaded.workers, torch.get_num_threads()
+        starts = range(0, self._count, self._size)
+
+        def part(first: int) -> Array:
+            steps = np.zeros(len(weights), dtype=np.int64)
+            with self._threaded.sums() as sums:
+                sums.seed = seed
+                for start in starts[first::workers]:
+                    sums.before_step(step * len(starts) + start // self._size)
+                    block = slice(start, min(start + self._size, self._count))
+                    sums.add_block(
+                        weights, block, self._size, self._bound.clip, self._bound.grid, steps
+                    )
+            return steps
+
+        try:
+            with _as_in_training(), ThreadPoolExecutor(workers) as pool:
+                total = sum(pool.map(part, range(workers)), start=np.zeros(len(weights), np.int64))
+        finally:
+            torch.set_num_threads(before)
+        exact = total.view(np.float64)
+        from_steps(total, self._bound.grid, exact)
+        return exact
+
+
+@contextmanager
+def _as_in_training() -> Iterator[None]:
+    """Restore torch's generator afterwards; attention is computed so that it can be vectorised."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield

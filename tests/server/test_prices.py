@@ -1,0 +1,213 @@
+"""Prices: in processes with a deadline, once for equal questions, and for nobody who left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from expost.errors import InvalidInput
+from expost.server.jobs import questions
+from expost.server.jobs.price_pool import PricePool, client_left
+from expost.server.problems import Unavailable
+from expost.tables.typed_columns import split_condition
+from tests.server.running_server import QUESTION, open_server, visits
+
+
+def note(path: str, text: str = "computed") -> None:
+    with open(path, "a", encoding="utf-8") as stream:
+        stream.write(f"{text}\n")
+
+
+def until_there(path: str, flag: str) -> str:
+    """Runs in a worker: notes its process, then waits for a file."""
+    note(path, str(os.getpid()))
+    while not Path(flag).exists():
+        time.sleep(0.01)
+    return "done"
+
+
+def spin() -> None:
+    """Runs in a worker: computes for ever."""
+    while True:
+        pass
+
+
+def refuse(path: str) -> None:
+    note(path)
+    raise InvalidInput("levels", 3, "give two")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1][:3]
+
+
+@pytest.fixture
+def pool() -> Iterator[PricePool]:
+    pool = PricePool(2, seconds=60)
+    yield pool
+    pool.close()
+
+
+def in_thread(outcomes: list[Any], call: Callable[[], Any]) -> threading.Thread:
+    def work() -> None:
+        try:
+            outcomes.append(call())
+        except Exception as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_conditions_are_read_in_linear_time() -> None:
+    """A cubic search would need 10¹⁸ steps."""
+    blank = "\t" * 10**6
+    with pytest.raises(InvalidInput):
+        split_condition(blank)
+    assert split_condition(f"age{blank}>={blank}18") == ("age", ">=", "18")
+
+
+def test_equal_questions_are_computed_once(pool: PricePool, tmp_path: Path) -> None:
+    runs, flag = str(tmp_path / "runs"), tmp_path / "flag"
+    outcomes: list[Any] = []
+    threads = [
+        in_thread(outcomes, lambda: pool.compute("ann", until_there, runs, str(flag)))
+        for _ in range(6)
+    ]
+    wait_for(Path(runs).exists)
+    flag.touch()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["done"] * 6
+    assert pool.compute("bob", until_there, runs, str(flag)) == "done"  # kept
+    assert len(Path(runs).read_text().splitlines()) == 1
+
+
+def test_a_refusal_is_kept_too(pool: PricePool, tmp_path: Path) -> None:
+    runs = str(tmp_path / "runs")
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match="give two"):
+            pool.compute("ann", refuse, runs)
+    assert Path(runs).read_text() == "computed\n"
+
+
+def test_a_price_that_takes_too_long_is_ended() -> None:
+    pool = PricePool(1, seconds=0.2)
+    try:
+        with pytest.raises(Unavailable, match="too long"):
+            pool.compute("ann", spin)
+        assert pool.compute("ann", abs, -3) == 3  # another worker does the next
+    finally:
+        pool.close()
+
+
+def test_nobody_computes_for_a_client_that_left(pool: PricePool, tmp_path: Path) -> None:
+    runs, left = tmp_path / "runs", threading.Event()
+    outcomes: list[Any] = []
+
+    def ask() -> Any:
+        client_left.set(left)
+        return pool.compute("ann", until_there, str(runs), str(tmp_path / "never"))
+
+    thread = in_thread(outcomes, ask)
+    wait_for(lambda: runs.exists() and runs.read_text().endswith("\n"))
+    left.set()
+    thread.join()
+    assert isinstance(outcomes[0], Unavailable)
+    wait_for(lambda: not alive(runs.read_text().strip()))
+    assert pool.compute("ann", abs, -3) == 3
+
+
+def test_one_person_does_not_take_all_workers(pool: PricePool, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    outcomes: list[Any] = []
+    threads = [
+        in_thread(
+            outcomes, lambda n=n: pool.compute("ann", until_there, f"{tmp_path}/{n}", str(flag))
+        )
+        for n in range(8)
+    ]
+    wait_for(lambda: len(pool._tasks) == 8)
+    assert pool.compute("bob", abs, -3) == 3  # although eight of Ann's wait
+    with pytest.raises(Unavailable):
+        pool.compute("ann", abs, -4)
+    flag.touch()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["done"] * 8
+
+
+def test_the_client_of_a_price_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call itself is told, through the whole application."""
+    with open_server(tmp_path, threads=0) as server:
+        left: list[bool] = []
+
+        def wait(*_: Any) -> Any:
+            event = client_left.get()
+            assert event is not None
+            left.append(event.wait(120))
+            raise Unavailable("the client has left")
+
+        monkeypatch.setattr(server.service.prices, "compute", wait)
+        body = json.dumps(QUESTION).encode()
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive() -> dict[str, Any]:
+            return next(messages, {"type": "http.disconnect"})
+
+        async def send(_: Any) -> None:
+            pass
+
+        headers = {
+            "host": "localhost",
+            "content-type": "application/json",
+            "authorization": f"Bearer {server.tokens['ann']}",
+        }
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/api/price",
+            "raw_path": b"/api/price",
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 1),
+            "scheme": "http",
+            "server": ("localhost", 80),
+            "http_version": "1.1",
+        }
+        asyncio.run(server.app(scope, receive, send))
+        assert left == [True]
+
+
+@pytest.mark.parametrize("wanted", [{"within": 0.3}, {"within": 0.05}, {"plus_minus": 40.0}])
+@pytest.mark.parametrize("delta", [None, 1e-6])
+def test_the_price_is_the_smallest_step(wanted: dict[str, Any], delta: float | None) -> None:
+    """The guided search finds what a search through every step below would find."""
+    facts = visits(Path("x")) | {"kind": "table", "delta": delta}
+    asked = {"dataset": "visits", "kind": "count", "by": ["city"], **wanted}
+    question = questions.read_question(facts, asked, "pure" if delta is None else "zcdp")
+    request = questions._plannable(facts, question)
+    steps = {questions._epsilon_at(step): step for step in range(questions._STEPS + 1)}
+    step = steps[question["epsilon"]]
+    assert questions._look(4, 800, request, step)[0]
+    assert not any(questions._look(4, 800, request, step - back)[0] for back in (1, 2, 7))

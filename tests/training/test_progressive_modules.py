@@ -1,0 +1,117 @@
+"""Progressive training of modules: exact sums, one row's share, the law of the walk."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
+import torch
+from torch import nn
+
+from expost.privacy.guarantees import ZCDP
+from expost.randomness.source import RunKey
+from expost.selection.noise_path import PathLevel
+from expost.training.progressive import ProgressivePath
+from expost.training.progressive_modules import ModuleTraining
+
+KEY = RunKey(bytes(range(32)), simulated=True)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.5), nn.Linear(5, 2))
+
+
+def pictures() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2)
+    )
+
+
+def rows(count: int, shape: tuple[int, ...], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    X = generator.normal(size=(count, *shape))
+    return X, (X.reshape(count, -1)[:, 0] > 0).astype(float)
+
+
+def only(X: np.ndarray, y: np.ndarray, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """All places empty but one."""
+    others = np.arange(len(X)) != row
+    X, y = X.copy(), y.copy()
+    X[others], y[others] = 3.0, np.nan
+    return X, y
+
+
+@pytest.mark.parametrize(("factory", "shape"), [(network, (3,)), (pictures, (1, 5, 5))])
+def test_the_sum_over_all_rows_is_the_sum_over_single_rows(factory, shape):
+    """Exactly, for hostile rows too: they add nothing, and no row moves the sum by more than c."""
+    X, y = rows(37, shape)
+    X[3], y[5], X[7] = np.nan, np.nan, 1e300
+    training = ModuleTraining(factory, "softmax", 37, clip=0.1)
+    descent = training.start(KEY)
+    whole = training.exact_sum(training.rows_of(X, y, "cpu"), descent, 0)
+    single = np.zeros_like(whole)
+    for row in range(len(X)):
+        alone = training.exact_sum(training.rows_of(*only(X, y, row), "cpu"), descent, 0)
+        assert math.sqrt(sum(Fraction(value) ** 2 for value in alone)) <= training.sensitivity
+        assert (not alone.any()) == (row in (3, 5, 7))
+        single += alone
+    assert np.array_equal(whole, single)
+    assert np.sqrt(np.square(whole).sum()) > 0.1
+
+
+def level(mu: float, path: ProgressivePath) -> PathLevel:
+    return PathLevel(path, ZCDP(mu**2 / 2, path.neighbours))
+
+
+def walk_of(training: ModuleTraining, mus: list[float], key: bytes = KEY.key):
+    path = ProgressivePath(training, lambda data: data, lambda weights: weights, "zero-out", 4)
+    return path.walk([level(mu, path) for mu in mus], key, True)
+
+
+def test_a_walk_is_a_function_of_its_key_and_learns():
+    """Levels asked one by one or at once give the same weights; a precise one separates classes."""
+    data = rows(400, (3,))
+    training = ModuleTraining(network, "softmax", 400)
+    step_by_step = walk_of(training, [0.5, 20.0])
+    first, last = step_by_step.output(0, data), step_by_step.output(1, data)
+    assert np.array_equal(walk_of(training, [0.5, 20.0]).output(1, data), last)
+    assert np.array_equal(step_by_step.output(0, data), first)  # starts anew
+    assert not np.array_equal(walk_of(training, [0.5, 20.0], bytes(32)).output(1, data), last)
+    named = {name: torch.from_numpy(value) for name, value in training.arrays(last).items()}
+    model = network()
+    model.load_state_dict(named)
+    with torch.no_grad():
+        predicted = model(torch.from_numpy(data[0]).float()).argmax(1).numpy()
+    assert (predicted == data[1]).mean() > 0.9
+
+
+def test_one_row_moves_a_release_by_its_own_gradient_only():
+    """The same key with and without a row: the first step differs by at most c, then divided."""
+    X, y = rows(50, (3,))
+    without = y.copy()
+    without[9] = np.nan
+    training = ModuleTraining(network, "softmax", 50)
+    descent = training.start(KEY)
+    here = training.exact_sum(training.rows_of(X, y, "cpu"), descent, 0)
+    there = training.exact_sum(training.rows_of(X, without, "cpu"), descent, 0)
+    moved = np.sqrt(np.square(here - there).sum())
+    assert 0 < moved <= training.sensitivity
+
+
+def test_dropout_draws_by_key_and_step():
+    """A step repeats its draws; another step, or another key, has others."""
+    data = rows(30, (3,))
+    training = ModuleTraining(with_dropout, "softmax", 30)
+    prepared, descent = training.rows_of(*data, "cpu"), training.start(KEY)
+    first = training.exact_sum(prepared, descent, 0)
+    assert np.array_equal(training.exact_sum(prepared, descent, 0), first)
+    assert not np.array_equal(training.exact_sum(prepared, descent, 1), first)

@@ -1,0 +1,88 @@
+"""Jobs that train a network with all rows in each step, and stop at the first look that passes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the torch extra")
+
+from torch import nn
+
+import expost
+from expost import SimulationRandomness
+from expost.certificates.verify import run_checks
+from expost.errors import InvalidInput
+
+ROWS = 2400
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+def ring(count: int = ROWS, seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Points inside and outside a circle: no linear model of the columns tells them apart."""
+    X = np.random.default_rng(seed).uniform(-1, 1, size=(count, 2))
+    return X, (np.square(X).sum(axis=1) < 0.64).astype(int)
+
+
+def job(**more: object) -> dict[str, object]:
+    return {
+        "model": network,
+        "at_least": 0.85,
+        "feature_bounds": [-1, 1],
+        "classes": 2,
+        "training": "progressive",
+        "delta": 1e-6,
+        "max_epsilon": 20,
+        **more,
+    }
+
+
+def tuned(X: np.ndarray, y: np.ndarray, seed: int = 5, **more: object):
+    return expost.tune(X, y, simulation=True, randomness=SimulationRandomness(seed), **job(**more))
+
+
+def test_a_network_stops_when_it_passes():
+    """A ring is learned; the charge is that of a look; the certificate is priced again."""
+    X, y = ring()
+    result = tuned(X, y)
+    assert result.passed
+    assert 0 < result.spent.epsilon < 15
+    other_X, other_y = ring(4000, seed=8)
+    assert (result.model.predict(other_X) == other_y).mean() > 0.8
+    assert run_checks(json.loads(result.certificate())) == {"price": []}
+
+
+def test_the_plan_says_what_is_tried():
+    """By default a linear model on public features comes first, then the network twice."""
+    X, y = ring()
+    reasons = expost.plan_job(X, y, **job(training="auto")).reasons
+    assert ["of the network" in text for text in reasons[:2]] == [False, True]
+    assert "shorter steps" in reasons[2]
+    alone = expost.plan_job(X, y, **job())
+    assert "of the network" in alone.reasons[0]
+    assert alone.worst_case.epsilon <= 20
+
+
+def test_what_cannot_be_trained_is_refused_before_rows_are_used():
+    X, y = ring(40)
+    with pytest.raises(InvalidInput, match="GroupNorm"):
+        expost.plan_job(X, y, **job(model=with_batch_norm))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_an_odd_row_changes_no_failure(value):
+    """One row that cannot be used: the same shape of everything that leaves."""
+    X, y = ring(600)
+    odd = X.copy()
+    odd[17] = value
+    here, there = (tuned(rows, y, at_least=0.6, max_epsilon=8) for rows in (X, odd))
+    assert sorted(json.loads(here.certificate())) == sorted(json.loads(there.certificate()))
